@@ -1,0 +1,23 @@
+"""The one exception that means 'the request was wrong': its text goes to the user, nothing was started, exit code 2."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RequestError(Exception):
+    """One sentence per problem, each naming the key, the value and what is allowed.
+
+    Raise it with all problems that can be known at once: `RequestError([first, second])`.
+    """
+
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+def near_matches(word: str, allowed: Iterable[str]) -> str:
+    """' (did you mean epsilon?)' for a mistyped word, or an empty string when nothing is close."""
+    close = difflib.get_close_matches(word, list(allowed), n=2, cutoff=0.6)
+    return f" (did you mean {' or '.join(close)}?)" if close else ""

@@ -1,0 +1,126 @@
+"""Where everything lies. Files are written beside their name and renamed, so that a reader never sees half of one."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpolab import FOLDER_FORMAT
+from grpolab.errors import RequestError
+from grpolab.identity import plain
+
+# The study whose outcome is committed: it stands at the top of results/.
+REFERENCE_STUDY = "reference"
+
+
+def project_root() -> Path:
+    """The folder with conf/ and experiments/: the nearest one above the working directory, else the installed checkout.
+
+    Raises RequestError where neither is found.
+    """
+    for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2]]:
+        if (folder / "conf" / "run.yaml").is_file() and (folder / "experiments").is_dir():
+            return folder
+    raise RequestError(f"no conf/run.yaml and experiments/ at or above {Path.cwd()}: run inside a GRPO Lab checkout")
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results folder."""
+
+    root: Path
+
+    @classmethod
+    def open(cls, root: str | Path) -> Results:
+        """The folder at `root` (relative paths: below the project), created if absent.
+
+        Raises RequestError when it cannot be written, or was written in another format.
+        """
+        folder = Path(root) if Path(root).is_absolute() else project_root() / root
+        marker = folder / "format.json"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not marker.exists():
+                write_json_atomic(marker, {"format": FOLDER_FORMAT})
+            found = json.loads(marker.read_text()).get("format")
+        except (OSError, ValueError, AttributeError) as error:
+            raise RequestError(f"machine.results={root} cannot be used: {error}") from error
+        if found != FOLDER_FORMAT:
+            raise RequestError(
+                f"machine.results={root} has format {found}, this program writes format {FOLDER_FORMAT}:"
+                " name another folder, nothing was changed"
+            )
+        return cls(folder)
+
+    @property
+    def runs(self) -> Path:
+        """One folder per run, named by signature."""
+        return self.root / "runs"
+
+    @property
+    def warm_starts(self) -> Path:
+        """One folder per warm start, named by signature."""
+        return self.root / "warm_starts"
+
+    @property
+    def studies(self) -> Path:
+        """One folder per study."""
+        return self.root / "studies"
+
+    @property
+    def reference(self) -> Path:
+        """The committed compact data of the reference outcome."""
+        return self.root / "reference"
+
+    @property
+    def store(self) -> Path:
+        """MLflow's SQLite file."""
+        return self.root / "mlflow.db"
+
+    @property
+    def artifacts(self) -> Path:
+        """MLflow's artefacts."""
+        return self.root / "mlartifacts"
+
+    @property
+    def geometry(self) -> Path:
+        """The table behind the analytic figures."""
+        return self.root / "geometry.csv"
+
+    def run(self, signature: str) -> Path:
+        """Folder of a run."""
+        return self.runs / signature
+
+    def warm_start(self, signature: str) -> Path:
+        """Folder of a warm start."""
+        return self.warm_starts / signature
+
+    def plan(self, study: str) -> Path:
+        """The study's plan.json."""
+        return self.studies / study / "plan.json"
+
+    def output(self, study: str) -> Path:
+        """Where the study's figures/, tables/ and report.md go."""
+        return self.root if study == REFERENCE_STUDY else self.studies / study
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Write, flush to disk, rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_json_atomic(path: Path, value: Any) -> None:
+    """The same for strict JSON; infinities become strings."""
+    write_text_atomic(path, json.dumps(plain(value), allow_nan=False, indent=1) + "\n")
