@@ -141,6 +141,7 @@ class DiagnosticsSettings(Settings):
     counterfactual: bool = Field(description="What other epsilons would have clipped, at every optimiser step.")
     histogram_every: Natural = Field(description="Rollout steps between two histograms of ratios; 0: never.")
     samples_every: Natural = Field(description="Rollout steps between two tables of completions; 0: never.")
+    step_norm: bool = Field(description="How far the weights moved in each rollout step.")
     kl_ref_every: Natural = Field(description="Rollout steps between two exact KLs to the warm start; 0: never.")
 
 
@@ -209,7 +210,9 @@ class RunSettings(Settings):
     evaluation: EvaluationSettings = Field(description="How progress is measured.")
     diagnostics: DiagnosticsSettings = Field(description="What else is measured.")
     device: Literal["auto", "cpu", "cuda"] = Field(description="`auto` is CUDA where there is one.")
-    dtype: Literal["float32", "bfloat16"] = Field(description="Precision of the weights and the forward pass.")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        description="Precision of the forward pass; weights, their updates and the log-softmax are float32."
+    )
     machine: MachineSettings = Field(description="Where and how; not part of the signature.")
 
     @model_validator(mode="after")

@@ -1,0 +1,82 @@
+"""What flows through a rollout step. Letters: P prompts, G generations, B = P * G sequences, L prompt and T completion
+positions, V vocabulary. Rows of one prompt stand together until minibatches are cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from grpolab.learn.tasks.base import Example
+
+
+@dataclass(frozen=True)
+class Completions:
+    """What the sampler returns."""
+
+    tokens_BT: Tensor  # padded behind
+    mask_BT: Tensor  # bool; the end token is inside
+    log_probs_BT: Tensor  # the sampler's own, 0 at padding
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A batch of sampled and scored completions."""
+
+    examples_B: list[Example]
+    texts_B: list[str]
+    parts: dict[str, Tensor]  # reward parts, each (B,)
+    rewards_B: Tensor
+    truncated_B: Tensor  # bool: no end token within max_completion_length
+    batch: TrainingBatch
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """The tensors that updates need; rows can be selected."""
+
+    rows_B: Tensor  # row of each sequence in the rollout
+    prompts_BL: Tensor
+    prompt_mask_BL: Tensor | None  # None where no prompt is padded
+    tokens_BT: Tensor
+    mask_BT: Tensor
+    sampler_log_probs_BT: Tensor
+    advantages_B: Tensor
+    old_log_probs_BT: Tensor | None = None  # None until known: the first pass fills it in
+    old_entropy_BT: Tensor | None = None
+    reference_log_probs_BT: Tensor | None = None  # only where beta > 0
+
+    def __len__(self) -> int:
+        return len(self.tokens_BT)
+
+    def rows(self, index: Tensor | slice) -> TrainingBatch:
+        """The same batch for some rows."""
+        return replace(self, **{name: value[index] for name, value in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Fields that are there."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in named.items() if value is not None}
+
+    def split(self, size: int) -> list[TrainingBatch]:
+        """Consecutive pieces of `size` rows."""
+        return [self.rows(slice(start, start + size)) for start in range(0, len(self), size)]
+
+
+def joined(batches: list[TrainingBatch]) -> TrainingBatch:
+    """The batches' rows as one batch."""
+    pieces = [batch.tensors() for batch in batches]
+    return replace(batches[0], **{name: concatenate([piece[name] for piece in pieces]) for name in pieces[0]})
+
+
+def sampler_gap(batch: TrainingBatch) -> float:
+    """Largest |log-prob of the sampler - old log-prob of the trainer|, in nat."""
+    assert batch.old_log_probs_BT is not None
+    return torch.where(batch.mask_BT, batch.sampler_log_probs_BT - batch.old_log_probs_BT, 0.0).abs().max().item()
+
+
+def concatenate(pieces: list[Tensor]) -> Tensor:
+    """Pieces along the first axis; a single piece is returned as it is, without a copy."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

@@ -1,0 +1,95 @@
+"""Held-out accuracy. Where the right answer is unique, expected sampled accuracy is exact: no sampling noise at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grpolab.learn.policy import Policy, completion_logits
+from grpolab.learn.rewards import Score
+from grpolab.learn.rollout import sample, sampling_noise
+from grpolab.learn.tasks.base import Example, Task
+from grpolab.learn.tokenizer import decode, encode, pad_left, pad_right
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of kind `evaluation`, and the score of each item (expected accuracy, or mean over its samples)."""
+
+    metrics: dict[str, float]
+    scores_I: list[float]
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Evaluation prompts, tokenised once. `seed` and `length` matter only where answers are sampled."""
+
+    task: Task
+    score: Score
+    examples_I: Sequence[Example]
+    chat: bool
+    batch_size: int
+    samples: int
+    length: int
+    seed: int
+
+    def __call__(self, policy: Policy) -> Evaluation:
+        """Evaluate the policy as it is."""
+        return self._exact(policy) if self.task.unique_answer else self._sampled(policy)
+
+    def _batches(self) -> list[Sequence[Example]]:
+        starts = range(0, len(self.examples_I), self.batch_size)
+        return [self.examples_I[start : start + self.batch_size] for start in starts]
+
+    @torch.no_grad()
+    def _exact(self, policy: Policy) -> Evaluation:
+        """Product of the right answer's token probabilities, and whether greedy decoding gives it: one forward."""
+        expected, greedy = [], []
+        for examples in self._batches():
+            prompts_BL, prompt_mask_BL = prompt_tensors(policy, [e.prompt for e in examples], self.chat)
+            answers = [[*ids, policy.end] for ids in encode(policy.tokenizer, [e.answer for e in examples])]
+            tokens_BT, mask_BT = (tensor.to(policy.device) for tensor in pad_right(answers, policy.pad))
+            logits_BTV = completion_logits(policy, prompts_BL, prompt_mask_BL, tokens_BT)
+            log_probs_BT = logits_BTV.log_softmax(-1).gather(-1, tokens_BT[..., None]).squeeze(-1)
+            expected.append(torch.where(mask_BT, log_probs_BT, 0.0).double().sum(1).exp())
+            greedy.append(((logits_BTV.argmax(-1) == tokens_BT) | ~mask_BT).all(1))
+        expected_I, greedy_I = torch.cat(expected), torch.cat(greedy)
+        metrics = {
+            "eval/accuracy_expected": expected_I.mean().item(),
+            "eval/accuracy_greedy": greedy_I.double().mean().item(),
+        }
+        return Evaluation(metrics, expected_I.tolist())
+
+    def _sampled(self, policy: Policy) -> Evaluation:
+        """Mean over `samples` completions of each item, with noise that is the same at every evaluation of a seed."""
+        noise_IKT = sampling_noise(self.seed, "evaluation", 0, len(self.examples_I), self.samples, self.length).view(
+            len(self.examples_I), self.samples, self.length
+        )
+        scores, lengths = [], []
+        for index, examples in enumerate(self._batches()):
+            prompts_BL, prompt_mask_BL = prompt_tensors(policy, [e.prompt for e in examples], self.chat)
+            start = index * self.batch_size
+            noise_BT = noise_IKT[start : start + len(examples)].reshape(-1, self.length)
+            completions = sample(policy, prompts_BL, prompt_mask_BL, self.samples, noise_BT)
+            texts = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
+            repeated = [example for example in examples for _ in range(self.samples)]
+            scores += [self.score(example, text)["correct"] for example, text in zip(repeated, texts, strict=True)]
+            lengths.append(completions.mask_BT.sum(1))
+        right_IK = torch.tensor(scores, dtype=torch.double).view(-1, self.samples)
+        lengths_N = torch.cat(lengths).double()
+        metrics = {
+            "eval/accuracy_expected": right_IK.mean().item(),
+            "eval/pass_at_k": (right_IK > 0.5).any(1).double().mean().item(),
+            "eval/length_mean": lengths_N.mean().item(),
+            "eval/length_std": lengths_N.std().item(),
+        }
+        return Evaluation(metrics, right_IK.mean(1).tolist())
+
+
+def prompt_tensors(policy: Policy, prompts: Sequence[str], chat: bool) -> tuple[Tensor, Tensor | None]:
+    """Prompt tokens (P, L) on the policy's device and their mask, None where no prompt is padded."""
+    tokens_PL, mask_PL = pad_left(encode(policy.tokenizer, prompts, chat=chat), policy.pad)
+    return tokens_PL.to(policy.device), None if mask_PL.all() else mask_PL.to(policy.device)

@@ -1,0 +1,67 @@
+"""A tokenizer over characters, as a real PreTrainedTokenizerFast; and how text becomes tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+PAD, BEGIN, END, UNKNOWN = "<pad>", "<begin>", "<end>", "<unknown>"
+SPECIAL = (PAD, BEGIN, END, UNKNOWN)
+CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
+    """One token per character of the alphabet, sorted, behind four special tokens."""
+    words = [*SPECIAL, *sorted(set(alphabet))]
+    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=PAD,
+        bos_token=BEGIN,
+        eos_token=END,
+        unk_token=UNKNOWN,
+        padding_side="left",
+        chat_template=CHAT,
+    )
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, chat: bool = False) -> list[list[int]]:
+    """Token ids of each text, with no special token added; `chat` puts it through the chat template as a user's turn."""
+    if chat:
+        texts = [
+            str(
+                tokenizer.apply_chat_template(
+                    [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+                )
+            )
+            for text in texts
+        ]
+    return tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, tokens_BT: Tensor, mask_BT: Tensor) -> list[str]:
+    """Text of each completion, end and padding tokens left out, shape (B,)."""
+    rows = [row[keep].tolist() for row, keep in zip(tokens_BT, mask_BT, strict=True)]
+    return tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
+    """Tokens (B, L) padded in front, and their mask (B, L), True at real tokens."""
+    width = max(len(row) for row in rows)
+    tokens_BL = torch.tensor([[pad] * (width - len(row)) + list(row) for row in rows])
+    lengths_B = torch.tensor([len(row) for row in rows])
+    return tokens_BL, torch.arange(width) >= width - lengths_B[:, None]
+
+
+def pad_right(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
+    """Tokens (B, T) padded behind, and their mask (B, T), True at real tokens."""
+    width = max(len(row) for row in rows)
+    tokens_BT = torch.tensor([list(row) + [pad] * (width - len(row)) for row in rows])
+    lengths_B = torch.tensor([len(row) for row in rows])
+    return tokens_BT, torch.arange(width) < lengths_B[:, None]

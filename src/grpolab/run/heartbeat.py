@@ -1,0 +1,40 @@
+"""`running.json` says who runs a cell and how far it is; it is gone when the outcome stands."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import psutil
+
+from grpolab.paths import write_json_atomic
+
+INTERVAL = 1.0  # least seconds between two beats
+
+
+class Heartbeat:
+    """Written at most once in INTERVAL seconds of the clock that the caller passes in."""
+
+    def __init__(self, folder: Path, rollout_steps: int) -> None:
+        self.path = folder / "running.json"
+        self.rollout_steps = rollout_steps
+        self.owner = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "process_start": psutil.Process().create_time(),
+        }
+        self._last = float("-inf")
+
+    def beat(self, rollout_step: int, now: float) -> None:
+        """Say that the run lives, `now` in unix seconds."""
+        if abs(now - self._last) >= INTERVAL:
+            self._last = now
+            write_json_atomic(
+                self.path,
+                {**self.owner, "rollout_step": rollout_step, "rollout_steps": self.rollout_steps, "time": now},
+            )
+
+    def stop(self) -> None:
+        """The run no longer runs."""
+        self.path.unlink(missing_ok=True)

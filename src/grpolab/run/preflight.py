@@ -1,0 +1,35 @@
+"""What can be known to be wrong before anything starts. Importing this is cheap: no torch."""
+
+from __future__ import annotations
+
+import shutil
+
+from grpolab.errors import RequestError
+from grpolab.learn.tasks import make_task
+from grpolab.learn.tasks.jsonl import Jsonl
+from grpolab.paths import Results
+from grpolab.settings import RunSettings
+
+LEAST_FREE_BYTES = 200 * 2**20
+
+
+def check(settings: RunSettings, results: Results) -> list[str]:
+    """A sentence for each problem of the task's files, the reward's path or the disk; empty when all is well."""
+    problems = []
+    free = shutil.disk_usage(results.root).free
+    if free < LEAST_FREE_BYTES:
+        problems.append(
+            f"machine.results={results.root} has {free // 2**20} MiB left on its disk,"
+            f" at least {LEAST_FREE_BYTES // 2**20} are needed"
+        )
+    try:
+        task = make_task(settings.task)
+        if isinstance(task, Jsonl):
+            problems += task.problems()
+        if settings.reward.function is not None:
+            from grpolab.learn.rewards import make_score
+
+            make_score(settings.reward, task)
+    except RequestError as error:
+        problems += error.problems
+    return problems
