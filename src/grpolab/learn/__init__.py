@@ -1,1 +1,1 @@
-"""Tensors: tasks, policy, rollouts, the loss algebra, one update. No disk, no Hydra, no MLflow, no global randomness."""
+"""Tensors: tasks, policy, rollouts, losses, one update. No disk, no Hydra, no MLflow, no global randomness."""

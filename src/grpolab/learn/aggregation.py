@@ -51,7 +51,7 @@ def token_mean_microbatch(mask_BT: Tensor, totals: Totals) -> Tensor:
 
 
 def token_sum_constant(mask_BT: Tensor, totals: Totals) -> Tensor:
-    """Sum over tokens, divided by sequences times max_completion_length. Dr. GRPO's code (2503.20783); TRL `dr_grpo`."""
+    """Sum over tokens over (sequences times max_completion_length). Dr. GRPO's code (2503.20783); TRL `dr_grpo`."""
     return mask_BT / (totals.sequences * totals.max_completion_length)
 
 

@@ -5,11 +5,13 @@ positions, V vocabulary. Rows of one prompt stand together until minibatches are
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from grpolab.learn.tasks.base import Example
+from grpolab.learn.tokenizer import Prompts
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class TrainingBatch:
     """The tensors that updates need; rows can be selected."""
 
     rows_B: Tensor  # row of each sequence in the rollout
-    prompts_BL: Tensor
-    prompt_mask_BL: Tensor | None  # None where no prompt is padded
+    prompts: Prompts  # of the whole rollout; a row reads its own
+    prompt_of_B: Tensor
     tokens_BT: Tensor
     mask_BT: Tensor
     sampler_log_probs_BT: Tensor
@@ -53,12 +55,19 @@ class TrainingBatch:
 
     def rows(self, index: Tensor | slice) -> TrainingBatch:
         """The same batch for some rows."""
-        return replace(self, **{name: value[index] for name, value in self.tensors().items()})
+        chosen: dict[str, Any] = {name: value[index] for name, value in self.tensors().items()}
+        return replace(self, **chosen)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Fields that are there."""
+        """The per-row fields that are there."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in named.items() if value is not None}
+        return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+
+    def own_prompts(self) -> tuple[Prompts, Tensor]:
+        """The prompts that these rows continue, each once, and the index of each row's among them, shape (B,)."""
+        kept_P, prompt_of_B = self.prompt_of_B.unique(return_inverse=True)
+        mask_PL = self.prompts.mask_PL
+        return Prompts(self.prompts.tokens_PL[kept_P], None if mask_PL is None else mask_PL[kept_P]), prompt_of_B
 
     def split(self, size: int) -> list[TrainingBatch]:
         """Consecutive pieces of `size` rows."""
@@ -68,13 +77,14 @@ class TrainingBatch:
 def joined(batches: list[TrainingBatch]) -> TrainingBatch:
     """The batches' rows as one batch."""
     pieces = [batch.tensors() for batch in batches]
-    return replace(batches[0], **{name: concatenate([piece[name] for piece in pieces]) for name in pieces[0]})
+    together: dict[str, Any] = {name: concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    return replace(batches[0], **together)
 
 
-def sampler_gap(batch: TrainingBatch) -> float:
-    """Largest |log-prob of the sampler - old log-prob of the trainer|, in nat."""
+def sampler_gap(batch: TrainingBatch) -> Tensor:
+    """|log-prob of the sampler - old log-prob of the trainer| of each token, in nat, shape (N,)."""
     assert batch.old_log_probs_BT is not None
-    return torch.where(batch.mask_BT, batch.sampler_log_probs_BT - batch.old_log_probs_BT, 0.0).abs().max().item()
+    return (batch.sampler_log_probs_BT - batch.old_log_probs_BT)[batch.mask_BT].abs()
 
 
 def concatenate(pieces: list[Tensor]) -> Tensor:

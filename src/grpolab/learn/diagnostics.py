@@ -128,7 +128,7 @@ def _counterfactual(update: Update, advantages_N: Tensor, log_ratio_N: Tensor) -
 
 
 def _quantiles(update: Update, advantages_N: Tensor, log_ratio_N: Tensor) -> dict[str, Tensor]:
-    found = {}
+    found: dict[str, Tensor] = {}
     at = torch.tensor(list(vocabulary.QUANTILES.values()), device=log_ratio_N.device)
     units = {
         "token": (log_ratio_N, advantages_N),
@@ -147,7 +147,7 @@ def _quantiles(update: Update, advantages_N: Tensor, log_ratio_N: Tensor) -> dic
 def histograms(update: Update) -> dict[str, list[float]]:
     """The lists of a histogram record; their meaning stands in `vocabulary.HISTOGRAM_FIELDS`."""
     advantages_N = update.tokens(update.advantages_B[:, None])
-    found = {}
+    found: dict[str, list[float]] = {}
     for level, log_N in _levels(update, update.tokens(update.log_ratio_BT)).items():
         excess_N = (log_N.double().exp() - 1) * advantages_N.sign()
         for sign, chosen_N in _by_sign(advantages_N).items():
@@ -172,7 +172,7 @@ def histograms(update: Update) -> dict[str, list[float]]:
 
 
 def _excess_counts(excess_N: Tensor) -> list[float]:
-    """Counts: not out at all, then by EXCESS_EDGES (a value on an edge falls below it, as clipping is strict), then the rest."""
+    """Counts: not out at all, by EXCESS_EDGES (a value on an edge falls below it: clipping is strict), the rest."""
     edges = torch.tensor((0.0, *vocabulary.EXCESS_EDGES), dtype=torch.double, device=excess_N.device)
     return torch.bincount(torch.bucketize(excess_N, edges), minlength=len(edges) + 1).tolist()
 

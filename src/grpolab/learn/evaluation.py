@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from grpolab.learn.policy import Policy, completion_logits
 from grpolab.learn.rewards import Score
-from grpolab.learn.rollout import sample, sampling_noise
+from grpolab.learn.rollout import prompt_rows, sample, sampling_noise
 from grpolab.learn.tasks.base import Example, Task
-from grpolab.learn.tokenizer import decode, encode, pad_left, pad_right
+from grpolab.learn.tokenizer import Prompts, decode, prompt_tensors, target_tensors
 
 
 @dataclass(frozen=True)
@@ -44,15 +43,17 @@ class Evaluator:
         starts = range(0, len(self.examples_I), self.batch_size)
         return [self.examples_I[start : start + self.batch_size] for start in starts]
 
+    def _prompts(self, policy: Policy, examples: Sequence[Example]) -> Prompts:
+        return prompt_tensors(policy.tokenizer, [e.prompt for e in examples], self.chat, policy.device)
+
     @torch.no_grad()
     def _exact(self, policy: Policy) -> Evaluation:
         """Product of the right answer's token probabilities, and whether greedy decoding gives it: one forward."""
         expected, greedy = [], []
         for examples in self._batches():
-            prompts_BL, prompt_mask_BL = prompt_tensors(policy, [e.prompt for e in examples], self.chat)
-            answers = [[*ids, policy.end] for ids in encode(policy.tokenizer, [e.answer for e in examples])]
-            tokens_BT, mask_BT = (tensor.to(policy.device) for tensor in pad_right(answers, policy.pad))
-            logits_BTV = completion_logits(policy, prompts_BL, prompt_mask_BL, tokens_BT)
+            prompts = self._prompts(policy, examples)
+            tokens_BT, mask_BT = target_tensors(policy.tokenizer, [e.answer for e in examples], policy.device)
+            logits_BTV = completion_logits(policy, prompts, prompt_rows(prompts, 1), tokens_BT)
             log_probs_BT = logits_BTV.log_softmax(-1).gather(-1, tokens_BT[..., None]).squeeze(-1)
             expected.append(torch.where(mask_BT, log_probs_BT, 0.0).double().sum(1).exp())
             greedy.append(((logits_BTV.argmax(-1) == tokens_BT) | ~mask_BT).all(1))
@@ -70,10 +71,9 @@ class Evaluator:
         )
         scores, lengths = [], []
         for index, examples in enumerate(self._batches()):
-            prompts_BL, prompt_mask_BL = prompt_tensors(policy, [e.prompt for e in examples], self.chat)
             start = index * self.batch_size
             noise_BT = noise_IKT[start : start + len(examples)].reshape(-1, self.length)
-            completions = sample(policy, prompts_BL, prompt_mask_BL, self.samples, noise_BT)
+            completions = sample(policy, self._prompts(policy, examples), self.samples, noise_BT)
             texts = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
             repeated = [example for example in examples for _ in range(self.samples)]
             scores += [self.score(example, text)["correct"] for example, text in zip(repeated, texts, strict=True)]
@@ -87,9 +87,3 @@ class Evaluator:
             "eval/length_std": lengths_N.std().item(),
         }
         return Evaluation(metrics, right_IK.mean(1).tolist())
-
-
-def prompt_tensors(policy: Policy, prompts: Sequence[str], chat: bool) -> tuple[Tensor, Tensor | None]:
-    """Prompt tokens (P, L) on the policy's device and their mask, None where no prompt is padded."""
-    tokens_PL, mask_PL = pad_left(encode(policy.tokenizer, prompts, chat=chat), policy.pad)
-    return tokens_PL.to(policy.device), None if mask_PL.all() else mask_PL.to(policy.device)

@@ -13,16 +13,18 @@ from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    DynamicCache,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.cache_utils import DynamicLayer
 
 from grpolab.errors import RequestError
 from grpolab.learn.seeds import torch_seed
 from grpolab.learn.tasks.base import Task
-from grpolab.learn.tokenizer import character_tokenizer
+from grpolab.learn.tokenizer import Prompts, character_tokenizer
 from grpolab.settings import PretrainedModel, RunSettings, TinyModel
 
 LONGEST = 4096  # positions of a model from scratch
@@ -93,7 +95,7 @@ def make_policy(settings: RunSettings, task: Task) -> Policy:
         model.config.pad_token_id = tokenizer.pad_token_id
         model.config.eos_token_id = tokenizer.eos_token_id
     model.eval()  # dropout stays off: it would move the ratio away from 1 on the first pass
-    model.to(resolved.device)
+    model.to(torch.device(resolved.device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
     return Policy(model, tokenizer, resolved.temperature, getattr(torch, resolved.dtype))
 
 
@@ -131,28 +133,71 @@ def _pretrained(settings: PretrainedModel) -> tuple[PreTrainedModel, PreTrainedT
     return model, tokenizer
 
 
-def position_ids(mask_BL: Tensor) -> Tensor:
-    """Positions counted over real tokens only, so that left padding is invisible, shape (B, L)."""
-    return (mask_BL.long().cumsum(-1) - 1).clamp(min=0)
+@dataclass
+class Read:
+    """Prompts that the model has read, in rows of one's choice."""
+
+    logits_BV: Tensor  # after the last prompt token, as the model gives them
+    cache: DynamicCache
+    mask_BL: Tensor | None
+    next_position_B1: Tensor
 
 
-def completion_logits(
-    policy: Policy, prompts_BL: Tensor, prompt_mask_BL: Tensor | None, completions_BT: Tensor
-) -> Tensor:
-    """Logits of every completion token over the temperature, float32, shape (B, T, V).
+def read_prompts(policy: Policy, prompts: Prompts, prompt_of_B: Tensor) -> Read:
+    """Every prompt is read once; row b continues prompt `prompt_of_B[b]`, so that a group shares the work.
 
-    `prompt_mask_BL` is None where no prompt is padded. Padding behind a completion needs no mask: attention is causal.
+    Positions count real tokens only: padding in front is invisible.
     """
-    T = completions_BT.shape[1]
-    tokens_BS = torch.cat([prompts_BL, completions_BT], dim=1)
+    tokens_PL, mask_PL = prompts.tokens_PL, prompts.mask_PL
+    cache = DynamicCache()
     inputs: dict[str, Tensor] = {}
-    if prompt_mask_BL is not None:
-        mask_BS = torch.cat([prompt_mask_BL, torch.ones_like(completions_BT, dtype=torch.bool)], dim=1)
-        inputs = {"attention_mask": mask_BS.long(), "position_ids": position_ids(mask_BS)}
+    positions_PL = torch.arange(tokens_PL.shape[1], device=tokens_PL.device).expand_as(tokens_PL)
+    if mask_PL is not None:
+        positions_PL = (mask_PL.long().cumsum(-1) - 1).clamp(min=0)
+        inputs = {"attention_mask": mask_PL.long()}
     with policy.precision():
-        # The last token predicts nothing that was sampled: T + 1 positions, the last dropped.
-        logits_BTV = policy.model(tokens_BS, logits_to_keep=T + 1, use_cache=False, **inputs).logits[:, :-1]
-    return logits_BTV.float() / policy.temperature
+        logits_PV = policy.model(
+            tokens_PL, past_key_values=cache, position_ids=positions_PL, use_cache=True, logits_to_keep=1, **inputs
+        ).logits[:, -1]
+    for layer in cache.layers:
+        assert isinstance(layer, DynamicLayer)
+        assert layer.keys is not None
+        assert layer.values is not None
+        layer.keys = layer.keys.index_select(0, prompt_of_B)
+        layer.values = layer.values.index_select(0, prompt_of_B)
+    return Read(
+        logits_PV.index_select(0, prompt_of_B),
+        cache,
+        None if mask_PL is None else mask_PL.index_select(0, prompt_of_B),
+        (positions_PL[:, -1:] + 1).index_select(0, prompt_of_B),
+    )
+
+
+def read_more(policy: Policy, read: Read, tokens_BT: Tensor) -> Tensor:
+    """Feed tokens behind what was read: the logits after each, (B, T, V). `read` moves on with them."""
+    T = tokens_BT.shape[1]
+    inputs: dict[str, Tensor] = {}
+    if read.mask_BL is not None:
+        read.mask_BL = torch.cat([read.mask_BL, torch.ones_like(tokens_BT, dtype=torch.bool)], dim=1)
+        inputs = {"attention_mask": read.mask_BL.long()}
+    positions_BT = read.next_position_B1 + torch.arange(T, device=tokens_BT.device)
+    read.next_position_B1 = read.next_position_B1 + T
+    with policy.precision():
+        return policy.model(
+            tokens_BT, past_key_values=read.cache, position_ids=positions_BT, use_cache=True, **inputs
+        ).logits
+
+
+def completion_logits(policy: Policy, prompts: Prompts, prompt_of_B: Tensor, tokens_BT: Tensor) -> Tensor:
+    """Logits of every completion token over the temperature, float32, with gradient, shape (B, T, V).
+
+    Padding behind a completion needs no mask: attention is causal.
+    """
+    read = read_prompts(policy, prompts, prompt_of_B)
+    logits = [read.logits_BV[:, None]]
+    if tokens_BT.shape[1] > 1:  # the last token predicts nothing that was sampled
+        logits.append(read_more(policy, read, tokens_BT[:, :-1]))
+    return torch.cat(logits, dim=1).float() / policy.temperature
 
 
 def token_log_probs(logits_BTV: Tensor, completions_BT: Tensor) -> tuple[Tensor, Tensor]:

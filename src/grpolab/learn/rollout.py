@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from grpolab.learn import seeds
 from grpolab.learn.batch import Completions
-from grpolab.learn.policy import Policy, position_ids
+from grpolab.learn.policy import Policy, read_more, read_prompts
+from grpolab.learn.tokenizer import Prompts
 
 
 def sampling_noise(seed: int, purpose: str, step: int, prompts: int, samples: int, length: int) -> Tensor:
@@ -37,18 +37,13 @@ def inverse_cdf(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def sample(
-    policy: Policy, prompts_PL: Tensor, prompt_mask_PL: Tensor | None, group: int, uniforms_BT: Tensor
-) -> Completions:
+def sample(policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor) -> Completions:
     """`group` completions of every prompt, at most as long as the noise; stops when all have ended.
 
-    `prompt_mask_PL` is None where no prompt is padded. Rows of one prompt stand together.
+    Rows of one prompt stand together.
     """
-    logits_PV, cache, positions_P1 = _read_prompts(policy, prompts_PL, prompt_mask_PL)
-    cache.batch_repeat_interleave(group)
-    logits_BV = logits_PV.repeat_interleave(group, dim=0)
-    next_position_B1 = positions_P1.repeat_interleave(group, dim=0)
-    mask_BL = None if prompt_mask_PL is None else prompt_mask_PL.repeat_interleave(group, dim=0)
+    read = read_prompts(policy, prompts, prompt_rows(prompts, group))
+    logits_BV = read.logits_BV
     uniforms_BT = uniforms_BT.to(policy.device)
     alive_B = torch.ones(len(logits_BV), dtype=torch.bool, device=policy.device)
     tokens, masks, log_probs = [], [], []
@@ -61,29 +56,10 @@ def sample(
         alive_B = alive_B & (chosen_B != policy.end)
         if t + 1 == uniforms_BT.shape[1] or not alive_B.any():
             break
-        inputs: dict[str, Tensor] = {}
-        if mask_BL is not None:
-            mask_BL = torch.cat([mask_BL, torch.ones_like(chosen_B[:, None], dtype=torch.bool)], dim=1)
-            inputs = {"attention_mask": mask_BL.long()}
-        with policy.precision():
-            logits_BV = policy.model(
-                chosen_B[:, None], past_key_values=cache, position_ids=next_position_B1 + t, use_cache=True, **inputs
-            ).logits[:, -1]
+        logits_BV = read_more(policy, read, chosen_B[:, None])[:, -1]
     return Completions(torch.stack(tokens, 1), torch.stack(masks, 1), torch.stack(log_probs, 1))
 
 
-def _read_prompts(
-    policy: Policy, prompts_PL: Tensor, prompt_mask_PL: Tensor | None
-) -> tuple[Tensor, DynamicCache, Tensor]:
-    """Logits after the last prompt token (P, V), the prompts' cache, and the next position (P, 1)."""
-    cache = DynamicCache()
-    inputs: dict[str, Tensor] = {}
-    positions_PL = torch.arange(prompts_PL.shape[1], device=prompts_PL.device).expand_as(prompts_PL)
-    if prompt_mask_PL is not None:
-        positions_PL = position_ids(prompt_mask_PL)
-        inputs = {"attention_mask": prompt_mask_PL.long()}
-    with policy.precision():
-        output = policy.model(
-            prompts_PL, past_key_values=cache, position_ids=positions_PL, use_cache=True, logits_to_keep=1, **inputs
-        )
-    return output.logits[:, -1], cache, positions_PL[:, -1:] + 1
+def prompt_rows(prompts: Prompts, group: int) -> Tensor:
+    """The prompt of each row where every prompt has `group` rows that stand together, shape (P * group,)."""
+    return torch.arange(len(prompts.tokens_PL), device=prompts.tokens_PL.device).repeat_interleave(group)

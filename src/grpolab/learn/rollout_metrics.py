@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from grpolab.learn.advantages import equal_rewards
@@ -10,7 +9,7 @@ from grpolab.learn.batch import Rollout, TrainingBatch, sampler_gap
 
 
 def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dict[str, float]:
-    """Every metric of kind `rollout` that follows from the batch; `trained` has the old log-probs, its rows in any order."""
+    """Every metric of kind `rollout` that follows from the batch; `trained` has the old log-probs, in any order."""
     rewards_PG = rollout.rewards_B.view(-1, group)
     right_B = rollout.parts["correct"] > 0.5
     lengths_B = rollout.batch.mask_BT.sum(1).double().cpu()
@@ -57,5 +56,5 @@ def _probabilities(batch: TrainingBatch) -> dict[str, float]:
         "entropy/behaviour": entropy_N.mean().item(),
         "entropy/behaviour_p80": entropy_N.quantile(0.8).item(),
         "probability/below_0.1": (old_N.exp() < 0.1).double().mean().item(),
-        "gap/sampler_trainer": sampler_gap(batch),
+        "gap/sampler_trainer": sampler_gap(batch).max().item(),
     }

@@ -9,10 +9,10 @@ import torch
 from torch.optim import AdamW
 
 from grpolab.learn import seeds
-from grpolab.learn.evaluation import prompt_tensors
 from grpolab.learn.policy import Policy, completion_logits
+from grpolab.learn.rollout import prompt_rows
 from grpolab.learn.tasks.base import Example, Task
-from grpolab.learn.tokenizer import encode, pad_right
+from grpolab.learn.tokenizer import prompt_tensors, target_tensors
 
 DRAWS = 32  # uniform numbers that a demonstration may use
 
@@ -35,10 +35,9 @@ def make_supervised_optimizer(policy: Policy, learning_rate: float) -> AdamW:
 
 def supervised_step(policy: Policy, optimizer: AdamW, prompts: list[str], targets: list[str], chat: bool) -> float:
     """One optimiser step on mean negative log-likelihood of target and end tokens, in nat; returns the loss."""
-    prompts_BL, prompt_mask_BL = prompt_tensors(policy, prompts, chat)
-    rows = [[*ids, policy.end] for ids in encode(policy.tokenizer, targets)]
-    tokens_BT, mask_BT = (tensor.to(policy.device) for tensor in pad_right(rows, policy.pad))
-    logits_BTV = completion_logits(policy, prompts_BL, prompt_mask_BL, tokens_BT)
+    read = prompt_tensors(policy.tokenizer, prompts, chat, policy.device)
+    tokens_BT, mask_BT = target_tensors(policy.tokenizer, targets, policy.device)
+    logits_BTV = completion_logits(policy, read, prompt_rows(read, 1), tokens_BT)
     log_probs_BT = logits_BTV.log_softmax(-1).gather(-1, tokens_BT[..., None]).squeeze(-1)
     loss = -log_probs_BT[mask_BT].mean()
     optimizer.zero_grad(set_to_none=True)

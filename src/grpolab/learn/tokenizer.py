@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -32,7 +33,7 @@ def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, chat: bool = False) -> list[list[int]]:
-    """Token ids of each text, with no special token added; `chat` puts it through the chat template as a user's turn."""
+    """Token ids of each text, with no special token added; `chat` wraps it as a user's turn."""
     if chat:
         texts = [
             str(
@@ -51,17 +52,34 @@ def decode(tokenizer: PreTrainedTokenizerBase, tokens_BT: Tensor, mask_BT: Tenso
     return tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
-def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """Tokens (B, L) padded in front, and their mask (B, L), True at real tokens."""
-    width = max(len(row) for row in rows)
-    tokens_BL = torch.tensor([[pad] * (width - len(row)) + list(row) for row in rows])
-    lengths_B = torch.tensor([len(row) for row in rows])
-    return tokens_BL, torch.arange(width) >= width - lengths_B[:, None]
+@dataclass(frozen=True)
+class Prompts:
+    """Prompt tokens, padded in front."""
+
+    tokens_PL: Tensor
+    mask_PL: Tensor | None  # bool; None where no prompt is padded
 
 
-def pad_right(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """Tokens (B, T) padded behind, and their mask (B, T), True at real tokens."""
+def prompt_tensors(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], chat: bool, device: torch.device
+) -> Prompts:
+    """Prompts as tensors on a device."""
+    rows = encode(tokenizer, texts, chat=chat)
     width = max(len(row) for row in rows)
-    tokens_BT = torch.tensor([list(row) + [pad] * (width - len(row)) for row in rows])
-    lengths_B = torch.tensor([len(row) for row in rows])
-    return tokens_BT, torch.arange(width) < lengths_B[:, None]
+    pad = int(tokenizer.pad_token_id)
+    tokens_PL = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=device)
+    lengths_P1 = torch.tensor([[len(row)] for row in rows], device=device)
+    mask_PL = torch.arange(width, device=device) >= width - lengths_P1
+    return Prompts(tokens_PL, None if mask_PL.all() else mask_PL)
+
+
+def target_tensors(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Texts with an end token as completions (B, T), padded behind, and their mask (B, T), True at real tokens."""
+    rows = [[*row, int(tokenizer.eos_token_id)] for row in encode(tokenizer, texts)]
+    width = max(len(row) for row in rows)
+    pad = int(tokenizer.pad_token_id)
+    tokens_BT = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=device)
+    lengths_B1 = torch.tensor([[len(row)] for row in rows], device=device)
+    return tokens_BT, torch.arange(width, device=device) < lengths_B1

@@ -72,7 +72,7 @@ def apply_update(
     losses: list[Loss] = []
     entropies, batches = [], []
     for micro in minibatch.split(micro_batch_size):
-        logits_BTV = completion_logits(policy, micro.prompts_BL, micro.prompt_mask_BL, micro.tokens_BT)
+        logits_BTV = completion_logits(policy, *micro.own_prompts(), micro.tokens_BT)
         log_probs_BT, entropy_BT = token_log_probs(logits_BTV, micro.tokens_BT)
         if micro.old_log_probs_BT is None:
             micro = replace(micro, old_log_probs_BT=log_probs_BT.detach(), old_entropy_BT=entropy_BT)
@@ -126,7 +126,7 @@ def _update_of(objective: Objective, batch: TrainingBatch, losses: list[Loss], e
 def old_log_probs(policy: Policy, batch: TrainingBatch, micro_batch_size: int) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies of the policy as it is, (B, T) each, in the same pieces as updates use (bit-equal)."""
     pieces = [
-        token_log_probs(completion_logits(policy, b.prompts_BL, b.prompt_mask_BL, b.tokens_BT), b.tokens_BT)
+        token_log_probs(completion_logits(policy, *b.own_prompts(), b.tokens_BT), b.tokens_BT)
         for b in batch.split(micro_batch_size)
     ]
     return concatenate([piece[0] for piece in pieces]), concatenate([piece[1] for piece in pieces])

@@ -1,1 +1,1 @@
-"""Exactly one run: the loop, the warm start, checkpoint, journal, provenance and the mirror. It knows of no other run."""
+"""Exactly one run: loop, warm start, checkpoint, journal, provenance, mirror. It knows of no other run."""

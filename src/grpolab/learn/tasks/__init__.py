@@ -1,4 +1,4 @@
-"""What is learnt. A task makes prompts, demonstrates an answer and scores a completion; it never evaluates text as code."""
+"""What is learnt. A task makes prompts, demonstrates an answer and scores a completion; text is never run as code."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
 def final_answer(text: str) -> str:
-    """The answer that a text ends in: after `####`, in the last \\boxed{}, else its last number, else the text itself.
+    """The answer that a text ends in: after `####`, in the last boxed{}, else its last number, else the text itself.
 
     Numbers lose thousands separators and a trailing `.0`, so that `1,234.0` equals `1234`.
     """
@@ -87,9 +87,8 @@ class Jsonl:
                 e.prompt for e in self.examples("evaluation", 10**9)
             }
             if shared:
-                problems.append(
-                    f"task.evaluation_file={self.files['evaluation']}: {len(shared)} prompts stand in the training file too"
-                )
+                path = self.files["evaluation"]
+                problems.append(f"task.evaluation_file={path}: {len(shared)} prompts stand in the training file too")
         return problems
 
     def examples(self, split: str, items: int) -> list[Example]:
