@@ -1,0 +1,79 @@
+# GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
+.DEFAULT_GOAL := help
+.PHONY: help setup smoke sweep status figures report notebooks ui test test-slow check bench-trl lock
+
+BIN := .venv/bin
+READY := .venv/ready
+BENCH_READY := .venv-bench/ready
+ENVIRONMENT := requirements/setup.sh requirements/lock.txt pyproject.toml
+SWEEP_OPTIONS = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
+
+# Nothing here tells anyone that it runs.
+export HF_HUB_DISABLE_TELEMETRY := 1
+export MLFLOW_DISABLE_TELEMETRY := true
+export DO_NOT_TRACK := 1
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  STUDY=clip_range  SEEDS=10  JOBS=4 on the make line choose the study (reference unless given), its seeds"
+	@echo "  and the worker processes; TORCH_BACKEND=cpu|cu126|cu130|pypi the build of torch when the environment is made."
+
+setup: $(READY) ## make the environment in .venv (the other targets do it when needed)
+
+$(READY): $(ENVIRONMENT)
+	@requirements/setup.sh
+	@touch $@
+
+smoke: $(READY) ## the whole way in under a minute: train, track, draw
+	$(BIN)/grpolab sweep smoke $(SWEEP_OPTIONS)
+
+sweep: $(READY) ## train, track and draw a study; what is done already is not trained again
+	$(BIN)/grpolab sweep $(or $(STUDY),reference) $(SWEEP_OPTIONS)
+
+status: $(READY) ## what is done, running, diverged, failed or missing
+	$(BIN)/grpolab status $(STUDY)
+
+figures: $(READY) ## redraw every figure and table; trains nothing
+	$(BIN)/grpolab figures $(STUDY)
+
+report: $(READY) ## rewrite the report from the numbers
+	$(BIN)/grpolab report $(STUDY)
+
+# Run from the project's root, as a script would be; the outcome is the machine's, not git's.
+notebooks: $(READY) ## execute the notebooks to .ipynb and HTML in results/notebooks/
+	@mkdir -p results/notebooks
+	@set -e; for notebook in notebooks/*.py; do \
+	  executed=results/notebooks/$$(basename $$notebook .py).ipynb; \
+	  $(BIN)/jupytext --quiet --to ipynb --execute --run-path . --output $$executed $$notebook; \
+	  $(BIN)/jupyter nbconvert --log-level ERROR --to html $$executed; \
+	  echo "$$executed and .html"; \
+	done
+
+ui: $(READY) ## MLflow on 127.0.0.1, with a link to the study's chart
+	$(BIN)/grpolab ui $(STUDY)
+
+test: $(READY) ## the tests (minutes)
+	$(BIN)/python -m pytest -m 'not slow and not optional'
+
+test-slow: $(READY) ## the tests that take longer
+	$(BIN)/python -m pytest -m 'slow and not optional'
+
+check: $(READY) ## style and types: ruff, mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench-trl: $(BENCH_READY) ## time one optimiser step against TRL's (TRL lives in .venv-bench alone)
+	.venv-bench/bin/python benchmarks/step_vs_trl.py
+
+$(BENCH_READY): $(ENVIRONMENT) requirements/bench.txt
+	@VENV=.venv-bench requirements/setup.sh requirements/bench.txt
+	@touch $@
+
+# uv keeps the versions that lock.txt already holds; to raise one, delete its line first, or give UV_UPGRADE=1.
+lock: ## resolve requirements/lock.txt anew from pyproject.toml and lock.in (needs uv)
+	UV_CUSTOM_COMPILE_COMMAND='make lock' $(or $(UV),uv) pip compile --quiet --universal --python-version 3.11 \
+	  --no-annotate pyproject.toml requirements/lock.in --output-file requirements/lock.txt
+	grep -Ev '^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==' requirements/lock.txt > requirements/lock.new
+	mv requirements/lock.new requirements/lock.txt
