@@ -7,14 +7,27 @@ part that decides the run's signature.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+
+from grpolab.registry import AGGREGATIONS, KERNELS, RATIOS
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    RatioLevel: TypeAlias = str
+    KernelName: TypeAlias = str
+    AggregationName: TypeAlias = str
+else:  # one of the registry's names; the checker cannot know them
+    RatioLevel, KernelName, AggregationName = (Literal[tuple(names)] for names in (RATIOS, KERNELS, AGGREGATIONS))
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveOrInf = Annotated[float, Field(gt=0)]  # `.inf` switches something off
+NonNegativeOrInf = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -81,7 +94,7 @@ class RewardSettings(Settings):
     """The reward is the weighted sum of named parts."""
 
     function: str | None = Field(description="`package.module:function` for a reward of one's own; empty: the task's.")
-    weights: dict[str, float] = Field(description="Weight of each part; a part that is not named weighs 0.")
+    weights: dict[str, FiniteFloat] = Field(description="Weight of each part; a part that is not named weighs 0.")
 
 
 class TinyModel(Settings):
@@ -173,21 +186,21 @@ class RunSettings(Settings):
     max_completion_length: Count = Field(description="Most tokens of a completion, end token included.")
     temperature: Positive = Field(description="Sampling temperature; the log-probabilities use it too.")
 
-    importance_sampling_level: Literal["token", "sequence"] = Field(
+    importance_sampling_level: RatioLevel = Field(
         description="Importance ratio per token, or one per sequence (geometric mean over its tokens, GSPO)."
     )
-    kernel: Literal["clipped", "ratio", "cispo"] = Field(
+    kernel: KernelName = Field(
         description="Per-token loss: PPO's clipped surrogate, the unclipped ratio, or CISPO's capped weight."
     )
     epsilon: NonNegative = Field(description="Clip range below 1 (and above, where epsilon_high is empty).")
-    epsilon_high: NonNegative | None = Field(description="Clip range above 1; `.inf` is no upper clip.")
+    epsilon_high: NonNegativeOrInf | None = Field(description="Clip range above 1; `.inf` is no upper clip.")
     delta: Positive | None = Field(description="Outer cap of the ratio (two-sided clip); empty: none.")
     loss_form: Literal["min_positive", "max_negative"] = Field(
         description="Written as -min of positive surrogates or max of negative ones: the same function."
     )
-    aggregation: Literal[
-        "sequence_mean", "token_mean_rollout", "token_mean_minibatch", "token_mean_microbatch", "token_sum_constant"
-    ] = Field(description="How masked per-token losses become one number; the denominator is in the name.")
+    aggregation: AggregationName = Field(
+        description="How masked per-token losses become one number; the denominator is in the name."
+    )
     beta: NonNegative = Field(description="Weight of the KL (k3) to the warm start in the loss; 0: no reference model.")
     scale_rewards: Literal["group", "batch", "none"] = Field(
         description="What the centred reward is divided by: its group's std, the batch's, or nothing (Dr. GRPO)."
@@ -205,7 +218,7 @@ class RunSettings(Settings):
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = Field(description="AdamW's decay of the squared gradient.")
     adam_epsilon: Positive = Field(description="AdamW's epsilon.")
     weight_decay: NonNegative = Field(description="AdamW's decoupled weight decay.")
-    max_grad_norm: Positive = Field(description="Global gradient norm is clipped to this; `.inf` switches it off.")
+    max_grad_norm: PositiveOrInf = Field(description="Global gradient norm is clipped to this; `.inf` switches it off.")
 
     evaluation: EvaluationSettings = Field(description="How progress is measured.")
     diagnostics: DiagnosticsSettings = Field(description="What else is measured.")

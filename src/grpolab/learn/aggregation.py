@@ -6,11 +6,12 @@ result; `token_mean_microbatch` is the exception by definition (TRL's bnpo).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from grpolab.registry import AGGREGATIONS, resolve
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,7 @@ def token_sum_constant(mask_BT: Tensor, totals: Totals) -> Tensor:
     return mask_BT / (totals.sequences * totals.max_completion_length)
 
 
-AGGREGATIONS: dict[str, Callable[[Tensor, Totals], Tensor]] = {
-    "sequence_mean": sequence_mean,
-    "token_mean_rollout": token_mean_rollout,
-    "token_mean_minibatch": token_mean_minibatch,
-    "token_mean_microbatch": token_mean_microbatch,
-    "token_sum_constant": token_sum_constant,
-}
-
-
 def aggregate(name: str, loss: Tensor, mask_BT: Tensor, totals: Totals) -> Tensor:
     """The loss as one number; `loss` is (B, T) or (B, 1), and what stands at padding is invisible, NaN included."""
-    weights_BT = AGGREGATIONS[name](mask_BT.to(loss.dtype), totals)
+    weights_BT = resolve(AGGREGATIONS[name])(mask_BT.to(loss.dtype), totals)
     return (torch.where(mask_BT, loss, 0.0) * weights_BT).sum()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from grpolab import vocabulary
-from grpolab.learn.kernels import KernelParts
+from grpolab.learn.kernels.parts import KernelParts
 from grpolab.learn.kl import k1, k3
 from grpolab.settings import DiagnosticsSettings
 

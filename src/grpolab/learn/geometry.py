@@ -6,7 +6,8 @@ import math
 
 import torch
 
-from grpolab.learn.kernels import KERNELS, KernelInputs
+from grpolab.learn.kernels.parts import KernelInputs
+from grpolab.registry import KERNELS, resolve
 
 # Curve name -> (kernel, epsilon, epsilon_high, delta).
 CURVES: dict[str, tuple[str, float, float, float | None]] = {
@@ -37,7 +38,7 @@ def table(points: int = 301, largest: float = 3.0) -> list[dict[str, str | float
                 delta=delta,
                 loss_form="min_positive",
             )
-            objective_1N = -KERNELS[kernel](inputs).loss
+            objective_1N = -resolve(KERNELS[kernel])(inputs).loss
             (weight_1N,) = torch.autograd.grad(objective_1N.sum(), log_probs_1N)
             rows += [
                 {"curve": curve, "advantage": advantage, "ratio": r, "objective": o, "weight": w}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from grpolab.errors import RequestError
+from grpolab.registry import resolve
 
 
 def load_object(key: str, path: str) -> Any:
@@ -13,10 +13,9 @@ def load_object(key: str, path: str) -> Any:
 
     Raises RequestError, naming the settings key, where the path is malformed or nothing is there.
     """
-    module, _, name = path.partition(":")
-    if not module or not name:
+    if not all(path.partition(":")):
         raise RequestError(f"{key}={path}: write it as package.module:name")
     try:
-        return getattr(importlib.import_module(module), name)
+        return resolve(path)
     except (ImportError, AttributeError) as error:
         raise RequestError(f"{key}={path} cannot be imported: {error}") from error

@@ -8,9 +8,10 @@ from typing import Literal
 from torch import Tensor
 
 from grpolab.learn.aggregation import Totals, aggregate
-from grpolab.learn.kernels import KERNELS, KernelInputs, KernelParts
+from grpolab.learn.kernels.parts import KernelInputs, KernelParts
 from grpolab.learn.kl import k3
-from grpolab.learn.ratios import RATIOS, masked_log_ratio
+from grpolab.learn.ratios import masked_log_ratio
+from grpolab.registry import KERNELS, RATIOS, resolve
 from grpolab.settings import RunSettings
 
 
@@ -59,9 +60,9 @@ def policy_loss(
     The KL to the reference (k3, weight beta) is added to each token's loss before averaging, as GRPO has it.
     """
     log_ratio_BT = masked_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)
-    kernel = KERNELS[objective.kernel](
+    kernel: KernelParts = resolve(KERNELS[objective.kernel])(
         KernelInputs(
-            ratio=RATIOS[objective.importance_sampling_level](log_ratio_BT, mask_BT),
+            ratio=resolve(RATIOS[objective.importance_sampling_level])(log_ratio_BT, mask_BT),
             log_probs_BT=log_probs_BT,
             advantages_B1=advantages_B[:, None],
             epsilon=objective.epsilon,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -25,6 +23,3 @@ def sequence_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """
     lengths_B1 = mask_BT.sum(1, keepdim=True).clamp(min=1)
     return (log_ratio_BT.sum(1, keepdim=True) / lengths_B1).exp()
-
-
-RATIOS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"token": token_ratio, "sequence": sequence_ratio}

@@ -12,7 +12,7 @@ from torch.optim import AdamW
 from grpolab.learn.aggregation import Totals
 from grpolab.learn.batch import TrainingBatch, concatenate, joined
 from grpolab.learn.diagnostics import Update
-from grpolab.learn.kernels import KernelParts
+from grpolab.learn.kernels.parts import KernelParts
 from grpolab.learn.objective import Loss, Objective, policy_loss
 from grpolab.learn.policy import Policy, completion_logits, token_log_probs
 from grpolab.settings import RunSettings

@@ -1,0 +1,135 @@
+"""Single runs, looked at: what a policy wrote and how it was clipped (`grpolab show`), how two runs differ (`diff`)."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from grpolab.errors import RequestError
+from grpolab.identity import SIGNATURE_LENGTH
+from grpolab.paths import Results
+from grpolab.report.load import study_of
+from grpolab.report.measures import at, measure
+from grpolab.report.runs import read_runs
+from grpolab.report.statistics import paired_difference
+from grpolab.report.text import NONE, count, estimate, number, p_equals, signed
+from grpolab.vocabulary import METRICS
+
+WIDTH = 110
+CLIP_MARKS = {"low": "v", "high": "^", "": ""}
+SCORE = "final_score"  # what `diff` compares
+
+
+def find_run(results: Results, name: str) -> Path:
+    """The run folder that a signature, the beginning of one, or a path names.
+
+    Raises RequestError where there is none, or more than one.
+    """
+    if (Path(name) / "settings.yaml").is_file():
+        return Path(name).resolve()
+    found = sorted(file.parent for file in results.runs.glob("*/settings.yaml") if file.parent.name.startswith(name))
+    if len(found) == 1 and name:
+        return found[0]
+    if found and name:
+        raise RequestError(f"run {name} is not one but {len(found)}: {', '.join(folder.name for folder in found[:6])}")
+    raise RequestError(
+        f"run {name} is unknown in {results.runs}: give a signature ({SIGNATURE_LENGTH} hex digits, or as many as are"
+        " enough) or a run folder; `grpolab status --json` lists them"
+    )
+
+
+def show(results: Results, name: str, step: int | None, prompts: int) -> str:
+    """Completions of a rollout step: reward parts, advantage, and each token with its ratio and clip mark.
+
+    Of the first `prompts` prompts; `step` None is the last step that was kept. Raises RequestError.
+    """
+    folder = find_run(results, name)
+    kept = sorted(int(file.stem.removeprefix("step_")) for file in folder.glob("samples/step_*.parquet"))
+    if not kept:
+        raise RequestError(f"run {name} kept no completions: diagnostics.samples_every was 0, or it has not begun")
+    step = kept[-1] if step is None else step
+    if step not in kept:
+        raise RequestError(f"--step {step} was not kept: have {', '.join(map(str, kept))}")
+    tokens = pd.read_parquet(folder / "samples" / f"step_{step:06d}.parquet")
+    head = f"run {folder.name}, rollout step {step} (kept: {', '.join(map(str, kept))})"
+    legend = "token:ratio after the last update of the step; ^ clipped above, v clipped below"
+    chosen = tokens[tokens["prompt_index"] < prompts]
+    return "\n".join([head, legend, *(line for _, rows in chosen.groupby("prompt_index") for line in _prompt(rows))])
+
+
+def _prompt(rows: pd.DataFrame) -> Iterator[str]:
+    yield f"\nprompt {rows['prompt'].iloc[0]!r}"
+    for sample, tokens in rows.groupby("sample"):
+        first = tokens.iloc[0]
+        parts = [f"{key.removeprefix('reward_')} {number(first[key])}" for key in rows if key.startswith("reward_")]
+        scores = f"reward {number(first['reward'])} ({', '.join(parts)}), advantage {signed(first['advantage'])}"
+        yield f"  {sample}: {first['completion']!r}  {scores}"
+        marked = [f"{t.token}:{t.ratio:.3f}{CLIP_MARKS[t.clipped]}" for t in tokens.itertuples()]
+        yield textwrap.fill("  ".join(marked), WIDTH, initial_indent=" " * 5, subsequent_indent=" " * 5)
+
+
+def diff(results: Results, first: str, second: str) -> str:
+    """Settings in which two runs differ; where a study compares their variants, the effect paired by seed.
+
+    Raises RequestError where a name is no run.
+    """
+    a, b = find_run(results, first), find_run(results, second)
+    if a == b:
+        return f"{first} and {second} are the same run: {a.name}"
+    return "\n".join([*_different_settings(a, b), *_outcomes(a, b), *_paired_effects(results, a.name, b.name)])
+
+
+def _different_settings(a: Path, b: Path) -> Iterator[str]:
+    left, right = (dict(_flat(yaml.safe_load((folder / "settings.yaml").read_text()))) for folder in (a, b))
+    yield f"{'setting':<34} {a.name:<20} {b.name}"
+    for key in dict.fromkeys([*left, *right]):
+        if left.get(key, NONE) != right.get(key, NONE):
+            yield f"{key:<34} {left.get(key, NONE)!s:<20} {right.get(key, NONE)}"
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _outcomes(a: Path, b: Path) -> Iterator[str]:
+    left, right = (
+        json.loads(file.read_text()) if (file := folder / "outcome.json").is_file() else {} for folder in (a, b)
+    )
+    yield f"\n{'outcome':<34} {left.get('outcome', NONE):<20} {right.get('outcome', NONE)}"
+    for metric in METRICS:
+        values = [(outcome.get("final") or {}).get(metric) for outcome in (left, right)]
+        if any(value is not None for value in values):
+            yield f"{metric:<34} {number(values[0]):<20} {number(values[1])}"
+
+
+def _paired_effects(results: Results, a: str, b: str) -> Iterator[str]:
+    """A sentence for each study that asks for both runs, as different variants."""
+    for file in sorted(results.studies.glob("*/plan.json")):
+        plan = json.loads(file.read_text())
+        variants = [{cell["variant"] for cell in plan["cells"] if cell["signature"] == name} for name in (a, b)]
+        for left in variants[0]:
+            for right in variants[1] - {left}:
+                yield _paired_effect(results, plan, left, right)
+
+
+def _paired_effect(results: Results, plan: dict[str, Any], left: str, right: str) -> str:
+    cells = [cell for cell in plan["cells"] if cell["variant"] in (left, right)]
+    study = study_of(results, {**plan, "cells": cells}, read_runs(results, {cell["signature"] for cell in cells}))
+    scores = measure(study, SCORE)
+    place = study.cells.drop_duplicates("variant").set_index("variant")[["facet", "arm"]].T
+    effect = paired_difference(at(scores, *place[right]), at(scores, *place[left]))
+    shown = estimate(effect.effect, effect.low, effect.high, signed)
+    return (
+        f"\nstudy {plan['study']}: {SCORE} of {right} minus {left}, paired over {count(effect.n, 'seed')}:"
+        f" {shown}, {p_equals(effect.p)}"
+    )

@@ -1,0 +1,96 @@
+"""`grpolab train` as a study: one run, or with `-m` every combination of the values given on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from pydantic import ValidationError
+
+from grpolab.errors import RequestError
+from grpolab.sweep import schema
+from grpolab.sweep.compose import Composer, key_of
+from grpolab.sweep.plan import Plan, expand
+from grpolab.sweep.study import Study, available
+
+DEFAULT_NAME = "adhoc"
+FIGURES = ["F1", "F2", "F16", "F26"]
+# A sweep over one of these asks what clipping does.
+CLIP_KEYS = {"epsilon", "epsilon_high", "delta", "importance_sampling_level"}
+
+Factors = dict[str, dict[str, list[str]]]
+
+
+def expand_single(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
+    """The plan of one run. Raises RequestError with all that is wrong."""
+    composer = Composer()
+    seed = composer.compose(overrides).seed
+    rest = [text for text in overrides if key_of(text) != "seed"]
+    return expand(_study(name, rest, {}, [seed]), composer, clipping=False)
+
+
+def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
+    """The plan of a Hydra sweep (`epsilon=0.1,0.2 seed=0,1`, `range(0,3)`): each key with several values is a factor.
+
+    Raises RequestError with all that is wrong.
+    """
+    composer, problems = Composer(), list[str]()
+    parsed = [override for text in overrides if (override := composer.parse(text, problems, sweep=True))]
+    swept = {o.key_or_group: _values(o, problems) for o in parsed if o.is_sweep_override()}
+    fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
+    seeds = _seeds(composer, swept.pop("seed", None), fixed, problems)
+    factors = {key: {_level(value): [f"{key}={value}"] for value in values} for key, values in swept.items() if values}
+    rest = [text for text in fixed if key_of(text) != "seed"]
+    try:
+        plan = expand(_study(name, rest, factors, seeds), composer, clipping=bool(CLIP_KEYS & swept.keys()))
+    except RequestError as error:
+        problems += error.problems
+    if problems:
+        raise RequestError(problems)
+    return plan
+
+
+def _values(override: Override, problems: list[str]) -> list[str]:
+    try:
+        return [str(value) for value in override.sweep_string_iterator()]
+    except HydraException:
+        problems.append(f"{override.input_line} cannot be swept: write a comma list, choice(...) or range(...)")
+        return []
+
+
+def _seeds(composer: Composer, swept: list[str] | None, fixed: list[str], problems: list[str]) -> list[int]:
+    """The seeds of a sweep: those listed, else the one that the overrides or conf/ give."""
+    if swept is None:
+        return [composer.compose([text for text in fixed if key_of(text) == "seed"]).seed]
+    if not all(value.isdecimal() for value in swept) or len(set(swept)) < len(swept):
+        problems.append(f"seed={','.join(swept)} is not allowed: seeds are different whole numbers >= 0")
+        return [0]
+    return [int(value) for value in swept]
+
+
+def _level(value: str) -> str:
+    """A value as the name of a level: variants are named by levels joined with slashes."""
+    return re.sub(r"[\s/]+", "_", value)
+
+
+def _study(name: str, overrides: list[str], factors: Factors, seeds: list[int]) -> Study:
+    if name in available():
+        raise RequestError(f"--name {name} is a study of experiments/: choose another name")
+    factors = factors or {"run": {"single": []}}
+    compare, levels = next(iter(factors.items()))
+    try:
+        return Study(
+            name=name,
+            question=f"Asked on the command line: {' '.join([*overrides, *factors])}",
+            overrides=overrides,
+            factors=factors,
+            compare=compare,
+            baseline=next(iter(levels)),
+            seeds=seeds,
+            primary_metric="eval/accuracy_expected",
+            figures=FIGURES,
+        )
+    except ValidationError as error:
+        raise RequestError(schema.sentences(Study, error)) from error

@@ -1,0 +1,175 @@
+"""One run from Hydra overrides: Hydra composes the groups, the keys are laid over them, pydantic checks the whole.
+
+Keys are applied one by one to what Hydra composed, so that everything that is wrong can be said at once, and a study of
+a hundred variants composes each choice of groups only once. Neither the working directory nor any Hydra folder is
+touched.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+
+from grpolab.errors import RequestError, near_matches
+from grpolab.paths import project_root
+from grpolab.settings import RunSettings
+from grpolab.sweep import schema
+
+CONF_FOLDER, CONFIG_NAME = "conf", "run"
+MISSING = "???"
+# YAML's way to write infinity, which Hydra's override grammar takes for text.
+_INFINITIES = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf}
+
+
+def compose(overrides: Sequence[str]) -> RunSettings:
+    """The run that `overrides` ask for.
+
+    Raises RequestError with all that is wrong: override syntax, unknown keys and options, values that are missing,
+    mistyped or out of range, and values that do not fit together.
+    """
+    return Composer().compose(overrides)
+
+
+class Composer:
+    """Composes many runs; what Hydra made of each choice of groups is kept."""
+
+    def __init__(self) -> None:
+        self.conf = project_root() / CONF_FOLDER
+        self.defaults = _default_choices(self.conf / f"{CONFIG_NAME}.yaml")
+        self.groups = {
+            group: sorted(file.stem for file in (self.conf / group).glob("*.yaml")) + ["null"] * (option is None)
+            for group, option in self.defaults.items()
+        }
+        self._bases: dict[tuple[tuple[str, str], ...], DictConfig] = {}
+        self._parser = OverridesParser.create()
+
+    def compose(self, overrides: Sequence[str]) -> RunSettings:
+        """As `compose`."""
+        problems: list[str] = []
+        parsed = [override for text in overrides if (override := self.parse(text, problems))]
+        choices = self._choices(parsed, problems)
+        config = copy.deepcopy(self._base(choices))
+        for override in parsed:
+            if override.key_or_group not in self.groups:
+                _apply(override, config, problems)
+        values = _values(config, problems)
+        try:
+            # Strict: a seed of `true` or an epsilon of '0.2' in quotes is a mistake, not a number.
+            settings = RunSettings.model_validate(values, strict=True)
+        except ValidationError as error:
+            bad = {str(entry["loc"][0]) for entry in error.errors() if entry["loc"]}
+            problems += schema.sentences(RunSettings, error, [*self.groups])
+            problems += _misfits(values, self.values(choices), bad)
+        if problems:
+            raise RequestError(dict.fromkeys(problems))
+        return settings
+
+    def values(self, choices: dict[str, str]) -> dict[str, Any]:
+        """The plain values of a choice of groups, before any key is set; `???` where one must be given."""
+        container = OmegaConf.to_container(self._base(choices), resolve=True)
+        assert isinstance(container, dict)
+        return {str(key): value for key, value in container.items()}
+
+    def parse(self, text: str, problems: list[str], sweep: bool = False) -> Override | None:
+        """The parsed override, or None and a sentence in `problems`; several values are allowed where `sweep`."""
+        try:
+            override = self._parser.parse_override(text)
+        except HydraException:
+            override = None
+        if override is None or not override.key_or_group:
+            problems.append(f"{text!r} cannot be read: write key=value, and quote a value of special characters")
+        elif override.is_delete():
+            problems.append(f"{text}: a setting cannot be removed, set {override.key_or_group}=null or another value")
+        elif override.package is not None:
+            problems.append(f"{text}: a group cannot be put at another place with @")
+        elif override.is_sweep_override() and not sweep:
+            problems.append(f"{text} asks for several runs: use `grpolab train -m`, or a study's factors")
+        else:
+            return override
+        return None
+
+    def _choices(self, parsed: list[Override], problems: list[str]) -> dict[str, str]:
+        choices = {}
+        for override in parsed:
+            group, value = override.key_or_group, schema.show(override.value())
+            if group in self.groups and value in self.groups[group]:
+                choices[group] = value
+            elif group in self.groups:
+                options, near = ", ".join(self.groups[group]), near_matches(value, self.groups[group])
+                problems.append(f"{group}={value} is not allowed: {group} is one of {options}{near}")
+        return {group: option for group, option in choices.items() if option != "null"}
+
+    def _base(self, choices: dict[str, str]) -> DictConfig:
+        key = tuple(sorted(choices.items()))
+        if key not in self._bases:
+            try:
+                with initialize_config_dir(str(self.conf), version_base="1.3"):
+                    self._bases[key] = hydra_compose(CONFIG_NAME, [f"{group}={option}" for group, option in key])
+            except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+                raise RequestError(f"{self.conf} cannot be composed: {_one_line(error)}") from error
+        return self._bases[key]
+
+
+def _default_choices(file: Path) -> dict[str, str | None]:
+    """Each group of the defaults list with the option that it takes when nobody chooses."""
+    entries = yaml.safe_load(file.read_text())["defaults"]
+    return {group: option for entry in entries if isinstance(entry, dict) for group, option in entry.items()}
+
+
+def _apply(override: Override, config: DictConfig, problems: list[str]) -> None:
+    # force_add: an unknown key is let in here, as with Hydra's `+`, because pydantic refuses it with a better sentence.
+    try:
+        OmegaConf.update(config, override.key_or_group, override.value(), merge=True, force_add=True)
+    except (OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
+        problems.append(f"{override.input_line} cannot be applied: {_one_line(error)}")
+
+
+def _values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
+    """Plain values, interpolations resolved; what has no value yet is said and left out."""
+    try:
+        container = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise RequestError([*problems, f"an interpolation cannot be resolved: {_one_line(error)}"]) from error
+
+    def clean(node: Any, key: str) -> Any:
+        if node == MISSING:
+            problems.append(f"{key} has no value: give {key}=...")
+        if isinstance(node, dict):
+            return {name: clean(item, f"{key}.{name}" if key else str(name)) for name, item in node.items()}
+        return _INFINITIES.get(node, node) if isinstance(node, str) else node
+
+    return clean(container, "")
+
+
+def _misfits(values: dict[str, Any], base: dict[str, Any], bad: set[str]) -> list[str]:
+    """Rules across fields that the good values break, whatever stands in the bad ones."""
+    good = {key: value for key, value in values.items() if key not in bad}
+    try:
+        RunSettings.model_validate({**base, **good}, strict=True)
+    except ValidationError as error:
+        return [
+            sentence for sentence in schema.sentences(RunSettings, error) if not any(key in sentence for key in bad)
+        ]
+    return []
+
+
+def key_of(text: str) -> str:
+    """The key of an override, read without checking anything."""
+    return text.partition("=")[0].lstrip("+")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

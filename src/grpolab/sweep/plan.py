@@ -1,0 +1,209 @@
+"""A study's cells: every variant composed and validated once, seeds applied after, and what makes no sense refused."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from grpolab import RESULTS_VERSION
+from grpolab.errors import RequestError
+from grpolab.identity import signature
+from grpolab.settings import RunSettings
+from grpolab.sweep.compose import Composer, key_of
+from grpolab.sweep.study import Collection, Study, load
+
+PLAN_FORMAT = 1
+
+Variants = list[tuple[dict[str, str], RunSettings]]  # levels and what they compose to
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run that a study asks for."""
+
+    levels: dict[str, str]
+    settings: RunSettings
+
+    @property
+    def variant(self) -> str:
+        """The levels joined: `symmetric/addition/healthy`."""
+        return "/".join(self.levels.values())
+
+    @property
+    def label(self) -> str:
+        """The cell in words."""
+        return f"{self.variant}, seed {self.settings.seed}"
+
+    @cached_property
+    def signature(self) -> str:
+        """Name of the run's folder."""
+        return signature(self.settings.identity())
+
+    @cached_property
+    def warm_start(self) -> str:
+        """Name of its warm start's folder."""
+        return signature(self.settings.warm_start_identity())
+
+    @property
+    def cost(self) -> float:
+        """Relative length of the run: a rollout costs about as much as a pass over it."""
+        return self.settings.rollout_steps * (1 + self.settings.num_iterations)
+
+    def document(self) -> dict[str, Any]:
+        """The cell's entry in plan.json; `settings` holds the flat ones, which figures use as axes."""
+        values = self.settings.resolved().model_dump()
+        flat = {key: value for key, value in values.items() if not isinstance(value, dict | list)}
+        return {
+            "variant": self.variant,
+            "levels": self.levels,
+            "seed": self.settings.seed,
+            "signature": self.signature,
+            "rollout_steps": self.settings.rollout_steps,
+            "settings": {**flat, "task": self.settings.task.name},
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study with its cells; a collection has none of its own."""
+
+    study: Study | Collection
+    seeds: list[int]
+    cells: list[Cell] = field(default_factory=list)
+
+    def document(self, created: str, commit: str | None) -> dict[str, Any]:
+        """plan.json: all that the report knows about the study."""
+        study = self.study
+        return {
+            "format": PLAN_FORMAT,
+            "study": study.name,
+            "question": study.question,
+            "results_version": RESULTS_VERSION,
+            "created": created,
+            "commit": commit,
+            "includes": study.includes if isinstance(study, Collection) else [],
+            **(_comparison(study) if isinstance(study, Study) else {"placebo": [], "hypotheses": []}),
+            "figures": study.figures,
+            "seeds": self.seeds,
+            "cells": [cell.document() for cell in self.cells],
+        }
+
+
+def _comparison(study: Study) -> dict[str, Any]:
+    return {
+        "compare": study.compare,
+        "baseline": study.baseline,
+        "primary_metric": study.primary_metric,
+        "factors": {factor: list(levels) for factor, levels in study.factors.items()},
+        "placebo": study.placebo,
+        "hypotheses": [claim.model_dump() for claim in study.hypotheses],
+    }
+
+
+def plans(name: str, overrides: Sequence[str] = (), seeds: list[int] | None = None) -> list[Plan]:
+    """The plan of a study; of a collection, the plans of the studies that it includes and, last, its own.
+
+    `overrides` stand after those of every variant; `seeds` replaces the file's. Raises RequestError with all that is
+    wrong in any of the files or variants.
+    """
+    study, composer = load(name), Composer()
+    if isinstance(study, Study):
+        return [expand(study, composer, overrides, seeds)]
+    seeds = seeds or _seed_list(study)
+    found, problems = [], []
+    for included in study.includes:
+        try:
+            found.append(expand(_plain_study(included, name), composer, overrides, seeds))
+        except RequestError as error:
+            problems += error.problems
+    if problems:
+        raise RequestError(dict.fromkeys(problems))
+    every_seed = sorted({seed for plan in found for seed in plan.seeds})
+    return [*found, Plan(study, every_seed)]
+
+
+def expand(
+    study: Study,
+    composer: Composer,
+    overrides: Sequence[str] = (),
+    seeds: list[int] | None = None,
+    clipping: bool = True,
+) -> Plan:
+    """The cells of one study; `clipping`: refuse it where no cell can clip.
+
+    Raises RequestError with all that is wrong.
+    """
+    variants, problems = _compose_variants(study, composer, overrides)
+    problems += _seed_overrides(study, overrides)
+    if not problems:
+        problems = _duplicates(study, variants) + (_nothing_to_clip(study, variants) if clipping else [])
+    if problems:
+        raise RequestError(problems)
+    seeds = seeds or study.seed_list
+    cells = [
+        Cell(levels, settings.model_copy(update={"seed": seed})) for levels, settings in variants for seed in seeds
+    ]
+    return Plan(study, seeds, cells)
+
+
+def _compose_variants(study: Study, composer: Composer, overrides: Sequence[str]) -> tuple[Variants, list[str]]:
+    """The variants that can be composed, and a sentence for each different problem with those that cannot."""
+    variants = []
+    wrong: defaultdict[str, list[str]] = defaultdict(list)
+    for levels in study.variants():
+        try:
+            variants.append((levels, composer.compose([*study.overrides_of(levels), *overrides])))
+        except RequestError as error:
+            for problem in error.problems:
+                wrong[problem].append("/".join(levels.values()))
+    every = len(study.variants())
+    return variants, [f"{problem} ({_where(study, names, every)})" for problem, names in wrong.items()]
+
+
+def _where(study: Study, names: list[str], every: int) -> str:
+    if len(names) == every:
+        return f"study {study.name}"
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"study {study.name}, variant {names[0]}{more}"
+
+
+def _seed_overrides(study: Study, overrides: Sequence[str]) -> list[str]:
+    levels = [text for factor in study.factors.values() for level in factor.values() for text in level]
+    found = [text for text in (*study.overrides, *levels, *overrides) if key_of(text) == "seed"]
+    return [f"{text}: study {study.name} sets its seeds itself, use `seeds:` or --seeds" for text in found]
+
+
+def _duplicates(study: Study, variants: Variants) -> list[str]:
+    """Variants that are one run under two names, unless their arms are declared a placebo."""
+    problems: list[str] = []
+    seen: dict[str, dict[str, str]] = {}
+    placebo = {frozenset(pair) for pair in study.placebo}
+    for levels, settings in variants:
+        first = seen.setdefault(signature(settings.identity()), levels)
+        if first is not levels and frozenset({first[study.compare], levels[study.compare]}) not in placebo:
+            names = f"{'/'.join(first.values())} and {'/'.join(levels.values())}"
+            problems.append(f"study {study.name}: {names} have equal settings: drop one, or name them under `placebo:`")
+    return problems
+
+
+def _nothing_to_clip(study: Study, variants: Variants) -> list[str]:
+    if any(settings.clip_can_bind for _, settings in variants):
+        return []
+    return [
+        f"study {study.name}: clipping can act in no cell, because each has one update per fresh batch (every ratio is"
+        " then exactly 1) or an unclipped kernel: give a variant num_iterations or num_minibatches above 1"
+    ]
+
+
+def _plain_study(name: str, collection: str) -> Study:
+    study = load(name)
+    if isinstance(study, Collection):
+        raise RequestError(f"experiments/{collection}.yaml: includes={name} has includes of its own: name its studies")
+    return study
+
+
+def _seed_list(collection: Collection) -> list[int] | None:
+    return list(range(collection.seeds)) if isinstance(collection.seeds, int) else collection.seeds

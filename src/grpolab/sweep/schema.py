@@ -1,0 +1,129 @@
+"""What a pydantic model allows, in words: for error sentences and for `--help`.
+
+Everything is read from the model's JSON schema, so that a field's type, range and sentence are written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from grpolab.errors import near_matches
+
+Schema = dict[str, Any]
+
+_TYPES = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "boolean": "true or false",
+    "object": "a mapping",
+    "array": "a list",
+    "null": "null",
+}
+_BOUNDS = {
+    "minimum": ">= {:g}",
+    "exclusiveMinimum": "> {:g}",
+    "maximum": "<= {:g}",
+    "exclusiveMaximum": "< {:g}",
+    "pattern": "like {}",
+    "minLength": "of length >= {}",
+    "minItems": "of length >= {}",
+    "maxItems": "of length <= {}",
+    "minProperties": "that is not empty",
+}
+
+
+@lru_cache
+def root(model: type[BaseModel]) -> Schema:
+    """The model's JSON schema."""
+    return model.model_json_schema()
+
+
+def resolve(model: type[BaseModel], schema: Schema) -> Schema:
+    """The schema that a `$ref` points to, else the schema itself."""
+    reference = schema.get("$ref")
+    return root(model)["$defs"][reference.rsplit("/", 1)[1]] if reference else schema
+
+
+def options(model: type[BaseModel], schema: Schema) -> dict[str, Schema]:
+    """The members of a union that a `name` tells apart, by that name; empty for anything else."""
+    mapping = schema.get("discriminator", {}).get("mapping", {})
+    return {name: resolve(model, {"$ref": reference}) for name, reference in mapping.items()}
+
+
+def allowed(model: type[BaseModel], schema: Schema) -> str:
+    """What may stand here: `a number >= 0 or null`."""
+    schema = resolve(model, schema)
+    if members := options(model, schema):
+        return f"one of {', '.join(members)}"
+    if "anyOf" in schema:
+        return " or ".join(allowed(model, part) for part in schema["anyOf"])
+    if "const" in schema or "enum" in schema:
+        return " | ".join(map(str, schema.get("enum", [schema.get("const")])))
+    if schema.get("type") == "array" and "$ref" not in schema["items"]:
+        return f"a list of: {allowed(model, schema['items'])}"
+    bounds = " and ".join(form.format(schema[key]) for key, form in _BOUNDS.items() if key in schema)
+    return " ".join(part for part in (_TYPES.get(schema.get("type", ""), "a value"), bounds) if part)
+
+
+def sentences(model: type[BaseModel], error: ValidationError, also: Sequence[str] = ()) -> list[str]:
+    """One sentence per problem: key, value, what is allowed. `also`: the names of Hydra groups, where there are any."""
+    found = [sentence for entry in error.errors() for sentence in _sentences(model, dict(entry), also)]
+    return list(dict.fromkeys(found))
+
+
+def _sentences(model: type[BaseModel], entry: dict[str, Any], also: Sequence[str]) -> list[str]:
+    if entry["type"] == "value_error":
+        return str(entry["ctx"]["error"]).split("; ")
+    key, schema = locate(model, entry["loc"])
+    if entry["type"] == "extra_forbidden":
+        return [_unknown_key(key, siblings(model, entry["loc"]), also)]
+    may_be = allowed(model, schema)
+    if entry["type"] == "missing":
+        return [f"{key} is missing: it must be {may_be}"]
+    if entry["type"].startswith("union_tag"):
+        value = entry["ctx"].get("tag", "")
+        return [f"{key}.name={value} is not allowed: {key} must be {may_be}"]
+    value = entry["input"]
+    near = near_matches(str(value), map(str, schema.get("enum", [])))
+    return [f"{key}={show(value)} is not allowed: it must be {may_be}{near}"]
+
+
+def locate(model: type[BaseModel], location: tuple[str | int, ...]) -> tuple[str, Schema]:
+    """Dotted key and schema of a pydantic location; the name of a union's member in it is no part of the key."""
+    schema, key = root(model), ""
+    for part in location:
+        schema = resolve(model, schema)
+        if members := options(model, schema):
+            schema = members.get(str(part), {})
+            continue
+        if "anyOf" in schema:  # pydantic names here the member that it tried
+            continue
+        key = f"{key}.{part}" if key else str(part)
+        inner = schema.get("properties", {}).get(part, schema.get("items", schema.get("additionalProperties")))
+        schema = inner if isinstance(inner, dict) else {}
+    return key, resolve(model, schema)
+
+
+def siblings(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
+    """Dotted keys that stand beside a location."""
+    key, schema = locate(model, location[:-1])
+    return [f"{key}.{name}" if key else name for name in schema.get("properties", {})]
+
+
+def _unknown_key(key: str, beside: list[str], also: Sequence[str]) -> str:
+    if "." in key or not also:
+        return f"{key} is unknown{near_matches(key, beside)}; allowed here: {', '.join(beside)}"
+    return (
+        f"{key} is unknown{near_matches(key, dict.fromkeys([*beside, *also]))}; `grpolab train --help` lists every key"
+    )
+
+
+def show(value: Any) -> str:
+    """A value as a user would write it, cut where it is long."""
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

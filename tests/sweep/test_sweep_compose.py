@@ -1,0 +1,106 @@
+"""Composition: every group option is valid, overrides win in the right order, and all that is wrong is said at once."""
+
+import math
+
+import pytest
+
+from grpolab.errors import RequestError
+from grpolab.identity import signature
+from grpolab.sweep import describe
+from grpolab.sweep.compose import Composer, compose
+
+NEEDED = {
+    "task=jsonl": ["task.train_file=a.jsonl", "task.evaluation_file=b.jsonl"],
+    "task=custom": ["task.path=package.module:Task"],
+    "model=pretrained": ["model.path=some/folder"],
+}
+OPTIONS = [f"{group}={option}" for group, options in Composer().groups.items() for option in options]
+
+
+def problems_of(*overrides: str) -> list[str]:
+    with pytest.raises(RequestError) as caught:
+        compose(overrides)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_group_option_composes(option):
+    compose([option, *NEEDED.get(option, [])])
+
+
+def test_every_group_with_files_is_in_the_defaults_list():
+    composer = Composer()
+    assert {folder.name for folder in composer.conf.iterdir() if folder.is_dir()} == composer.groups.keys()
+
+
+def test_explicit_key_wins_over_preset_in_either_order():
+    for overrides in (["loss_type=gspo", "epsilon=0.1"], ["epsilon=0.1", "loss_type=gspo"]):
+        settings = compose(overrides)
+        assert (settings.epsilon, settings.epsilon_high) == (0.1, 4e-4)
+        assert settings.importance_sampling_level == "sequence"
+
+
+def test_task_brings_its_regime_and_a_later_override_wins():
+    assert compose(["task=sorting"]).max_completion_length == 11
+    assert compose(["task=addition"]).max_completion_length == 4
+    assert compose(["task=sorting", "rollout_steps=3", "rollout_steps=4"]).rollout_steps == 4
+    assert compose(["task=sorting", "task=addition"]).task.name == "addition"
+
+
+@pytest.mark.parametrize("text", [".inf", "inf", "+.inf"])
+def test_infinity_can_be_written_as_in_yaml_and_as_in_hydra(text):
+    assert compose([f"epsilon_high={text}"]).epsilon_high == math.inf
+
+
+def test_whole_numbers_and_decimals_are_one_setting():
+    assert signature(compose(["delta=2"]).identity()) == signature(compose(["delta=2.0"]).identity())
+
+
+def test_open_mappings_take_new_keys():
+    assert compose(["reward.weights.format=0.5"]).reward.weights == {"correct": 1.0, "format": 0.5}
+
+
+def test_interpolation_of_the_environment(monkeypatch):
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
+    assert compose(["machine.results=${oc.env:SCRATCH}/x"]).machine.results == "/scratch/me/x"
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    found = problems_of("kernel=clippd", "epsilon=-1", "foo=1", "task=addtion", "delta", "num_generations=1")
+    assert len(found) == 6
+    text = "\n".join(found)
+    for part in ("clippd", "did you mean clipped?", "epsilon=-1", ">= 0", "foo is unknown", "task=addtion", "'delta'"):
+        assert part in text
+    # The rule across fields is checked although single fields are wrong.
+    assert "num_generations=1 leaves every group-normalised advantage undefined" in text
+
+
+def test_a_rule_across_fields_is_not_applied_to_a_value_that_is_wrong_already():
+    assert problems_of("prompts_per_step=x", "num_minibatches=3") == [
+        "prompts_per_step=x is not allowed: it must be a whole number >= 1"
+    ]
+
+
+def test_keys_of_another_task_are_refused_with_those_of_this_one():
+    (problem,) = problems_of("task=sorting", "task.digits=3")
+    assert problem.startswith("task.digits is unknown")
+    assert "task.length" in problem
+
+
+def test_nothing_is_written_and_the_directory_stays(tmp_path, monkeypatch):
+    (tmp_path / "conf").symlink_to(Composer().conf)
+    (tmp_path / "experiments").mkdir()
+    monkeypatch.chdir(tmp_path)
+    compose(["task=sorting"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["conf", "experiments"]
+
+
+def test_help_names_every_group_option_and_every_key():
+    page = describe.help_text()
+    for option in OPTIONS:
+        assert f"  {option} " in page
+    for key in ("epsilon_high", "warm_start.target_accuracy", "task.max_fillers", "model.path", "machine.tracking_uri"):
+        assert f"  {key} " in page
+    assert "token | sequence; default token" in page
+    assert "number >= 0 or null; default null" in page
+    assert "Clip range below 1" in page

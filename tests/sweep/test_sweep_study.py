@@ -1,0 +1,206 @@
+"""Studies: every file of experiments/ expands, seeds and overrides apply, and nonsense is refused with a reason."""
+
+import time
+
+import pytest
+
+from grpolab.errors import RequestError
+from grpolab.identity import plain
+from grpolab.sweep import adhoc
+from grpolab.sweep.compose import Composer
+from grpolab.sweep.plan import expand, plans
+from grpolab.sweep.study import Collection, Study, available, load
+
+STUDY = """
+question: What?
+factors:
+  clip: {narrow: [epsilon=0.1], wide: [epsilon=0.3]}
+  task: {addition: [task=addition], sorting: [task=sorting]}
+compare: clip
+baseline: narrow
+seeds: 2
+primary_metric: eval/accuracy_expected
+"""
+
+
+@pytest.fixture
+def write_study(tmp_path, monkeypatch):
+    """A project of one's own, with the real conf/ and the studies that are written."""
+    (tmp_path / "conf").symlink_to(Composer().conf)
+    (tmp_path / "experiments").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str, name: str = "mine") -> str:
+        (tmp_path / "experiments" / f"{name}.yaml").write_text(text)
+        return name
+
+    return write
+
+
+def problems_of(name: str, *overrides: str) -> str:
+    with pytest.raises(RequestError) as caught:
+        plans(name, overrides)
+    return "\n".join(caught.value.problems)
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_study_expands(name):
+    for plan in plans(name):
+        assert plan.cells or isinstance(plan.study, Collection)
+        assert len({(cell.variant, cell.settings.seed) for cell in plan.cells}) == len(plan.cells)
+
+
+def test_reference_includes_the_four_studies_and_shares_their_cells():
+    found = plans("reference")
+    assert {"ratio_level", "clip_range", "loss_form", "num_iterations", "loss_type"} < {
+        plan.study.name for plan in found
+    }
+    cells = [cell.signature for plan in found for cell in plan.cells]
+    assert len(set(cells)) < len(cells)
+    assert all(plan.seeds == [0, 1, 2] for plan in found)
+    drawn = {figure for plan in found for figure in plan.study.figures}
+    assert drawn >= {"F1", "F2", "F3", "F4", "F7", "F9", "F12", "F16", "F18", "F20", "F24", "F26"}
+
+
+def test_bnpo_differs_from_dapo():
+    """Only where a batch has several micro-batches."""
+    for cell in plans("loss_type")[0].cells:
+        assert cell.settings.resolved().micro_batch_size < cell.settings.minibatch_size
+
+
+def test_cells_are_levels_times_seeds(write_study):
+    (plan,) = plans(write_study(STUDY), ["learning_rate=1e-3"], seeds=[5, 9])
+    assert [(cell.variant, cell.settings.seed) for cell in plan.cells] == [
+        (variant, seed)
+        for variant in ("narrow/addition", "narrow/sorting", "wide/addition", "wide/sorting")
+        for seed in (5, 9)
+    ]
+    assert {cell.settings.learning_rate for cell in plan.cells} == {1e-3}
+    assert len({cell.signature for cell in plan.cells}) == 8
+
+
+def test_plan_holds_what_the_report_needs(write_study):
+    name = write_study(STUDY.replace("0.3", "0.3, epsilon_high=.inf"))
+    document = plain(plans(name, ["rollout_steps=7"])[0].document("now", "abc"))
+    assert document["format"] == 1
+    assert document["factors"] == {"clip": ["narrow", "wide"], "task": ["addition", "sorting"]}
+    cell = document["cells"][-1]
+    assert cell["levels"] == {"clip": "wide", "task": "sorting"}
+    assert (cell["seed"], cell["rollout_steps"], cell["settings"]["task"]) == (1, 7, "sorting")
+    assert cell["settings"]["epsilon_high"] == "inf"
+
+
+def test_skip_leaves_combinations_out(write_study):
+    (plan,) = plans(write_study(STUDY + "skip: [{clip: wide, task: sorting}]"))
+    assert {cell.variant for cell in plan.cells} == {"narrow/addition", "narrow/sorting", "wide/addition"}
+
+
+def test_levels_may_be_numbers(write_study):
+    name = write_study(STUDY.replace("narrow:", "1:").replace("wide:", "2:").replace("baseline: narrow", "baseline: 1"))
+    assert plans(name)[0].study.baseline == "1"
+
+
+def test_equal_variants_are_refused_unless_declared(write_study):
+    same = STUDY.replace("0.3", "0.1")
+    assert "narrow/addition and wide/addition have equal settings" in problems_of(write_study(same))
+    (plan,) = plans(write_study(same + "placebo: [[narrow, wide]]"))
+    assert len(plan.cells) == 8
+    assert len({cell.signature for cell in plan.cells}) == 4
+
+
+def test_a_study_that_cannot_clip_is_refused_with_the_reason(write_study):
+    found = problems_of(write_study(STUDY), "num_iterations=1")
+    assert "clipping can act in no cell" in found
+    assert "exactly 1" in found
+    # A control arm with one update per batch is welcome.
+    plans(write_study(STUDY.replace("[epsilon=0.1]", "[epsilon=0.1, num_iterations=1]")))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("compare: clip", "compare: clp", "compare=clp is unknown (did you mean clip?)"),
+        ("baseline: narrow", "baseline: narow", "baseline=narow is unknown (did you mean narrow?)"),
+        ("eval/accuracy_expected", "eval/accuracy", "primary_metric=eval/accuracy is unknown"),
+        ("seeds: 2", "seeds: 0", "seeds=0 is not allowed"),
+        ("seeds: 2", "seeds: [1, -1]", "seeds"),
+        ("seeds: 2", "sedes: 2", "sedes is unknown (did you mean seeds?)"),
+        ("question: What?", "", "question is missing"),
+        ("[epsilon=0.1]", "epsilon=0.1", "it must be a list"),
+        ("narrow: [epsilon=0.1]", "a/b: [epsilon=0.1]", "'a/b' is no name"),
+        ("epsilon=0.1", "epsilom=0.1", "epsilom is unknown (did you mean epsilon"),
+        ("epsilon=0.1", "seed=1", "sets its seeds itself"),
+        ("seeds: 2", "seeds: 2\nskip: [{clip: x}]", "skip.clip=x is unknown"),
+        ("seeds: 2", "seeds: 2\nfigures: [one]", "figures"),
+        ("seeds: 2", "seeds: 2\nseeds: 3", "duplicate key"),
+        ("seeds: 2", "seeds: 2\nname: other", "a study is named by its file"),
+        ("question: What?", "question: What: why?", "cannot be read"),
+    ],
+)
+def test_a_wrong_study_file_is_refused(write_study, old, new, said):
+    assert said in problems_of(write_study(STUDY.replace(old, new)))
+
+
+def test_a_hypothesis_must_name_what_exists(write_study):
+    wrong = """
+hypotheses:
+  - id: H1
+    says: x
+    metric: clip/activ
+    contrast: {of: wide, minus: wid}
+    where: {task: adition}
+    direction: less
+    margin: 0
+    source: y
+"""
+    found = problems_of(write_study(STUDY + wrong))
+    for part in ("contrast.minus=wid", "where.task=adition", "metric=clip/activ", "did you mean wide", "H1"):
+        assert part in found
+
+
+def test_a_collection_names_studies_that_exist(write_study):
+    write_study("question: q\nincludes: [mine]", "all")
+    write_study(STUDY)
+    assert [plan.study.name for plan in plans("all", seeds=[3])] == ["mine", "all"]
+    write_study("question: q\nincludes: [mine, all, nobody]", "all")
+    found = problems_of("all")
+    assert "includes=all has includes of its own" in found
+    assert "study nobody is unknown" in found
+
+
+def test_unknown_study_names_the_near_one():
+    with pytest.raises(RequestError, match=r"clip_rang is unknown \(did you mean clip_range\?\)"):
+        load("clip_rang")
+
+
+def test_a_hundred_variants_of_ten_seeds_expand_quickly():
+    factors = {"a": {f"a{i}": [f"epsilon={0.1 + i / 100}"] for i in range(10)}}
+    factors["b"] = {f"b{i}": [f"learning_rate={1e-4 * (i + 1)}", "loss_type=gspo"] for i in range(10)}
+    study = Study(
+        name="big", question="?", factors=factors, compare="a", baseline="a0", seeds=10,
+        primary_metric="eval/accuracy_expected",
+    )  # fmt: skip
+    started = time.process_time()
+    plan = expand(study, Composer())
+    assert len({cell.signature for cell in plan.cells}) == 1000
+    assert time.process_time() - started < 6
+
+
+def test_multirun_is_a_study():
+    plan = adhoc.expand_multirun(["epsilon=0.1,0.2", "task=addition,sorting", "seed=range(1,3)", "rollout_steps=7"])
+    assert plan.study.compare == "epsilon"
+    assert [cell.variant for cell in plan.cells[::2]] == ["0.1/addition", "0.1/sorting", "0.2/addition", "0.2/sorting"]
+    assert plan.seeds == [1, 2]
+    assert all(cell.settings.rollout_steps == 7 for cell in plan.cells)
+
+
+def test_multirun_without_clipping_is_refused_only_where_it_asks_about_clipping():
+    with pytest.raises(RequestError, match="clipping can act in no cell"):
+        adhoc.expand_multirun(["epsilon=0.1,0.2", "num_iterations=1"])
+    assert len(adhoc.expand_multirun(["learning_rate=1e-4,1e-3", "num_iterations=1"]).cells) == 2
+
+
+def test_a_single_run_has_the_signature_that_the_study_gives_it():
+    (cell,) = adhoc.expand_single(["task=sorting", "seed=2"]).cells
+    found = {cell.signature for plan in plans("clip_range") for cell in plan.cells}
+    assert cell.signature in found

@@ -1,0 +1,94 @@
+"""Real workers on a study of seconds: their number changes nothing, and the parent stays light."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grpolab.sweep import adhoc
+from grpolab.sweep.launch import sweep, train_here
+from grpolab.sweep.plan import plans
+
+TINY = [
+    "task.length=3",
+    "model.hidden_size=16",
+    "model.layers=1",
+    "warm_start.max_steps=4",
+    "warm_start.check_every=2",
+    "warm_start.check_items=20",
+    "prompts_per_step=2",
+    "num_generations=4",
+    "rollout_steps=2",
+    "evaluation.items=20",
+    "machine.tracking_uri=null",
+]
+
+
+def run(root: Path, jobs: int) -> dict[str, bytes]:
+    """Sweep the smoke study, made smaller, into a folder: the journals by signature."""
+    assert sweep(plans("smoke", [*TINY, f"machine.results={root}"]), lambda *_: None, jobs) == 0
+    return {file.parent.name: file.read_bytes() for file in root.glob("runs/*/journal.jsonl")}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    root = tmp_path_factory.mktemp("two_workers")
+    return root, run(root, jobs=2)
+
+
+def test_one_worker_and_two_workers_write_the_same_journals(swept, tmp_path):
+    root, journals = swept
+    assert len(journals) == 4
+    assert run(tmp_path, jobs=1) == journals
+    for name in journals:
+        outcomes = [json.loads((folder / "runs" / name / "outcome.json").read_text()) for folder in (root, tmp_path)]
+        assert outcomes[0]["policy_sha256"] == outcomes[1]["policy_sha256"]
+
+
+def test_a_run_of_train_is_the_run_of_the_sweep(swept, tmp_path, capsys):
+    _, journals = swept
+    same = ["task=sorting", "warm_start.batch_size=64", "max_completion_length=6", "evaluation.every=3", "kernel=ratio"]
+    plan = adhoc.expand_single([*same, *TINY, "seed=1", f"machine.results={tmp_path}"])
+    assert train_here(plan) == 0
+    (file,) = tmp_path.glob("runs/*/journal.jsonl")
+    assert file.read_bytes() == journals[file.parent.name]
+    assert "completed: adhoc single, seed 1" in capsys.readouterr().out
+
+
+def test_what_a_library_prints_does_not_reach_the_protocol():
+    code = """
+import os
+from grpolab.sweep.worker import claim_stdout
+send = claim_stdout()
+print("noise", flush=True)
+os.system("echo more noise")
+send({"event": "ready"})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == '{"event": "ready"}\n'
+    assert done.stderr == "noise\nmore noise\n"
+
+
+def test_the_parent_imports_nothing_heavy():
+    code = """
+import sys
+import grpolab.cli, grpolab.sweep.launch, grpolab.sweep.adhoc, grpolab.sweep.describe
+from grpolab.sweep.plan import plans
+plans("clip_range")
+print([name for name in ("torch", "transformers", "mlflow", "datasets", "pandas") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_status_imports_neither_hydra_nor_torch(tmp_path):
+    code = f"""
+import sys
+from grpolab.cli import main
+assert main(["status", "--results", {str(tmp_path)!r}]) == 0
+print([name for name in ("torch", "hydra", "omegaconf", "mlflow", "numpy") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
