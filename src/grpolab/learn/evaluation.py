@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from grpolab.learn.policy import Policy, completion_logits
 from grpolab.learn.rewards import Score
@@ -29,6 +32,8 @@ class Evaluator:
     task: Task
     score: Score
     examples_I: Sequence[Example]
+    tokenizer: PreTrainedTokenizerBase
+    device: torch.device
     chat: bool
     batch_size: int
     samples: int
@@ -39,20 +44,29 @@ class Evaluator:
         """Evaluate the policy as it is."""
         return self._exact(policy) if self.task.unique_answer else self._sampled(policy)
 
+    @cached_property
     def _batches(self) -> list[Sequence[Example]]:
         starts = range(0, len(self.examples_I), self.batch_size)
         return [self.examples_I[start : start + self.batch_size] for start in starts]
 
-    def _prompts(self, policy: Policy, examples: Sequence[Example]) -> Prompts:
-        return prompt_tensors(policy.tokenizer, [e.prompt for e in examples], self.chat, policy.device)
+    @cached_property
+    def _prompts(self) -> list[Prompts]:
+        """The batches' prompts."""
+        return [
+            prompt_tensors(self.tokenizer, [e.prompt for e in examples], self.chat, self.device)
+            for examples in self._batches
+        ]
+
+    @cached_property
+    def _answers(self) -> list[tuple[Tensor, Tensor]]:
+        """The batches' right answers as tokens and mask, (B, T) each."""
+        return [target_tensors(self.tokenizer, [e.answer for e in examples], self.device) for examples in self._batches]
 
     @torch.no_grad()
     def _exact(self, policy: Policy) -> Evaluation:
         """Product of the right answer's token probabilities, and whether greedy decoding gives it: one forward."""
         expected, greedy = [], []
-        for examples in self._batches():
-            prompts = self._prompts(policy, examples)
-            tokens_BT, mask_BT = target_tensors(policy.tokenizer, [e.answer for e in examples], policy.device)
+        for prompts, (tokens_BT, mask_BT) in zip(self._prompts, self._answers, strict=True):
             logits_BTV = completion_logits(policy, prompts, prompt_rows(prompts, 1), tokens_BT)
             log_probs_BT = logits_BTV.log_softmax(-1).gather(-1, tokens_BT[..., None]).squeeze(-1)
             expected.append(torch.where(mask_BT, log_probs_BT, 0.0).double().sum(1).exp())
@@ -70,10 +84,9 @@ class Evaluator:
             len(self.examples_I), self.samples, self.length
         )
         scores, lengths = [], []
-        for index, examples in enumerate(self._batches()):
-            start = index * self.batch_size
-            noise_BT = noise_IKT[start : start + len(examples)].reshape(-1, self.length)
-            completions = sample(policy, self._prompts(policy, examples), self.samples, noise_BT)
+        pieces = zip(self._batches, self._prompts, noise_IKT.split(self.batch_size), strict=True)
+        for examples, prompts, noise_BKT in pieces:
+            completions = sample(policy, prompts, self.samples, noise_BKT.reshape(-1, self.length))
             texts = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
             repeated = [example for example in examples for _ in range(self.samples)]
             scores += [self.score(example, text)["correct"] for example, text in zip(repeated, texts, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -53,8 +54,7 @@ class Learner:
         count = self.settings.prompts_per_step
         places = [divmod(place, len(self.examples)) for place in range(step * count, (step + 1) * count)]
         orders = {
-            epoch: seeds.permutation(self.settings.seed, "prompts", epoch, len(self.examples))
-            for epoch in {epoch for epoch, _ in places}
+            epoch: _order(self.settings.seed, epoch, len(self.examples)) for epoch in {epoch for epoch, _ in places}
         }
         return [self.examples[orders[epoch][index]] for epoch, index in places]
 
@@ -153,6 +153,12 @@ class Learner:
             total += kl_BT[micro.mask_BT].double().sum().item()
             tokens += int(micro.mask_BT.sum())
         return total / max(tokens, 1)
+
+
+@lru_cache(maxsize=2)  # every rollout step asks for its epoch's
+def _order(seed: int, epoch: int, size: int) -> list[int]:
+    """Order of the training prompts in an epoch."""
+    return seeds.permutation(seed, "prompts", epoch, size).tolist()
 
 
 def flat_weights(policy: Policy) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -56,15 +56,20 @@ class Policy:
 
     def precision(self) -> AbstractContextManager[None]:
         """The forward pass's precision as a context."""
-        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
+        return nullcontext() if self.dtype == torch.float32 else torch.autocast(self.device.type, self.dtype)
 
     def frozen_copy(self) -> Policy:
         """A copy that shares nothing and takes no gradient: the reference of a KL."""
         return Policy(copy.deepcopy(self.model).requires_grad_(False), self.tokenizer, self.temperature, self.dtype)
 
+    def __post_init__(self) -> None:
+        self._weights: dict[str, Tensor] = dict(
+            self.model.named_parameters()
+        )  # once: walking the modules takes as long as clipping them
+
     def weights(self) -> dict[str, Tensor]:
         """Parameters by name, tied ones once; live tensors, not copies."""
-        return dict(self.model.named_parameters())
+        return self._weights
 
     @torch.no_grad()
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:

@@ -11,6 +11,8 @@ from grpolab.learn.batch import Completions
 from grpolab.learn.policy import Policy, read_more, read_prompts
 from grpolab.learn.tokenizer import Prompts
 
+BELOW_ONE = 1 - 2.0**-52  # keeps the largest uniform number times the total below the total, however it is rounded
+
 
 def sampling_noise(seed: int, purpose: str, step: int, prompts: int, samples: int, length: int) -> Tensor:
     """Uniform numbers (prompts * samples, length): one per (step, prompt, sample, token), the same in every arm."""
@@ -31,32 +33,33 @@ def inverse_cdf(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
     Summed in float64, so that close logits give equal tokens; a token of probability 0 is never chosen.
     """
     cumulative_BV = log_probs_BV.double().exp().cumsum(-1)
-    total_B1 = cumulative_BV[:, -1:]
-    threshold_B1 = torch.minimum(uniforms_B[:, None] * total_B1, torch.nextafter(total_B1, torch.zeros_like(total_B1)))
+    threshold_B1 = uniforms_B[:, None] * (BELOW_ONE * cumulative_BV[:, -1:])
     return torch.searchsorted(cumulative_BV, threshold_B1, right=True).squeeze(-1)
 
 
-@torch.no_grad()
 def sample(policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor) -> Completions:
     """`group` completions of every prompt, at most as long as the noise; stops when all have ended.
 
     Rows of one prompt stand together.
     """
-    read = read_prompts(policy, prompts, prompt_rows(prompts, group))
-    logits_BV = read.logits_BV
+    pad, end = policy.pad, policy.end  # looked up once: the tokenizer is slow to say
     uniforms_BT = uniforms_BT.to(policy.device)
-    alive_B = torch.ones(len(logits_BV), dtype=torch.bool, device=policy.device)
     tokens, masks, log_probs = [], [], []
-    for t in range(uniforms_BT.shape[1]):
-        log_probs_BV = (logits_BV.float() / policy.temperature).log_softmax(-1)
-        chosen_B = inverse_cdf(log_probs_BV, uniforms_BT[:, t]).masked_fill(~alive_B, policy.pad)
-        tokens.append(chosen_B)
-        masks.append(alive_B)
-        log_probs.append(log_probs_BV.gather(1, chosen_B[:, None]).squeeze(1).masked_fill(~alive_B, 0.0))
-        alive_B = alive_B & (chosen_B != policy.end)
-        if t + 1 == uniforms_BT.shape[1] or not alive_B.any():
-            break
-        logits_BV = read_more(policy, read, chosen_B[:, None])[:, -1]
+    with torch.inference_mode():
+        read = read_prompts(policy, prompts, prompt_rows(prompts, group))
+        logits_BV = read.logits_BV
+        alive_B = torch.ones(len(logits_BV), dtype=torch.bool, device=policy.device)
+        for t in range(uniforms_BT.shape[1]):
+            log_probs_BV = (logits_BV.float() / policy.temperature).log_softmax(-1)
+            chosen_B = inverse_cdf(log_probs_BV, uniforms_BT[:, t]).masked_fill(~alive_B, pad)
+            tokens.append(chosen_B)
+            masks.append(alive_B)
+            log_probs.append(log_probs_BV.gather(1, chosen_B[:, None]).squeeze(1).masked_fill(~alive_B, 0.0))
+            alive_B = alive_B & (chosen_B != end)
+            if t + 1 == uniforms_BT.shape[1] or not alive_B.any():
+                break
+            logits_BV = read_more(policy, read, chosen_B[:, None])[:, -1]
+    # Outside of inference mode, so that an update may keep them for its backward pass.
     return Completions(torch.stack(tokens, 1), torch.stack(masks, 1), torch.stack(log_probs, 1))
 
 

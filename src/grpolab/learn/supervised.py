@@ -42,6 +42,6 @@ def supervised_step(policy: Policy, optimizer: AdamW, prompts: list[str], target
     loss = -log_probs_BT[mask_BT].mean()
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+    torch.nn.utils.clip_grad_norm_(policy.weights().values(), 1.0)
     optimizer.step()
     return loss.item()

@@ -48,7 +48,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, chat: bo
 
 def decode(tokenizer: PreTrainedTokenizerBase, tokens_BT: Tensor, mask_BT: Tensor) -> list[str]:
     """Text of each completion, end and padding tokens left out, shape (B,)."""
-    rows = [row[keep].tolist() for row, keep in zip(tokens_BT, mask_BT, strict=True)]
+    rows = [row[:length] for row, length in zip(tokens_BT.tolist(), mask_BT.sum(1).tolist(), strict=True)]
     return tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 

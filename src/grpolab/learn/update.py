@@ -82,7 +82,7 @@ def apply_update(
         entropies.append(entropy_BT)
         batches.append(micro)
     total = float(torch.stack([loss.total.detach() for loss in losses]).sum())
-    grad_norm = float(torch.nn.utils.clip_grad_norm_(policy.model.parameters(), max_grad_norm))
+    grad_norm = float(torch.nn.utils.clip_grad_norm_(policy.weights().values(), max_grad_norm))
     if not (math.isfinite(total) and math.isfinite(grad_norm)):
         raise Diverged(f"loss {total}, gradient norm {grad_norm}")
     optimizer.step()

@@ -54,6 +54,8 @@ def assemble(settings: RunSettings, warm: WarmStart) -> Parts:
         task=task,
         score=score,
         examples_I=held_out,
+        tokenizer=policy.tokenizer,
+        device=policy.device,
         chat=chat,
         batch_size=settings.evaluation.batch_size,
         samples=settings.evaluation.samples,

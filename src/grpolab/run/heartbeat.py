@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from grpolab.paths import write_json_atomic
 
 INTERVAL = 1.0  # least seconds between two beats
+# The process of another machine cannot be looked at: its heartbeat counts for so long.
+LEASE_SECONDS = 600.0
+CLOCK_TOLERANCE = 2.0  # seconds between two readings of a process's start time
 
 
 class Heartbeat:
@@ -38,3 +42,15 @@ class Heartbeat:
     def stop(self) -> None:
         """The run no longer runs."""
         self.path.unlink(missing_ok=True)
+
+
+def is_alive(beat: dict[str, Any], now: float) -> bool:
+    """Whether the owner of a heartbeat still runs at `now`: the same process, or within its lease elsewhere."""
+    if beat["host"] != socket.gethostname():
+        return bool(abs(now - beat["time"]) < LEASE_SECONDS)
+    try:
+        process = psutil.Process(beat["pid"])
+        same = abs(process.create_time() - beat["process_start"]) < CLOCK_TOLERANCE
+        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False

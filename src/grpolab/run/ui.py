@@ -20,7 +20,7 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.run.tracking import check_store, sqlite_file
 from grpolab.run.tracking.folder import read_json
-from grpolab.run.tracking.page import chart_address
+from grpolab.run.tracking.view import address
 
 HOST = "127.0.0.1"
 PORTS_TRIED = 50
@@ -41,12 +41,13 @@ def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callabl
     if uri.startswith("http"):
         _say_links(uri.rstrip("/"), results, study, say)
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` ends the server as Ctrl-C does
     chosen = free_port(port)
     if chosen != port:
         say(f"port {port} is taken, using {chosen}")
     with _server(uri, chosen) as process:
         _say_links(f"http://{HOST}:{chosen}", results, study, say)
-        say("Ctrl-C ends it.")
+        say("In the pages, `Model training` (top left) hides what is about chatbots. Ctrl-C ends the server.")
         with suppress(KeyboardInterrupt):
             process.wait()
 
@@ -71,7 +72,7 @@ def _say_links(root: str, results: Results, study: str, say: Callable[[str], Non
         if experiment is None:
             say(f"{name}: not tracked yet (`grpolab sweep {name}`)")
         else:
-            say(f"{name}: {root}/{chart_address(experiment)}")
+            say(f"{name}: {root}/{address(experiment)}")
 
 
 def _charted(results: Results, study: str) -> list[str]:
@@ -112,7 +113,8 @@ def _server(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
                 raise RequestError(f"MLflow's pages could not be started: {said[-1] if said else 'no answer'}")
             yield process
         finally:
-            os.killpg(process.pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
             process.wait()
 
 

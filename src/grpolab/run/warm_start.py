@@ -84,7 +84,7 @@ def _to_target(
     warm = settings.warm_start
     seed = warm.seed or 0
     examples = task.examples("train", TRAINING_ITEMS)
-    check = _checker(settings, task, examples)
+    check = _checker(settings, task, examples, policy)
     optimizer = make_supervised_optimizer(policy, warm.learning_rate)
     chat = getattr(task, "chat", False)
     best: tuple[float, float, int, dict[str, Tensor]] | None = None
@@ -107,12 +107,14 @@ def _to_target(
     return best[1], best[2]
 
 
-def _checker(settings: RunSettings, task: Task, examples: list[Example]) -> Evaluator:
+def _checker(settings: RunSettings, task: Task, examples: list[Example], policy: Policy) -> Evaluator:
     """Accuracy on training prompts: the held-out ones choose nothing."""
     return Evaluator(
         task=task,
         score=make_score(settings.reward, task),
         examples_I=examples[: settings.warm_start.check_items],
+        tokenizer=policy.tokenizer,
+        device=policy.device,
         chat=getattr(task, "chat", False),
         batch_size=settings.evaluation.batch_size,
         samples=1,
