@@ -87,7 +87,7 @@ def _add_reading(add: Add) -> None:
     status.add_argument("study", nargs="?", metavar="STUDY")
     status.add_argument("--json", action="store_true")
     for name, command, text in (
-        ("figures", _figures, "draw a study's figures; trains nothing"),
+        ("figures", _figures, "draw a study's figures and tables; trains nothing"),
         ("report", _report, "draw a study's figures and tables and write its report; trains nothing"),
         ("ui", _ui, "MLflow's pages, with a link to the study's charts"),
     ):
@@ -103,6 +103,7 @@ def _add_reading(add: Add) -> None:
     diff = add("diff", _diff, "settings in which two runs differ, and the paired effect where a study compares them")
     diff.add_argument("runs", nargs=2, metavar="RUN")
     add("geometry", _geometry, "write the table behind the analytic figures")
+    add("regimes", _regimes, "whether the reference's baseline learns and clipping acts, as docs/regimes.md")
     add("vocabulary", _vocabulary, "every metric, tag and outcome with its meaning, as Markdown", results=False)
     add("export-reference", _export_reference, "keep the reference study's outcome in results/reference/")
 
@@ -136,7 +137,10 @@ def _status(arguments: argparse.Namespace) -> int:
 def _figures(arguments: argparse.Namespace) -> int:
     from grpolab.report import page
 
-    page.draw_figures(_results(arguments), arguments.study, print)
+    results = _results(arguments)
+    _ensure_geometry(results)
+    for path in page.draw(results, arguments.study):
+        print(path)
     return OK
 
 
@@ -148,6 +152,7 @@ def _report(arguments: argparse.Namespace) -> int:
 def _draw_all(results: Results, study: str) -> None:
     from grpolab.report import page
 
+    _ensure_geometry(results)
     print(page.write(results, study, print))
 
 
@@ -177,18 +182,34 @@ def _diff(arguments: argparse.Namespace) -> int:
 
 
 def _geometry(arguments: argparse.Namespace) -> int:
+    results = _results(arguments)
+    results.geometry.unlink(missing_ok=True)
+    _ensure_geometry(results)
+    print(results.geometry)
+    return OK
+
+
+def _ensure_geometry(results: Results) -> None:
+    """The table behind the analytic figures: reports read files, and only the learning room can compute this one."""
+    if results.geometry.exists():
+        return
     import csv
     import io
 
     from grpolab.learn import geometry
     from grpolab.paths import write_text_atomic
 
-    file, rows, text = _results(arguments).geometry, geometry.table(), io.StringIO()
+    rows, text = geometry.table(), io.StringIO()
     writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_text_atomic(file, text.getvalue())
-    print(file)
+    write_text_atomic(results.geometry, text.getvalue())
+
+
+def _regimes(arguments: argparse.Namespace) -> int:
+    from grpolab.report import regimes
+
+    print(regimes.page(_results(arguments)))
     return OK
 
 

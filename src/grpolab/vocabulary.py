@@ -81,6 +81,8 @@ def _update() -> list[Metric]:
             True,
         ),
         Metric("clip/outer", "Tokens with A<0 whose ratio the outer cap delta cut.", share, "update", True),
+        Metric("clip/capped", "Ratio above CISPO's cap: the weight was cut, the gradient kept.", share, "update"),
+        Metric("clip/capped", "Tokens whose weight CISPO's cap cut; their gradient is kept.", share, "update", True),
         Metric(
             "kl_old/k1",
             "KL(old || new), estimator k1: mean of -log ratio (can be negative).",

@@ -26,7 +26,7 @@ from grpolab.vocabulary import COMPLETED, DIVERGED, FAILED
 Draw = Callable[[Results, str], None]
 
 # What a unit of cost takes with the tiny model on one core: for the first estimate only.
-TINY_SECONDS_PER_COST = 0.024
+TINY_SECONDS_PER_COST = 2.8e-5
 MIRROR_SECONDS = 600.0  # longest wait for the tracking store after the last run
 INTERRUPTED_SECONDS = 5.0  # the same after Ctrl-C
 

@@ -49,8 +49,10 @@ class Cell:
 
     @property
     def cost(self) -> float:
-        """Relative length of the run: a rollout costs about as much as a pass over it."""
-        return self.settings.rollout_steps * (1 + self.settings.num_iterations)
+        """Relative length of the run: tokens sampled and learnt from; sampling costs about as much as a pass."""
+        settings = self.settings
+        tokens = settings.batch_size * settings.max_completion_length
+        return settings.rollout_steps * (1 + settings.num_iterations) * tokens
 
     def document(self) -> dict[str, Any]:
         """The cell's entry in plan.json; `settings` holds the flat ones, which figures use as axes."""

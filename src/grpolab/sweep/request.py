@@ -76,7 +76,7 @@ def _warm_start_job(cell: Cell) -> Job:
         signature=cell.warm_start,
         label=f"warm start {settings.task.name}, seed {settings.warm_start.seed}",
         settings=cell.settings.model_dump(),
-        cost=settings.warm_start.max_steps,
+        cost=settings.warm_start.max_steps * settings.warm_start.batch_size * settings.max_completion_length,
         steps=settings.warm_start.max_steps,
     )
 

@@ -1,0 +1,1 @@
+"""After the runs: load, measure, decide, draw, write. Reads files, never another room's code."""

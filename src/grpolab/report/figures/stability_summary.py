@@ -1,0 +1,96 @@
+"""F26: stability of every arm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from grpolab.report.figures.panels import log_axis, note_gaps, panel_grid
+from grpolab.report.load import Study
+from grpolab.report.manifest import Manifest, Series, manifest
+from grpolab.report.stability import stability_table
+from grpolab.report.statistics import Interval, t_interval, wilson
+from grpolab.report.style import ArmStyle, arm_styles
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    label: str
+    metric: str
+    rate: bool = False
+    log: bool = False
+
+
+_QUANTITIES = [
+    _Quantity("collapsed or\ndiverged (rate)", "lost", rate=True),
+    _Quantity("drawdown\n(accuracy)", "drawdown"),
+    _Quantity("gradient spikes\nper 100 rollout steps", "spikes_per_100"),
+    _Quantity("largest\ntoken ratio", "ratio_max", log=True),
+    _Quantity("entropy drop\n(nat)", "entropy_drop"),
+]
+
+
+def draw(study: Study) -> tuple[Figure, Manifest]:
+    """Collapse rate, drawdown, gradient spikes, largest ratio and entropy drop of every arm, one row per facet."""
+    table = stability_table(study)
+    table = table.assign(lost=table["collapsed"] | table["diverged"])
+    height = 0.35 + 0.17 * len(study.arms)
+    facets = study.facets or [""]
+    figure, grid = panel_grid(facets, [q.label for q in _QUANTITIES], height=height, share_y=True)
+    numbers: list[Series] = []
+    for facet in facets:
+        for quantity in _QUANTITIES:
+            here = table[table["facet"] == facet]
+            numbers += _draw_panel(grid[facet, quantity.label], here, quantity, study.arms, facet)
+        grid[facet, _QUANTITIES[0].label].set_ylabel(facet.replace("/", "\n"))
+    note_gaps(figure, study)
+    caption = (
+        "Stability per arm: rate of collapsed or diverged runs (95% Wilson interval), largest fall of the held-out"
+        " accuracy below an earlier peak, gradient spikes, largest token ratio (log scale, geometric mean), and the"
+        " fall of the sampling policy's entropy from the first to the last tenth of the run."
+    )
+    return figure, manifest(study, "F26", caption, "mean over seeds, 95% t-interval; dots are seeds", numbers)
+
+
+def _draw_panel(panel: Axes, table: pd.DataFrame, quantity: _Quantity, arms: list[str], facet: str) -> list[Series]:
+    styles, numbers = arm_styles(arms), []
+    for place, arm in enumerate(arms):
+        runs = table[table["arm"] == arm]
+        values = runs[quantity.metric].to_numpy(dtype=np.float64)
+        interval = _interval(values, quantity)
+        _draw_row(panel, place, values, interval, styles[arm], dots=not quantity.rate)
+        seeds = dict(zip((int(seed) for seed in runs["seed"]), values.tolist(), strict=True))
+        estimate = {"mean": interval.mean, "low": interval.low, "high": interval.high, "n": interval.n}
+        numbers.append({"metric": quantity.metric, "facet": facet, "arm": arm, **estimate, "seeds": seeds})
+    panel.set_yticks(range(len(arms)), arms)
+    panel.set_ylim(len(arms) - 0.5, -0.5)
+    if quantity.rate:
+        panel.set_xlim(-0.04, 1.04)
+    if quantity.log:
+        log_axis(panel, "x")
+    return numbers
+
+
+def _interval(values: np.ndarray, quantity: _Quantity) -> Interval:
+    """Wilson's interval of a rate; a t-interval, of the logarithms where the axis is logarithmic."""
+    if quantity.rate:
+        return wilson(int(values.sum()), len(values))
+    if quantity.log:
+        mean, low, high, n = t_interval(np.log(values))
+        return Interval(float(np.exp(mean)), float(np.exp(low)), float(np.exp(high)), n)
+    return t_interval(values)
+
+
+def _draw_row(panel: Axes, place: int, values: np.ndarray, interval: Interval, style: ArmStyle, dots: bool) -> None:
+    """One arm: its interval as a line, its mean as a marker, its seeds as dots. The axis is scaled to the seeds."""
+    if dots:
+        panel.plot(values, np.full(len(values), place), ".", color=style.colour, alpha=0.5, markersize=3)
+    limits = panel.dataLim.frozen()
+    panel.hlines(place, interval.low, interval.high, color=style.colour, linewidth=1)
+    if dots:
+        panel.dataLim.set(limits)
+    panel.plot(interval.mean, place, style.marker, color=style.colour)

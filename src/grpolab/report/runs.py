@@ -1,0 +1,103 @@
+"""Run folders as tables: every journal is parsed once, however many studies share the run.
+
+Metrics are float32 from here on. The committed reference holds float32 too, so a figure that is redrawn from it has the
+numbers, and the bytes, of the figure that was drawn from the run folders.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from grpolab.paths import Results
+from grpolab.vocabulary import COMPLETED, DIVERGED, HISTOGRAM_FIELDS, POSITIONS
+
+TABLES = ("updates", "rollouts", "evaluations", "histograms", "timings")
+# Columns that count or name; every other number is a metric.
+_EXACT = {*POSITIONS, "signature", "time"}
+# Nullable, so that beside missing cells version 1 does not become 1.0.
+_COUNTS = ("rollout_steps", "optimizer_steps", "threads", "results_version", "evaluation_items")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Tables of many runs, each with a column `signature`.
+
+    `outcomes` has one row per run that has an outcome, with what its provenance says; the other tables hold the journal
+    (and timings) of completed and diverged runs, one row per record.
+    """
+
+    outcomes: pd.DataFrame
+    updates: pd.DataFrame
+    rollouts: pd.DataFrame
+    evaluations: pd.DataFrame
+    histograms: pd.DataFrame
+    timings: pd.DataFrame
+
+
+def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
+    """The runs among `signatures` whose outcome is written. A run without one is not done, and is not read."""
+    outcomes: list[dict[str, Any]] = []
+    records: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
+    for signature in signatures:
+        folder = results.run(signature)
+        if not (folder / "outcome.json").is_file():
+            continue
+        outcomes.append({"signature": signature, **_outcome(folder)})
+        if outcomes[-1]["outcome"] in (COMPLETED, DIVERGED):
+            _read_journal(folder, signature, records)
+    return Runs(
+        outcomes=_outcomes(outcomes),
+        **{table: _table(rows) for table, rows in records.items()},
+    )
+
+
+def _outcomes(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=None if rows else ["signature", "outcome"])
+    return frame.astype({column: "Int64" for column in _COUNTS if column in frame})
+
+
+def _read_journal(folder: Path, signature: str, records: dict[str, list[dict[str, Any]]]) -> None:
+    with (folder / "journal.jsonl").open() as lines:
+        for line in lines:
+            record = json.loads(line)
+            records[f"{record.pop('kind')}s"].append({"signature": signature, **record})
+    timing = folder / "timing.jsonl"
+    if timing.is_file():
+        with timing.open() as lines:
+            records["timings"] += [{"signature": signature, **json.loads(line)} for line in lines]
+
+
+def _outcome(folder: Path) -> dict[str, Any]:
+    """The flat part of outcome.json, and of provenance.json what a report says about a run."""
+    outcome = json.loads((folder / "outcome.json").read_text())
+    provenance_file = folder / "provenance.json"  # a run that failed before its first step has none
+    provenance = json.loads(provenance_file.read_text()) if provenance_file.exists() else {}
+    warm_start, hardware = provenance.get("warm_start") or {}, provenance.get("hardware") or {}
+    return {
+        **{key: outcome.get(key) for key in ("outcome", "reason", "rollout_steps", "optimizer_steps", "seconds")},
+        **{key: outcome.get(key) for key in ("journal_sha256", "policy_sha256")},
+        **{key: provenance.get(key) for key in ("commit", "dirty", "lock_sha256", "python", "threads")},
+        "results_version": provenance.get("results_version"),
+        "hardware": json.dumps(hardware, sort_keys=True),
+        "warm_start": warm_start.get("signature"),
+        "warm_start_accuracy": warm_start.get("accuracy"),
+        "evaluation_items": (provenance.get("dataset") or {}).get("evaluation_items"),
+    }
+
+
+def _table(records: list[dict[str, Any]]) -> pd.DataFrame:
+    """Records as columns: the strings "inf", "-inf" and "nan" become numbers, an absent metric NaN."""
+    frame = pd.DataFrame(records, columns=None if records else ["signature", *POSITIONS])
+    lists = [column for column in frame if column in HISTOGRAM_FIELDS]
+    metrics = [column for column in frame if column not in _EXACT and column not in lists]
+    return frame.assign(
+        **{metric: frame[metric].astype("float64").astype("float32") for metric in metrics},
+        **{field: frame[field].map(np.float32, na_action="ignore") for field in lists},
+    )

@@ -1,0 +1,127 @@
+"""How every figure looks: one colour per arm everywhere, two-column paper width, no byte that time could change."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import seaborn as sns
+from matplotlib.figure import Figure
+from PIL import Image
+
+TEXT_WIDTH = 7.0  # inches: both columns of a two-column paper
+COLUMN_WIDTH = 3.4
+DPI = 200
+NOTE_COLOUR = "#b2182b"  # what is missing
+QUIET = "0.45"  # ceilings, starts, theory
+
+# Okabe and Ito's colours (the yellow left out: it vanishes on paper), then Tol's; line styles tell them apart in grey.
+_SLOTS: list[tuple[str, Any, str]] = [
+    ("#0072b2", "-", "o"),
+    ("#d55e00", "--", "s"),
+    ("#009e73", "-.", "^"),
+    ("#cc79a7", (0, (5, 1, 1, 1, 1, 1)), "D"),
+    ("#000000", ":", "v"),
+    ("#e69f00", (0, (3, 1)), "P"),
+    ("#56b4e9", (0, (1, 1)), "X"),
+    ("#882255", (0, (6, 2)), "<"),
+    ("#999933", (0, (4, 1, 1, 1)), ">"),
+    ("#332288", (0, (2, 2)), "h"),
+]
+# The same settings have the same colour under every name that a study gives them: slot 0 is plain GRPO.
+_KNOWN = {
+    **dict.fromkeys(("symmetric", "token", "min_positive", "grpo", "4", "clip 0.2 / 0.2"), 0),
+    **dict.fromkeys(("none", "sequence", "no clip"), 1),
+    **dict.fromkeys(("clip_higher", "token_higher", "dapo", "max_negative", "clip 0.2 / 0.28"), 2),
+    **dict.fromkeys(("outer_cap", "sequence_gspo", "gspo", "clip 0.2 / 0.2, delta 2"), 3),
+    **dict.fromkeys(("lower_only", "dr_grpo", "8", "lower clip only"), 4),
+    **dict.fromkeys(("cispo", "1", "cispo, cap 1.28"), 5),
+    **dict.fromkeys(("bnpo", "2"), 6),
+}
+
+
+class ArmStyle(NamedTuple):
+    """Colour, line style and marker of an arm."""
+
+    colour: str
+    line: Any  # what matplotlib takes for a line style
+    marker: str
+
+
+def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
+    """A style for each arm: fixed for known names, else a slot that follows from the name.
+
+    Where two arms of one study would share a slot, the later one takes the next free slot (and a used one only when
+    there are more arms than slots).
+    """
+    taken: dict[str, int] = {arm: _KNOWN[arm] for arm in arms if arm in _KNOWN}
+    for arm in arms:
+        if arm not in taken:
+            wish = int(hashlib.sha256(arm.encode()).hexdigest(), 16) % len(_SLOTS)
+            order = [(wish + step) % len(_SLOTS) for step in range(len(_SLOTS))]
+            taken[arm] = next((slot for slot in order if slot not in taken.values()), wish)
+    return {arm: ArmStyle(*_SLOTS[taken[arm]]) for arm in arms}
+
+
+@contextmanager
+def paper_style() -> Iterator[None]:
+    """Inside, matplotlib draws for print: seaborn's ticks style, fonts of 7-8 points, embedded TrueType."""
+    with (
+        mpl.rc_context(),
+        sns.axes_style("ticks"),
+        sns.plotting_context("paper"),
+    ):
+        mpl.rcParams.update(
+            {
+                "font.family": "DejaVu Sans",  # comes with matplotlib: the same bytes on every machine
+                "font.size": 7.5,
+                "axes.titlesize": 8,
+                "axes.labelsize": 7.5,
+                "xtick.labelsize": 7,
+                "ytick.labelsize": 7,
+                "legend.fontsize": 7.5,
+                "legend.frameon": False,
+                "figure.titlesize": 7.5,
+                "axes.spines.top": False,
+                "axes.spines.right": False,
+                "axes.linewidth": 0.6,
+                "axes.grid": True,
+                "grid.color": "0.92",
+                "grid.linewidth": 0.5,
+                "xtick.major.width": 0.6,
+                "ytick.major.width": 0.6,
+                "xtick.major.size": 2.5,
+                "ytick.major.size": 2.5,
+                "ytick.minor.size": 1.5,
+                "xtick.minor.size": 1.5,
+                "lines.linewidth": 1.3,
+                "lines.markersize": 3.2,
+                "pdf.fonttype": 42,
+                "savefig.dpi": DPI,
+            }
+        )
+        yield
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write `stem`.png and `stem`.pdf without dates, so that drawing again gives the same bytes."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = [stem.with_suffix(".png"), stem.with_suffix(".pdf")]
+    paths[0].write_bytes(png(figure))
+    figure.set_layout_engine("none")  # drawing the PNG laid it out
+    with paper_style():
+        figure.savefig(paths[1], metadata={"CreationDate": None})
+    return paths
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG file, in 256 colours: they are plenty, and a third of the bytes of full colour."""
+    with paper_style(), BytesIO() as full, BytesIO() as small:
+        figure.savefig(full, format="png")
+        Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+        return small.getvalue()

@@ -1,0 +1,160 @@
+"""Tables of a study: final scores, stability and clip fractions, as numbers (CSV) and for reading (Markdown, LaTeX)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from grpolab.paths import write_text_atomic
+from grpolab.report.load import Study
+from grpolab.report.measures import at, clip_ceiling, means_after_first_step, measure, run_means
+from grpolab.report.stability import stability_table
+from grpolab.report.statistics import holm, paired_difference, t_interval, wilson
+from grpolab.report.text import bounds, estimate, latex_table, markdown_table, number, percent, probability, signed
+
+
+@dataclass(frozen=True)
+class Table:
+    """`numbers` at full precision, one row per variant; `shown` the same as strings for a reader."""
+
+    name: str
+    caption: str
+    numbers: pd.DataFrame
+    shown: pd.DataFrame
+
+    def write(self, folder: Path) -> list[Path]:
+        """`folder`/name.csv, .md and .tex."""
+        texts = {
+            "csv": self.numbers.to_csv(index=False, float_format="%.6g"),
+            "md": f"{self.caption}\n\n{markdown_table(self.shown)}\n",
+            "tex": latex_table(self.shown, self.caption) + "\n",
+        }
+        for suffix, text in texts.items():
+            write_text_atomic(folder / f"{self.name}.{suffix}", text)
+        return [folder / f"{self.name}.{suffix}" for suffix in texts]
+
+
+def tables(study: Study) -> list[Table]:
+    """All tables of a study."""
+    return [scores(study), stability(study), clipping(study)]
+
+
+def scores(study: Study) -> Table:
+    """Final score, gain and paired difference to the baseline, with t-intervals; Holm over the study's comparisons."""
+    final, gain = measure(study, "final_score"), measure(study, "gain")
+    rows = []
+    for facet, arm in _variants(study):
+        score, risen = t_interval(at(final, facet, arm)), t_interval(at(gain, facet, arm))
+        difference = paired_difference(at(final, facet, arm), at(final, facet, study.baseline))
+        rows.append(
+            {"facet": facet, "arm": arm, "n": score.n}
+            | {"final_score": score.mean, "final_low": score.low, "final_high": score.high}
+            | {"gain": risen.mean, "gain_low": risen.low, "gain_high": risen.high}
+            | {"difference": difference.effect, "difference_low": difference.low, "difference_high": difference.high}
+            | {"pairs": difference.n, "p": np.nan if arm == study.baseline else difference.p}
+        )
+    numbers = pd.DataFrame(rows)
+    compared = numbers["arm"] != study.baseline
+    numbers.loc[compared, "p_holm"] = holm(numbers.loc[compared, "p"])
+    shown = {name: numbers[name].to_list() for name in ("facet", "arm", "n")} | {
+        "final score": [estimate(r.final_score, r.final_low, r.final_high) for r in numbers.itertuples()],
+        "gain over start": [estimate(r.gain, r.gain_low, r.gain_high, signed) for r in numbers.itertuples()],
+        f"minus {study.baseline}": [
+            "baseline"
+            if r.arm == study.baseline
+            else estimate(r.difference, r.difference_low, r.difference_high, signed)
+            for r in numbers.itertuples()
+        ],
+        "Holm p": [probability(p) for p in numbers["p_holm"]],
+    }
+    caption = (
+        f"{study.name}: final score (`{study.metric}`, mean of the last tenth of the evaluations), gain over the warm"
+        " start, and difference to the baseline paired by seed; mean over seeds [95% t-interval]."
+    )
+    return Table("scores", caption, numbers, _named(study, pd.DataFrame(shown)))
+
+
+# Columns of the stability table that are shown: (title, how seeds become one number, how it is written).
+_STABILITY: dict[str, tuple[str, Callable, Callable[[float], str]]] = {
+    "drawdown": ("drawdown, largest", np.max, number),
+    "spikes_per_100": ("spikes per 100 steps", np.mean, number),
+    "grad_norm_max": ("gradient norm, largest", np.max, number),
+    "ratio_max": ("token ratio, largest", np.max, number),
+    "ess_min": ("ESS, smallest", np.min, number),
+    "kl_old": ("KL(old, new) per batch", np.mean, number),
+    "entropy_drop": ("entropy drop (nat)", np.mean, signed),
+    "entropy_last": ("entropy at the end (nat)", np.mean, number),
+    "starvation": ("zero-variance groups", np.mean, number),
+    "truncation": ("truncated", np.mean, number),
+}
+_LABELS = {"collapsed": "collapsed", "diverged": "diverged", "below_start": "below start"}
+
+
+def stability(study: Study) -> Table:
+    """Collapse, divergence and below-start rates, and the worst or mean of each stability quantity over seeds."""
+    runs = stability_table(study)
+    rows, shown = [], []
+    for facet, arm in _variants(study):
+        own = runs[(runs["facet"] == facet) & (runs["arm"] == arm)]
+        rates = {label: wilson(int(own[label].sum()) if len(own) else 0, len(own)) for label in _LABELS}
+        values = {name: how(own[name]) if len(own) else np.nan for name, (_, how, _) in _STABILITY.items()}
+        names = {"facet": facet, "arm": arm, "n": len(own)}
+        rows.append(
+            names
+            | {label: rate.mean for label, rate in rates.items()}
+            | {f"{label}_{end}": getattr(rate, end) for label, rate in rates.items() for end in ("low", "high")}
+            | values
+        )
+        lost = rates["collapsed"]
+        shown.append(
+            names
+            | {
+                title: f"{round(rates[label].mean * len(own))}/{len(own)}" if len(own) else "–"
+                for label, title in _LABELS.items()
+            }
+            | {"collapse rate, 95%": bounds(lost.low, lost.high)}
+            | {title: form(values[name]) for name, (title, _, form) in _STABILITY.items()}
+        )
+    caption = f"{study.name}: stability per variant over its seeds; the collapse rate with its Wilson interval."
+    return Table("stability", caption, pd.DataFrame(rows), _named(study, pd.DataFrame(shown)))
+
+
+def clipping(study: Study) -> Table:
+    """Clip fractions per variant: over all updates, and over those that can clip (all but the first on each batch)."""
+    columns = {
+        "clip/active": ("clipped, all updates", run_means(study, "clip/active")),
+        "ceiling": ("its ceiling", clip_ceiling(study)),
+        "clip/out_of_range": ("out of range", run_means(study, "clip/out_of_range")),
+        "clip/capped": ("capped, gradient kept", run_means(study, "clip/capped")),
+        "low_nz": ("below, after first, A≠0", means_after_first_step(study, "clip/active_low_nz")),
+        "high_nz": ("above, after first, A≠0", means_after_first_step(study, "clip/active_high_nz")),
+        "cf/token_0.2": ("token ratio at .2 would clip", run_means(study, "cf/token_0.2")),
+        "cf/sequence_0.2": ("sequence ratio at .2 would clip", run_means(study, "cf/sequence_0.2")),
+    }
+    rows, shown = [], []
+    for facet, arm in _variants(study):
+        names = {"facet": facet, "arm": arm, "n": len(at(columns["clip/out_of_range"][1], facet, arm))}
+        means = {name: t_interval(at(values, facet, arm)) for name, (_, values) in columns.items()}
+        ends = ("mean", "low", "high")
+        rows.append(names | {f"{name} {end}": getattr(mean, end) for name, mean in means.items() for end in ends})
+        shown.append(names | {columns[name][0]: estimate(*mean[:3], percent) for name, mean in means.items()})
+    caption = (
+        f"{study.name}: share of tokens that clipping silenced, or would have; mean over seeds [95% t-interval]."
+        " `after first`: without the first optimiser step on each batch; `A≠0`: among tokens with an advantage."
+    )
+    return Table("clipping", caption, pd.DataFrame(rows), _named(study, pd.DataFrame(shown)))
+
+
+def _variants(study: Study) -> Iterator[tuple[str, str]]:
+    """Every planned (facet, arm), the arms of a facet together."""
+    planned = set(zip(study.cells["facet"], study.cells["arm"], strict=True))
+    yield from ((facet, arm) for facet in study.facets for arm in study.arms if (facet, arm) in planned)
+
+
+def _named(study: Study, shown: pd.DataFrame) -> pd.DataFrame:
+    """`facet` under the names of its factors; left out where there is only the compared factor."""
+    return shown.rename(columns={"facet": study.facet_factors}) if study.facet_factors else shown.drop(columns="facet")

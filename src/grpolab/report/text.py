@@ -1,0 +1,109 @@
+"""Numbers in words and tables: one way to write an estimate, an interval and a p-value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+
+NONE = "–"
+
+
+def number(value: float | None) -> str:
+    """About three digits; a dash where there is none."""
+    if value is None or math.isnan(value):
+        return NONE
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if value in (0, 1):
+        return str(int(value))
+    if abs(value) < 1e-3 or abs(value) >= 1e4:
+        return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
+    return f"{value:.{3 if abs(value) < 1 else 2 if abs(value) < 10 else 1}f}"
+
+
+def signed(value: float) -> str:
+    """The same with its sign."""
+    return f"+{number(value)}" if value > 0 else number(value)
+
+
+def bounds(low: float, high: float, form: Callable[[float], str] = number) -> str:
+    """`[low, high]`, or a dash where one seed is too few for an interval."""
+    return NONE if math.isnan(low) else f"[{form(low)}, {form(high)}]"
+
+
+def estimate(mean: float, low: float, high: float, form: Callable[[float], str] = number) -> str:
+    """`mean [low, high]`."""
+    return form(mean) if math.isnan(low) else f"{form(mean)} {bounds(low, high, form)}"
+
+
+def probability(p: float) -> str:
+    """A p-value."""
+    if math.isnan(p):
+        return NONE
+    return "< .001" if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 1 else "1"
+
+
+def p_equals(p: float) -> str:
+    """`p = .012` or `p < .001`."""
+    text = probability(p)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
+
+
+def percent(value: float) -> str:
+    """A share in percent."""
+    return NONE if math.isnan(value) else f"{number(100 * value)}%"
+
+
+def count(n: int, noun: str) -> str:
+    """`1 run`, `3 runs`."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def listing(words: Sequence[str], limit: int = 6) -> str:
+    """`a, b and 3 more`."""
+    shown = ", ".join(words[:limit])
+    return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
+
+
+def markdown_table(frame: pd.DataFrame) -> str:
+    """A frame of strings as a Markdown table."""
+
+    def row(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+    rule = "|" + "---|" * frame.shape[1]
+    return "\n".join([row(list(frame.columns)), rule, *(row(list(cells)) for cells in frame.itertuples(index=False))])
+
+
+_LATEX = {
+    "&": r"\&",
+    "%": r"\%",
+    "_": r"\_",
+    "#": r"\#",
+    "–": "--",
+    "∞": r"$\infty$",
+    "<": "$<$",
+    "≠": r"$\neq$",
+    "±": r"$\pm$",
+}
+
+
+def latex_table(frame: pd.DataFrame, caption: str) -> str:
+    """The same as a LaTeX table (needs the package booktabs)."""
+
+    def row(cells: Sequence[str]) -> str:
+        return " & ".join("".join(_LATEX.get(letter, letter) for letter in str(cell)) for cell in cells) + r" \\"
+
+    body = [row(list(cells)) for cells in frame.itertuples(index=False)]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{row([caption])[:-3]}}}",
+            rf"\begin{{tabular}}{{{'l' * frame.shape[1]}}}",
+            *[r"\toprule", row(list(frame.columns)), r"\midrule", *body, r"\bottomrule"],
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+    )

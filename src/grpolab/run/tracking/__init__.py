@@ -1,0 +1,104 @@
+"""Tracking, seen from a command: where the MLflow store is, whether it can be used, and the process that writes to it.
+
+The run folders are the truth. MLflow is their mirror: it may lag, be out of reach or be rebuilt, and nothing is lost or
+written twice. Training never writes to MLflow and never waits for it; one process per command does
+(`python -m grpolab.run.tracking`, see `__main__`). Nothing here imports mlflow, so that a command starts fast.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+from grpolab.errors import RequestError
+from grpolab.paths import Results
+
+AUTO = "auto"
+SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
+SQLITE = "sqlite:///"
+
+
+def store_uri(setting: str | None, results: Results) -> str | None:
+    """The URI that `machine.tracking_uri` means: `auto` is SQLite in the results folder; None: no tracking."""
+    if setting == AUTO:
+        return f"{SQLITE}{results.store.resolve()}"
+    return setting or None
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The file of an SQLite store; None for every other kind of store."""
+    return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+
+
+def check_store(uri: str) -> None:
+    """Refuse, before anything starts, a store that can be known not to open.
+
+    A server that does not answer is no reason: training goes on without it and the mirror catches up.
+    Raises RequestError.
+    """
+    scheme = uri.partition(":")[0].partition("+")[0]
+    if scheme not in SCHEMES or (scheme == "sqlite" and not sqlite_file(uri)):
+        raise RequestError(
+            f"machine.tracking_uri={uri} is no MLflow store: use auto, sqlite:///FILE, http(s)://HOST:PORT, the URI of"
+            " a database (postgresql, mysql, mssql), or leave it empty to switch tracking off"
+        )
+    file = sqlite_file(uri)
+    problem = _sqlite_problem(file) if file else None
+    if problem:
+        raise RequestError(
+            f"machine.tracking_uri={uri} cannot be opened: {problem}; name another store, or leave it empty to switch"
+            " tracking off"
+        )
+
+
+def _sqlite_problem(file: Path) -> str | None:
+    """Why MLflow could not keep its store in this file, which is left as it was; None where it could."""
+    if not file.exists():
+        return _folder_problem(file.parent)
+    try:
+        file.open("r+b").close()
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
+    except (OSError, sqlite3.DatabaseError) as error:
+        return None if "locked" in str(error) else str(error)  # a lock passes; the mirror waits for it
+    if tables and "experiments" not in tables:
+        return "it is the database of another program"
+    return _folder_problem(file.parent)  # SQLite keeps its write-ahead log beside the file
+
+
+def _folder_problem(folder: Path) -> str | None:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return f"its folder cannot be written ({error.strerror})"
+
+
+class MirrorProcess:
+    """The one process of a command that writes to the store, from its start until `close`."""
+
+    def __init__(self, results: Results, uri: str, studies: Iterable[str]) -> None:
+        command = [sys.executable, "-m", "grpolab.run.tracking", "--results", str(results.root), "--uri", uri, *studies]
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._stderr)
+
+    def close(self) -> str | None:
+        """Let it bring everything up to date, summaries included, and end.
+
+        Returns None, or one sentence about what could not be written; the run folders still hold it.
+        """
+        self._process.communicate()
+        self._stderr.seek(0)
+        said = self._stderr.read().decode(errors="replace").strip()
+        self._stderr.close()
+        return (said.splitlines() or ["the tracking process was killed"])[-1] if self._process.returncode else None
+
+
+def synchronise(results: Results, uri: str, studies: Iterable[str]) -> str | None:
+    """Bring the store up to date once, e.g. after a report was written; returns what `MirrorProcess.close` does."""
+    return MirrorProcess(results, uri, studies).close()

@@ -1,0 +1,147 @@
+"""What a run folder says, as it grows: the points for MLflow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from grpolab import vocabulary
+
+Record = dict[str, Any]
+MIRRORED = {kind: vocabulary.mirrored(kind) for kind in get_args(vocabulary.Kind)}
+
+
+class Point(NamedTuple):
+    """One value on a chart."""
+
+    name: str
+    value: float
+    milliseconds: int  # since 1970
+    step: int  # rollout step
+
+
+class Tail:
+    """The complete lines of a growing JSON-lines file, each given once.
+
+    A file that was cut back, or whose lines no longer begin where they did, is read again from its start: the reader
+    must not mind a record twice.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def read(self) -> list[Record]:
+        """Records since the last call."""
+        try:
+            if self._path.stat().st_size < self._offset:
+                self._offset = 0
+            return self._read()
+        except FileNotFoundError:
+            return []
+        except json.JSONDecodeError:
+            if not self._offset:
+                raise
+            self._offset = 0
+            return self._read()
+
+    def _read(self) -> list[Record]:
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            lines = file.read()
+        lines = lines[: lines.rfind(b"\n") + 1]  # the last line may still be on its way
+        records = [json.loads(line) for line in lines.splitlines()]
+        self._offset += len(lines)
+        return records
+
+
+class History:
+    """The points of one run: one per metric that MLflow draws and rollout step, in the journal's order.
+
+    Of the updates of a rollout step the last one counts: it is the most off-policy, so clipping shows in it if
+    anywhere. A point's time is the end of its rollout step (`timing.jsonl`), so reading a folder twice gives equal
+    points. Values that are not finite are left out (MLflow would draw NaN as 0 and inf as 1.8e308); the journal, an
+    artefact of the run, has them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._journal = Tail(folder / "journal.jsonl")
+        self._timing = Tail(folder / "timing.jsonl")
+        self._last_update: Record = {}
+        self._untimed: list[Record] = []
+        self._clock: dict[int, int] = {}  # rollout step -> milliseconds at its end; -1: the start
+
+    def read(self, ended: bool) -> list[Point]:
+        """Points since the last call whose time is known; all of them where the run has `ended`."""
+        records = [*self._untimed, *self._new_records()]
+        if ended and self._last_update:  # it diverged in the middle of a rollout step
+            records.append(self._last_update)
+        self._untimed = []
+        points: list[Point] = []
+        for record in records:
+            time = self._clock.get(_timed_by(record), self.end if ended else None)
+            if time is None:
+                self._untimed.append(record)
+            else:
+                points += _points(record, time)
+        return points
+
+    @property
+    def start(self) -> int:
+        """Milliseconds at the start of the run."""
+        return self._clock.get(-1) or _modified(self._folder)
+
+    @property
+    def end(self) -> int:
+        """Milliseconds at the end of the last rollout step."""
+        return max(self._clock.values(), default=0) or _modified(self._folder)
+
+    def _new_records(self) -> list[Record]:
+        """Records that make points: rollouts (with their last update), evaluations, timings."""
+        return [*self._journal_records(), *self._timing_records()]
+
+    def _journal_records(self) -> Iterator[Record]:
+        for record in self._journal.read():
+            if record["kind"] == "update":
+                self._last_update = record
+            elif record["kind"] == "rollout":
+                yield from filter(None, (self._last_update, record))
+                self._last_update = {}
+            elif record["kind"] == "evaluation":
+                yield record
+
+    def _timing_records(self) -> Iterator[Record]:
+        for record in self._timing.read():
+            step, end = record["rollout_step"], record["time_ms"]
+            self._clock[step] = end
+            if step == 0:
+                self._clock[-1] = end - round(1000 * record["seconds/elapsed"])
+            yield {**record, "kind": "timing"}
+
+
+def _modified(path: Path) -> int:
+    return round(1000 * path.stat().st_mtime)
+
+
+def _timed_by(record: Record) -> int:
+    """The rollout step at whose end the record was made; an evaluation at n closes rollout step n - 1."""
+    return record["rollout_step"] - (record["kind"] == "evaluation")
+
+
+def _points(record: Record, milliseconds: int) -> list[Point]:
+    return [
+        Point(name, value, milliseconds, record["rollout_step"])
+        for name in MIRRORED[record["kind"]]
+        if isinstance(value := record.get(name), int | float)  # the journal writes what is not finite as a string
+    ]
+
+
+def read_json(path: Path) -> Record | None:
+    """The object in a file that is written by rename; None where there is none."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None

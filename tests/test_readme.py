@@ -1,0 +1,48 @@
+"""The README's tree is the code's: one line per file, taken from its docstring. `python tests/test_readme.py` rewrites it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+BEGIN, END = "<!-- tree -->\n```\n", "```\n<!-- end of tree -->"
+OTHERS = {
+    "conf/": "one run's values: run.yaml, and groups task/ model/ loss_type/; a comment on every file",
+    "experiments/": "one file per study: question, factors, seeds, hypotheses, figures",
+    "notebooks/": "jupytext scripts: load, call, show",
+    "requirements/": "the lock, and the script that makes the environment",
+    "benchmarks/": "ours against TRL",
+    "docs/": "metrics (generated), regimes (generated)",
+    "tests/": "promises: identities, peers' numbers, kill and resume, wrong input",
+    "results/": "the reference outcome; run folders and the store beside it are not in git",
+}
+
+
+def sentence(file: Path) -> str:
+    """First sentence of a module's docstring."""
+    text = " ".join((ast.get_docstring(ast.parse(file.read_text())) or "").split("\n\n")[0].split())
+    return text.split(". ")[0].rstrip(".")
+
+
+def tree() -> str:
+    """Every module with its sentence, folder by folder."""
+    lines = [f"{name:14} {text}" for name, text in OTHERS.items()]
+    package = ROOT / "src" / "grpolab"
+    for folder in [package, *sorted(path for path in package.rglob("*") if path.is_dir() and path.name != "__pycache__")]:
+        lines += ["", f"{folder.relative_to(ROOT)}/ — {sentence(folder / '__init__.py')}"]
+        files = [file for file in sorted(folder.glob("*.py")) if not file.name.startswith("__")]
+        lines += [f"  {file.name:20} {sentence(file)}" for file in files]
+    return "\n".join(lines) + "\n"
+
+
+def test_readme_shows_the_tree() -> None:
+    """A file that is added, renamed or given another purpose changes the README."""
+    assert BEGIN + tree() + END in README.read_text(), "run `python tests/test_readme.py`"
+
+
+if __name__ == "__main__":
+    text = README.read_text()
+    start = text.index("<!-- tree")
+    README.write_text(text[:start] + BEGIN + tree() + END + "\n")
