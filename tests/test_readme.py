@@ -1,4 +1,4 @@
-"""The README's tree is the code's: one line per file, taken from its docstring. `python tests/test_readme.py` rewrites it."""
+"""The README's tree is the code's: a line per file, from its docstring. `python tests/test_readme.py` rewrites it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def tree() -> str:
     """Every module with its sentence, folder by folder."""
     lines = [f"{name:14} {text}" for name, text in OTHERS.items()]
     package = ROOT / "src" / "grpolab"
-    for folder in [package, *sorted(path for path in package.rglob("*") if path.is_dir() and path.name != "__pycache__")]:
+    for folder in [
+        package,
+        *sorted(path for path in package.rglob("*") if path.is_dir() and path.name != "__pycache__"),
+    ]:
         lines += ["", f"{folder.relative_to(ROOT)}/ — {sentence(folder / '__init__.py')}"]
         files = [file for file in sorted(folder.glob("*.py")) if not file.name.startswith("__")]
         lines += [f"  {file.name:20} {sentence(file)}" for file in files]

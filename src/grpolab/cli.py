@@ -145,7 +145,15 @@ def _figures(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    _draw_all(_results(arguments), arguments.study)
+    from grpolab.run import tracking
+
+    results = _results(arguments)
+    _draw_all(results, arguments.study)
+    uri = tracking.store_uri(_machine_defaults()["tracking_uri"], results)
+    if uri and results.plan(arguments.study).is_file():  # not where the committed reference was drawn
+        problem = tracking.synchronise(results, uri, [arguments.study])
+        if problem:
+            print(problem, file=sys.stderr)
     return OK
 
 
@@ -214,9 +222,9 @@ def _regimes(arguments: argparse.Namespace) -> int:
 
 
 def _vocabulary(_arguments: argparse.Namespace) -> int:
-    from grpolab.vocabulary import markdown
+    from grpolab.report import metrics
 
-    print(markdown(), end="")
+    print(metrics.page(), end="")
     return OK
 
 

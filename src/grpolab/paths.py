@@ -124,3 +124,12 @@ def write_text_atomic(path: Path, text: str) -> None:
 def write_json_atomic(path: Path, value: Any) -> None:
     """The same for strict JSON; infinities become strings."""
     write_text_atomic(path, json.dumps(plain(value), allow_nan=False, indent=1) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None where there is no file, or no whole object in it."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None

@@ -7,15 +7,13 @@ part that decides the run's signature.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from grpolab.registry import AGGREGATIONS, KERNELS, RATIOS
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     RatioLevel: TypeAlias = str
     KernelName: TypeAlias = str
     AggregationName: TypeAlias = str
@@ -41,7 +39,7 @@ class AdditionTask(Settings):
     """Add two numbers: `12+34=` -> `46`."""
 
     name: Literal["addition"]
-    digits: Count = Field(description="Digits of each summand (no leading zeros).")
+    digits: Annotated[int, Field(ge=1, le=3)] = Field(description="Digits of each summand (no leading zeros).")
 
 
 class SortingTask(Settings):
@@ -94,7 +92,9 @@ class RewardSettings(Settings):
     """The reward is the weighted sum of named parts."""
 
     function: str | None = Field(description="`package.module:function` for a reward of one's own; empty: the task's.")
-    weights: dict[str, FiniteFloat] = Field(description="Weight of each part; a part that is not named weighs 0.")
+    weights: dict[str, FiniteFloat] = Field(
+        min_length=1, description="Weight of each part; a part that is not named weighs 0."
+    )
 
 
 class TinyModel(Settings):
@@ -139,9 +139,7 @@ class WarmStartSettings(Settings):
 class EvaluationSettings(Settings):
     """Held-out evaluation, with noise that all arms share."""
 
-    every: Count = Field(
-        description="Rollout steps between two evaluations (also before the first and after the last)."
-    )
+    every: Count = Field(description="Rollout steps between evaluations; also before the first and after the last.")
     items: Count = Field(description="Evaluation prompts.")
     batch_size: Count = Field(description="Prompts in one forward.")
     samples: Count = Field(description="Completions per prompt where many answers are right (pass@k's k).")
@@ -195,12 +193,8 @@ class RunSettings(Settings):
     epsilon: NonNegative = Field(description="Clip range below 1 (and above, where epsilon_high is empty).")
     epsilon_high: NonNegativeOrInf | None = Field(description="Clip range above 1; `.inf` is no upper clip.")
     delta: Positive | None = Field(description="Outer cap of the ratio (two-sided clip); empty: none.")
-    loss_form: Literal["min_positive", "max_negative"] = Field(
-        description="Written as -min of positive surrogates or max of negative ones: the same function."
-    )
-    aggregation: AggregationName = Field(
-        description="How masked per-token losses become one number; the denominator is in the name."
-    )
+    loss_form: Literal["min_positive", "max_negative"] = Field(description="The same function, written in two ways.")
+    aggregation: AggregationName = Field(description="How per-token losses are averaged; the name has the denominator.")
     beta: NonNegative = Field(description="Weight of the KL (k3) to the warm start in the loss; 0: no reference model.")
     scale_rewards: Literal["group", "batch", "none"] = Field(
         description="What the centred reward is divided by: its group's std, the batch's, or nothing (Dr. GRPO)."

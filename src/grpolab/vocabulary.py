@@ -53,208 +53,99 @@ class Metric:
     mirrored: bool = False  # True: MLflow draws it; the rest is in the journal artefact
 
 
-def _update() -> list[Metric]:
-    share = "share of tokens"
-    active = "where clipping won, so that the gradient is zero (A>0 above the range, A<0 below)"
-    metrics = [
-        Metric("loss", "The number that was minimised; its value says nothing about progress.", "1", "update", True),
-        Metric("grad_norm", "Global L2 norm of the gradient before clipping.", "1", "update", True),
-        Metric("learning_rate", "AdamW's learning rate in this step.", "1", "update", True),
-        Metric(
-            "clip/out_of_range",
-            "Ratio outside [1-epsilon, 1+epsilon_high], whatever the advantage.",
-            share,
-            "update",
-            True,
-        ),
-        Metric("clip/active_low", f"Below the range {active}.", share, "update", True),
-        Metric("clip/active_high", f"Above the range {active}.", share, "update", True),
-        Metric("clip/active", "clip/active_low + clip/active_high.", share, "update", True),
-        Metric("clip/active_low_nz", "clip/active_low among tokens with a non-zero advantage.", share, "update"),
-        Metric("clip/active_high_nz", "clip/active_high among tokens with a non-zero advantage.", share, "update"),
-        Metric("clip/active_nz", "clip/active among tokens with a non-zero advantage.", share, "update"),
-        Metric(
-            "clip/active_sequences",
-            "clip/active as a mean over sequences of their share of clipped tokens.",
-            "share of sequences",
-            "update",
-            True,
-        ),
-        Metric("clip/outer", "Tokens with A<0 whose ratio the outer cap delta cut.", share, "update", True),
-        Metric("clip/capped", "Ratio above CISPO's cap: the weight was cut, the gradient kept.", share, "update"),
-        Metric("clip/capped", "Tokens whose weight CISPO's cap cut; their gradient is kept.", share, "update", True),
-        Metric(
-            "kl_old/k1",
-            "KL(old || new), estimator k1: mean of -log ratio (can be negative).",
-            "nat per token",
-            "update",
-        ),
-        Metric(
-            "kl_old/k3", "KL(old || new), estimator k3: mean of ratio - 1 - log ratio.", "nat per token", "update", True
-        ),
-        Metric(
-            "kl_ref/k3", "KL(new || warm start), estimator k3; only where beta > 0.", "nat per token", "update", True
-        ),
-        Metric(
-            "entropy/current",
-            "Entropy of the policy that is being updated, mean over completion tokens.",
-            "nat per token",
-            "update",
-            True,
-        ),
-        Metric(
-            "ratio/ess",
-            "Effective sample size of the token ratios, (sum r)^2 / (N sum r^2).",
-            "share of tokens",
-            "update",
-            True,
-        ),
-        Metric("ratio/token_mean", "Mean token ratio.", "1", "update"),
-        Metric("ratio/sequence_mean_pos", "Mean sequence ratio where the advantage is above zero.", "1", "update"),
-        Metric("ratio/sequence_mean_neg", "Mean sequence ratio where the advantage is below zero.", "1", "update"),
-        Metric("ratio/token_min", "Smallest token ratio.", "1", "update", True),
-        Metric("ratio/token_max", "Largest token ratio.", "1", "update", True),
-        Metric("ratio/sequence_min", "Smallest sequence ratio.", "1", "update"),
-        Metric("ratio/sequence_max", "Largest sequence ratio.", "1", "update", True),
-        Metric("p_old/up_clipped", "Mean old probability of tokens clipped above.", "probability", "update"),
-        Metric("p_old/down_clipped", "Mean old probability of tokens clipped below.", "probability", "update"),
-        Metric("p_old/all", "Mean old probability of all tokens.", "probability", "update"),
-    ]
-    metrics += [
-        Metric(
-            f"ratio/{level}_{quantile}_{sign}",
-            f"{quantile} of the {level} ratios, {text} (log-ratio quantiles are its logarithm).",
-            "1",
-            "update",
-        )
-        for level in LEVELS
-        for quantile in QUANTILES
-        for sign, text in SIGNS.items()
-    ]
-    metrics += [
-        Metric(
-            counterfactual(level, epsilon),
-            f"clip/active if this run's {level} ratios met epsilon={epsilon:g} on both sides.",
-            share,
-            "update",
-        )
-        for level, epsilons in COUNTERFACTUAL_EPSILONS.items()
-        for epsilon in epsilons
-    ]
-    return metrics
-
-
 def counterfactual(level: str, epsilon: float) -> str:
     """Name of the counterfactual clip fraction of a ratio level at an epsilon, e.g. `cf/token_0.2`."""
     return f"cf/{level}_{epsilon:g}"
 
 
-def _rollout() -> list[Metric]:
-    def metric(name: str, meaning: str, unit: str, mirrored: bool = False) -> Metric:
-        return Metric(name, meaning, unit, "rollout", mirrored)
+# One metric, one line.
+# fmt: off
+_LISTED = [
+    Metric("loss", "The number that was minimised; its value says nothing about progress.", "1", "update", mirrored=True),
+    Metric("grad_norm", "Global L2 norm of the gradient before clipping.", "1", "update", mirrored=True),
+    Metric("learning_rate", "AdamW's learning rate in this step.", "1", "update", mirrored=True),
+    Metric("clip/out_of_range", "Ratio outside [1-epsilon, 1+epsilon_high], whatever the advantage.", "share of tokens", "update", mirrored=True),
+    Metric("clip/active_low", "Below the range where clipping won, so that the gradient is zero (A>0 above the range, A<0 below).", "share of tokens", "update", mirrored=True),
+    Metric("clip/active_high", "Above the range where clipping won, so that the gradient is zero (A>0 above the range, A<0 below).", "share of tokens", "update", mirrored=True),
+    Metric("clip/active", "clip/active_low + clip/active_high.", "share of tokens", "update", mirrored=True),
+    Metric("clip/active_low_nz", "clip/active_low among tokens with a non-zero advantage.", "share of tokens", "update"),
+    Metric("clip/active_high_nz", "clip/active_high among tokens with a non-zero advantage.", "share of tokens", "update"),
+    Metric("clip/active_nz", "clip/active among tokens with a non-zero advantage.", "share of tokens", "update"),
+    Metric("clip/active_sequences", "clip/active as a mean over sequences of their share of clipped tokens.", "share of sequences", "update", mirrored=True),
+    Metric("clip/outer", "Tokens with A<0 whose ratio the outer cap delta cut.", "share of tokens", "update", mirrored=True),
+    Metric("clip/capped", "Tokens whose weight CISPO's cap cut; their gradient is kept.", "share of tokens", "update", mirrored=True),
+    Metric("kl_old/k1", "KL(old || new), estimator k1: mean of -log ratio (can be negative).", "nat per token", "update"),
+    Metric("kl_old/k3", "KL(old || new), estimator k3: mean of ratio - 1 - log ratio.", "nat per token", "update", mirrored=True),
+    Metric("kl_ref/k3", "KL(new || warm start), estimator k3; only where beta > 0.", "nat per token", "update", mirrored=True),
+    Metric("entropy/current", "Entropy of the policy that is being updated, mean over completion tokens.", "nat per token", "update", mirrored=True),
+    Metric("ratio/ess", "Effective sample size of the token ratios, (sum r)^2 / (N sum r^2).", "share of tokens", "update", mirrored=True),
+    Metric("ratio/token_mean", "Mean token ratio.", "1", "update"),
+    Metric("ratio/sequence_mean_pos", "Mean sequence ratio where the advantage is above zero.", "1", "update"),
+    Metric("ratio/sequence_mean_neg", "Mean sequence ratio where the advantage is below zero.", "1", "update"),
+    Metric("ratio/token_min", "Smallest token ratio.", "1", "update", mirrored=True),
+    Metric("ratio/token_max", "Largest token ratio.", "1", "update", mirrored=True),
+    Metric("ratio/sequence_min", "Smallest sequence ratio.", "1", "update"),
+    Metric("ratio/sequence_max", "Largest sequence ratio.", "1", "update", mirrored=True),
+    Metric("p_old/up_clipped", "Mean old probability of tokens clipped above.", "probability", "update"),
+    Metric("p_old/down_clipped", "Mean old probability of tokens clipped below.", "probability", "update"),
+    Metric("p_old/all", "Mean old probability of all tokens.", "probability", "update"),
+    Metric("reward/mean", "Mean reward of the batch.", "reward", "rollout", mirrored=True),
+    Metric("reward/std", "Standard deviation of the reward over the batch (Bessel).", "reward", "rollout", mirrored=True),
+    Metric("reward/correct", "Mean of the reward's part `correct`.", "share of completions", "rollout", mirrored=True),
+    Metric("reward/format", "Mean of the reward's part `format`: the completion parses.", "share of completions", "rollout", mirrored=True),
+    Metric("zero_variance/share", "Groups whose rewards are all equal: they teach nothing.", "share of groups", "rollout", mirrored=True),
+    Metric("zero_variance/all_right", "Groups in which every completion is right.", "share of groups", "rollout", mirrored=True),
+    Metric("zero_variance/all_wrong", "Groups in which no completion is right.", "share of groups", "rollout", mirrored=True),
+    Metric("length/mean", "Mean completion length, end token included.", "tokens", "rollout", mirrored=True),
+    Metric("length/std", "Standard deviation of the length.", "tokens", "rollout"),
+    Metric("length/p95", "95th percentile of the length.", "tokens", "rollout"),
+    Metric("length/right_mean", "Mean length of right completions.", "tokens", "rollout"),
+    Metric("length/wrong_mean", "Mean length of wrong completions.", "tokens", "rollout"),
+    Metric("length/right_p95", "95th percentile of the length of right completions.", "tokens", "rollout"),
+    Metric("length/wrong_p95", "95th percentile of the length of wrong completions.", "tokens", "rollout"),
+    Metric("truncation/share", "Completions that ran into max_completion_length without an end token.", "share of completions", "rollout", mirrored=True),
+    Metric("truncation/right", "Truncated among right completions.", "share of completions", "rollout"),
+    Metric("truncation/wrong", "Truncated among wrong completions.", "share of completions", "rollout"),
+    Metric("completions/unique", "Distinct completions of a prompt over num_generations, mean over prompts.", "share of completions", "rollout"),
+    Metric("entropy/behaviour", "Entropy of the sampling policy, mean over completion tokens.", "nat per token", "rollout", mirrored=True),
+    Metric("entropy/behaviour_p80", "80th percentile of the sampling policy's token entropy.", "nat per token", "rollout"),
+    Metric("gap/sampler_trainer", "Largest |log-prob of the sampler - log-prob of the trainer| in the batch.", "nat", "rollout", mirrored=True),
+    Metric("gap/first_pass", "Largest |log ratio| before the first optimiser step of the batch; 0 on CPU in float32.", "nat", "rollout"),
+    Metric("kl_ref/exact", "KL(policy || warm start), exact over the vocabulary, mean over completion tokens.", "nat per token", "rollout", mirrored=True),
+    Metric("weights/step_norm", "L2 norm of the change of all weights in this rollout step.", "1", "rollout", mirrored=True),
+    Metric("probability/below_0.1", "Sampled tokens to which the sampling policy gave less than 0.1.", "share of tokens", "rollout"),
+    Metric("eval/accuracy_expected", "Expected accuracy of one sample: exact (product of token probabilities) where the right answer is unique, else the mean over sampled completions.", "share of items", "evaluation", mirrored=True),
+    Metric("eval/accuracy_greedy", "Accuracy of the greedy completion (where the right answer is unique).", "share of items", "evaluation", mirrored=True),
+    Metric("eval/pass_at_k", "Items with a right one among evaluation.samples completions (where many are right).", "share of items", "evaluation", mirrored=True),
+    Metric("eval/length_mean", "Mean length of sampled evaluation completions (where many answers are right).", "tokens", "evaluation", mirrored=True),
+    Metric("eval/length_std", "Its standard deviation.", "tokens", "evaluation", mirrored=True),
+    Metric("seconds/rollout", "Wall time of sampling, scoring and the sampler-trainer check.", "s", "timing"),
+    Metric("seconds/update", "Wall time of all updates of the rollout step, their diagnostics included.", "s", "timing"),
+    Metric("seconds/evaluation", "Wall time of the evaluation after the rollout step.", "s", "timing"),
+    Metric("seconds/elapsed", "Wall time since the run started, earlier sittings included.", "s", "timing"),
+    Metric("system/rss_mib", "Resident memory of the worker.", "MiB", "timing", mirrored=True),
+    Metric("system/cpu_percent", "CPU time over wall time of the worker since the last row.", "%", "timing", mirrored=True),
+]
+# fmt: on
 
-    groups, tokens = "share of groups", "tokens"
-    return [
-        metric("reward/mean", "Mean reward of the batch.", "reward", True),
-        metric("reward/std", "Standard deviation of the reward over the batch (Bessel).", "reward", True),
-        metric("reward/correct", "Mean of the reward's part `correct`.", "share of completions", True),
-        metric(
-            "reward/format", "Mean of the reward's part `format`: the completion parses.", "share of completions", True
-        ),
-        metric("zero_variance/share", "Groups whose rewards are all equal: they teach nothing.", groups, True),
-        metric("zero_variance/all_right", "Groups in which every completion is right.", groups, True),
-        metric("zero_variance/all_wrong", "Groups in which no completion is right.", groups, True),
-        metric("length/mean", "Mean completion length, end token included.", tokens, True),
-        metric("length/std", "Standard deviation of the length.", tokens),
-        metric("length/p95", "95th percentile of the length.", tokens),
-        metric("length/right_mean", "Mean length of right completions.", tokens),
-        metric("length/wrong_mean", "Mean length of wrong completions.", tokens),
-        metric("length/right_p95", "95th percentile of the length of right completions.", tokens),
-        metric("length/wrong_p95", "95th percentile of the length of wrong completions.", tokens),
-        metric(
-            "truncation/share",
-            "Completions that ran into max_completion_length without an end token.",
-            "share of completions",
-            True,
-        ),
-        metric("truncation/right", "Truncated among right completions.", "share of completions"),
-        metric("truncation/wrong", "Truncated among wrong completions.", "share of completions"),
-        metric(
-            "completions/unique",
-            "Distinct completions of a prompt over num_generations, mean over prompts.",
-            "share of completions",
-        ),
-        metric(
-            "entropy/behaviour", "Entropy of the sampling policy, mean over completion tokens.", "nat per token", True
-        ),
-        metric("entropy/behaviour_p80", "80th percentile of the sampling policy's token entropy.", "nat per token"),
-        metric(
-            "gap/sampler_trainer",
-            "Largest |log-prob of the sampler - log-prob of the trainer| in the batch.",
-            "nat",
-            True,
-        ),
-        metric(
-            "gap/first_pass",
-            "Largest |log ratio| before the first optimiser step of the batch; 0 on CPU in float32.",
-            "nat",
-        ),
-        metric(
-            "kl_ref/exact",
-            "KL(policy || warm start), exact over the vocabulary, mean over completion tokens.",
-            "nat per token",
-            True,
-        ),
-        metric("weights/step_norm", "L2 norm of the change of all weights in this rollout step.", "1", True),
-        metric(
-            "probability/below_0.1",
-            "Sampled tokens to which the sampling policy gave less than 0.1.",
-            "share of tokens",
-        ),
-    ]
+_QUANTILES = [
+    Metric(f"ratio/{level}_{quantile}_{sign}", f"{quantile} of the {level} ratios, {text}.", "1", "update")
+    for level in LEVELS
+    for quantile in QUANTILES
+    for sign, text in SIGNS.items()
+]
+_COUNTERFACTUALS = [
+    Metric(
+        counterfactual(level, epsilon),
+        f"clip/active if this run's {level} ratios met epsilon={epsilon:g} on both sides.",
+        "share of tokens",
+        "update",
+    )
+    for level, epsilons in COUNTERFACTUAL_EPSILONS.items()
+    for epsilon in epsilons
+]
 
-
-def _evaluation() -> list[Metric]:
-    def metric(name: str, meaning: str, unit: str) -> Metric:
-        return Metric(name, meaning, unit, "evaluation", True)
-
-    items = "share of items"
-    return [
-        metric(
-            "eval/accuracy_expected",
-            "Expected accuracy of one sample: exact (product of token probabilities) where the right answer is unique, else the mean over sampled completions.",
-            items,
-        ),
-        metric("eval/accuracy_greedy", "Accuracy of the greedy completion (where the right answer is unique).", items),
-        metric(
-            "eval/pass_at_k",
-            "Items with a right one among evaluation.samples completions (where many are right).",
-            items,
-        ),
-        metric(
-            "eval/length_mean",
-            "Mean length of sampled evaluation completions (where many answers are right).",
-            "tokens",
-        ),
-        metric("eval/length_std", "Its standard deviation.", "tokens"),
-    ]
-
-
-def _timing() -> list[Metric]:
-    def metric(name: str, meaning: str, unit: str, mirrored: bool = False) -> Metric:
-        return Metric(name, meaning, unit, "timing", mirrored)
-
-    return [
-        metric("seconds/rollout", "Wall time of sampling, scoring and the sampler-trainer check.", "s"),
-        metric("seconds/update", "Wall time of all updates of the rollout step, their diagnostics included.", "s"),
-        metric("seconds/evaluation", "Wall time of the evaluation after the rollout step.", "s"),
-        metric("seconds/elapsed", "Wall time since the run started, earlier sittings included.", "s"),
-        metric("system/rss_mib", "Resident memory of the worker.", "MiB", True),
-        metric("system/cpu_percent", "CPU time over wall time of the worker since the last row.", "%", True),
-    ]
-
-
-METRICS: dict[str, Metric] = {m.name: m for m in [*_update(), *_rollout(), *_evaluation(), *_timing()]}
+METRICS: dict[str, Metric] = {metric.name: metric for metric in [*_LISTED, *_QUANTILES, *_COUNTERFACTUALS]}
 
 # Columns that every record has besides its metrics.
 POSITIONS = {
@@ -285,31 +176,3 @@ HISTOGRAM_FIELDS = {
 def mirrored(kind: Kind) -> list[str]:
     """Names of a kind's metrics that MLflow draws."""
     return [m.name for m in METRICS.values() if m.kind == kind and m.mirrored]
-
-
-def markdown() -> str:
-    """`docs/metrics.md`: the whole vocabulary as one page."""
-    lines = ["# Metrics", "", "Generated by `grpolab vocabulary`; the source is `src/grpolab/vocabulary.py`.", ""]
-    titles = {
-        "update": "Per optimiser step",
-        "rollout": "Per rollout step",
-        "evaluation": "Per evaluation",
-        "timing": "Timing and memory (`timing.jsonl`, outside every promise of equality)",
-    }
-    for kind, title in titles.items():
-        lines += [f"## {title}", "", "| metric | meaning | unit | MLflow |", "|---|---|---|---|"]
-        lines += [
-            f"| `{m.name}` | {m.meaning} | {m.unit} | {'yes' if m.mirrored else ''} |".replace("||", "&#124;&#124;")
-            for m in METRICS.values()
-            if m.kind == kind
-        ]
-        lines.append("")
-    for title, table in (
-        ("Positions", POSITIONS),
-        ("Histograms", HISTOGRAM_FIELDS),
-        ("Outcomes", OUTCOMES),
-        ("MLflow tags", TAGS),
-    ):
-        lines += [f"## {title}", "", "| name | meaning |", "|---|---|"]
-        lines += [f"| `{name}` | {meaning.replace('|', '&#124;')} |" for name, meaning in table.items()] + [""]
-    return "\n".join(lines)

@@ -13,7 +13,8 @@ import pytest
 from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.paths import write_json_atomic
-from grpolab.sweep.ledger import LEASE_SECONDS, status
+from grpolab.run.heartbeat import LEASE_SECONDS
+from grpolab.sweep.ledger import status
 
 NOW = 1_800_000_000.0
 

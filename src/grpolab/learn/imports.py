@@ -17,5 +17,5 @@ def load_object(key: str, path: str) -> Any:
         raise RequestError(f"{key}={path}: write it as package.module:name")
     try:
         return resolve(path)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a module of one's own may raise anything
         raise RequestError(f"{key}={path} cannot be imported: {error}") from error

@@ -1,16 +1,17 @@
-"""From text to reward parts to one number."""
+"""From text to reward parts to one number. torch is imported late: scores are also tried before anything starts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import torch
-from torch import Tensor
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from grpolab.errors import RequestError
 from grpolab.learn.imports import load_object
 from grpolab.learn.tasks.base import Example, Task
 from grpolab.settings import RewardSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Score = Callable[[Example, str], dict[str, float]]
 
@@ -33,18 +34,42 @@ def make_score(settings: RewardSettings, task: Task) -> Score:
     return score
 
 
+def try_score(settings: RewardSettings, task: Task, example: Example) -> None:
+    """Score one completion, the right answer. Raises RequestError where a run would fail at its first rollout step."""
+    score = make_score(settings, task)
+    try:
+        parts = {name: float(value) for name, value in score(example, example.answer).items()}
+    except Exception as error:  # a user's code may raise anything
+        source = f"reward.function={settings.function}" if settings.function else "the task's score"
+        raise RequestError(f"{source} raises {type(error).__name__} on a right answer: {error}") from error
+    _check_parts(settings.weights, parts)
+    if "correct" not in parts:
+        raise RequestError(
+            f"reward.function={settings.function} returns no part called correct, only {', '.join(parts)}"
+        )
+
+
+def _check_parts(weights: Iterable[str], parts: Iterable[str]) -> None:
+    known = sorted(parts)
+    unknown = [name for name in weights if name not in known]
+    if unknown:
+        raise RequestError(f"reward.weights: no part called {', '.join(unknown)}; there are {', '.join(known)}")
+
+
 def reward_parts(score: Score, examples_B: Sequence[Example], completions_B: Sequence[str]) -> dict[str, Tensor]:
     """Each part's value for each completion, shape (B,), float32."""
+    import torch
+
     rows = [score(example, completion) for example, completion in zip(examples_B, completions_B, strict=True)]
-    return {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
+    return {name: torch.tensor([float(row[name]) for row in rows]) for name in rows[0]}
 
 
 def total_reward(parts: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
     """Weighted sum of the parts, shape (B,).
 
-    Raises RequestError where a weight names a part that the task does not have.
+    Raises RequestError where a weight names a part that there is not.
     """
-    unknown = sorted(set(weights) - set(parts))
-    if unknown:
-        raise RequestError(f"reward.weights: no part called {', '.join(unknown)}; there are {', '.join(sorted(parts))}")
-    return torch.stack([weights[name] * parts[name] for name in weights]).sum(0)
+    import torch
+
+    _check_parts(weights, parts)
+    return torch.stack([weight * parts[name] for name, weight in weights.items()]).sum(0)

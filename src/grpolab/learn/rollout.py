@@ -34,7 +34,8 @@ def inverse_cdf(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
     """
     cumulative_BV = log_probs_BV.double().exp().cumsum(-1)
     threshold_B1 = uniforms_B[:, None] * (BELOW_ONE * cumulative_BV[:, -1:])
-    return torch.searchsorted(cumulative_BV, threshold_B1, right=True).squeeze(-1)
+    chosen_B = torch.searchsorted(cumulative_BV, threshold_B1, right=True).squeeze(-1)
+    return chosen_B.clamp(max=log_probs_BV.shape[1] - 1)  # not-a-number has no place: the update will say "diverged"
 
 
 def sample(policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor) -> Completions:

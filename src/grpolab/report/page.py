@@ -109,7 +109,7 @@ def _claims(claims: Sequence[Claim]) -> str:
 
 
 def _study(study: Study, drawn: Sequence[Drawn], made: Sequence[Table], alone: bool) -> str:
-    title = "What the runs show" if alone else "Without runs" if study.cells.empty else study.name
+    title = "What the runs show" if alone else "Analytic figures" if study.cells.empty else study.name
     blocks = [f"## {title}"] if alone or study.cells.empty else [f"## {title}\n\n{study.plan['question']}"]
     if len(study.cells):
         blocks.append("\n".join(f"- {sentence}" for sentence in findings(study)))

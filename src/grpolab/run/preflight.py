@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 from grpolab.errors import RequestError
+from grpolab.learn.rewards import try_score
 from grpolab.learn.tasks import make_task
 from grpolab.learn.tasks.jsonl import Jsonl
 from grpolab.paths import Results
@@ -24,12 +25,10 @@ def check(settings: RunSettings, results: Results) -> list[str]:
         )
     try:
         task = make_task(settings.task)
-        if isinstance(task, Jsonl):
-            problems += task.problems()
-        if settings.reward.function is not None:
-            from grpolab.learn.rewards import make_score
-
-            make_score(settings.reward, task)
+        in_files = task.problems() if isinstance(task, Jsonl) else []
+        problems += in_files
+        if not in_files:
+            try_score(settings.reward, task, task.examples("evaluation", 1)[0])
     except RequestError as error:
         problems += error.problems
     return problems

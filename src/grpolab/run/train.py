@@ -9,8 +9,10 @@ What differs from the paper (DeepSeekMath, 2402.03300, algorithm 1):
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
+import math
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -41,8 +43,7 @@ def train(parts: Parts, recorder: Recorder, on_step: Callable[[int], None], stop
     settings, learner, state = parts.settings, parts.learner, parts.state
     policy = state.policy
     if state.rollout_step == 0:
-        recorder.evaluation(parts.evaluator(policy), state)
-        recorder.lap("evaluation")
+        _evaluate(parts, recorder)
     for step in range(state.rollout_step, settings.rollout_steps):
         before = flat_weights(policy) if settings.diagnostics.step_norm else None
         rollout = learner.rollout(policy, step)  # prompts -> sample -> score -> advantages
@@ -68,13 +69,24 @@ def train(parts: Parts, recorder: Recorder, on_step: Callable[[int], None], stop
         recorder.lap("update")
         state.rollout_step = step + 1
         if _due(settings.evaluation.every, step + 1, settings):
-            recorder.evaluation(parts.evaluator(policy), state)
-            recorder.lap("evaluation")
+            _evaluate(parts, recorder)
         on_step(step + 1)
         stopping = stop()
         recorder.end_of_step(state, save=stopping)
         if stopping:
             raise Stopped
+
+
+def _evaluate(parts: Parts, recorder: Recorder) -> None:
+    """Evaluate and record. Raises Diverged where the weights or the figures are no longer finite; they are not kept."""
+    policy = parts.state.policy
+    if not all(bool(weight.isfinite().all()) for weight in policy.weights().values()):
+        raise Diverged("the weights are no longer finite")
+    found = parts.evaluator(policy)
+    if not all(math.isfinite(value) for value in found.metrics.values()):
+        raise Diverged(f"the evaluation is no longer finite: {found.metrics}")
+    recorder.evaluation(found, parts.state)
+    recorder.lap("evaluation")
 
 
 def _due(every: int, finished: int, settings: RunSettings) -> bool:
@@ -100,6 +112,8 @@ def run(
         if outcome_file.exists():
             return dict(json.loads(outcome_file.read_text()))
         torch.set_num_threads(settings.machine.threads)
+        gc.collect()
+        gc.freeze()  # what the imports made lives on: collections need not walk half a million objects again and again
         if settings.device == "cuda":
             torch.use_deterministic_algorithms(True)
         try:

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from grpolab.errors import RequestError
-from grpolab.paths import Results
+from grpolab.paths import Results, read_json
 from grpolab.run.tracking import check_store, sqlite_file
-from grpolab.run.tracking.folder import read_json
 from grpolab.run.tracking.view import address
 
 HOST = "127.0.0.1"
@@ -47,7 +46,8 @@ def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callabl
         say(f"port {port} is taken, using {chosen}")
     with _server(uri, chosen) as process:
         _say_links(f"http://{HOST}:{chosen}", results, study, say)
-        say("In the pages, `Model training` (top left) hides what is about chatbots. Ctrl-C ends the server.")
+        say("At the first visit choose `Model training` (top left) and close the assistant (right).")
+        say("Ctrl-C ends the server.")
         with suppress(KeyboardInterrupt):
             process.wait()
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from grpolab.identity import signature
 from grpolab.learn.evaluation import Evaluator
 from grpolab.learn.policy import Policy, make_policy
-from grpolab.learn.rewards import make_score
 from grpolab.learn.supervised import demonstrations, make_supervised_optimizer, supervised_step
 from grpolab.learn.tasks import Example, Task, make_task
 from grpolab.paths import Results, write_json_atomic
@@ -111,7 +110,7 @@ def _checker(settings: RunSettings, task: Task, examples: list[Example], policy:
     """Accuracy on training prompts: the held-out ones choose nothing."""
     return Evaluator(
         task=task,
-        score=make_score(settings.reward, task),
+        score=task.score,  # not a reward of one's own: arms with different rewards share the warm start
         examples_I=examples[: settings.warm_start.check_items],
         tokenizer=policy.tokenizer,
         device=policy.device,

@@ -7,25 +7,20 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from grpolab.errors import RequestError, near_matches
-from grpolab.paths import Results, write_json_atomic
+from grpolab.paths import Results, read_json, write_json_atomic
+from grpolab.run.heartbeat import is_alive
 from grpolab.vocabulary import FAILED, MISSING
 
 Record = dict[str, Any]
 
 RUNNING = "running"
-# A heartbeat on another machine cannot be checked by its process: it counts for so long.
-LEASE_SECONDS = 600.0
-CLOCK_TOLERANCE = 2.0  # seconds between two readings of a process's start time
 
 
 @dataclass(frozen=True)
@@ -46,18 +41,6 @@ def cell_state(cell: Record, results: Results, now: float) -> CellState:
     if (beat := read_json(folder / "running.json")) and is_alive(beat, now):
         return CellState(cell, RUNNING, running=beat)
     return CellState(cell, MISSING)
-
-
-def is_alive(beat: Record, now: float) -> bool:
-    """Whether the owner of a heartbeat still runs: the same process, or within its lease on another machine."""
-    if beat["host"] != socket.gethostname():
-        return bool(abs(now - beat["time"]) < LEASE_SECONDS)
-    try:
-        process = psutil.Process(beat["pid"])
-        same = abs(process.create_time() - beat["process_start"]) < CLOCK_TOLERANCE
-        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
 
 
 def study_states(results: Results, study: str, now: float) -> dict[str, list[CellState]]:
@@ -130,15 +113,6 @@ def set_failure_aside(folder: Path) -> None:
     """Let a failed run be tried again; its outcome is kept beside."""
     kept = len(list(folder.glob("outcome.failed-*.json")))
     os.replace(folder / "outcome.json", folder / f"outcome.failed-{kept + 1}.json")
-
-
-def read_json(file: Path) -> Record | None:
-    """The object in a file, None where there is no file or no whole object."""
-    try:
-        content = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def print_status(results: Results, study: str | None, as_json: bool) -> None:

@@ -14,8 +14,9 @@ from grpolab.errors import RequestError
 from grpolab.learn.tasks.base import Example
 
 MARKED = re.compile(r"####\s*(.+)")  # GSM8K's final answer
-BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
+BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")  # braces inside, one level deep
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+LEADING_NUMBER = re.compile(rf"({NUMBER.pattern})(?!\w)")
 
 
 def final_answer(text: str) -> str:
@@ -23,9 +24,12 @@ def final_answer(text: str) -> str:
 
     Numbers lose thousands separators and a trailing `.0`, so that `1,234.0` equals `1234`.
     """
-    for pattern in (MARKED, BOXED, NUMBER):
-        found = pattern.findall(text)
-        if found:
+    if found := MARKED.findall(text):
+        marked = found[-1].strip().lstrip("$")
+        number = LEADING_NUMBER.match(marked)  # `42.` and `1,000 in all` are numbers, `2x` is not
+        return _normal(number.group(1) if number else marked)
+    for pattern in (BOXED, NUMBER):
+        if found := pattern.findall(text):
             return _normal(found[-1])
     return _normal(text)
 
@@ -33,8 +37,7 @@ def final_answer(text: str) -> str:
 def _normal(answer: str) -> str:
     answer = answer.strip().strip("$").strip()
     if NUMBER.fullmatch(answer):
-        answer = answer.replace(",", "")
-        answer = re.sub(r"\.0+$", "", answer)
+        answer = re.sub(r"\.0+$", "", answer.replace(",", ""))
     return answer
 
 
@@ -44,7 +47,7 @@ def problems_of_file(key: str, path: str, prompt_key: str, answer_key: str) -> l
     if not file.is_file():
         return [f"{key}={path}: no such file"]
     problems = []
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = file.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
@@ -54,7 +57,7 @@ def problems_of_file(key: str, path: str, prompt_key: str, answer_key: str) -> l
         for name in (prompt_key, answer_key):
             if not isinstance(row, dict) or not isinstance(row.get(name), str | int | float):
                 problems.append(f"{path}, line {number}: no text under the key {name!r}")
-    if not lines:
+    if lines == [""]:
         problems.append(f"{key}={path}: the file is empty")
     return problems[:5]
 
@@ -102,10 +105,12 @@ class Jsonl:
             raise RequestError(problems)
         from datasets import load_dataset
 
-        rows = load_dataset("json", data_files=str(Path(path).expanduser()), split="train")
+        # As text, parsed here: the json loader would make dates of strings that look like dates.
+        lines = load_dataset("text", data_files=str(Path(path).expanduser()), split="train")["text"]
+        rows = [json.loads(line) for line in lines]
         examples = [
-            Example(self.template.replace("{prompt}", str(prompt)), str(answer))
-            for prompt, answer in zip(rows[self.prompt_key], rows[self.answer_key], strict=True)
+            Example(self.template.replace("{prompt}", str(row[self.prompt_key])), str(row[self.answer_key]))
+            for row in rows
         ]
         return examples[:items] if split == "evaluation" else examples
 

@@ -44,10 +44,10 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
 
 
 def _shares_by_seed(histograms: pd.DataFrame, level: str) -> pd.DataFrame:
-    """Share beyond each edge (index) for each seed (columns); edges that nothing passed are left out."""
+    """Share beyond each edge (index) for each seed (columns); edges that no seed passed are left out."""
     by_seed = {seed: share_beyond(records, level) for seed, records in histograms.groupby("seed")}
     shares = pd.DataFrame(by_seed, index=list(EXCESS_EDGES))
-    return shares.where(shares > 0).dropna(how="all")
+    return shares[(shares > 0).any(axis=1)]
 
 
 def share_beyond(records: pd.DataFrame, level: str) -> NDArray:

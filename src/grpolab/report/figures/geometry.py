@@ -51,7 +51,7 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
 def is_surrogate(points: pd.DataFrame) -> bool:
     """Whether the weight is the objective's slope against the log ratio; not so for CISPO's detached cap."""
     slope = np.gradient(points["objective"], np.log(points["ratio"]))
-    return bool(np.median(np.abs(slope - points["weight"])) < 0.01)
+    return bool(np.mean(np.abs(slope - points["weight"]) < 0.01) > 0.9)  # not at the kinks
 
 
 def _series(curve: str, sign: int, quantity: str, points: pd.DataFrame) -> Series:

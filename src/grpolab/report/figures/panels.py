@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from typing import Literal
@@ -143,7 +144,9 @@ def legend_arms(figure: Figure, study: Study, arms: Sequence[str], extra: Sequen
     ]
     handles += extra
     if handles:
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), handlelength=2.6)
+        rows = math.ceil(len(handles) / 6)
+        columns = math.ceil(len(handles) / rows)
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=2.6)
 
 
 def arm_label(study: Study, arm: str) -> str:

@@ -17,6 +17,7 @@ from grpolab.report.figures.panels import (
     note_gaps,
     panel_grid,
     pivot_seeds,
+    start_at_zero,
 )
 from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest, Series, manifest
@@ -41,8 +42,7 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
                 grid[share, facet], pivot_seeds(frame, "rollout_step", "zero_variance/share"), styles[arm]
             )
             numbers.append({"metric": "zero_variance/share", **labels, **series})
-        for row in (stacked, share):
-            grid[row, facet].set_ylim(0, 1)
+    start_at_zero(grid)
     label_x(grid, "rollout steps")
     areas = [Patch(color=colour, label=metric.split("/")[1].replace("_", " ")) for metric, colour in _COLOURS.items()]
     theory = Line2D([], [], color="black", linestyle=":", label=r"$p^G + (1-p)^G$")

@@ -137,11 +137,3 @@ def _points(record: Record, milliseconds: int) -> list[Point]:
         for name in MIRRORED[record["kind"]]
         if isinstance(value := record.get(name), int | float)  # the journal writes what is not finite as a string
     ]
-
-
-def read_json(path: Path) -> Record | None:
-    """The object in a file that is written by rename; None where there is none."""
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        return None

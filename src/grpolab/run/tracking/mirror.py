@@ -14,10 +14,10 @@ from pathlib import Path
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from grpolab.paths import REFERENCE_STUDY, Results
+from grpolab.paths import REFERENCE_STUDY, Results, read_json
 from grpolab.run.locks import exclusive
 from grpolab.run.tracking import page, sqlite_file
-from grpolab.run.tracking.folder import Record, read_json
+from grpolab.run.tracking.folder import Record
 from grpolab.run.tracking.mirrored_run import MirroredRun
 from grpolab.run.tracking.store import Store
 from grpolab.run.tracking.view import view_tags
@@ -126,15 +126,16 @@ class StudyMirror:
         tags = {"study": plan["study"], page.NOTE: page.summary_note(plan), "mlflow.source.name": "grpolab report"}
         start = page.milliseconds(plan["created"])
         run_id = store.named_run(experiment_id, page.SUMMARY_NAME, tags, start)
-        for path, folder in self._outputs(plan["study"]):
-            store.log_artifact(run_id, path, folder)
+        store.log_artifact(run_id, self._results.plan(plan["study"]))
+        store.log_artifact(run_id, self._results.output(plan["study"]) / "report.md")
+        for kind in ("figures", "tables"):
+            if folder := self._newest_output(plan["study"], kind):
+                store.log_folder(run_id, folder, kind)
         store.set_status(run_id, "FINISHED", start)
 
-    def _outputs(self, study: str) -> list[tuple[Path, str | None]]:
-        """Files of a study's summary and the artefact folders that they go to."""
-        own = self._results.output(study)
-        files: list[tuple[Path, str | None]] = [(own / name, None) for name in ("report.md", "figures", "tables")]
-        if study != REFERENCE_STUDY:  # its part of the reference outcome, where it was drawn as such
-            reference = self._results.output(REFERENCE_STUDY)
-            files += [(reference / kind / study, f"reference/{kind}") for kind in ("figures", "tables")]
-        return [*files, (self._results.plan(study), None)]
+    def _newest_output(self, study: str, kind: str) -> Path | None:
+        """Where figures or tables of a study were last written: for itself, or as a part of the reference study."""
+        folders = [self._results.output(study) / kind]
+        if study != REFERENCE_STUDY:
+            folders.append(self._results.output(REFERENCE_STUDY) / kind / study)
+        return max((one for one in folders if one.exists()), key=lambda one: one.stat().st_mtime, default=None)

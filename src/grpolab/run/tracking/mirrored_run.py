@@ -8,9 +8,10 @@ from pathlib import Path
 import yaml
 from mlflow.entities import Run
 
+from grpolab.paths import read_json
 from grpolab.run.heartbeat import is_alive
 from grpolab.run.tracking import page
-from grpolab.run.tracking.folder import History, Record, read_json
+from grpolab.run.tracking.folder import History, Record
 from grpolab.run.tracking.store import Store
 from grpolab.vocabulary import COMPLETED, DIVERGED, FAILED
 

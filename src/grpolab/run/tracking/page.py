@@ -50,7 +50,7 @@ def run_note(cell: Record, outcome: Record | None) -> str:
     rest = (
         "A chart has one value per rollout step (of its updates the last; values that are not finite are left out). The"
         " artifact `journal.jsonl` has every optimiser step. Completions with rewards and per-token ratios:"
-        f" `grpolab show {signature} --step 0`."
+        f" `grpolab show {signature}`."
     )
     return "\n\n".join([*(_ending(outcome) if outcome else ["Not finished."]), rest])
 

@@ -131,10 +131,14 @@ class Store:
         )
         self._client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", context)])])
 
-    def log_artifact(self, run_id: str, path: Path, folder: str | None = None) -> None:
+    def log_artifact(self, run_id: str, path: Path) -> None:
         """Copy a file or a folder to the run's artefacts; what does not exist is passed over."""
         if path.exists():
-            self._client.log_artifact(run_id, str(path), folder)
+            self._client.log_artifact(run_id, str(path))
+
+    def log_folder(self, run_id: str, path: Path, name: str) -> None:
+        """Copy what is in a folder to the run's artefacts, into a folder of that name."""
+        self._client.log_artifacts(run_id, str(path), name)
 
     def log_model(self, experiment_id: str, run_id: str, name: str, weights: Path, tags: dict[str, str]) -> None:
         """Make the weights a LoggedModel of the run, unless it has one."""

@@ -1,0 +1,57 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # How steadily does each variant learn?
+#
+# For every study: learning curves, the table of stability quantities (each defined once, in
+# `grpolab/report/stability.py`), and their summary. `GRPOLAB_STUDY` names another study than the reference one,
+# `GRPOLAB_RESULTS` another folder. In a fresh clone the committed reference is read.
+
+# %% tags=["parameters"]
+import os
+
+from IPython.display import Image, Markdown, display
+
+from grpolab.paths import REFERENCE_STUDY, Results
+from grpolab.report import tables
+from grpolab.report.figures import draw
+from grpolab.report.load import load
+from grpolab.report.style import png
+
+results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
+studies = [study for study in load(results, os.environ.get("GRPOLAB_STUDY", REFERENCE_STUDY)) if len(study.cells)]
+
+# %% [markdown]
+# Thin lines are seeds, bands are 95% t-intervals over seeds. With three seeds they are wide: look at the lines too.
+
+# %%
+for study in studies:
+    figure, manifest = draw(study, "F1")
+    display(Markdown(f"## {study.name}: {study.plan['question']}"), Image(png(figure)), Markdown(manifest.caption))
+
+# %% [markdown]
+# A run has collapsed when it lost at least .10 of accuracy and half of its gain, and did not win it back. A rate over
+# three seeds says little, so its Wilson interval stands beside it.
+
+# %%
+for study in studies:
+    table = tables.stability(study)
+    display(Markdown(f"**{table.caption}**"), table.shown)
+
+# %% [markdown]
+# The same by picture, and the gradient norm with its spikes: counted over rollout steps, because within a batch the
+# norm falls as tokens are clipped.
+
+# %%
+for study in studies:
+    for name in ("F26", "F16"):
+        figure, manifest = draw(study, name)
+        display(Image(png(figure)), Markdown(f"**{study.name} {name}.** {manifest.caption}"))

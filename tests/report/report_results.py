@@ -1,0 +1,179 @@
+"""A small results folder with invented journals, for the tests of the report room only. No number here is a result."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grpolab.paths import Results, write_json_atomic
+from grpolab.vocabulary import EXCESS_EDGES
+
+ROLLOUT_STEPS = 12
+TOKENS = 400
+FACTORS = {"clip": ["symmetric", "clip_higher", "none"], "task": ["addition"], "regime": ["healthy", "stressed"]}
+HYPOTHESES = [
+    {
+        "id": "H6",
+        "says": "Without clipping, accuracy is lower.",
+        "metric": "final_score",
+        "contrast": {"of": "none", "minus": "symmetric"},
+        "where": {},
+        "direction": "less",
+        "margin": 0.0,
+        "source": "invented",
+    }
+]
+
+
+def write_study(
+    root: Path,
+    name: str = "clip_range",
+    factors: dict[str, list[str]] | None = None,
+    seeds: int = 3,
+    num_iterations: int = 2,
+    **changes: Any,
+) -> Results:
+    """A planned and finished study: plan.json and one run folder per cell. `changes` replace keys of the plan."""
+    results = Results.open(root)
+    factors = factors or FACTORS
+    compare = next(iter(factors))
+    cells = [
+        _cell(name, dict(zip(factors, levels, strict=True)), seed, num_iterations)
+        for levels in itertools.product(*factors.values())
+        for seed in range(seeds)
+    ]
+    plan = {
+        "format": 1,
+        "study": name,
+        "question": "Does the report say what the journals say?",
+        "results_version": 1,
+        "created": "2026-01-01T00:00:00",
+        "commit": "c0ffee",
+        "includes": [],
+        "compare": compare,
+        "baseline": factors[compare][0],
+        "primary_metric": "eval/accuracy_expected",
+        "factors": factors,
+        "placebo": [],
+        "hypotheses": HYPOTHESES if compare == "clip" else [],
+        "figures": ["F1", "F2"],
+        "seeds": list(range(seeds)),
+        "cells": cells,
+    }
+    write_json_atomic(results.plan(name), {**plan, **changes})
+    for cell in cells:
+        write_run(results, cell)
+    return results
+
+
+def _cell(study: str, levels: dict[str, str], seed: int, num_iterations: int) -> dict[str, Any]:
+    arm = next(iter(levels.values()))
+    variant = "/".join(levels.values())
+    return {
+        "variant": variant,
+        "levels": levels,
+        "seed": seed,
+        "signature": hashlib.sha256(f"{study}/{variant}/{seed}".encode()).hexdigest()[:16],
+        "rollout_steps": ROLLOUT_STEPS,
+        "settings": {
+            "kernel": "ratio" if arm == "none" else "clipped",
+            "epsilon": 0.2,
+            "epsilon_high": {"clip_higher": 0.28, "lower_only": "inf"}.get(arm, 0.2),
+            "importance_sampling_level": "sequence" if arm == "sequence" else "token",
+            "num_iterations": int(arm) if arm.isdigit() else num_iterations,
+            "num_minibatches": 1,
+            "num_generations": 8,
+            "learning_rate": 3e-4 if levels.get("regime") == "stressed" else 1.5e-4,
+            "task": levels.get("task", "addition"),
+        },
+    }
+
+
+def write_run(
+    results: Results, cell: dict[str, Any], outcome: str = "completed", last_step: int = ROLLOUT_STEPS
+) -> None:
+    """A run folder as the contract has it; a diverged run stops at `last_step` with a non-finite gradient."""
+    folder = results.run(cell["signature"])
+    folder.mkdir(parents=True, exist_ok=True)
+    records = list(_journal(cell, last_step))
+    if outcome == "diverged":
+        records.append({**_update(cell, np.random.default_rng(0), last_step, 0), "grad_norm": "inf", "loss": "nan"})
+    journal = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
+    (folder / "journal.jsonl").write_text(journal)
+    timing = [
+        {"rollout_step": s, "time": 1.7e9 + s, "seconds/rollout": 0.1, "seconds/update": 0.3} for s in range(last_step)
+    ]
+    (folder / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in timing))
+    provenance = {
+        **{"commit": "c0ffee", "dirty": False, "lock_sha256": "10c4", "python": "3.11", "threads": 1},
+        **{"results_version": 1, "hardware": {"cores": 2}, "packages": {"torch": "2"}},
+        "warm_start": {"signature": f"warm{cell['seed']}", "accuracy": 0.3},
+        "dataset": {"evaluation_items": 2000},
+    }
+    write_json_atomic(folder / "provenance.json", provenance)
+    final = next(r for r in reversed(records) if r["kind"] == "evaluation")
+    write_json_atomic(
+        folder / "outcome.json",
+        {
+            **{"outcome": outcome, "reason": None, "rollout_steps": last_step, "optimizer_steps": 2 * last_step},
+            **{"completions": 128 * last_step, "final": final, "seconds": 6.0, "error": None},
+            "journal_sha256": hashlib.sha256(journal.encode()).hexdigest(),
+            "policy_sha256": hashlib.sha256(cell["variant"].encode()).hexdigest(),
+        },
+    )
+
+
+def _journal(cell: dict[str, Any], last_step: int) -> Any:
+    rng = np.random.default_rng(int(cell["signature"][:8], 16))
+    slope = -0.2 if "none/addition/stressed" in cell["variant"] else 0.2
+    for step in range(last_step + 1):
+        score = 0.3 + slope * step / ROLLOUT_STEPS + 0.01 * rng.standard_normal()
+        if step % 3 == 0:
+            yield {**_place("evaluation", step), "completions": 128 * step, "eval/accuracy_expected": score}
+        if step == last_step:
+            return
+        for iteration in range(cell["settings"]["num_iterations"]):
+            yield _update(cell, rng, step, iteration)
+        yield _histogram(rng, step, iteration)
+        yield {
+            **_place("rollout", step),
+            **{"completions": 128 * (step + 1), "reward/mean": score, "reward/correct": score},
+            **{"zero_variance/share": 0.2, "zero_variance/all_right": 0.15, "zero_variance/all_wrong": 0.05},
+            **{"entropy/behaviour": 0.5 - 0.01 * step, "entropy/behaviour_p80": 0.9, "truncation/share": 0.0},
+        }
+
+
+def _place(kind: str, step: int) -> dict[str, Any]:
+    return {"kind": kind, "rollout_step": step, "optimizer_step": 2 * step}
+
+
+def _update(cell: dict[str, Any], rng: np.random.Generator, step: int, iteration: int) -> dict[str, Any]:
+    low = 0.0 if iteration == 0 or cell["settings"]["kernel"] == "ratio" else 0.02 + 0.005 * float(rng.random())
+    return {
+        **_place("update", step),
+        **{"iteration": iteration, "minibatch": 0, "loss": 0.0, "grad_norm": 1 + float(rng.random()) / (1 + iteration)},
+        **{"clip/active_low": low, "clip/active_high": low / 2, "clip/active": 1.5 * low, "clip/out_of_range": 2 * low},
+        **{"clip/active_low_nz": low, "clip/active_high_nz": low / 2, "clip/active_nz": 1.5 * low},
+        **{"ratio/token_max": 1.0 + iteration, "ratio/sequence_max": 1.0, "ratio/ess": 0.9, "kl_old/k3": 0.01},
+        **{"cf/token_0.2": 1.5 * low, "cf/sequence_0.2": low},
+    }
+
+
+def _histogram(rng: np.random.Generator, step: int, iteration: int) -> dict[str, Any]:
+    bins = len(EXCESS_EDGES) + 2
+    counts = {
+        f"excess/{level}_{sign}": rng.multinomial(TOKENS // 2, np.full(bins, 1 / bins)).tolist()
+        for level in ("token", "sequence")
+        for sign in ("pos", "neg")
+    }
+    positions = {
+        f"{name}/{field}": values
+        for name in ("position", "position_end")
+        for field, values in (("count", [128, 128, 128, 16]), ("abs_log_ratio", [9, 8, 7, 1]), ("active", [6, 5, 4, 1]))
+    }
+    return {**_place("histogram", step), "iteration": iteration, "minibatch": 0, **counts, **positions}

@@ -1,0 +1,88 @@
+"""`show` and `diff` say what the files say."""
+
+import json
+
+import pandas as pd
+import pytest
+import yaml
+from report_results import write_study
+
+from grpolab.errors import RequestError
+from grpolab.report.inspect import diff, find_run, show
+
+TOKENS = pd.DataFrame(
+    {
+        "prompt_index": [0, 0, 0, 1],
+        "sample": [0, 0, 1, 0],
+        "prompt": ["1+1=", "1+1=", "1+1=", "2+2="],
+        "completion": ["2", "2", "", "4"],
+        "reward": [0.75, 0.75, 0.25, 0.75],
+        "reward_correct": [0.5, 0.5, 0.25, 0.5],
+        "reward_format": [0.25, 0.25, 0.125, 0.25],
+        "advantage": [0.7, 0.7, -0.7, 0.0],
+        "position": [0, 1, 0, 0],
+        "token": ["2", "<end>", "<end>", "4"],
+        "old_log_prob": [-1.0] * 4,
+        "ratio": [1.25, 1.0, 0.5, 1.0],
+        "clipped": ["high", "", "low", ""],
+    }
+)
+
+
+@pytest.fixture
+def study(tmp_path):
+    """Two arms, three seeds; run folders with settings and, in the first, a table of completions."""
+    results = write_study(tmp_path, factors={"clip": ["symmetric", "none"], "task": ["addition"]})
+    cells = json.loads(results.plan("clip_range").read_text())["cells"]
+    for cell in cells:
+        settings = {"seed": cell["seed"], "kernel": cell["settings"]["kernel"], "evaluation": {"every": 3}}
+        (results.run(cell["signature"]) / "settings.yaml").write_text(yaml.safe_dump(settings))
+    folder = results.run(cells[0]["signature"]) / "samples"
+    folder.mkdir()
+    TOKENS.to_parquet(folder / "step_000005.parquet")
+    return results, [cell["signature"] for cell in cells]
+
+
+def test_show_prints_rewards_advantages_ratios_and_marks(study):
+    results, names = study
+    text = show(results, names[0], None, prompts=1)
+    assert "rollout step 5" in text
+    assert "prompt '1+1='" in text
+    assert "0: '2'  reward 0.750 (correct 0.500, format 0.250), advantage +0.700" in text
+    assert "2:1.250^  <end>:1.000" in text
+    assert "<end>:0.500v" in text
+    assert "2+2=" not in text
+    assert "2+2=" in show(results, names[0], 5, prompts=2)
+
+
+def test_show_refuses_a_step_that_was_not_kept(study):
+    results, names = study
+    with pytest.raises(RequestError, match="--step 6 was not kept: have 5"):
+        show(results, names[0], 6, prompts=1)
+    with pytest.raises(RequestError, match="kept no completions"):
+        show(results, names[1], None, prompts=1)
+
+
+def test_a_run_is_found_by_prefix_or_folder(study):
+    results, names = study
+    assert find_run(results, names[0][:8]).name == names[0]
+    assert find_run(results, str(results.run(names[0]))) == results.run(names[0]).resolve()
+    for wrong in ("", "xyz"):
+        with pytest.raises(RequestError, match="is unknown"):
+            find_run(results, wrong)
+
+
+def test_diff_names_the_settings_and_the_paired_effect(study):
+    results, names = study
+    text = diff(results, names[0], names[3])
+    assert "kernel" in text
+    assert "evaluation.every" not in text, "equal settings are left out"
+    assert "final_score of none/addition minus symmetric/addition, paired over 3 seeds: " in text
+
+
+def test_diff_of_two_seeds_of_a_variant_has_no_effect(study):
+    results, names = study
+    text = diff(results, names[0], names[1])
+    assert "seed" in text
+    assert "paired" not in text
+    assert "the same run" in diff(results, names[0], names[0])

@@ -1,0 +1,111 @@
+"""Hypotheses are decided by paired differences, and undecided where the data cannot tell."""
+
+import dataclasses
+import json
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+from report_results import HYPOTHESES, write_study
+
+from grpolab.errors import RequestError
+from grpolab.paths import write_json_atomic
+from grpolab.report import claims
+from grpolab.report.claims import REFUTED, SUPPORTED, UNDECIDED, decide
+from grpolab.report.load import load
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return write_study(tmp_path_factory.mktemp("results"))
+
+
+def decided(results, **changes):
+    """The claims of the study, had its only hypothesis been another."""
+    plan = json.loads(results.plan("clip_range").read_text())
+    study = load(results, "clip_range")[-1]
+    return decide(dataclasses.replace(study, plan=plan | {"hypotheses": [HYPOTHESES[0] | changes]}))
+
+
+def test_each_facet_that_where_leaves_open_is_decided_apart(results):
+    healthy, stressed = decided(results)
+    assert (healthy.facet, stressed.facet) == ("addition/healthy", "addition/stressed")
+    assert (healthy.verdict, stressed.verdict) == (UNDECIDED, SUPPORTED)
+    assert stressed.effect.effect == pytest.approx(-0.4, abs=0.05)
+    assert stressed.effect.high < 0
+    assert f"{stressed.effect.effect:+.3f}" in stressed.sentence
+    assert "3 seeds" in stressed.sentence
+
+
+def test_where_direction_and_margin(results):
+    where = {"regime": "stressed"}
+    only = partial(decided, results, where=where)
+    assert [claim.verdict for claim in only()] == [SUPPORTED]
+    assert [claim.verdict for claim in only(direction="greater")] == [REFUTED]
+    assert [claim.verdict for claim in only(margin=0.3)] == [SUPPORTED]
+    assert [claim.verdict for claim in only(margin=0.5)] == [REFUTED]
+    assert [claim.verdict for claim in only(direction="equal", margin=0.1)] == [REFUTED]
+    assert [claim.verdict for claim in only(direction="equal", margin=0.6)] == [SUPPORTED]
+
+
+def test_the_family_is_corrected(results, monkeypatch):
+    monkeypatch.setattr(claims, "holm", lambda p: np.minimum(1, 100 * np.asarray(p)))
+    assert {claim.verdict for claim in decided(results)} == {UNDECIDED}
+
+
+def test_a_missing_pair_leaves_it_undecided(tmp_path):
+    results = write_study(tmp_path)
+    for cell in json.loads(results.plan("clip_range").read_text())["cells"]:
+        if cell["variant"].startswith("none/addition/stressed"):
+            (results.run(cell["signature"]) / "outcome.json").unlink()
+    stressed = decide(load(results, "clip_range")[-1])[1]
+    assert stressed.verdict == UNDECIDED
+    assert "no seed has both runs" in stressed.sentence
+
+
+def test_journal_metrics_and_stability_quantities_can_be_claimed(results):
+    (claim,) = decided(results, metric="clip/active", where={"regime": "healthy"})
+    assert claim.verdict == SUPPORTED
+    with pytest.raises(RequestError, match=r"metric=final_scor .*did you mean final_score"):
+        decided(results, metric="final_scor")
+
+
+def placebo_study(tmp_path):
+    results = write_study(tmp_path, "placebo", {"form": ["a", "b"], "task": ["addition"]}, placebo=[["a", "b"]])
+    cells = json.loads(results.plan("placebo").read_text())["cells"]
+    hashes = {
+        cell["seed"]: json.loads((results.run(cell["signature"]) / "outcome.json").read_text()) for cell in cells[:3]
+    }
+    for cell in cells[3:]:
+        path = results.run(cell["signature"]) / "outcome.json"
+        same = {key: hashes[cell["seed"]][key] for key in ("journal_sha256", "policy_sha256")}
+        write_json_atomic(path, json.loads(path.read_text()) | same)
+    return results, cells
+
+
+def test_placebo_arms_are_compared_by_their_bits(tmp_path):
+    results, cells = placebo_study(tmp_path)
+    (claim,) = decide(load(results, "placebo")[-1])
+    assert claim.verdict == SUPPORTED
+    assert "bit-identical (whole journal and final weights) in 3 of 3 planned pairs" in claim.sentence
+    path = results.run(cells[-1]["signature"]) / "outcome.json"
+    write_json_atomic(path, json.loads(path.read_text()) | {"policy_sha256": "another"})
+    (claim,) = decide(load(results, "placebo")[-1])
+    assert claim.verdict == REFUTED
+    assert "addition seed 2" in claim.sentence
+    path.unlink()
+    assert decide(load(results, "placebo")[-1])[0].verdict == UNDECIDED
+
+
+def test_equivalence_is_two_one_sided_tests():
+    """TOST at margin m: p is the larger of the one-sided p-values against -m and +m."""
+    from scipy import stats
+
+    difference = pd.Series([0.01, 0.02, -0.01, 0.015])
+    margin = 0.03
+    expected = max(
+        stats.ttest_1samp(difference, -margin, alternative="greater").pvalue,
+        stats.ttest_1samp(difference, margin, alternative="less").pvalue,
+    )
+    assert claims.equivalence(difference, difference * 0, margin).p == pytest.approx(expected)

@@ -1,0 +1,186 @@
+"""What a picture shows: the manifest's numbers, every arm in its colour, what is missing; and how it is drawn."""
+
+import dataclasses
+import itertools
+import json
+import subprocess
+import sys
+
+import matplotlib.text
+import numpy as np
+import pandas as pd
+import pytest
+from report_results import write_run, write_study
+
+from grpolab.errors import RequestError
+from grpolab.report import runs
+from grpolab.report.figures import FIGURES, counterfactual, draw, geometry, sensitivity
+from grpolab.report.load import load
+from grpolab.report.style import TEXT_WIDTH, arm_styles, save
+from grpolab.vocabulary import EXCESS_EDGES
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Two studies, one of them with numeric arms, and a geometry table."""
+    root = tmp_path_factory.mktemp("results")
+    results = write_study(root)
+    write_study(root, "num_iterations", {"mu": ["1", "2", "4"], "task": ["addition"]})
+    ratio = np.linspace(0.01, 3, 200)
+    capped = np.minimum(ratio, 1.28)
+    curves = [("no clip", sign, ratio * sign, ratio * sign) for sign in (1, -1)]
+    # CISPO's objective, detached weight times log-prob: beyond the cap its slope happens to be its weight.
+    curves += [("cispo", sign, capped * np.log(ratio / 4) * sign, capped * sign) for sign in (1, -1)]
+    frames = [
+        pd.DataFrame({"curve": name, "advantage": sign, "ratio": ratio, "objective": objective, "weight": weight})
+        for name, sign, objective, weight in curves
+    ]
+    pd.concat(frames).to_csv(results.geometry, index=False)
+    return results
+
+
+@pytest.fixture
+def study(results):
+    return load(results, "clip_range")[-1]
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_every_figure_is_readable_in_print(results, figure):
+    for name in ("clip_range", "num_iterations"):
+        study = load(results, name)[-1]
+        picture, manifest = draw(study, figure)
+        assert picture.get_figwidth() <= TEXT_WIDTH
+        texts = [t for t in picture.findobj(matplotlib.text.Text) if t.get_text() and t.get_visible()]
+        assert min(t.get_fontsize() for t in texts) >= 7
+        assert manifest.numbers
+        assert manifest.caption
+        assert manifest.study == name
+        assert manifest.signatures == sorted(study.cells["signature"])
+        assert manifest.commits == ["c0ffee"]
+
+
+@pytest.mark.parametrize("figure", ["F1", "F2", "F12"])
+def test_lines_are_the_manifests_means(study, figure):
+    picture, manifest = draw(study, figure)
+    drawn = [line for panel in picture.axes for line in panel.lines if line.get_linewidth() > 1]
+    series = [s for s in manifest.numbers if s["x"]]
+    assert len(drawn) == len(series) > 0
+    for line, numbers in zip(drawn, series, strict=True):
+        assert line.get_xdata() == pytest.approx(numbers["x"])
+        assert line.get_ydata() == pytest.approx(numbers["mean"])
+        assert np.mean(list(numbers["seeds"].values()), axis=0) == pytest.approx(numbers["mean"])
+        assert line.get_color() == arm_styles(study.arms)[numbers["arm"]].colour
+
+
+def test_bars_are_the_manifests_means_and_zero_is_written_out(study):
+    picture, manifest = draw(study, "F3")
+    heights = [patch.get_height() for panel in picture.axes for patch in panel.patches]
+    expected = [value for s in manifest.numbers for value in (s["ceiling"], s["mean"])]
+    assert sorted(heights) == pytest.approx(sorted(expected))
+    unclipped = [s for s in manifest.numbers if s["arm"] == "none"]
+    assert [s["mean"] for s in unclipped] == [0, 0]
+    assert sum(text.get_text() == "0" for panel in picture.axes for text in panel.texts) == 2
+    # (1 - .2 zero-variance groups)(1 - 1/2)
+    assert unclipped[0]["ceiling"] == pytest.approx(0.4)
+
+
+def test_manifest_numbers_come_from_the_journals(study, results):
+    _, manifest = draw(study, "F2")
+    series = next(s for s in manifest.numbers if (s["metric"], s["arm"]) == ("clip/active", "symmetric"))
+    cell = study.cells[(study.cells["arm"] == "symmetric") & (study.cells["seed"] == 1)].iloc[0]
+    journal = [json.loads(line) for line in (results.run(cell["signature"]) / "journal.jsonl").open()]
+    clip = [r["clip/active"] for r in journal if r["kind"] == "update" and r["rollout_step"] == 5]
+    assert series["seeds"][1][series["x"].index(5)] == pytest.approx(np.mean(clip))
+
+
+def test_missing_and_diverged_cells_are_said_in_the_picture(tmp_path):
+    results = write_study(tmp_path)
+    plan = load(results, "clip_range")[-1].plan
+    lost = next(c for c in plan["cells"] if (c["variant"], c["seed"]) == ("none/addition/healthy", 2))
+    burst = next(c for c in plan["cells"] if (c["variant"], c["seed"]) == ("none/addition/healthy", 1))
+    (results.run(lost["signature"]) / "outcome.json").unlink()
+    write_run(results, burst, outcome="diverged", last_step=6)
+    study = load(results, "clip_range")[-1]
+    for figure in FIGURES.keys() - {"F9"}:
+        picture, manifest = draw(study, figure)
+        note = " ".join(picture.get_suptitle().split())
+        assert "Missing: 1 of 18 cells (none/addition/healthy seed 2)" in note, figure
+        assert "Diverged" in note
+        assert manifest.missing == ["none/addition/healthy seed 2"]
+        assert manifest.diverged == ["none/addition/healthy seed 1"]
+        assert lost["signature"] not in manifest.signatures
+    picture, _ = draw(study, "F1")
+    crosses = [line for panel in picture.axes for line in panel.lines if line.get_marker() == "x"]
+    assert [list(line.get_xdata()) for line in crosses] == [[6]]
+
+
+def test_a_study_without_any_run_still_draws_and_says_so(study):
+    empty = dataclasses.replace(
+        study,
+        cells=study.cells.assign(outcome="missing"),
+        **{table: getattr(study, table).iloc[:0] for table in runs.TABLES},
+    )
+    for figure in FIGURES.keys() - {"F9"}:
+        picture, manifest = draw(empty, figure)
+        assert "Missing: 18 of 18 cells" in " ".join(picture.get_suptitle().split()), figure
+        assert manifest.signatures == []
+
+
+def test_unknown_figures_and_figures_without_cells_are_refused(study):
+    with pytest.raises(RequestError, match="figures=F99 of study=clip_range is not one of F1, F2"):
+        draw(study, "F99")
+    with pytest.raises(RequestError, match="figures=F1 of study=clip_range needs cells"):
+        draw(dataclasses.replace(study, cells=study.cells.iloc[:0]), "F1")
+
+
+def test_an_arm_has_one_colour_everywhere_and_no_two_arms_share_one():
+    studies = [
+        ["symmetric", "clip_higher", "lower_only", "outer_cap", "none"],
+        ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "gspo"],
+    ]
+    for arms in [*studies, ["symmetric", "x1", "x2", "x3", "x4", "x5"], [f"arm{n}" for n in range(10)]]:
+        styles = arm_styles(arms)
+        assert len({style.colour for style in styles.values()}) == len(arms)
+        assert len({style.marker for style in styles.values()}) == len(arms)
+    assert arm_styles(["a", "none"])["none"] == arm_styles(["none", "b", "c"])["none"]
+
+
+def test_drawing_again_in_another_process_gives_the_same_bytes(study, results, tmp_path):
+    here = save(draw(study, "F1")[0], tmp_path / "here")
+    program = (
+        "import sys; from pathlib import Path; from grpolab.paths import Results; from grpolab.report.load import load;"
+        "from grpolab.report.figures import draw; from grpolab.report.style import save;"
+        "save(draw(load(Results(Path(sys.argv[1])), 'clip_range')[-1], 'F1')[0], Path(sys.argv[2]))"
+    )
+    subprocess.run([sys.executable, "-c", program, results.root, tmp_path / "there"], check=True)
+    for path in here:
+        assert path.read_bytes() == path.with_stem("there").read_bytes()
+
+
+def test_counterfactual_shares_are_what_clipping_would_count():
+    """Histogram counts, made as vocabulary.py says, give back the share of tokens beyond every edge."""
+    rng = np.random.default_rng(0)
+    ratio, advantage = np.exp(rng.normal(0, 0.3, 5000)), rng.choice([-1, 0, 1], 5000)
+    excess = (ratio - 1) * advantage
+    edges = [0, *EXCESS_EDGES, np.inf]
+
+    def counts(sign):
+        own = excess[advantage == sign]
+        return [np.sum(own <= 0), *(np.sum((own > low) & (own <= high)) for low, high in itertools.pairwise(edges))]
+
+    record = {"excess/token_pos": counts(1), "excess/token_neg": counts(-1), "position/count": [3000, 2000]}
+    shares = counterfactual.share_beyond(pd.DataFrame([record, record]), "token")
+    assert shares == pytest.approx([np.mean(excess > edge) for edge in EXCESS_EDGES])
+
+
+def test_a_detached_rule_has_no_objective_curve(study):
+    _, manifest = draw(study, "F9")
+    curves = {(series["metric"], series["curve"]) for series in manifest.numbers if series["x"]}
+    assert curves == {("objective", "no clip"), ("weight", "no clip"), ("weight", "cispo")}
+    ratio = np.linspace(0.1, 3, 50)
+    assert geometry.is_surrogate(pd.DataFrame({"ratio": ratio, "objective": ratio, "weight": ratio}))
+
+
+def test_numeric_axes_are_found_by_what_a_factor_moves(study, results):
+    assert sensitivity.numeric_axes(study) == {"regime": "setting/learning_rate"}
+    assert sensitivity.numeric_axes(load(results, "num_iterations")[-1]) == {"mu": "setting/num_iterations"}

@@ -1,0 +1,157 @@
+"""A study as tables: what is joined, what is known to be missing, what a diverged run becomes, and the reference."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from report_results import ROLLOUT_STEPS, write_run, write_study
+
+from grpolab.errors import RequestError
+from grpolab.paths import Results, write_json_atomic
+from grpolab.report import page, runs
+from grpolab.report.figures import FIGURES, draw
+from grpolab.report.load import load
+from grpolab.report.reference import export_reference
+from grpolab.vocabulary import DIVERGED, FAILED, MISSING
+
+
+@pytest.fixture
+def results(tmp_path) -> Results:
+    return write_study(tmp_path / "results")
+
+
+def cell_of(results: Results, variant: str, seed: int) -> dict:
+    plan = json.loads(results.plan("clip_range").read_text())
+    return next(cell for cell in plan["cells"] if (cell["variant"], cell["seed"]) == (variant, seed))
+
+
+def test_every_record_knows_its_cell(results):
+    study = load(results, "clip_range")[-1]
+    assert len(study.cells) == 18
+    assert len(study.updates) == 18 * ROLLOUT_STEPS * 2
+    assert study.facets == ["addition/healthy", "addition/stressed"]
+    assert set(study.updates["arm"]) == set(study.arms) == {"symmetric", "clip_higher", "none"}
+    one = study.rollouts.iloc[-1]
+    assert one["variant"] == f"{one['arm']}/{one['factor/task']}/{one['factor/regime']}"
+    assert set(study.cells["setting/epsilon_high"]) == {0.2, 0.28}
+
+
+def test_non_finite_numbers_come_as_strings_and_absent_metrics_stay_absent(results):
+    cell = cell_of(results, "none/addition/healthy", 0)
+    write_run(results, cell, outcome=DIVERGED, last_step=6)
+    updates = load(results, "clip_range")[-1].updates
+    last = updates[updates["signature"] == cell["signature"]].iloc[-1]
+    assert np.isposinf(last["grad_norm"])
+    assert np.isnan(last["loss"])
+    assert "clip/outer" not in updates
+
+
+def test_a_cell_without_outcome_is_missing_and_a_failed_one_is_not_read(results):
+    lost, failed = cell_of(results, "none/addition/healthy", 1), cell_of(results, "none/addition/healthy", 2)
+    (results.run(lost["signature"]) / "outcome.json").unlink()
+    write_run(results, failed, outcome=FAILED)
+    study = load(results, "clip_range")[-1]
+    outcome = study.cells.set_index("signature")["outcome"]
+    assert outcome[lost["signature"]] == MISSING
+    assert outcome[failed["signature"]] == FAILED
+    assert len(study.absent) == 2
+    assert not {lost["signature"], failed["signature"]} & set(study.updates["signature"])
+
+
+def test_a_diverged_run_is_carried_forward_to_its_planned_end(results):
+    cell = cell_of(results, "none/addition/healthy", 0)
+    write_run(results, cell, outcome=DIVERGED, last_step=6)
+    evaluations = load(results, "clip_range")[-1].evaluations
+    own = evaluations[evaluations["signature"] == cell["signature"]].set_index("rollout_step")
+    assert own.index.tolist() == [0, 3, 6, 9, 12]
+    assert own["carried"].tolist() == [False, False, False, True, True]
+    assert own.loc[9:, "eval/accuracy_expected"].eq(own.loc[6, "eval/accuracy_expected"]).all()
+    assert not evaluations.loc[evaluations["signature"] != cell["signature"], "carried"].any()
+
+
+def test_a_shared_run_is_parsed_once(results, monkeypatch):
+    plan = json.loads(results.plan("clip_range").read_text())
+    write_json_atomic(results.plan("again"), plan | {"study": "again"})
+    whole = {
+        "format": 1,
+        "study": "both",
+        "question": "?",
+        "includes": ["clip_range", "again"],
+        "figures": [],
+        "cells": [],
+    }
+    write_json_atomic(results.plan("both"), whole)
+    read = []
+    original = runs._read_journal
+    monkeypatch.setattr(
+        runs, "_read_journal", lambda folder, *rest: (read.append(folder.name), original(folder, *rest))
+    )
+    parts = load(results, "both")
+    assert [part.name for part in parts] == ["clip_range", "again", "both"]
+    assert len(parts[0].updates) == len(parts[1].updates) > 0
+    assert sorted(read) == sorted({cell["signature"] for cell in plan["cells"]})
+
+
+def test_an_unplanned_study_is_refused_with_what_to_do(results):
+    with pytest.raises(RequestError, match=r"study=nothing .* `grpolab sweep nothing`"):
+        load(results, "nothing")
+
+
+@pytest.fixture
+def reference(tmp_path) -> Results:
+    """A small study as part of `reference`, and its export."""
+    results = write_study(
+        tmp_path / "results",
+        factors={"clip": ["symmetric", "none"], "task": ["addition"]},
+        seeds=2,
+        figures=["F2", "F4"],
+    )
+    whole = {
+        "format": 1,
+        "study": "reference",
+        "question": "?",
+        "includes": ["clip_range"],
+        "figures": ["F9"],
+        "cells": [],
+    }
+    write_json_atomic(results.plan("reference"), whole)
+    export_reference(results)
+    return results
+
+
+@pytest.fixture
+def clone(reference, tmp_path) -> Results:
+    """A fresh clone: the committed reference and nothing else."""
+    clone = Results.open(tmp_path / "clone")
+    shutil.copytree(reference.reference, clone.reference)
+    return clone
+
+
+def test_a_fresh_clone_redraws_the_reference_to_the_byte(reference, clone):
+    page.write(reference, "reference")
+    page.write(clone, "reference")
+    written = [
+        *reference.root.glob("figures/**/*.*"),
+        *reference.root.glob("tables/**/*.*"),
+        reference.root / "report.md",
+    ]
+    assert len(written) == 3 * 3 + 3 * 3 + 1
+    for path in written:
+        file = path.relative_to(reference.root)
+        assert (clone.root / file).read_bytes() == path.read_bytes(), file
+    assert not clone.runs.exists()
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_the_reference_holds_what_every_figure_draws(reference, clone, figure, tmp_path):
+    here, there = (load(place, "reference")[0] for place in (reference, clone))
+    files = [draw(study, figure)[1].write(tmp_path / f"{n}.json") for n, study in enumerate((here, there))]
+    assert files[0].read_text() == files[1].read_text()
+
+
+def test_a_reference_with_holes_is_refused(reference):
+    cell = cell_of(reference, "none/addition", 1)
+    (reference.run(cell["signature"]) / "outcome.json").unlink()
+    with pytest.raises(RequestError, match="1 of 4 runs have no outcome yet"):
+        export_reference(reference)

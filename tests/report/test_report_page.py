@@ -1,0 +1,154 @@
+"""The page says what the journals say: sentences, tables and notebooks change when the runs do."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from report_results import write_study
+
+from grpolab.paths import project_root, write_json_atomic
+from grpolab.report import page, tables
+from grpolab.report.load import load
+from grpolab.report.sentences import findings
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    root = tmp_path_factory.mktemp("results")
+    results = write_study(root, placebo=[["symmetric", "clip_higher"]])
+    write_study(root, "num_iterations", {"mu": ["1", "2", "4"], "task": ["addition"]}, baseline="4", figures=["F18"])
+    whole = {"format": 1, "study": "both", "question": "Whole?", "figures": [], "cells": []}
+    write_json_atomic(results.plan("both"), whole | {"includes": ["clip_range", "num_iterations"]})
+    return results
+
+
+def edit_updates(results, signature, **changes):
+    """Overwrite metrics in all updates of a run's journal."""
+    path = results.run(signature) / "journal.jsonl"
+    records = [json.loads(line) for line in path.open()]
+    edited = [record | changes if record["kind"] == "update" else record for record in records]
+    path.write_text("".join(json.dumps(record) + "\n" for record in edited))
+
+
+def test_a_collection_is_one_report_with_claims_first(results):
+    said = []
+    path = page.write(results, "both", said.append)
+    text = path.read_text()
+    order = [
+        "# both",
+        "Whole?",
+        "## Claims",
+        "## clip_range",
+        "## num_iterations",
+        "## Provenance",
+        "## What is missing",
+    ]
+    places = [text.index(title) for title in order]
+    assert places == sorted(places)
+    assert "27 of 27 planned cells completed." in text
+    assert "c0ffee" in text
+    for name, figures in (("clip_range", ["F1", "F2"]), ("num_iterations", ["F18"])):
+        for figure in figures:
+            assert f"(figures/{name}/{figure}.png)" in text
+            assert {f"{figure}.{end}" for end in ("png", "pdf", "json")} <= set(
+                os.listdir(path.parent / "figures" / name)
+            )
+        assert len(os.listdir(path.parent / "tables" / name)) == 9
+    assert said[0] == "figure 1/3: clip_range F1"
+
+
+def test_zero_clip_sentences_are_computed(tmp_path):
+    results = write_study(tmp_path, "once", {"mu": ["1", "2"], "task": ["addition"]}, seeds=2)
+    study = load(results, "once")[-1]
+    said = " ".join(findings(study))
+    assert "At the first update on a batch the clip fraction is exactly 0 in all 48 updates of 4 runs." in said
+    assert "With one update per batch (`1`) the clip fraction is exactly 0 in all 24 updates of 2 runs." in said
+    edit_updates(results, study.cells["signature"].iloc[0], **{"clip/out_of_range": 0.25})
+    said = " ".join(findings(load(results, "once")[-1]))
+    assert (
+        "With one update per batch (`1`) the clip fraction is not 0 in 12 of 24 updates of 2 runs (largest 0.250)"
+        in said
+    )
+
+
+def test_reuse_sentence_has_the_means_and_the_trend(results):
+    said = findings(load(results, "num_iterations")[-1])
+    (clip,) = [s for s in said if s.startswith("The clip fraction is 0, ")]
+    means = [float(word) for word in clip.split(" at ")[0].removeprefix("The clip fraction is ").split(", ")]
+    assert means == sorted(means)
+    assert means[1] > 0.01
+    assert "at num_iterations 1, 2, 4 in addition (Page's test that it rises: p < .001)" in clip or "p = " in clip
+
+
+def test_collapse_without_clipping_is_counted(results):
+    said = findings(load(results, "clip_range")[-1])
+    (stressed,) = [s for s in said if "`none`" in s and "collapse in addition/stressed" in s]
+    assert "3 of 3 runs (95%: [0.439, 1]) collapse" in stressed
+    assert "of `symmetric`, 0 of 3 runs" in stressed
+
+
+def test_ratio_levels_are_compared_as_factors(tmp_path):
+    results = write_study(tmp_path, "levels", {"ratio": ["token", "sequence"], "task": ["addition"]}, num_iterations=2)
+    study = load(results, "levels")[-1]
+    for cell in study.cells.itertuples():
+        edit_updates(results, cell.signature, **{"clip/active": 0.3 if cell.arm == "sequence" else 0.03})
+    said = " ".join(findings(load(results, "levels")[-1]))
+    assert "`sequence` clips 10.0 [10.0, 10.0] times the share of tokens that `token` clips in addition." in said
+    assert "a sequence ratio at epsilon .2 would clip 0.667" in said
+
+
+def test_score_table_is_paired_and_holm_corrected(results):
+    table = tables.scores(load(results, "clip_range")[-1])
+    numbers = table.numbers.set_index(["facet", "arm"])
+    stressed = numbers.loc["addition/stressed", "none"]
+    assert stressed["difference_high"] < 0
+    assert stressed["p_holm"] == pytest.approx(4 * stressed["p"])  # the smallest of four comparisons
+    assert stressed["difference"] == pytest.approx(
+        stressed["final_score"] - numbers.loc["addition/stressed", "symmetric"]["final_score"]
+    )
+    assert numbers["n"].eq(3).all()
+
+
+def test_tables_come_as_csv_markdown_and_latex(results, tmp_path):
+    for table in tables.tables(load(results, "clip_range")[-1]):
+        table.write(tmp_path)
+        rows = list(csv.DictReader((tmp_path / f"{table.name}.csv").open()))
+        assert [row["arm"] for row in rows] == table.shown["arm"].to_list()
+        markdown = (tmp_path / f"{table.name}.md").read_text().splitlines()
+        assert {line.count("|") for line in markdown if line.startswith("|")} == {table.shown.shape[1] + 1}
+        latex = (tmp_path / f"{table.name}.tex").read_text()
+        assert r"clip\_higher & 3" in latex
+        assert latex.count(r"\\") == len(rows) + 1
+        assert "%" not in latex.replace(r"\%", "")
+
+
+def test_a_deleted_run_is_named_in_the_report(tmp_path):
+    results = write_study(tmp_path, factors={"clip": ["symmetric", "none"], "task": ["addition"]}, seeds=2)
+    cell = load(results, "clip_range")[-1].plan["cells"][-1]
+    (results.run(cell["signature"]) / "outcome.json").unlink()
+    text = page.write(results, "clip_range").read_text()
+    assert "3 of 4 planned cells completed." in text
+    assert "missing (planned, and not run yet): none/addition seed 1" in text
+    assert "**1 cell missing.**" in text
+
+
+@pytest.mark.parametrize("notebook", ["stability", "clip_fractions"])
+def test_notebooks_run_as_scripts(results, notebook):
+    environment = os.environ | {"GRPOLAB_RESULTS": str(results.root), "GRPOLAB_STUDY": "num_iterations"}
+    script = project_root() / "notebooks" / f"{notebook}.py"
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Image" in done.stdout
+
+
+def test_a_study_that_has_not_run_yet_has_a_report_that_says_so(tmp_path):
+    results = write_study(tmp_path, factors={"clip": ["symmetric", "none"], "task": ["addition"]}, seeds=1)
+    for cell in load(results, "clip_range")[-1].plan["cells"]:
+        (results.run(cell["signature"]) / "outcome.json").unlink()
+    text = page.write(results, "clip_range").read_text()
+    assert "0 of 2 planned cells completed." in text
+    assert "No run of this study has a result yet." in text
+    assert "H6 is undecided in addition: no seed has both runs." in text

@@ -1,0 +1,48 @@
+"""Who runs a cell, and whether that process still lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from grpolab.run.heartbeat import INTERVAL, LEASE_SECONDS, Heartbeat, is_alive
+
+
+def beat(folder: Path, now: float = 1000.0) -> dict:
+    Heartbeat(folder, 10).beat(3, now)
+    return json.loads((folder / "running.json").read_text())
+
+
+def test_it_says_who_runs_and_how_far(tmp_path: Path) -> None:
+    found = beat(tmp_path)
+    assert found["pid"] == os.getpid()
+    assert (found["rollout_step"], found["rollout_steps"], found["time"]) == (3, 10, 1000.0)
+
+
+def test_it_beats_at_most_once_in_an_interval_and_stops(tmp_path: Path) -> None:
+    heart, path = Heartbeat(tmp_path, 10), tmp_path / "running.json"
+    heart.beat(0, 1000.0)
+    heart.beat(1, 1000.0 + INTERVAL / 2)
+    assert json.loads(path.read_text())["rollout_step"] == 0
+    heart.beat(2, 1000.0 + INTERVAL)
+    assert json.loads(path.read_text())["rollout_step"] == 2
+    heart.stop()
+    assert not path.exists()
+
+
+def test_a_living_process_is_told_from_a_dead_and_from_another_with_its_number(tmp_path: Path) -> None:
+    found = beat(tmp_path)
+    assert is_alive(found, now=10**10)  # however old: the process is there
+    assert not is_alive({**found, "process_start": found["process_start"] - 100}, now=1000.0)
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    assert not is_alive({**found, "pid": child.pid}, now=1000.0)
+
+
+def test_another_machine_has_a_lease(tmp_path: Path) -> None:
+    found = {**beat(tmp_path), "host": "elsewhere", "pid": 1}
+    assert is_alive(found, now=1000.0 + LEASE_SECONDS - 1)
+    assert not is_alive(found, now=1000.0 + LEASE_SECONDS + 1)

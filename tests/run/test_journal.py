@@ -1,0 +1,237 @@
+"""The journal is strict JSON, speaks the vocabulary's words, and is whole when the outcome stands."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from tiny import records, run_folder, tiny_settings
+
+from grpolab import vocabulary
+from grpolab.identity import signature
+from grpolab.paths import Results
+from grpolab.run import train
+from grpolab.run.journal import Journal
+from grpolab.run.train import run
+from grpolab.settings import RunSettings
+
+NAMES = {
+    kind: {name for name, metric in vocabulary.METRICS.items() if metric.kind == kind}
+    for kind in ("update", "rollout", "evaluation", "timing")
+}
+PLACES = {
+    "update": {"kind", "rollout_step", "iteration", "minibatch", "optimizer_step"},
+    "histogram": {"kind", "rollout_step", "iteration", "minibatch", "optimizer_step"},
+    "rollout": {"kind", "rollout_step", "optimizer_step", "completions"},
+    "evaluation": {"kind", "rollout_step", "optimizer_step", "completions"},
+}
+FILLER = {"name": "filler_sorting", "length": 2, "max_fillers": 2, "corruption_base": 0.1, "corruption_per_filler": 0.1}
+
+
+def strict(text: str) -> Any:
+    def refuse(token: str) -> None:
+        raise AssertionError(f"{token} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return Results.open(tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture(scope="module")
+def settings() -> RunSettings:
+    return tiny_settings(beta=0.05, rollout_steps=5, epsilon_high=math.inf, num_minibatches=2)
+
+
+@pytest.fixture(scope="module")
+def folder(settings: RunSettings, results: Results) -> Path:
+    outcome = run(settings, results)
+    assert outcome["outcome"] == "completed", outcome["error"]
+    return run_folder(settings, results)
+
+
+def test_every_line_is_strict_json_with_known_names(folder: Path) -> None:
+    for line in (folder / "journal.jsonl").read_text().splitlines():
+        record = strict(line)
+        kind = record["kind"]
+        metrics = record.keys() - PLACES[kind]
+        assert PLACES[kind] <= record.keys() <= vocabulary.POSITIONS.keys() | metrics
+        if kind == "histogram":
+            assert metrics == vocabulary.HISTOGRAM_FIELDS.keys()
+        else:
+            assert metrics <= NAMES[kind]
+            assert all(isinstance(record[name], float) for name in metrics)
+    for line in (folder / "timing.jsonl").read_text().splitlines():
+        row = strict(line)
+        assert row.keys() - {"rollout_step", "time_ms"} <= NAMES["timing"]
+
+
+def test_every_word_of_the_vocabulary_is_measured_somewhere(folder: Path, results: Results) -> None:
+    free = tiny_settings(task=FILLER, max_completion_length=5, rollout_steps=4, warm_start={"max_steps": 60})
+    assert run(free, results)["outcome"] == "completed"
+    seen = set(itertools.chain.from_iterable(records(folder)))
+    seen |= set(itertools.chain.from_iterable(records(run_folder(free, results))))
+    seen |= set(itertools.chain.from_iterable(map(json.loads, (folder / "timing.jsonl").read_text().splitlines())))
+    assert set(vocabulary.METRICS) - seen == set()
+    assert set(vocabulary.POSITIONS) - seen == set()
+
+
+def test_records_stand_in_order_and_count_right(folder: Path) -> None:
+    found = [(r["kind"], r["rollout_step"], r["optimizer_step"]) for r in records(folder)]
+    expected: list[tuple[str, int, int]] = [("evaluation", 0, 0)]
+    for step in range(5):
+        expected += [("update", step, 6 * step + k) for k in range(6)]
+        expected += [("histogram", step, 6 * step + 5)] if step % 2 == 0 else []
+        expected += [("rollout", step, 6 * step + 6)]
+        expected += [("evaluation", step + 1, 6 * step + 6)] if step + 1 in (2, 4, 5) else []
+    assert found == expected
+    places = [(r["iteration"], r["minibatch"]) for r in records(folder, "update")]
+    assert places == 5 * list(itertools.product(range(3), range(2)))
+    assert {(r["iteration"], r["minibatch"]) for r in records(folder, "histogram")} == {(2, 1)}  # the last update
+    assert [r["completions"] for r in records(folder, "rollout")] == [16, 32, 48, 64, 80]
+    assert [r["completions"] for r in records(folder, "evaluation")] == [0, 32, 64, 80]
+
+
+def test_the_exact_kl_is_measured_when_it_is_due(folder: Path) -> None:
+    found = {r["rollout_step"]: r.get("kl_ref/exact") for r in records(folder, "rollout")}
+    assert [step for step, value in found.items() if value is not None] == [1, 3, 4]
+    assert all(value > 0 for value in found.values() if value is not None)
+
+
+def test_settings_file_gives_the_signature_back(folder: Path, settings: RunSettings) -> None:
+    values = yaml.safe_load((folder / "settings.yaml").read_text())
+    assert values["epsilon_high"] == "inf"
+    assert RunSettings.model_validate(values) == settings
+    assert signature(RunSettings.model_validate(values).identity()) == folder.name
+
+
+def test_provenance_says_what_the_run_was_made_of(folder: Path) -> None:
+    found = strict((folder / "provenance.json").read_text())
+    assert {
+        "commit",
+        "dirty",
+        "lock_sha256",
+        "packages",
+        "hardware",
+        "threads",
+        "python",
+        "results_version",
+    } <= found.keys()
+    assert found["packages"]["torch"]
+    assert found["hardware"]["cpu_capability"]
+    assert found["warm_start"].keys() == {"signature", "sha256", "accuracy", "steps"}
+    assert found["dataset"]["evaluation_items"] == 20
+    assert found["dataset"]["train_items"] == 61
+    assert found["dataset"]["train_sha256"] != found["dataset"]["evaluation_sha256"]
+
+
+def test_item_scores_average_to_the_last_evaluation(folder: Path) -> None:
+    items = strict((folder / "evaluation_items.json").read_text())
+    assert items["rollout_step"] == 5
+    last = records(folder, "evaluation")[-1]["eval/accuracy_expected"]
+    assert np.mean(items["score"]) == pytest.approx(last, abs=1e-6)
+
+
+def test_samples_show_what_the_last_pass_did(folder: Path) -> None:
+    """Rows come back in the order of the prompts although minibatches were cut from a permutation."""
+    assert sorted(path.name for path in (folder / "samples").iterdir()) == [
+        f"step_{step:06d}.parquet" for step in (0, 2, 4)
+    ]
+    table = pq.read_table(folder / "samples" / "step_000002.parquet").to_pandas()
+    updates = [r for r in records(folder, "update") if r["rollout_step"] == 2 and r["iteration"] == 2]
+    (rollout,) = (r for r in records(folder, "rollout") if r["rollout_step"] == 2)
+    completions = table.groupby(["prompt_index", "sample"], sort=False)
+    assert list(completions.groups) == list(itertools.product(range(4), range(4)))
+    for _, rows in completions:
+        assert "".join(token for token in rows["token"] if not token.startswith("<")) == rows["completion"].iloc[0]
+        assert rows["position"].tolist() == list(range(len(rows)))
+        assert rows[["prompt", "completion", "reward", "advantage"]].drop_duplicates().shape[0] == 1
+    each = completions.first()
+    assert each["reward"].mean() == pytest.approx(rollout["reward/mean"])
+    assert (each["reward_correct"] + each["reward_format"] == each["reward"]).all()
+    assert each.groupby("prompt_index")["prompt"].nunique().max() == 1
+    assert len(table) == pytest.approx(rollout["length/mean"] * 16)
+    assert table["ratio"].max() == pytest.approx(max(update["ratio/token_max"] for update in updates))
+    assert table["ratio"].min() == pytest.approx(min(update["ratio/token_min"] for update in updates))
+    assert (table["clipped"] == "low").any()
+    assert ((table["clipped"] == "low") == ((table["ratio"] < 0.8) & (table["advantage"] < 0))).all()
+    assert not (table["clipped"] == "high").any()  # there is no upper clip in this run
+
+
+def test_the_outcome_is_written_last_and_sums_up_the_run(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = tiny_settings(seed=11)
+    folder = run_folder(settings, results)
+    there: list[set[str]] = []
+
+    def spy(path: Path, value: Any) -> None:
+        there.append({file.name for file in folder.iterdir()})
+        write(path, value)
+
+    write = train.write_json_atomic
+    monkeypatch.setattr(train, "write_json_atomic", spy)
+    outcome = run(settings, results)
+    everything = {"journal.jsonl", "timing.jsonl", "policy.safetensors", "settings.yaml", "provenance.json", "samples"}
+    assert everything <= there[-1]
+    assert "outcome.json" not in there[-1]
+    assert outcome == strict((folder / "outcome.json").read_text())
+    assert not (folder / "running.json").exists()
+    assert (outcome["rollout_steps"], outcome["optimizer_steps"], outcome["completions"]) == (3, 9, 48)
+    assert outcome["reason"] is outcome["error"] is None
+    last = records(folder, "evaluation")[-1]
+    assert outcome["final"] == {name: pytest.approx(last[name], rel=1e-8) for name in outcome["final"]}
+    assert outcome["seconds"] > 0
+
+
+# --- the file itself --------------------------------------------------------------------------------------------------
+
+
+def test_numbers_that_are_not_finite_are_strings(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j.jsonl")
+    journal.append(kind="update", a=math.inf, b=-math.inf, c=math.nan, d=[1.0, math.inf], e=None, f=True, g=3)
+    journal.close()
+    found = strict((tmp_path / "j.jsonl").read_text())
+    assert found == {
+        "kind": "update",
+        "a": "inf",
+        "b": "-inf",
+        "c": "nan",
+        "d": [1.0, "inf"],
+        "e": None,
+        "f": True,
+        "g": 3,
+    }
+
+
+def test_float32_survives_the_rounding(tmp_path: Path) -> None:
+    powers = 10.0 ** np.arange(-30, 20).repeat(20)
+    values = (np.random.default_rng(0).standard_normal(1000) * powers).astype(np.float32)
+    journal = Journal(tmp_path / "j.jsonl")
+    for value in values:
+        journal.append(x=float(value))
+    journal.close()
+    back = [json.loads(line)["x"] for line in (tmp_path / "j.jsonl").read_text().splitlines()]
+    assert (np.array(back, dtype=np.float32) == values).all()
+
+
+def test_lines_wait_for_flush_and_opening_cuts(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    journal = Journal(path)
+    journal.append(n=1)
+    assert path.read_bytes() == b""
+    length = journal.flush()
+    assert path.read_bytes() == b'{"n":1}\n'
+    journal.append(n=2)
+    journal.close()
+    again = Journal(path, keep_bytes=length)
+    again.append(n=3)
+    again.close()
+    assert path.read_text() == '{"n":1}\n{"n":3}\n'

@@ -1,0 +1,139 @@
+"""Every run ends in an outcome: completed, diverged with its last finite evaluation, or failed with its error."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from tiny import records, run_folder, tiny_parts, tiny_settings
+
+from grpolab.learn import update
+from grpolab.paths import Results
+from grpolab.run.train import Stopped, run
+
+KEYS = {
+    "outcome",
+    "reason",
+    "rollout_steps",
+    "optimizer_steps",
+    "completions",
+    "final",
+    "policy_sha256",
+    "journal_sha256",
+    "seconds",
+    "error",
+}
+
+
+def finite(values: dict[str, Any]) -> bool:
+    return all(isinstance(value, float) and math.isfinite(value) for value in values.values())
+
+
+# Where it shows first: in the loss, in the weights, in sampled logits, in the last evaluation.
+DIVERGING = {
+    "loss": {"learning_rate": 1e12},
+    "weights": {"learning_rate": 1e38, "num_iterations": 1},
+    "sampling": {"learning_rate": 1e12, "num_iterations": 1},
+    "evaluation": {"learning_rate": 1e12, "num_iterations": 1, "rollout_steps": 1},
+}
+
+
+@pytest.mark.parametrize("where", DIVERGING)
+@pytest.mark.parametrize("step_norm", [True, False])
+def test_a_run_that_diverges_says_so_and_keeps_its_last_finite_evaluation(
+    where: str, step_norm: bool, results: Results
+) -> None:
+    settings = tiny_settings(
+        max_grad_norm=math.inf, diagnostics={"step_norm": step_norm, "kl_ref_every": 0}, **DIVERGING[where]
+    )
+    outcome = run(settings, results)
+    folder = run_folder(settings, results)
+    assert outcome["outcome"] == "diverged", outcome["error"]
+    assert outcome.keys() == KEYS
+    assert outcome["reason"]
+    assert len(records(folder, "rollout")) == outcome["rollout_steps"] <= 1
+    assert finite(outcome["final"])
+    evaluations = [
+        {name: value for name, value in record.items() if name.startswith("eval/")}
+        for record in records(folder, "evaluation")
+    ]
+    last = [evaluation for evaluation in evaluations if finite(evaluation)][-1]
+    assert outcome["final"] == {name: pytest.approx(value, rel=1e-8) for name, value in last.items()}
+    assert (folder / "policy.safetensors").exists()
+    assert not (folder / "running.json").exists()
+    assert run(settings, results) == outcome
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """From now on the `at`-th loss is NaN."""
+    taken, original = 0, update.policy_loss
+
+    def poisoned(*arguments: Any, **given: Any) -> Any:
+        nonlocal taken
+        taken += 1
+        if taken == at:
+            given["advantages_B"] = given["advantages_B"] * math.nan
+        return original(*arguments, **given)
+
+    monkeypatch.setattr(update, "policy_loss", poisoned)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_divergence_later_on_keeps_what_was_learnt_before(
+    resumed: bool, results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss is NaN at the eighth update: two rollout steps are whole, and the evaluation after them stands."""
+    settings = tiny_settings(rollout_steps=5)
+    if resumed:
+        done: list[int] = []
+        with pytest.raises(Stopped):
+            run(settings, results, on_step=done.append, stop=lambda: len(done) == 2)
+    poison(monkeypatch, at=2 if resumed else 8)
+    outcome = run(settings, results)
+    folder = run_folder(settings, results)
+    assert (outcome["outcome"], outcome["reason"]) == ("diverged", "loss nan, gradient norm nan")
+    assert (outcome["rollout_steps"], outcome["optimizer_steps"], outcome["completions"]) == (2, 7, 32)
+    assert [record["rollout_step"] for record in records(folder, "evaluation")] == [0, 2]
+    assert outcome["final"]["eval/accuracy_expected"] == pytest.approx(
+        records(folder, "evaluation")[-1]["eval/accuracy_expected"], rel=1e-8
+    )
+    assert len(records(folder, "update")) == 7
+    saved, fresh = load_file(folder / "policy.safetensors"), tiny_parts().state.policy.weights()
+    assert all(values.isfinite().all() for values in saved.values())
+    assert any((values != fresh[name]).any() for name, values in saved.items())
+
+
+def fragile(scores: int) -> dict[str, Any]:
+    return {"name": "custom", "path": "own_task:Fragile", "options": {"digits": 1, "scores": scores}}
+
+
+@pytest.mark.parametrize(("scores", "steps_done"), [(0, 0), (40, 2)])
+def test_a_run_that_fails_keeps_its_error(scores: int, steps_done: int, results: Results) -> None:
+    settings = tiny_settings(task=fragile(scores))
+    outcome = run(settings, results)
+    folder = run_folder(settings, results)
+    assert outcome["outcome"] == "failed"
+    assert outcome["reason"] == "ZeroDivisionError: a bug of the user's"
+    assert "own_task.py" in outcome["error"]
+    assert outcome["error"].startswith("Traceback")
+    assert len(records(folder, "rollout")) == steps_done
+    assert json.loads((folder / "outcome.json").read_text()) == outcome
+    assert not (folder / "running.json").exists()
+
+
+def test_a_model_that_cannot_be_loaded_fails_with_one_sentence(results: Results, tmp_path: Path) -> None:
+    outcome = run(tiny_settings(model={"name": "pretrained", "path": str(tmp_path), "revision": None}), results)
+    assert outcome["outcome"] == "failed"
+    assert f"model.path={tmp_path} cannot be loaded" in outcome["reason"]
+
+
+def test_rewards_may_be_whole_numbers(results: Results) -> None:
+    reward = {"function": "own_task:whole_numbers", "weights": {"correct": 1.0, "length": 0.5}}
+    settings = tiny_settings(reward=reward, num_iterations=1)
+    outcome = run(settings, results)
+    assert outcome["outcome"] == "completed", outcome["error"]
+    assert all(record["reward/mean"] > 0 for record in records(run_folder(settings, results), "rollout"))

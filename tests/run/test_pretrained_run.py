@@ -1,0 +1,98 @@
+"""A model and tokenizer from a folder are trained as the tiny ones are, in float32 and in bfloat16."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from tiny import VALUES, records, run_folder, tiny_policy, tiny_settings
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from grpolab.learn.tokenizer import character_tokenizer
+from grpolab.paths import Results
+from grpolab.run.train import run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama with tied embeddings and grouped heads, saved in bfloat16 as models on the hub are."""
+    path = tmp_path_factory.mktemp("model")
+    tokenizer = character_tokenizer("0123456789+= QA:\n")
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=32,
+        tie_word_embeddings=True,
+        attention_dropout=0.5,
+    )
+    LlamaForCausalLM(config).bfloat16().save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("warm_steps", [0, 2])
+def test_two_rollout_steps(dtype: str, warm_steps: int, folder: Path, results: Results) -> None:
+    settings = tiny_settings(
+        model={"name": "pretrained", "path": str(folder), "revision": None},
+        dtype=dtype,
+        rollout_steps=2,
+        micro_batch_size=4,
+        warm_start={"max_steps": warm_steps},
+    )
+    outcome = run(settings, results)
+    assert outcome["outcome"] == "completed", outcome["error"]
+    run_path = run_folder(settings, results)
+    start, end = load_file(folder / "model.safetensors"), load_file(run_path / "policy.safetensors")
+    assert end.keys() == start.keys()  # tied weights once
+    assert any((end[name] != weight.float()).any() for name, weight in start.items())
+    rollouts, updates = records(run_path, "rollout"), records(run_path, "update")
+    assert all(rollout["gap/first_pass"] == 0 for rollout in rollouts)
+    assert [u["clip/out_of_range"] == 0 for u in updates if u["iteration"] == 0] == [True, True]
+    gap = max(rollout["gap/sampler_trainer"] for rollout in rollouts)
+    assert gap <= (1e-4 if dtype == "float32" else 0.1)
+
+
+def test_jsonl_prompts_with_a_chat_template(folder: Path, results: Results, tmp_path: Path) -> None:
+    """A user's files, prompts of different lengths, an answer behind `Q: ... A:`."""
+    sums = [(a, b) for a in range(4) for b in range(8, 12)]
+    for name, chosen in (("train", sums[:12]), ("evaluation", sums[12:])):
+        lines = "".join(f'{{"question": "{a}+{b}=", "answer": "{a + b}"}}\n' for a, b in chosen)
+        (tmp_path / f"{name}.jsonl").write_text(lines)
+    task: dict[str, Any] = {
+        "name": "jsonl",
+        "train_file": str(tmp_path / "train.jsonl"),
+        "evaluation_file": str(tmp_path / "evaluation.jsonl"),
+        "prompt_key": "question",
+        "answer_key": "answer",
+        "template": "Q: {prompt}\nA:",
+        "chat": True,
+    }
+    settings = tiny_settings(
+        task=task, model={"name": "pretrained", "path": str(folder), "revision": None}, rollout_steps=2
+    )
+    outcome = run(settings, results)
+    assert outcome["outcome"] == "completed", outcome["error"]
+    assert set(outcome["final"]) == {
+        "eval/accuracy_expected",
+        "eval/pass_at_k",
+        "eval/length_mean",
+        "eval/length_std",
+    }
+
+
+def test_a_saved_tiny_model_is_the_tiny_model(results: Results, tmp_path: Path) -> None:
+    """From a folder or from scratch: the same weights give the same journal."""
+    policy = tiny_policy()
+    policy.model.config.pad_token_id = None  # else transformers gives the embedding of padding no gradient
+    policy.model.save_pretrained(tmp_path / "model")
+    policy.tokenizer.save_pretrained(tmp_path / "model")
+    from_folder = {"name": "pretrained", "path": str(tmp_path / "model"), "revision": None}
+    outcomes = [run(tiny_settings(model=model), results) for model in (VALUES["model"], from_folder)]
+    assert outcomes[0]["journal_sha256"] == outcomes[1]["journal_sha256"]
+    assert outcomes[0]["policy_sha256"] == outcomes[1]["policy_sha256"]

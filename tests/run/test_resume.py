@@ -1,0 +1,205 @@
+"""A run that was stopped, killed or torn goes on as if nothing had happened, to the last bit."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import run_folder, tiny_parts, tiny_settings
+
+from grpolab.paths import Results
+from grpolab.run import checkpoint
+from grpolab.run.locks import exclusive
+from grpolab.run.train import Stopped, run
+from grpolab.settings import RunSettings
+
+STEPS = 5
+AXES: dict[str, Any] = {
+    **{"rollout_steps": STEPS, "num_minibatches": 2, "micro_batch_size": 4, "beta": 0.1, "lr_scheduler_type": "cosine"},
+    **{"warm_start": {"max_steps": 2}, "machine": {"checkpoint_seconds": 0.0}},
+}
+
+
+def outputs(settings: RunSettings, results: Results) -> dict[str, bytes]:
+    """Every file that a resumed run must have equal to the uninterrupted one's."""
+    folder = run_folder(settings, results)
+    names = ["journal.jsonl", "policy.safetensors", "evaluation_items.json", "settings.yaml"]
+    names += sorted(str(path.relative_to(folder)) for path in (folder / "samples").iterdir())
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def stop_after(steps: int, settings: RunSettings, results: Results) -> Path:
+    """Run until `steps` rollout steps are done; returns the run's folder, which has no outcome."""
+    done = 0
+
+    def count(step: int) -> None:
+        nonlocal done
+        done = step
+
+    with pytest.raises(Stopped):
+        run(settings, results, on_step=count, stop=lambda: done >= steps)
+    assert done == steps
+    folder = run_folder(settings, results)
+    assert not (folder / "outcome.json").exists()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def settings() -> RunSettings:
+    return tiny_settings(**AXES)
+
+
+@pytest.fixture(scope="module")
+def straight(settings: RunSettings, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What the uninterrupted run leaves."""
+    results = Results.open(tmp_path_factory.mktemp("straight"))
+    assert run(settings, results)["outcome"] == "completed"
+    return outputs(settings, results)
+
+
+@pytest.mark.parametrize("stops", [[1], [3], [STEPS], [1, 2, 4]], ids=str)
+def test_a_stopped_run_goes_on(
+    stops: list[int], settings: RunSettings, straight: dict[str, bytes], results: Results
+) -> None:
+    for steps in stops:
+        stop_after(steps, settings, results)
+    seen: list[int] = []
+    assert run(settings, results, on_step=seen.append)["outcome"] == "completed"
+    assert seen == list(range(stops[-1] + 1, STEPS + 1))  # nothing is done twice
+    assert outputs(settings, results) == straight
+
+
+def test_what_was_written_after_the_checkpoint_is_cut_off(
+    settings: RunSettings, straight: dict[str, bytes], results: Results
+) -> None:
+    folder = stop_after(2, settings, results)
+    for name in ("journal.jsonl", "timing.jsonl"):
+        with (folder / name).open("a") as file:
+            file.write('{"kind":"update","rollout_step":2,"itera')
+    run(settings, results)
+    assert outputs(settings, results) == straight
+    timing = [json.loads(line) for line in (folder / "timing.jsonl").read_text().splitlines()]
+    assert [row["rollout_step"] for row in timing] == list(range(STEPS))
+
+
+def torn(content: bytes, how: str) -> bytes:
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    return {"cut": content[:middle], "empty": b"", "head": content[:10], "flipped": flipped}[how]
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "head", "flipped"])
+def test_a_torn_checkpoint_is_passed_over_for_the_one_before(
+    how: str, settings: RunSettings, straight: dict[str, bytes], results: Results
+) -> None:
+    folder = stop_after(3, settings, results)
+    latest = folder / "checkpoint" / "latest.pt"
+    assert (folder / "checkpoint" / "previous.pt").exists()
+    latest.write_bytes(torn(latest.read_bytes(), how))
+    state = tiny_parts(**{**AXES, "warm_start": {"max_steps": 0}}).state
+    assert checkpoint.restore(folder / "checkpoint", state) is not None
+    assert (state.rollout_step, state.optimizer_step) == (2, 12)
+    run(settings, results)
+    assert outputs(settings, results) == straight
+
+
+def test_without_a_sound_checkpoint_a_run_begins_again(
+    settings: RunSettings, straight: dict[str, bytes], results: Results
+) -> None:
+    folder = stop_after(3, settings, results)
+    for path in (folder / "checkpoint").iterdir():
+        path.write_bytes(torn(path.read_bytes(), "cut"))
+    run(settings, results)
+    assert outputs(settings, results) == straight
+
+
+def test_checkpoints_are_as_rare_as_asked_for(results: Results) -> None:
+    settings = tiny_settings(machine={"checkpoint_seconds": 3600.0})
+    run(settings, results)
+    assert not (run_folder(settings, results) / "checkpoint").exists()
+    often = tiny_settings(seed=1, machine={"checkpoint_seconds": 0.0})
+    run(often, results)
+    assert {path.name for path in (run_folder(often, results) / "checkpoint").iterdir()} == set(checkpoint.GENERATIONS)
+
+
+def test_a_finished_run_is_returned_as_it_stands(settings: RunSettings, results: Results) -> None:
+    first = run(settings, results)
+    folder = run_folder(settings, results)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"}
+    seen: list[int] = []
+    assert run(settings, results, on_step=seen.append) == first
+    assert seen == []
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"} == before
+
+
+def test_a_run_in_progress_is_waited_for(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def other() -> None:
+        with exclusive(tmp_path / "run" / ".lock"):
+            order.append("second")
+
+    with exclusive(tmp_path / "run" / ".lock"):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(0.2)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+# A process that imports once, then lets forks of itself do the run. Each kills itself at the n-th moment at which a
+# file is about to be flushed to disk or renamed, n as it is told.
+VICTIM = """
+import os, pathlib, signal, sys
+from grpolab.paths import Results
+from grpolab.run.train import run
+from grpolab.settings import RunSettings
+settings, results = RunSettings.model_validate_json(sys.argv[1]), Results.open(sys.argv[2])
+left = 0
+def fatal(call):
+    def wrapped(*arguments):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments)
+    return wrapped
+os.fsync, pathlib.Path.replace = fatal(os.fsync), fatal(pathlib.Path.replace)
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        left = int(line)
+        run(settings, results)
+        os._exit(0)
+    print(os.WTERMSIG(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+# They hit the warm start twice, the first settings file, a checkpoint before its first and between its two renames,
+# samples, an evaluation, a flush of the journal and, at last, the outcome.
+MOMENTS = (2, 5, 6, 13, 19, 14, 13, 14, 11, 12, 20)
+
+
+def test_a_run_that_is_killed_at_any_moment_ends_as_the_straight_one(
+    settings: RunSettings, straight: dict[str, bytes], results: Results
+) -> None:
+    """kill -9, again and again: in the warm start, in an evaluation, in a checkpoint, before the outcome."""
+    command = [sys.executable, "-c", VICTIM, settings.model_dump_json(), str(results.root)]
+    kills = 0
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as victim:
+        assert victim.stdin is not None
+        assert victim.stdout is not None
+        for moment in MOMENTS:
+            victim.stdin.write(f"{moment}\n")
+            victim.stdin.flush()
+            kills += victim.stdout.readline() == f"{signal.SIGKILL.value}\n"
+        victim.stdin.close()
+    assert kills >= 8
+    assert run(settings, results)["outcome"] == "completed"
+    assert outputs(settings, results) == straight

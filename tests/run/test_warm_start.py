@@ -1,0 +1,141 @@
+"""One warm start per seed: trained once, shared by all arms, the checked weights nearest to the target kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import records, run_folder, tiny_parts, tiny_settings
+
+from grpolab.learn.policy import make_policy
+from grpolab.learn.tasks import make_task
+from grpolab.paths import Results
+from grpolab.run import warm_start
+from grpolab.run.train import run
+from grpolab.run.weights import load_weights, save_weights
+from grpolab.settings import RunSettings
+
+FILLER = {"name": "filler_sorting", "length": 2, "max_fillers": 1, "corruption_base": 0.0, "corruption_per_filler": 0.0}
+
+
+def taught(**changes: Any) -> RunSettings:
+    warm = {"max_steps": 60, "batch_size": 64, "check_every": 10, **changes.pop("warm_start", {})}
+    return tiny_settings(max_completion_length=4, warm_start=warm, **changes)
+
+
+def test_it_is_trained_once_and_shared_by_the_arms_of_a_seed(results: Results) -> None:
+    trained: list[int] = []
+    arms = [
+        taught(),
+        taught(learning_rate=0.5, importance_sampling_level="sequence", num_iterations=1),
+        taught(reward={"function": None, "weights": {"format": 1.0}}, rollout_steps=9),
+        taught(evaluation={"items": 3, "batch_size": 2, "samples": 9}),
+    ]
+    found = [warm_start.ensure(arm, results, trained.append) for arm in arms]
+    assert len(set(map(str, found))) == 1
+    assert trained == list(range(1, len(trained) + 1))
+    assert len(list(results.warm_starts.glob("*/outcome.json"))) == 1
+
+
+def test_its_weights_are_the_runs_first_policy(results: Results) -> None:
+    settings = taught(rollout_steps=1)
+    found = warm_start.ensure(settings, results)
+    policy = make_policy(settings, make_task(settings.task))
+    untrained = policy.fingerprint()
+    weights = found.weights()
+    assert weights is not None
+    policy.load_weights(weights)
+    assert policy.fingerprint() == found.sha256 != untrained
+    run(settings, results)
+    provenance = json.loads((run_folder(settings, results) / "provenance.json").read_text())
+    assert provenance["warm_start"] == {
+        "signature": found.signature,
+        "sha256": found.sha256,
+        "accuracy": found.accuracy,
+        "steps": found.steps,
+    }
+    first = records(run_folder(settings, results), "evaluation")[0]
+    (tmp := tiny_parts(max_completion_length=4)).state.policy.load_weights(weights)
+    evaluation = tmp.evaluator(tmp.state.policy).metrics
+    assert first["eval/accuracy_expected"] == pytest.approx(evaluation["eval/accuracy_expected"], rel=1e-6)
+
+
+def checks_of(found: warm_start.WarmStart) -> list[tuple[int, float]]:
+    rows = [json.loads(line) for line in (found.folder / "journal.jsonl").read_text().splitlines()]
+    return [(row["step"], row["accuracy"]) for row in rows if "accuracy" in row]
+
+
+def test_the_checked_weights_nearest_to_the_target_are_kept(results: Results) -> None:
+    """A target a little above a check: training goes on to the next, which overshoots, and the nearer one is kept."""
+    whole = checks_of(warm_start.ensure(taught(warm_start={"target_accuracy": 1.0}), results))
+    assert [step for step, _ in whole] == list(range(10, 61, 10))
+    index = next(i for i in range(5) if whole[i + 1][1] > max(accuracy for _, accuracy in whole[: i + 1]) + 0.02)
+    next_step, overshoot = whole[index + 1]
+    target = max(accuracy for _, accuracy in whole[: index + 1]) + 0.001
+    found = warm_start.ensure(taught(warm_start={"target_accuracy": target}), results)
+    assert checks_of(found)[-1] == (next_step, overshoot)
+    kept = min(checks_of(found), key=lambda check: abs(check[1] - target))
+    assert kept[0] < next_step
+    assert (found.steps, found.accuracy) == (kept[0], pytest.approx(kept[1], rel=1e-8))
+    settings = taught()
+    parts = tiny_parts(max_completion_length=4)
+    parts.state.policy.load_weights(found.weights() or {})
+    task = make_task(settings.task)
+    checked = replace(parts.evaluator, examples_I=task.examples("train", 0)[:50])
+    assert checked(parts.state.policy).metrics["eval/accuracy_expected"] == pytest.approx(found.accuracy, rel=1e-5)
+
+
+def test_seeds_differ_and_can_be_pinned(results: Results) -> None:
+    few = {"max_steps": 3}
+    zero, one = (warm_start.ensure(taught(seed=seed, warm_start=few), results) for seed in (0, 1))
+    pinned = warm_start.ensure(taught(seed=1, warm_start={**few, "seed": 0}), results)
+    assert pinned == zero
+    assert zero.sha256 != one.sha256
+
+
+def test_none_is_trained_where_none_is_asked_for(results: Results) -> None:
+    found = warm_start.ensure(tiny_settings(), results)
+    assert (found.steps, found.accuracy, found.weights()) == (0, None, None)
+    assert found.sha256 == make_policy(tiny_settings(), make_task(tiny_settings().task)).fingerprint()
+
+
+def test_an_interrupted_one_is_trained_anew(results: Results) -> None:
+    few = taught(warm_start={"max_steps": 20})
+
+    def stop(step: int) -> None:
+        if step == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        warm_start.ensure(few, results, stop)
+    found = warm_start.ensure(few, results)
+    lines = (found.folder / "journal.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 21))
+    other = warm_start.ensure(few, Results.open(results.root / "elsewhere"))
+    assert found.sha256 == other.sha256
+    assert (found.folder / "policy.safetensors").read_bytes() == (other.folder / "policy.safetensors").read_bytes()
+
+
+def test_a_reward_of_ones_own_does_not_choose_the_shared_weights(results: Results, tmp_path: Path) -> None:
+    """Its signature does not name the reward: whichever run comes first must leave the same warm start."""
+    plain = taught(task=FILLER, warm_start={"target_accuracy": 0.05})
+    own = taught(
+        task=FILLER,
+        warm_start={"target_accuracy": 0.05},
+        reward={"function": "own_task:never_right", "weights": {"correct": 1.0}},
+    )
+    assert plain.warm_start_identity() == own.warm_start_identity()
+    first, second = warm_start.ensure(plain, results), warm_start.ensure(own, Results.open(tmp_path / "other"))
+    assert (first.sha256, first.steps, first.accuracy) == (second.sha256, second.steps, second.accuracy)
+
+
+def test_weights_round_trip_bit_for_bit(tmp_path: Path) -> None:
+    weights = tiny_parts().state.policy.weights()
+    save_weights(tmp_path / "w.safetensors", weights)
+    loaded = load_weights(tmp_path / "w.safetensors")
+    assert loaded.keys() == weights.keys()
+    assert all((loaded[name] == value).all() for name, value in weights.items())
+    assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]

@@ -1,0 +1,116 @@
+"""The rooms and their arrows, the sizes that keep code readable, the habits of a room: read from the source itself."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "grpolab"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+LEAVES = {"vocabulary", "errors", "identity", "settings", "paths", "registry"}
+ROOMS = {"learn", "run", "sweep", "report"}
+# Room -> what of the package it may import, besides itself and `grpolab` (version numbers).
+ARROWS = {
+    "learn": LEAVES - {"paths"},
+    "run": LEAVES | {"learn"},
+    "sweep": LEAVES | {"run"},
+    "report": LEAVES - {"settings", "registry"},
+    **dict.fromkeys(LEAVES, LEAVES),
+    "cli": LEAVES | ROOMS,
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+HEAVY = {"torch", "transformers", "datasets", "mlflow", "tokenizers"}
+NEVER = {
+    "learn": {"hydra", "omegaconf", "mlflow", "optuna", "random"},
+    "run": {"hydra", "omegaconf", "optuna", "random"},
+    "sweep": {*HEAVY, "random"},
+    "report": {*HEAVY, "hydra", "omegaconf", "optuna", "random"},
+}
+
+
+def room_of(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Full names of everything imported, inside functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_arrows(file: Path) -> None:
+    room = room_of(file)
+    for name in imported(parsed(file)):
+        package, *parts = name.split(".")
+        if package == "grpolab":
+            target = parts[0]
+            known = target in ROOMS | LEAVES | {"cli"}
+            assert not known or target == room or target in ARROWS[room], f"{room} must not import {name}"
+        else:
+            assert package not in NEVER.get(room, set()), f"{room} must not import {package}"
+
+
+def test_every_file_is_in_a_room_that_the_arrows_know() -> None:
+    assert {room_of(file) for file in FILES} == set(ARROWS)
+
+
+def loaded_by(modules: list[str]) -> set[str]:
+    """What a fresh process has loaded after importing some modules."""
+    code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def modules_of(*rooms: str) -> list[str]:
+    files = [file for file in FILES if room_of(file) in rooms]
+    return [".".join(file.relative_to(SOURCE.parent).with_suffix("").parts) for file in files]
+
+
+def test_parent_and_leaves_start_without_heavy_packages() -> None:
+    """The parent of a sweep, and whoever only reads settings, must not wait for torch."""
+    assert not HEAVY & loaded_by(modules_of("cli", "sweep", *LEAVES))
+
+
+def test_report_needs_no_framework() -> None:
+    assert not (HEAVY | {"hydra", "omegaconf"}) & loaded_by(modules_of("report"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_sizes(file: Path) -> None:
+    lengths = {"the file": (len(file.read_text().splitlines()), 300)}
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lengths[node.name] = ((node.end_lineno or 0) - node.lineno + 1, 60)
+    assert {name: length for name, (length, most) in lengths.items() if length > most} == {}
+
+
+WRITERS = {"write_text", "write_bytes", "mkdir", "save", "save_pretrained", "to_csv", "to_parquet", "touch", "unlink"}
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if room_of(f) == "learn"], ids=lambda f: str(f.relative_to(SOURCE)))
+def test_learn_writes_nothing_and_draws_from_no_global_generator(file: Path) -> None:
+    for node in ast.walk(parsed(file)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        assert called.rpartition(".")[2] not in WRITERS, called
+        assert called not in ("open", "torch.seed", "torch.set_rng_state"), called
+        assert not called.startswith(("np.random.", "numpy.random.")), called
+        if called in ("torch.manual_seed", "torch.rand", "torch.randn", "torch.randperm", "torch.multinomial"):
+            assert (file.name, called) == ("policy.py", "torch.manual_seed"), called  # inside torch.random.fork_rng
