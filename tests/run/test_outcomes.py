@@ -33,12 +33,14 @@ def finite(values: dict[str, Any]) -> bool:
     return all(isinstance(value, float) and math.isfinite(value) for value in values.values())
 
 
-# Where it shows first: in the loss, in the weights, in sampled logits, in the last evaluation.
+FREE = {"name": "filler_sorting", "length": 2, "max_fillers": 1, "corruption_base": 0.0, "corruption_per_filler": 0.0}
+# Where it shows first: in the loss, in the weights, in sampled logits, in the last evaluation, exact or sampled.
 DIVERGING = {
     "loss": {"learning_rate": 1e12},
     "weights": {"learning_rate": 1e38, "num_iterations": 1},
     "sampling": {"learning_rate": 1e12, "num_iterations": 1},
     "evaluation": {"learning_rate": 1e12, "num_iterations": 1, "rollout_steps": 1},
+    "sampled": {"learning_rate": 1e12, "num_iterations": 1, "rollout_steps": 1, "task": FREE},
 }
 
 
