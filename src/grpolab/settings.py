@@ -22,6 +22,7 @@ else:  # one of the registry's names; the checker cannot know them
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveOrInf = Annotated[float, Field(gt=0)]  # `.inf` switches something off
@@ -57,7 +58,7 @@ class FillerSortingTask(Settings):
     """
 
     name: Literal["filler_sorting"]
-    length: Count = Field(description="How many digits are to be sorted.")
+    length: Annotated[int, Field(ge=1, le=30)] = Field(description="How many digits are to be sorted.")
     max_fillers: Natural = Field(description="Most filler tokens in a warm-start target.")
     corruption_base: Share = Field(description="Probability that a warm-start target without fillers is wrong.")
     corruption_per_filler: Share = Field(description="What each filler token adds to that probability.")
@@ -127,7 +128,7 @@ ModelSettings = Annotated[TinyModel | PretrainedModel, Field(discriminator="name
 class WarmStartSettings(Settings):
     """Supervised training before GRPO, to a band of sampled accuracy; shared by all arms of a seed."""
 
-    seed: Natural | None = Field(description="Seed of weights and batches; empty: the run's seed.")
+    seed: Seed | None = Field(description="Seed of weights and batches; empty: the run's seed.")
     max_steps: Natural = Field(description="Most optimiser steps; 0 starts GRPO from the model as it is.")
     batch_size: Count = Field(description="Demonstrations in a step.")
     learning_rate: Positive = Field(description="AdamW's learning rate, constant.")
@@ -172,7 +173,7 @@ class MachineSettings(Settings):
 class RunSettings(Settings):
     """One run."""
 
-    seed: Natural = Field(description="Every random draw of the run follows from this number.")
+    seed: Seed = Field(description="Every random draw of the run follows from this number.")
     task: TaskSettings = Field(description="What is learnt.")
     reward: RewardSettings = Field(description="How a completion is scored.")
     model: ModelSettings = Field(description="What learns.")
@@ -225,7 +226,7 @@ class RunSettings(Settings):
     @model_validator(mode="after")
     def _fits_together(self) -> RunSettings:
         problems = []
-        if self.num_generations == 1 and self.scale_rewards == "group":
+        if self.num_generations == 1:
             problems.append(
                 "num_generations=1 leaves every group-normalised advantage undefined: use num_generations >= 2"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,6 +88,8 @@ class Evaluator:
         pieces = zip(self._batches, self._prompts, noise_IKT.split(self.batch_size), strict=True)
         for examples, prompts, noise_BKT in pieces:
             completions = sample(policy, prompts, self.samples, noise_BKT.reshape(-1, self.length))
+            if not completions.log_probs_BT.isfinite().all():  # what was drawn from not-a-number is no answer
+                return Evaluation({"eval/accuracy_expected": math.nan}, [])
             texts = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
             repeated = [example for example in examples for _ in range(self.samples)]
             scores += [self.score(example, text)["correct"] for example, text in zip(repeated, texts, strict=True)]

@@ -115,7 +115,7 @@ def _checker(settings: RunSettings, task: Task, examples: list[Example], policy:
         tokenizer=policy.tokenizer,
         device=policy.device,
         chat=getattr(task, "chat", False),
-        batch_size=settings.evaluation.batch_size,
+        batch_size=settings.warm_start.batch_size,  # in the identity, which evaluation.batch_size is not
         samples=1,
         length=settings.max_completion_length,
         seed=settings.warm_start.seed or 0,

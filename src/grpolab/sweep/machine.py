@@ -8,6 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+# glibc gives freed tensors back to the system at once, and every step would pay for their pages again.
+KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(512 * 2**20), "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20)}
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -29,6 +31,7 @@ def slots(jobs: int | None, uses_gpu: bool, threads: int, logs: Path) -> list[Sl
     count = jobs or len(devices) or max(1, cores() // threads)
     # torch's and the tokenizer's thread pools are sized when they are imported.
     common = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    common |= KEEP_MEMORY
     if devices:
         common["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # deterministic matrix products
     return [

@@ -47,7 +47,10 @@ def problems_of_file(key: str, path: str, prompt_key: str, answer_key: str) -> l
     if not file.is_file():
         return [f"{key}={path}: no such file"]
     problems = []
-    lines = file.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
+    text = file.read_text(encoding="utf-8", errors="replace")
+    if not text:
+        return [f"{key}={path}: the file is empty"]
+    lines = text.removesuffix("\n").split("\n")
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
@@ -57,8 +60,6 @@ def problems_of_file(key: str, path: str, prompt_key: str, answer_key: str) -> l
         for name in (prompt_key, answer_key):
             if not isinstance(row, dict) or not isinstance(row.get(name), str | int | float):
                 problems.append(f"{path}, line {number}: no text under the key {name!r}")
-    if lines == [""]:
-        problems.append(f"{key}={path}: the file is empty")
     return problems[:5]
 
 
