@@ -10,9 +10,9 @@ from grpolab.report.measures import at, means_after_first_step, measure
 from grpolab.report.statistics import t_interval
 from grpolab.report.text import estimate, markdown_table, number, percent, signed
 
-STUDY = "clip_range"
+STUDY, LENGTH_STUDY = "clip_range", "loss_type"
 # What a regime must offer, fixed before the runs.
-LEAST_GAIN, LEAST_CLIPPED = 0.15, 0.01
+LEAST_GAIN, LEAST_CLIPPED, LEAST_LENGTH_STD = 0.15, 0.01, 1.0
 SETTINGS = ("learning_rate", "num_iterations", "num_generations", "epsilon", "epsilon_high", "max_completion_length")
 
 HEAD = f"""# Regimes
@@ -24,14 +24,16 @@ reference studies therefore use regimes in which, over the seeds of `{STUDY}`:
    t-interval above 0, on two tasks;
 2. there, after the first optimiser step on a batch, clipping silences at least {LEAST_CLIPPED:.0%} of the tokens with a
    non-zero advantage on each side;
-3. at the stressed learning rate the unclipped arm collapses and the baseline does not.
+3. at the stressed learning rate every unclipped run collapses and no run of the baseline does;
+4. in the task of free length, the completions of every run still differ in length: their standard deviation in the last
+   rollout step is above {LEAST_LENGTH_STD:.0f} token, else a study of length would be void.
 
 The settings stand in `conf/run.yaml` and `conf/task/`, the learning rates in `experiments/{STUDY}.yaml`. This page is
 printed by `grpolab regimes`, from the runs of `make sweep` (in a fresh clone: from the committed reference)."""
 
 
 def page(results: Results) -> str:
-    """`docs/regimes.md`, all numbers from the runs. Raises RequestError where the study was never planned."""
+    """`docs/regimes.md`, all numbers from the runs. Raises RequestError where a study was never planned."""
     study = load(results, STUDY)[-1]
     table = pd.DataFrame([_row(study, facet) for facet in study.facets])
     settings = study.cells.drop_duplicates("facet").set_index("facet")[[f"setting/{name}" for name in SETTINGS]]
@@ -41,6 +43,7 @@ def page(results: Results) -> str:
             HEAD,
             f"Seeds: {', '.join(map(str, sorted(study.done['seed'].unique())))}. Baseline: `{study.baseline}`.",
             markdown_table(table),
+            _free_length(load(results, LENGTH_STUDY)[-1]),
             "Settings that the plan records:",
             markdown_table(settings.map(_shown).reset_index()),
         ]
@@ -55,24 +58,36 @@ def _row(study: Study, facet: str) -> dict[str, str]:
         for side in ("low", "high")
     )
     unclipped = study.cells.loc[study.cells["setting/kernel"] == "ratio", "arm"].iloc[0]
+    lost = {arm: _collapses(study, facet, arm) for arm in (study.baseline, unclipped)}
+    if (study.cells.loc[study.cells["facet"] == facet, "factor/regime"] == "healthy").all():
+        learns = gain.mean >= LEAST_GAIN and gain.low > 0
+        asked = {"1": learns, "2": min(low.mean, high.mean) >= LEAST_CLIPPED}
+    else:
+        asked = {"3": bool(lost[unclipped].all() and not lost[study.baseline].any())}
     return {
         "regime": facet,
         "start": number(start.mean),
         "gain of the baseline": estimate(*gain[:3], signed),
         "clipped low": percent(low.mean),
         "clipped high": percent(high.mean),
-        "baseline collapses": _collapses(study, facet, study.baseline),
-        f"`{unclipped}` collapses": _collapses(study, facet, unclipped),
-        "conditions 1, 2": "met"
-        if gain.mean >= LEAST_GAIN and gain.low > 0 and min(low.mean, high.mean) >= LEAST_CLIPPED
-        else "not met",
+        **{f"`{arm}` collapses": f"{int(runs.sum())} of {len(runs)}" for arm, runs in lost.items()},
+        "conditions": ", ".join(f"{name} {'met' if met else 'NOT met'}" for name, met in asked.items()),
     }
 
 
-def _collapses(study: Study, facet: str, arm: str) -> str:
-    """`2 of 3`; a diverged run counts."""
-    lost = at(measure(study, "collapsed"), facet, arm) + at(measure(study, "diverged"), facet, arm)
-    return f"{int((lost > 0).sum())} of {len(lost)}"
+def _collapses(study: Study, facet: str, arm: str) -> pd.Series:
+    """Whether each run of an arm collapsed or diverged, by seed."""
+    return (at(measure(study, "collapsed"), facet, arm) + at(measure(study, "diverged"), facet, arm)) > 0
+
+
+def _free_length(study: Study) -> str:
+    """Condition 4 in a sentence."""
+    last = study.rollouts.sort_values("rollout_step").groupby("signature")["length/std"].last().astype("float64")
+    verdict = "met" if (last > LEAST_LENGTH_STD).all() else "NOT met"
+    return (
+        f"Condition 4 is {verdict}: over the {len(last)} runs of `{study.name}` the standard deviation of the length at"
+        f" the end is {number(last.min())} to {number(last.max())} tokens."
+    )
 
 
 def _shown(value: object) -> str:
