@@ -25,8 +25,8 @@ reference studies therefore use regimes in which, over the seeds of `{STUDY}`:
 2. there, after the first optimiser step on a batch, clipping silences at least {LEAST_CLIPPED:.0%} of the tokens with a
    non-zero advantage on each side;
 3. at the stressed learning rate every unclipped run collapses and no run of the baseline does;
-4. in the task of free length, the completions of every run still differ in length: their standard deviation in the last
-   rollout step is above {LEAST_LENGTH_STD:.0f} token, else a study of length would be void.
+4. in the task of free length, the completions of every run still differ in length: their standard deviation over
+   the last evaluation's items is above {LEAST_LENGTH_STD:.0f} token, else a study of length would be void.
 
 The settings stand in `conf/run.yaml` and `conf/task/`, the learning rates in `experiments/{STUDY}.yaml`. This page is
 printed by `grpolab regimes`, from the runs of `make sweep` (in a fresh clone: from the committed reference)."""
@@ -82,7 +82,8 @@ def _collapses(study: Study, facet: str, arm: str) -> pd.Series:
 
 def _free_length(study: Study) -> str:
     """Condition 4 in a sentence."""
-    last = study.rollouts.sort_values("rollout_step").groupby("signature")["length/std"].last().astype("float64")
+    lengths = study.evaluations.sort_values("rollout_step").groupby("signature")["eval/length_std"]
+    last = lengths.last().astype("float64")
     verdict = "met" if (last > LEAST_LENGTH_STD).all() else "NOT met"
     return (
         f"Condition 4 is {verdict}: over the {len(last)} runs of `{study.name}` the standard deviation of the length at"
