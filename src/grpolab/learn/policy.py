@@ -185,7 +185,9 @@ def read_more(policy: Policy, read: Read, tokens_BT: Tensor) -> Tensor:
     if read.mask_BL is not None:
         read.mask_BL = torch.cat([read.mask_BL, torch.ones_like(tokens_BT, dtype=torch.bool)], dim=1)
         inputs = {"attention_mask": read.mask_BL.long()}
-    positions_BT = read.next_position_B1 + torch.arange(T, device=tokens_BT.device)
+    positions_BT = read.next_position_B1
+    if T > 1:  # a sampler feeds single tokens, and each small operation counts there
+        positions_BT = positions_BT + torch.arange(T, device=tokens_BT.device)
     read.next_position_B1 = read.next_position_B1 + T
     with policy.precision():
         return policy.model(

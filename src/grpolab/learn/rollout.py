@@ -45,23 +45,25 @@ def sample(policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor) ->
     """
     pad, end = policy.pad, policy.end  # looked up once: the tokenizer is slow to say
     uniforms_BT = uniforms_BT.to(policy.device)
-    tokens, masks, log_probs = [], [], []
+    tokens, log_probs = [], []
     with torch.inference_mode():
         read = read_prompts(policy, prompts, prompt_rows(prompts, group))
         logits_BV = read.logits_BV
-        alive_B = torch.ones(len(logits_BV), dtype=torch.bool, device=policy.device)
-        for t in range(uniforms_BT.shape[1]):
+        done_B = torch.zeros(len(logits_BV), dtype=torch.bool, device=policy.device)
+        for t, uniforms_B in enumerate(uniforms_BT.unbind(1)):
             log_probs_BV = (logits_BV.float() / policy.temperature).log_softmax(-1)
-            chosen_B = inverse_cdf(log_probs_BV, uniforms_BT[:, t]).masked_fill(~alive_B, pad)
-            tokens.append(chosen_B)
-            masks.append(alive_B)
-            log_probs.append(log_probs_BV.gather(1, chosen_B[:, None]).squeeze(1).masked_fill(~alive_B, 0.0))
-            alive_B = alive_B & (chosen_B != end)
-            if t + 1 == uniforms_BT.shape[1] or not alive_B.any():
+            chosen_B1 = inverse_cdf(log_probs_BV, uniforms_B).masked_fill(done_B, pad)[:, None]
+            tokens.append(chosen_B1)
+            log_probs.append(log_probs_BV.gather(1, chosen_B1))
+            done_B = done_B | (chosen_B1[:, 0] == end)
+            if t + 1 == uniforms_BT.shape[1] or done_B.all():
                 break
-            logits_BV = read_more(policy, read, chosen_B[:, None])[:, -1]
+            logits_BV = read_more(policy, read, chosen_B1)[:, -1]
     # Outside of inference mode, so that an update may keep them for its backward pass.
-    return Completions(torch.stack(tokens, 1), torch.stack(masks, 1), torch.stack(log_probs, 1))
+    tokens_BT = torch.cat(tokens, 1)
+    ends_BT = tokens_BT == end
+    mask_BT = ends_BT.cumsum(1) - ends_BT.long() == 0  # up to the first end token, itself included
+    return Completions(tokens_BT, mask_BT, torch.where(mask_BT, torch.cat(log_probs, 1), 0.0))
 
 
 def prompt_rows(prompts: Prompts, group: int) -> Tensor:
