@@ -189,7 +189,12 @@ def test_a_hundred_variants_of_ten_seeds_expand_quickly():
 def test_multirun_is_a_study():
     plan = adhoc.expand_multirun(["epsilon=0.1,0.2", "task=addition,sorting", "seed=range(1,3)", "rollout_steps=7"])
     assert plan.study.compare == "epsilon"
-    assert [cell.variant for cell in plan.cells[::2]] == ["0.1/addition", "0.1/sorting", "0.2/addition", "0.2/sorting"]
+    assert [cell.variant for cell in plan.cells[::2]] == [
+        "epsilon=0.1/task=addition",
+        "epsilon=0.1/task=sorting",
+        "epsilon=0.2/task=addition",
+        "epsilon=0.2/task=sorting",
+    ]
     assert plan.seeds == [1, 2]
     assert all(cell.settings.rollout_steps == 7 for cell in plan.cells)
 

@@ -54,7 +54,7 @@ def test_a_run_of_train_is_the_run_of_the_sweep(swept, tmp_path, capsys):
     assert train_here(plan) == 0
     (file,) = tmp_path.glob("runs/*/journal.jsonl")
     assert file.read_bytes() == journals[file.parent.name]
-    assert "completed: adhoc single, seed 1" in capsys.readouterr().out
+    assert "completed: adhoc task=sorting_warm_start.batch_size=64_" in capsys.readouterr().out
 
 
 def test_what_a_library_prints_does_not_reach_the_protocol():

@@ -28,7 +28,8 @@ def expand_single(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
     composer = Composer()
     seed = composer.compose(overrides).seed
     rest = [text for text in overrides if key_of(text) != "seed"]
-    return expand(_study(name, rest, {}, [seed]), composer, clipping=False)
+    said = " ".join(text for text in rest if not key_of(text).startswith("machine."))
+    return expand(_study(name, rest, {"run": {_level(said or "defaults"): []}}, [seed]), composer, clipping=False)
 
 
 def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
@@ -41,7 +42,11 @@ def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
     swept = {o.key_or_group: _values(o, problems) for o in parsed if o.is_sweep_override()}
     fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
     seeds = _seeds(composer, swept.pop("seed", None), fixed, problems)
-    factors = {key: {_level(value): [f"{key}={value}"] for value in values} for key, values in swept.items() if values}
+    factors = {
+        key: {_level(f"{key}={value}"): [f"{key}={value}"] for value in values}
+        for key, values in swept.items()
+        if values
+    }
     rest = [text for text in fixed if key_of(text) != "seed"]
     try:
         plan = expand(_study(name, rest, factors, seeds), composer, clipping=bool(CLIP_KEYS & swept.keys()))
@@ -70,15 +75,15 @@ def _seeds(composer: Composer, swept: list[str] | None, fixed: list[str], proble
     return [int(value) for value in swept]
 
 
-def _level(value: str) -> str:
-    """A value as the name of a level: variants are named by levels joined with slashes."""
-    return re.sub(r"[\s/]+", "_", value)
+def _level(overrides: str) -> str:
+    """Overrides as the name of a level, so that runs that differ are named apart; slashes join levels to variants."""
+    return re.sub(r"[\s/]+", "_", overrides)
 
 
 def _study(name: str, overrides: list[str], factors: Factors, seeds: list[int]) -> Study:
     if name in available():
         raise RequestError(f"--name {name} is a study of experiments/: choose another name")
-    factors = factors or {"run": {"single": []}}
+    factors = factors or {"run": {_level("defaults"): []}}
     compare, levels = next(iter(factors.items()))
     try:
         return Study(

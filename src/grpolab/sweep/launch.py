@@ -136,7 +136,8 @@ def _conclude(request: Request) -> int:
     """Say how it ended and where to look; the exit code."""
     states = request.states()
     counts = Counter(state.state for state in states.values())
-    print(f"{len(states)} runs: {', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}")
+    runs = "1 run" if len(states) == 1 else f"{len(states)} runs"
+    print(f"{runs}: {', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}")
     for name, state in states.items():
         if state.state == FAILED:
             print(f"failed: {request.labels[name]} ({name}): {first_line(state.outcome)}")
