@@ -209,3 +209,13 @@ def test_one_damaged_folder_does_not_keep_the_others_waiting(results: Results) -
     problem = StudyMirror(results, uri(results), [STUDY]).attempt(last=True)
     assert plan["cells"][0]["signature"] in str(problem)
     assert tracked(results)["high/addition, seed 0"].info.status == "FINISHED"
+
+
+def test_a_store_that_was_killed_while_it_was_made_is_made_again(tmp_path: Path) -> None:
+    """What a killed creation leaves lies under another name, and is no reason to fail."""
+    file = tmp_path / "mlflow.db"
+    for suffix in (".part", ".part-journal"):
+        Path(f"{file}{suffix}").write_bytes(b"half a migration")
+    opened = store.Store(f"sqlite:///{file}", tmp_path / "artifacts")
+    assert opened.experiment("anything")
+    assert not list(tmp_path.glob("*.part*"))

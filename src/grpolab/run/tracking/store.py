@@ -23,7 +23,7 @@ from mlflow.entities import (
 )
 
 from grpolab.identity import SIGNATURE_LENGTH
-from grpolab.run.tracking import sqlite_file
+from grpolab.run.tracking import SQLITE, sqlite_file
 from grpolab.run.tracking.folder import Point
 from grpolab.run.tracking.view import variant_filter
 
@@ -38,10 +38,12 @@ class Store:
     """
 
     def __init__(self, uri: str, artifacts: Path) -> None:
+        self._file = sqlite_file(uri)
+        if self._file and not self._file.exists():
+            _create(self._file)
         self._client = MlflowClient(uri)
         # A server keeps artefacts where it likes; otherwise they would land in the working directory.
         self._artifacts = None if uri.startswith(("http", "databricks")) else artifacts.resolve()
-        self._file = sqlite_file(uri)
         self._pragma("journal_mode=wal")  # readers do not block the writer; the file remembers it
 
     def settle(self) -> None:
@@ -164,3 +166,12 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _create(file: Path) -> None:
+    """A new store, made under another name: killed in the middle, it leaves nothing that looks whole."""
+    part = file.with_name(f"{file.name}.part")
+    for leftover in part.parent.glob(f"{part.name}*"):
+        leftover.unlink()
+    MlflowClient(f"{SQLITE}{part.resolve()}").search_experiments(max_results=1)
+    part.rename(file)
