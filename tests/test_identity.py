@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from pydantic import ValidationError
 from tiny import VALUES, tiny_settings
 
 from grpolab import identity
-from grpolab.identity import plain, signature
+from grpolab.identity import dotted, plain, signature
 from grpolab.settings import RunSettings
 
 # For every setting another value that is allowed.
@@ -40,14 +39,6 @@ OTHER: dict[str, Any] = {
 }
 
 
-def leaves(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def changed(key: str, value: Any) -> RunSettings:
     values = json.loads(json.dumps(VALUES))
     *path, last = key.split(".")
@@ -68,10 +59,10 @@ def other_value(key: str, value: Any) -> Any:
     return value * 2 or 1  # stays divisible by what it was
 
 
-@pytest.mark.parametrize("key", [key for key, _ in leaves(VALUES) if key not in ("task.name", "model.name")])
+@pytest.mark.parametrize("key", [key for key, _ in dotted(VALUES) if key not in ("task.name", "model.name")])
 def test_every_setting_that_can_change_a_result_is_in_the_signature(key: str) -> None:
     before = signature(tiny_settings().identity())
-    after = signature(changed(key, other_value(key, dict(leaves(VALUES))[key])).identity())
+    after = signature(changed(key, other_value(key, dict(dotted(VALUES))[key])).identity())
     assert (after == before) == key.startswith("machine.")
 
 

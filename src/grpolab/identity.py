@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from grpolab import RESULTS_VERSION
@@ -21,6 +22,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value
+
+
+def dotted(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings as (`task.name`, value) pairs, in order."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from dotted(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def signature(identity: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 import yaml
 
 from grpolab.errors import RequestError
-from grpolab.identity import SIGNATURE_LENGTH
+from grpolab.identity import SIGNATURE_LENGTH, dotted
 from grpolab.paths import Results
 from grpolab.report.load import study_of
 from grpolab.report.measures import at, measure
@@ -86,19 +86,11 @@ def diff(results: Results, first: str, second: str) -> str:
 
 
 def _different_settings(a: Path, b: Path) -> Iterator[str]:
-    left, right = (dict(_flat(yaml.safe_load((folder / "settings.yaml").read_text()))) for folder in (a, b))
+    left, right = (dict(dotted(yaml.safe_load((folder / "settings.yaml").read_text()))) for folder in (a, b))
     yield f"{'setting':<34} {a.name:<20} {b.name}"
     for key in dict.fromkeys([*left, *right]):
         if left.get(key, NONE) != right.get(key, NONE):
             yield f"{key:<34} {left.get(key, NONE)!s:<20} {right.get(key, NONE)}"
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _outcomes(a: Path, b: Path) -> Iterator[str]:

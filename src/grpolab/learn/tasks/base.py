@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from grpolab.learn import seeds
 
-SPLITS = ("train", "evaluation")
-
 
 class Example(NamedTuple):
     """One prompt and its right answer (one of them, where many are right)."""

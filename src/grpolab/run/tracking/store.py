@@ -22,7 +22,7 @@ from mlflow.entities import (
     RunTag,
 )
 
-from grpolab.identity import SIGNATURE_LENGTH
+from grpolab.identity import SIGNATURE_LENGTH, dotted
 from grpolab.run.tracking import SQLITE, sqlite_file
 from grpolab.run.tracking.folder import Point
 from grpolab.run.tracking.view import variant_filter
@@ -102,7 +102,7 @@ class Store:
 
     def log_params(self, run_id: str, settings: dict[str, Any]) -> None:
         """Write nested settings as params, `task.name` and so on."""
-        params = [Param(key, str(value)[:MAX_PARAM_LENGTH]) for key, value in _flat(settings)]
+        params = [Param(key, str(value)[:MAX_PARAM_LENGTH]) for key, value in dotted(settings)]
         for batch in _batches(params, MAX_PARAMS):
             self._client.log_batch(run_id, params=batch)
 
@@ -158,14 +158,6 @@ class Store:
 
 def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
     return (items[i : i + size] for i in range(0, len(items), size))
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _create(file: Path) -> None:
