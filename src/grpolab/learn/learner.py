@@ -49,14 +49,16 @@ class Learner:
     reference: Policy | None  # the warm start; only where a KL to it is asked for
     chat: bool
 
+    @property
+    def micro_batch_size(self) -> int:
+        """Sequences in one forward."""
+        return self.settings.micro_batch_size or self.settings.minibatch_size
+
     def prompts(self, step: int) -> list[Example]:
         """The rollout step's prompts: consecutive pieces of a permutation that is new in every epoch."""
-        count = self.settings.prompts_per_step
-        places = [divmod(place, len(self.examples)) for place in range(step * count, (step + 1) * count)]
-        orders = {
-            epoch: _order(self.settings.seed, epoch, len(self.examples)) for epoch in {epoch for epoch, _ in places}
-        }
-        return [self.examples[orders[epoch][index]] for epoch, index in places]
+        count, size = self.settings.prompts_per_step, len(self.examples)
+        places = (divmod(place, size) for place in range(step * count, (step + 1) * count))
+        return [self.examples[_order(self.settings.seed, epoch, size)[index]] for epoch, index in places]
 
     def rollout(self, policy: Policy, step: int) -> Rollout:
         """Prompts -> sample -> score -> advantages."""
@@ -80,7 +82,7 @@ class Learner:
             advantages_B=advantages_B.to(policy.device),
         )
         if self.settings.beta and self.reference is not None:
-            reference_BT, _ = old_log_probs(self.reference, batch, settings.micro_batch_size or len(batch))
+            reference_BT, _ = old_log_probs(self.reference, batch, self.micro_batch_size)
             batch = replace(batch, reference_log_probs_BT=reference_BT)
         ended_B = ((completions.tokens_BT == policy.end) & completions.mask_BT).any(1)
         return Rollout(examples_B, texts_B, parts, rewards_B, ~ended_B.cpu(), batch)
@@ -95,14 +97,13 @@ class Learner:
             return [batch]
         order_B = torch.from_numpy(seeds.permutation(self.settings.seed, "minibatches", step, len(batch)))
         batch = batch.rows(order_B)
-        old_BT, entropy_BT = old_log_probs(policy, batch, self.settings.micro_batch_size or len(batch))
+        old_BT, entropy_BT = old_log_probs(policy, batch, self.micro_batch_size)
         batch = replace(batch, old_log_probs_BT=old_BT, old_entropy_BT=entropy_BT)
         return batch.split(self.settings.minibatch_size)
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Step:
         """One optimiser step; advances `state.optimizer_step`. Raises Diverged before it would spoil the weights."""
         settings = self.settings
-        micro = settings.micro_batch_size or len(minibatch)
         for parameters in state.optimizer.param_groups:
             parameters["lr"] = learning_rate(settings, state.optimizer_step)
         totals = Totals(
@@ -110,7 +111,7 @@ class Learner:
             tokens=int(minibatch.mask_BT.sum()),
             rollout_tokens=rollout_tokens / settings.num_minibatches,
             max_completion_length=settings.max_completion_length,
-            micro_batches=len(minibatch) // micro,
+            micro_batches=len(minibatch) // self.micro_batch_size,
         )
         step = apply_update(
             state.policy,
@@ -118,7 +119,7 @@ class Learner:
             self.objective,
             minibatch,
             totals,
-            micro_batch_size=micro,
+            micro_batch_size=self.micro_batch_size,
             max_grad_norm=settings.max_grad_norm,
         )
         state.optimizer_step += 1
@@ -144,7 +145,7 @@ class Learner:
         """KL(policy || warm start), exact over the vocabulary, mean over the batch's tokens, in nat."""
         assert self.reference is not None
         total, tokens = 0.0, 0
-        for micro in batch.split(self.settings.micro_batch_size or len(batch)):
+        for micro in batch.split(self.micro_batch_size):
             new_BTV, reference_BTV = (
                 completion_logits(p, *micro.own_prompts(), micro.tokens_BT).log_softmax(-1)
                 for p in (policy, self.reference)
