@@ -1,4 +1,4 @@
-"""`grpolab train --help`: every group and every key, read from conf/ and settings.py."""
+"""`grpolab train --help`: every group and every key, read from conf/ and settings/."""
 
 from __future__ import annotations
 

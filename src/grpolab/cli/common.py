@@ -1,0 +1,65 @@
+"""What the commands share: where results lie, how numbers on the command line are read, how a study is drawn."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import yaml
+
+from grpolab.paths import Results, project_root
+
+OK, FAILURE, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
+Command = Callable[[argparse.Namespace], int]
+Add = Callable[..., argparse.ArgumentParser]
+
+
+def results_of(arguments: argparse.Namespace) -> Results:
+    """The results folder that a command works on."""
+    return Results.open(arguments.results or machine_defaults()["results"])
+
+
+def machine_defaults() -> dict[str, str]:
+    """`machine` of conf/run.yaml, read without Hydra."""
+    machine: dict[str, str] = yaml.safe_load((project_root() / "conf" / "run.yaml").read_text())["machine"]
+    return machine
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not allowed: a whole number >= 1")
+    return int(text)
+
+
+def seeds(text: str) -> list[int]:
+    """`3` is seeds 0, 1, 2; `3,4,5` is a list; for argparse."""
+    parts = text.rstrip(",").split(",")
+    if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts) or text == "0":
+        raise argparse.ArgumentTypeError(f"{text} is not allowed: how many seeds, or a list of different ones: 3,4,5")
+    return [int(part) for part in parts] if "," in text else list(range(int(text)))
+
+
+def draw_all(results: Results, study: str) -> None:
+    """Figures, tables and report of a study."""
+    from grpolab.report import page
+
+    ensure_geometry(results)
+    print(page.write(results, study, print))
+
+
+def ensure_geometry(results: Results) -> None:
+    """The table behind the analytic figures: reports read files, and only the learning room can compute this one."""
+    if results.geometry.exists():
+        return
+    import csv
+    import io
+
+    from grpolab.learn import geometry
+    from grpolab.paths import write_text_atomic
+
+    rows, text = geometry.table(), io.StringIO()
+    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text_atomic(results.geometry, text.getvalue())

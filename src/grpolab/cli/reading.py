@@ -1,0 +1,104 @@
+"""Commands that look at what there is, and draw it; they train nothing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from grpolab.cli.common import OK, Add, count, draw_all, ensure_geometry, machine_defaults, results_of
+from grpolab.errors import RequestError
+from grpolab.paths import REFERENCE_STUDY
+
+
+def add_commands(add: Add) -> None:
+    """status, figures, report, ui, show, diff, regimes, vocabulary."""
+    status = add("status", _status, "how far the cells of a study are")
+    status.add_argument("study", nargs="?", metavar="STUDY")
+    status.add_argument("--json", action="store_true")
+    for name, command, text in (
+        ("figures", _figures, "draw a study's figures and tables; trains nothing"),
+        ("report", _report, "draw a study's figures and tables and write its report; trains nothing"),
+        ("ui", _ui, "MLflow's pages, with a link to the study's charts"),
+    ):
+        sub = add(name, command, text)
+        sub.add_argument("study", nargs="?", default=REFERENCE_STUDY, metavar="STUDY")
+        if name == "ui":
+            sub.add_argument("--port", type=count, default=5000)
+            sub.add_argument("--uri", help="tracking store; default: machine.tracking_uri of conf/run.yaml")
+    show = add("show", _show, "completions of a run with rewards, advantages, ratios and clip marks")
+    show.add_argument("run", metavar="RUN", help="signature, the beginning of one, or a run folder")
+    show.add_argument("--step", type=int, metavar="N", help="rollout step; default: the last that was kept")
+    show.add_argument("--prompts", type=count, default=2, metavar="N", help="prompts to show")
+    diff = add("diff", _diff, "settings in which two runs differ, and the paired effect where a study compares them")
+    diff.add_argument("runs", nargs=2, metavar="RUN")
+    add("regimes", _regimes, "whether the reference's baseline learns and clipping acts, as docs/regimes.md")
+    add("vocabulary", _vocabulary, "every metric, tag and outcome with its meaning, as Markdown", results=False)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from grpolab.sweep.ledger import print_status
+
+    print_status(results_of(arguments), arguments.study, arguments.json)
+    return OK
+
+
+def _figures(arguments: argparse.Namespace) -> int:
+    from grpolab.report import page
+
+    results = results_of(arguments)
+    ensure_geometry(results)
+    for path in page.draw(results, arguments.study):
+        print(path)
+    return OK
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from grpolab.run import tracking
+
+    results = results_of(arguments)
+    draw_all(results, arguments.study)
+    uri = tracking.store_uri(machine_defaults()["tracking_uri"], results)
+    if uri and results.plan(arguments.study).is_file():  # not where the committed reference was drawn
+        problem = tracking.synchronise(results, uri, [arguments.study])
+        if problem:
+            print(problem, file=sys.stderr)
+    return OK
+
+
+def _ui(arguments: argparse.Namespace) -> int:
+    from grpolab.run import tracking, ui
+
+    results = results_of(arguments)
+    uri = tracking.store_uri(arguments.uri or machine_defaults()["tracking_uri"], results)
+    if uri is None:
+        raise RequestError("machine.tracking_uri of conf/run.yaml is empty, so nothing is tracked: give --uri")
+    ui.serve(results, uri, arguments.study, arguments.port)
+    return OK
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from grpolab.report import inspect
+
+    print(inspect.show(results_of(arguments), arguments.run, arguments.step, arguments.prompts))
+    return OK
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    from grpolab.report import inspect
+
+    print(inspect.diff(results_of(arguments), *arguments.runs))
+    return OK
+
+
+def _regimes(arguments: argparse.Namespace) -> int:
+    from grpolab.report import regimes
+
+    print(regimes.page(results_of(arguments)))
+    return OK
+
+
+def _vocabulary(_arguments: argparse.Namespace) -> int:
+    from grpolab.report import metrics
+
+    print(metrics.page(), end="")
+    return OK

@@ -1,0 +1,157 @@
+"""`RunSettings`: what Hydra composed, checked.
+
+It refuses what Hydra alone lets pass: `epsilon=-1`, a mistyped `+key=1`, a batch that does not divide.
+`resolved()` fills in what follows from other fields, and `identity()` is the part that decides the run's signature.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from grpolab.registry import AGGREGATIONS, KERNELS, RATIOS
+from grpolab.settings.base import Count, Natural, NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Seed, Settings
+from grpolab.settings.machine import DiagnosticsSettings, EvaluationSettings, MachineSettings
+from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
+
+if TYPE_CHECKING:
+    RatioLevel: TypeAlias = str
+    KernelName: TypeAlias = str
+    AggregationName: TypeAlias = str
+else:  # one of the registry's names; the checker cannot know them
+    RatioLevel, KernelName, AggregationName = (Literal[tuple(names)] for names in (RATIOS, KERNELS, AGGREGATIONS))
+
+
+class RunSettings(Settings):
+    """One run."""
+
+    seed: Seed = Field(description="Every random draw of the run follows from this number.")
+    task: TaskSettings = Field(description="What is learnt.")
+    reward: RewardSettings = Field(description="How a completion is scored.")
+    model: ModelSettings = Field(description="What learns.")
+    warm_start: WarmStartSettings = Field(description="Where it starts.")
+
+    rollout_steps: Count = Field(description="How often a batch is sampled and learnt from.")
+    prompts_per_step: Count = Field(description="Prompts in a rollout batch.")
+    num_generations: Count = Field(description="Completions per prompt: the group of GRPO.")
+    max_completion_length: Count = Field(description="Most tokens of a completion, end token included.")
+    temperature: Positive = Field(description="Sampling temperature; the log-probabilities use it too.")
+
+    importance_sampling_level: RatioLevel = Field(
+        description="Importance ratio per token, or one per sequence (geometric mean over its tokens, GSPO)."
+    )
+    kernel: KernelName = Field(
+        description="Per-token loss: PPO's clipped surrogate, the unclipped ratio, or CISPO's capped weight."
+    )
+    epsilon: NonNegative = Field(description="Clip range below 1 (and above, where epsilon_high is empty).")
+    epsilon_high: NonNegativeOrInf | None = Field(description="Clip range above 1; `.inf` is no upper clip.")
+    delta: Positive | None = Field(description="Outer cap of the ratio (two-sided clip); empty: none.")
+    loss_form: Literal["min_positive", "max_negative"] = Field(description="The same function, written in two ways.")
+    aggregation: AggregationName = Field(description="How per-token losses are averaged; the name has the denominator.")
+    beta: NonNegative = Field(description="Weight of the KL (k3) to the warm start in the loss; 0: no reference model.")
+    scale_rewards: Literal["group", "batch", "none"] = Field(
+        description="What the centred reward is divided by: its group's std, the batch's, or nothing (Dr. GRPO)."
+    )
+    scale_epsilon: NonNegative = Field(description="Added to that std.")
+
+    num_iterations: Count = Field(description="Passes over a rollout batch (mu).")
+    num_minibatches: Count = Field(description="Optimiser steps in a pass.")
+    micro_batch_size: Count | None = Field(description="Sequences in one forward and backward; empty: the minibatch.")
+
+    learning_rate: NonNegative = Field(description="AdamW's peak learning rate.")
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(description="Its course after the warm-up.")
+    warmup_steps: Natural = Field(description="Optimiser steps of linear warm-up.")
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = Field(description="AdamW's decay of the gradient mean.")
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = Field(description="AdamW's decay of the squared gradient.")
+    adam_epsilon: Positive = Field(description="AdamW's epsilon.")
+    weight_decay: NonNegative = Field(description="AdamW's decoupled weight decay.")
+    max_grad_norm: PositiveOrInf = Field(description="Global gradient norm is clipped to this; `.inf` switches it off.")
+
+    evaluation: EvaluationSettings = Field(description="How progress is measured.")
+    diagnostics: DiagnosticsSettings = Field(description="What else is measured.")
+    device: Literal["auto", "cpu", "cuda"] = Field(description="`auto` is CUDA where there is one.")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        description="Precision of the forward pass; weights, their updates and the log-softmax are float32."
+    )
+    machine: MachineSettings = Field(description="Where and how; not part of the signature.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunSettings:
+        problems = []
+        if self.num_generations == 1:
+            problems.append(
+                "num_generations=1 leaves every group-normalised advantage undefined: use num_generations >= 2"
+            )
+        if self.batch_size % self.num_minibatches:
+            problems.append(
+                f"num_minibatches={self.num_minibatches} must divide prompts_per_step * num_generations"
+                f" = {self.batch_size}"
+            )
+        elif self.micro_batch_size and self.minibatch_size % self.micro_batch_size:
+            problems.append(
+                f"micro_batch_size={self.micro_batch_size} must divide the minibatch of {self.minibatch_size} sequences"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences in a rollout batch."""
+        return self.prompts_per_step * self.num_generations
+
+    @property
+    def minibatch_size(self) -> int:
+        """Sequences in an optimiser step."""
+        return self.batch_size // self.num_minibatches
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimiser steps of the whole run."""
+        return self.rollout_steps * self.num_iterations * self.num_minibatches
+
+    @property
+    def clip_can_bind(self) -> bool:
+        """False where every ratio is exactly 1 (one update per fresh batch) or the kernel has no clip."""
+        return self.kernel != "ratio" and self.num_iterations * self.num_minibatches > 1
+
+    def resolved(self) -> RunSettings:
+        """The same run with nothing left to be filled in; two ways to write one run become equal here."""
+        return self.model_copy(
+            update={
+                "epsilon_high": self.epsilon if self.epsilon_high is None else self.epsilon_high,
+                "micro_batch_size": self.micro_batch_size or self.minibatch_size,
+                "warm_start": self.warm_start.model_copy(
+                    update={"seed": self.seed if self.warm_start.seed is None else self.warm_start.seed}
+                ),
+                "device": _resolve_device(self.device),
+            }
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """What the signature of the run is made of: everything that is set, but the machine.
+
+        A key that is empty is left out, so that an axis that comes later, switched off, leaves old runs what they are.
+        """
+        return self.resolved().model_dump(exclude={"machine"}, exclude_none=True)
+
+    def warm_start_identity(self) -> dict[str, Any]:
+        """What the signature of its warm start is made of."""
+        return self.resolved().model_dump(
+            include={"task", "model", "warm_start", "max_completion_length", "temperature", "device", "dtype"},
+            exclude_none=True,
+        )
+
+
+def _resolve_device(device: str) -> str:
+    """`auto` as `cuda` or `cpu`; torch is imported only where a driver is present."""
+    if device != "auto":
+        return device
+    import shutil
+
+    if shutil.which("nvidia-smi") is None:
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

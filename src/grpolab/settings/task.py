@@ -1,0 +1,110 @@
+"""What is learnt, by what model, and from where: task, reward, model, warm start."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, FiniteFloat, model_validator
+
+from grpolab.settings.base import Count, Natural, Positive, Seed, Settings, Share
+
+
+class AdditionTask(Settings):
+    """Add two numbers: `12+34=` -> `46`."""
+
+    name: Literal["addition"]
+    digits: Annotated[int, Field(ge=1, le=3)] = Field(description="Digits of each summand (no leading zeros).")
+
+
+class SortingTask(Settings):
+    """Sort digits: `3141592653>` -> `1123345569`."""
+
+    name: Literal["sorting"]
+    length: Count = Field(description="How many digits are to be sorted.")
+
+
+class FillerSortingTask(Settings):
+    """Sort digits after as many filler tokens as the policy likes: `314159>` -> `~~113459`.
+
+    The warm start's targets are wrong with probability `corruption_base + corruption_per_filler * fillers`, so a longer
+    answer is more often wrong, and the policy chooses its length.
+    """
+
+    name: Literal["filler_sorting"]
+    length: Annotated[int, Field(ge=1, le=30)] = Field(description="How many digits are to be sorted.")
+    max_fillers: Natural = Field(description="Most filler tokens in a warm-start target.")
+    corruption_base: Share = Field(description="Probability that a warm-start target without fillers is wrong.")
+    corruption_per_filler: Share = Field(description="What each filler token adds to that probability.")
+
+
+class JsonlTask(Settings):
+    """A user's own prompts and answers, one JSON object a line, read with `datasets.load_dataset`."""
+
+    name: Literal["jsonl"]
+    train_file: str = Field(description="Path of the training examples.")
+    evaluation_file: str = Field(description="Path of the evaluation examples; no prompt may stand in both files.")
+    prompt_key: str = Field(description="Key of the prompt in each object.")
+    answer_key: str = Field(description="Key of the answer in each object (GSM8K's `... #### 42` is understood).")
+    template: str = Field(description="Text around the prompt, with {prompt} in it.")
+    chat: bool = Field(description="Put the prompt through the tokenizer's chat template as a user's message.")
+
+
+class CustomTask(Settings):
+    """A user's own task by import path; see `grpolab.learn.tasks.Task` for what it offers."""
+
+    name: Literal["custom"]
+    path: str = Field(description="`package.module:Class`; the class is called with `options`.")
+    options: dict[str, Any] = Field(description="Keyword arguments of the class.")
+
+
+TaskSettings = Annotated[
+    AdditionTask | SortingTask | FillerSortingTask | JsonlTask | CustomTask, Field(discriminator="name")
+]
+
+
+class RewardSettings(Settings):
+    """The reward is the weighted sum of named parts."""
+
+    function: str | None = Field(description="`package.module:function` for a reward of one's own; empty: the task's.")
+    weights: dict[str, FiniteFloat] = Field(
+        min_length=1, description="Weight of each part; a part that is not named weighs 0."
+    )
+
+
+class TinyModel(Settings):
+    """A Llama of transformers, from scratch, over the task's characters."""
+
+    name: Literal["tiny"]
+    hidden_size: Count = Field(description="Width of the residual stream.")
+    layers: Count = Field(description="Decoder layers.")
+    heads: Count = Field(description="Attention heads; must divide the width.")
+    intermediate_size: Count = Field(description="Width of the gated MLP.")
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> TinyModel:
+        if self.hidden_size % self.heads:
+            raise ValueError(f"model.heads ({self.heads}) must divide model.hidden_size ({self.hidden_size})")
+        return self
+
+
+class PretrainedModel(Settings):
+    """Any causal language model that `from_pretrained` loads (safetensors, no remote code), with its tokenizer."""
+
+    name: Literal["pretrained"]
+    path: str = Field(description="Folder, or name on the hub.")
+    revision: str | None = Field(description="Commit of the hub's repository, to pin it.")
+
+
+ModelSettings = Annotated[TinyModel | PretrainedModel, Field(discriminator="name")]
+
+
+class WarmStartSettings(Settings):
+    """Supervised training before GRPO, to a band of sampled accuracy; shared by all arms of a seed."""
+
+    seed: Seed | None = Field(description="Seed of weights and batches; empty: the run's seed.")
+    max_steps: Natural = Field(description="Most optimiser steps; 0 starts GRPO from the model as it is.")
+    batch_size: Count = Field(description="Demonstrations in a step.")
+    learning_rate: Positive = Field(description="AdamW's learning rate, constant.")
+    target_accuracy: Share = Field(description="Expected sampled accuracy that ends the warm start.")
+    check_every: Count = Field(description="Optimiser steps between two checks of that accuracy.")
+    check_items: Count = Field(description="Training prompts used by a check.")
