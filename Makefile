@@ -1,6 +1,6 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smoke sweep status figures report notebooks ui test test-slow check bench-trl lock
+.PHONY: help setup smoke sweep status figures report notebooks ui test test-slow fuzz kill-storm check bench-trl bench-overhead bench-resume lock
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -14,7 +14,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  STUDY=clip_range  SEEDS=10  JOBS=4 on the make line choose the study (reference unless given), its seeds"
 	@echo "  and the worker processes; TORCH_BACKEND=cpu|cu126|cu130|pypi the build of torch when the environment is made."
@@ -59,6 +59,12 @@ test: $(READY) ## the tests (minutes)
 test-slow: $(READY) ## the tests that take longer
 	$(BIN)/python -m pytest -m 'slow and not optional'
 
+fuzz: $(READY) ## more than a thousand wrong requests, each of which must be refused (a minute)
+	$(BIN)/python tests/faults/fuzz.py
+
+kill-storm: $(READY) ## kill -9 of sweeps at 20 random moments; in the end nothing differs (a quarter of an hour)
+	$(BIN)/python tests/faults/kill_storm.py
+
 check: $(READY) ## style and types: ruff, mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -66,6 +72,12 @@ check: $(READY) ## style and types: ruff, mypy
 
 bench-trl: $(BENCH_READY) ## time one optimiser step against TRL's (TRL lives in .venv-bench alone)
 	.venv-bench/bin/python benchmarks/step_vs_trl.py
+
+bench-overhead: $(READY) ## what a sweep costs besides its work, part by part (minutes)
+	$(BIN)/python benchmarks/overhead.py $(STUDY) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
+
+bench-resume: $(READY) ## what checkpoints cost a run, and how long one takes to go on (minutes)
+	$(BIN)/python benchmarks/checkpoint_cost.py
 
 $(BENCH_READY): $(ENVIRONMENT) requirements/bench.txt
 	@VENV=.venv-bench requirements/setup.sh requirements/bench.txt

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
+from fake_sweep import FakeSweep
 
 from grpolab.paths import Results
 
@@ -17,3 +19,26 @@ os.environ.update({"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_O
 def results(tmp_path: Path) -> Results:
     """An empty results folder."""
     return Results.open(tmp_path / "results")
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's tables take seconds to create: once for all tests."""
+    from grpolab.run.tracking.store import Store
+
+    folder = tmp_path_factory.mktemp("store")
+    Store(f"sqlite:///{folder}/mlflow.db", folder / "artifacts").settle()
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def tracked_results(tmp_path: Path, empty_store: Path) -> Results:
+    """A results folder with an empty store."""
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    return Results.open(tmp_path)
+
+
+@pytest.fixture
+def fake_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSweep:
+    """Sweeps with workers that cost nothing."""
+    return FakeSweep(tmp_path, monkeypatch)

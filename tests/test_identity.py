@@ -21,6 +21,10 @@ OTHER: dict[str, Any] = {
     "reward.function": "some.module:reward",
     "reward.weights.correct": 2.0,
     "reward.weights.format": 2.0,
+    "max_completions": 32,
+    "max_optimizer_steps": 6,
+    "max_seconds": 60.0,
+    "early_stop": {"metric": "eval/accuracy_expected", "at_most": 0.05, "after": 2, "evaluations": 3},
     "importance_sampling_level": "sequence",
     "kernel": "ratio",
     "epsilon_high": 0.3,
@@ -36,6 +40,7 @@ OTHER: dict[str, Any] = {
     "dtype": "bfloat16",
     "machine.results": "elsewhere",
     "machine.tracking_uri": "auto",
+    **dict.fromkeys(("machine.cell_timeout_seconds", "machine.hang_seconds", "machine.memory_mib"), 600),
 }
 
 
@@ -71,6 +76,8 @@ def test_two_ways_to_write_one_run_are_one_run() -> None:
     for key, value in (
         ("epsilon_high", 0.2),
         ("micro_batch_size", 16),
+        ("max_completions", 50),
+        ("max_optimizer_steps", 9),
         ("warm_start.seed", 0),
         ("reward", dict(reversed(VALUES["reward"].items()))),
     ):

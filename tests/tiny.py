@@ -35,6 +35,10 @@ VALUES: dict[str, Any] = {
         "check_items": 50,
     },
     "rollout_steps": 3,
+    "max_completions": None,
+    "max_optimizer_steps": None,
+    "max_seconds": None,
+    "early_stop": None,
     "prompts_per_step": 4,
     "num_generations": 4,
     "max_completion_length": 3,
@@ -71,7 +75,10 @@ VALUES: dict[str, Any] = {
     },
     "device": "cpu",
     "dtype": "float32",
-    "machine": {"results": "results", "tracking_uri": None, "threads": 1, "checkpoint_seconds": 3600.0},
+    "machine": {
+        **{"results": "results", "tracking_uri": None, "threads": 1, "checkpoint_seconds": 3600.0},
+        **{"cell_timeout_seconds": None, "hang_seconds": None, "memory_mib": None},
+    },
 }
 
 
@@ -80,7 +87,7 @@ def tiny_settings(**changes: Any) -> RunSettings:
     values = copy.deepcopy(VALUES)
     for key, value in changes.items():
         group = isinstance(value, dict) and "name" not in value
-        values[key] = {**values[key], **value} if group else value
+        values[key] = {**(values[key] or {}), **value} if group else value
     return RunSettings.model_validate(values).resolved()
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from grpolab import FOLDER_FORMAT
 from grpolab.errors import RequestError
@@ -14,6 +15,16 @@ from grpolab.identity import plain
 
 # The study whose outcome is committed: it stands at the top of results/.
 REFERENCE_STUDY = "reference"
+
+# The place refuses to be written: full, over its quota, read-only, forbidden. No run's own fault, so no outcome.
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+def is_refusal(error: BaseException, folder: Path) -> TypeGuard[OSError]:
+    """Whether the disk refuses what is written below `folder`. A file that the error names must be one of those."""
+    if not isinstance(error, OSError) or error.errno not in DISK_ERRORS:
+        return False
+    return error.filename is None or Path(str(error.filename)).is_relative_to(folder)
 
 
 def project_root() -> Path:
@@ -107,23 +118,39 @@ class Results:
         return self.root if study == REFERENCE_STUDY else self.studies / study
 
 
-def write_text_atomic(path: Path, text: str) -> None:
-    """Write, flush to disk, rename."""
+def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write, flush to disk, rename. Not `durable`: without the flush, which takes milliseconds and outlasts power cuts.
+
+    A write that fails (a full disk) leaves the file that was there, and nothing else.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("w") as file:
-            file.write(text)
+        with part.open("wb") as file:
+            file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def write_json_atomic(path: Path, value: Any) -> None:
+def remove_parts(folder: Path) -> None:
+    """Remove what writers of files below `folder` left when they were killed. No writer may be at work there."""
+    for part in folder.rglob("*.part"):
+        part.unlink()
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """The same for text."""
+    write_atomic(path, text.encode())
+
+
+def write_json_atomic(path: Path, value: Any, *, durable: bool = True) -> None:
     """The same for strict JSON; infinities become strings."""
-    write_text_atomic(path, json.dumps(plain(value), allow_nan=False, indent=1) + "\n")
+    text = json.dumps(plain(value), allow_nan=False, indent=1) + "\n"
+    write_atomic(path, text.encode(), durable=durable)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

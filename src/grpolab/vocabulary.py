@@ -14,10 +14,12 @@ from typing import Literal
 Kind = Literal["update", "rollout", "evaluation", "timing"]
 
 # --- outcomes of a cell --------------------------------------------------------------------------------------------
-COMPLETED, DIVERGED, FAILED, MISSING = "completed", "diverged", "failed", "missing"
+COMPLETED, DIVERGED, STOPPED, FAILED, MISSING = "completed", "diverged", "stopped", "failed", "missing"
+RESULTS = (COMPLETED, DIVERGED, STOPPED)  # they say something about the cell; a failure says it about a machine
 OUTCOMES = {
-    COMPLETED: "ran to its last rollout step",
+    COMPLETED: "ran to its last rollout step, or to the end of its max_seconds",
     DIVERGED: "loss, gradient or weights became non-finite; the last finite evaluation is carried forward",
+    STOPPED: "its early stop found it hopeless; the rule is its reason, the last evaluation is carried forward",
     FAILED: "an error ended it; the error is kept",
     MISSING: "planned, and not run yet",
 }
@@ -30,8 +32,22 @@ TAGS = {
     "task": "what is learnt",
     "seed": "the run's seed",
     "signature": "hash of resolved settings and results_version; also the name of the run's folder",
-    "outcome": "completed, diverged or failed",
+    "outcome": "completed, diverged, stopped or failed",
 }
+
+# --- what a study may ask its report for, besides metrics -----------------------------------------------------------
+FIGURES = ("F1", "F2", "F3", "F4", "F7", "F9", "F12", "F16", "F18", "F20", "F24", "F26")
+ANALYTIC_FIGURES = ("F9",)  # need no run: a collection of studies may ask for them
+# One number a run: columns of the stability table (report/stability.py says how each is computed).
+# fmt: off
+QUANTITIES = (
+    "start", "final_score", "gain", "mean_score", "drawdown", "collapsed", "diverged", "stopped", "below_start",
+    "spikes_per_100", "spiky", "grad_norm_p50", "grad_norm_p99", "grad_norm_max",
+    "ratio_max", "sequence_ratio_max", "ess_min", "ratio_blow_up", "outer_mass", "kl_old", "kl_old_high",
+    "entropy_first", "entropy_last", "entropy_min", "entropy_drop", "entropy_ratio", "entropy_collapsed",
+    "entropy_exploded", "kl_ref", "starvation", "starved", "truncation", "truncated",
+)
+# fmt: on
 
 # --- grids ---------------------------------------------------------------------------------------------------------
 COUNTERFACTUAL_EPSILONS = {"token": (0.1, 0.2, 0.28), "sequence": (0.2, 0.02, 3e-4)}
@@ -171,6 +187,13 @@ HISTOGRAM_FIELDS = {
     "position_end/active": "clipped tokens at each position from the end",
     "probability/counts": "sampled tokens by old probability, ten equal bins",
 }
+
+
+def evaluated(unique_answer: bool) -> list[str]:
+    """Names of the evaluation metrics of a task: exact ones where the right answer is unique, else sampled ones."""
+    exact = ("eval/accuracy_expected", "eval/accuracy_greedy")
+    names = [metric.name for metric in METRICS.values() if metric.kind == "evaluation"]
+    return [name for name in names if (name in exact if unique_answer else name != "eval/accuracy_greedy")]
 
 
 def mirrored(kind: Kind) -> list[str]:

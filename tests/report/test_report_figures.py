@@ -93,25 +93,30 @@ def test_manifest_numbers_come_from_the_journals(study, results):
     assert series["seeds"][1][series["x"].index(5)] == pytest.approx(np.mean(clip))
 
 
-def test_missing_and_diverged_cells_are_said_in_the_picture(tmp_path):
+def test_cells_that_are_missing_or_ended_early_are_said_in_the_picture(tmp_path):
     results = write_study(tmp_path)
     plan = load(results, "clip_range")[-1].plan
     lost = next(c for c in plan["cells"] if (c["variant"], c["seed"]) == ("none/addition/healthy", 2))
     burst = next(c for c in plan["cells"] if (c["variant"], c["seed"]) == ("none/addition/healthy", 1))
     (results.run(lost["signature"]) / "outcome.json").unlink()
     write_run(results, burst, outcome="diverged", last_step=6)
+    hopeless = next(c for c in plan["cells"] if (c["variant"], c["seed"]) == ("none/addition/healthy", 0))
+    write_run(results, hopeless, outcome="stopped", last_step=3)
     study = load(results, "clip_range")[-1]
     for figure in FIGURES.keys() - {"F9"}:
         picture, manifest = draw(study, figure)
         note = " ".join(picture.get_suptitle().split())
         assert "Missing: 1 of 18 cells (none/addition/healthy seed 2)" in note, figure
-        assert "Diverged" in note
+        assert "Diverged (last finite evaluation carried forward, ×): none/addition/healthy seed 1" in note
+        assert "Stopped (last finite evaluation carried forward, ×): none/addition/healthy seed 0" in note
         assert manifest.missing == ["none/addition/healthy seed 2"]
         assert manifest.diverged == ["none/addition/healthy seed 1"]
+        assert manifest.stopped == ["none/addition/healthy seed 0"]
+        assert {burst["signature"], hopeless["signature"]} <= set(manifest.signatures)
         assert lost["signature"] not in manifest.signatures
     picture, _ = draw(study, "F1")
     crosses = [line for panel in picture.axes for line in panel.lines if line.get_marker() == "x"]
-    assert [list(line.get_xdata()) for line in crosses] == [[6]]
+    assert [list(line.get_xdata()) for line in crosses] == [[3], [6]]
 
 
 def test_a_study_without_any_run_still_draws_and_says_so(study):

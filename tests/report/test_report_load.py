@@ -13,7 +13,7 @@ from grpolab.report import page, runs
 from grpolab.report.figures import FIGURES, draw
 from grpolab.report.load import load
 from grpolab.report.reference import export_reference
-from grpolab.vocabulary import DIVERGED, FAILED, MISSING
+from grpolab.vocabulary import DIVERGED, FAILED, MISSING, RESULTS
 
 
 @pytest.fixture
@@ -59,10 +59,13 @@ def test_a_cell_without_outcome_is_missing_and_a_failed_one_is_not_read(results)
     assert not {lost["signature"], failed["signature"]} & set(study.updates["signature"])
 
 
-def test_a_diverged_run_is_carried_forward_to_its_planned_end(results):
+@pytest.mark.parametrize("outcome", RESULTS)
+def test_a_run_that_ended_early_is_carried_forward_to_its_planned_end(outcome, results):
     cell = cell_of(results, "none/addition/healthy", 0)
-    write_run(results, cell, outcome=DIVERGED, last_step=6)
-    evaluations = load(results, "clip_range")[-1].evaluations
+    write_run(results, cell, outcome=outcome, last_step=6)
+    study = load(results, "clip_range")[-1]
+    assert (len(study.done), len(study.absent)) == (len(study.cells), 0)
+    evaluations = study.evaluations
     own = evaluations[evaluations["signature"] == cell["signature"]].set_index("rollout_step")
     assert own.index.tolist() == [0, 3, 6, 9, 12]
     assert own["carried"].tolist() == [False, False, False, True, True]

@@ -3,11 +3,12 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
-from report_results import write_study
+from report_results import write_run, write_study
 
 from grpolab.paths import project_root, write_json_atomic
 from grpolab.report import page, tables
@@ -125,13 +126,15 @@ def test_tables_come_as_csv_markdown_and_latex(results, tmp_path):
         assert "%" not in latex.replace(r"\%", "")
 
 
-def test_a_deleted_run_is_named_in_the_report(tmp_path):
+def test_a_run_that_is_deleted_or_was_stopped_is_named_in_the_report(tmp_path):
     results = write_study(tmp_path, factors={"clip": ["symmetric", "none"], "task": ["addition"]}, seeds=2)
     cell = load(results, "clip_range")[-1].plan["cells"][-1]
     (results.run(cell["signature"]) / "outcome.json").unlink()
+    write_run(results, load(results, "clip_range")[-1].plan["cells"][0], outcome="stopped", last_step=6)
     text = page.write(results, "clip_range").read_text()
-    assert "3 of 4 planned cells completed." in text
+    assert "2 of 4 planned cells completed." in text
     assert "missing (planned, and not run yet): none/addition seed 1" in text
+    assert re.search(r"- stopped \(its early stop found it hopeless.*\): symmetric/addition seed 0", text)
     assert "**1 cell missing.**" in text
 
 

@@ -5,7 +5,15 @@ import pytest
 from report_results import FACTORS, write_run, write_study
 
 from grpolab.report.load import load
-from grpolab.report.stability import Thresholds, collapsed, drawdown, final_score, gradient_spikes, stability_table
+from grpolab.report.stability import (
+    Thresholds,
+    collapsed,
+    drawdown,
+    final_score,
+    gradient_spikes,
+    is_lost,
+    stability_table,
+)
 
 
 def test_final_score_is_the_mean_of_the_last_tenth_never_the_best():
@@ -50,6 +58,9 @@ def test_table_labels_runs(tmp_path):
     results = write_study(tmp_path)
     cell = next(c for c in load(results, "clip_range")[-1].plan["cells"] if c["variant"] == "none/addition/healthy")
     write_run(results, cell, outcome="diverged", last_step=6)
+    cells = load(results, "clip_range")[-1].plan["cells"]
+    hopeless = next(c for c in cells if c["variant"] == "symmetric/addition/healthy")
+    write_run(results, hopeless, outcome="stopped", last_step=6)
     table = stability_table(load(results, "clip_range")[-1]).set_index(["arm", "facet", "seed"]).sort_index()
     assert len(table) == 18
     assert table["collapsed"].sum() == 3
@@ -57,7 +68,10 @@ def test_table_labels_runs(tmp_path):
     assert table.loc[("none", "addition/stressed"), "below_start"].all()
     assert table.loc[("none", "addition/healthy", cell["seed"]), "diverged"]
     assert table["diverged"].sum() == 1
-    healthy = table.loc[("symmetric", "addition/healthy", 0)]
+    assert table.loc[("symmetric", "addition/healthy", hopeless["seed"]), "stopped"]
+    assert table["stopped"].sum() == 1
+    assert is_lost(table).sum() == 3 + 1 + 1
+    healthy = table.loc[("symmetric", "addition/healthy", 1)]
     assert healthy["entropy_drop"] == pytest.approx(0.11, abs=1e-6)
     assert not healthy["entropy_collapsed"]
     assert healthy["ratio_max"] == 2

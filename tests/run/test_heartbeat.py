@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from grpolab.run.heartbeat import INTERVAL, LEASE_SECONDS, Heartbeat, is_alive
 
 
@@ -31,6 +33,13 @@ def test_it_beats_at_most_once_in_an_interval_and_stops(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["rollout_step"] == 2
     heart.stop()
     assert not path.exists()
+
+
+def test_it_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush takes milliseconds, every second of every run; a reader still never sees half a file."""
+    monkeypatch.delattr(os, "fsync")
+    assert beat(tmp_path)["rollout_step"] == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["running.json"]
 
 
 def test_a_living_process_is_told_from_a_dead_and_from_another_with_its_number(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tiny import records, run_folder, tiny_settings
 from grpolab import vocabulary
 from grpolab.identity import signature
 from grpolab.paths import Results
-from grpolab.run import train
+from grpolab.run import outcome as outcome_file
 from grpolab.run.journal import Journal
 from grpolab.run.train import run
 from grpolab.settings import RunSettings
@@ -176,8 +176,8 @@ def test_the_outcome_is_written_last_and_sums_up_the_run(results: Results, monke
         there.append({file.name for file in folder.iterdir()})
         write(path, value)
 
-    write = train.write_json_atomic
-    monkeypatch.setattr(train, "write_json_atomic", spy)
+    write = outcome_file.write_json_atomic
+    monkeypatch.setattr(outcome_file, "write_json_atomic", spy)
     outcome = run(settings, results)
     everything = {"journal.jsonl", "timing.jsonl", "policy.safetensors", "settings.yaml", "provenance.json", "samples"}
     assert everything <= there[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from tiny import run_folder, tiny_parts, tiny_settings
 from grpolab.paths import Results
 from grpolab.run import checkpoint
 from grpolab.run.locks import exclusive
-from grpolab.run.train import Stopped, run
+from grpolab.run.train import Interrupted, run
 from grpolab.settings import RunSettings
 
 STEPS = 5
@@ -34,6 +35,11 @@ def outputs(settings: RunSettings, results: Results) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in names}
 
 
+def recoveries(folder: Path) -> list[str]:
+    """What recovery.jsonl says."""
+    return [json.loads(line)["what"] for line in (folder / "recovery.jsonl").read_text().splitlines()]
+
+
 def stop_after(steps: int, settings: RunSettings, results: Results) -> Path:
     """Run until `steps` rollout steps are done; returns the run's folder, which has no outcome."""
     done = 0
@@ -42,7 +48,7 @@ def stop_after(steps: int, settings: RunSettings, results: Results) -> Path:
         nonlocal done
         done = step
 
-    with pytest.raises(Stopped):
+    with pytest.raises(Interrupted):
         run(settings, results, on_step=count, stop=lambda: done >= steps)
     assert done == steps
     folder = run_folder(settings, results)
@@ -96,17 +102,24 @@ def torn(content: bytes, how: str) -> bytes:
 
 @pytest.mark.parametrize("how", ["cut", "empty", "head", "flipped"])
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(
-    how: str, settings: RunSettings, straight: dict[str, bytes], results: Results
+    how: str,
+    settings: RunSettings,
+    straight: dict[str, bytes],
+    results: Results,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = stop_after(3, settings, results)
     latest = folder / "checkpoint" / "latest.pt"
     assert (folder / "checkpoint" / "previous.pt").exists()
     latest.write_bytes(torn(latest.read_bytes(), how))
     state = tiny_parts(**{**AXES, "warm_start": {"max_steps": 0}}).state
-    assert checkpoint.restore(folder / "checkpoint", state) is not None
+    assert checkpoint.restore(folder / "checkpoint", state)[0]["journal_bytes"] > 0
     assert (state.rollout_step, state.optimizer_step) == (2, 12)
     run(settings, results)
     assert outputs(settings, results) == straight
+    says = "checkpoint/latest.pt cannot be used: its checksum is wrong: the run goes on from rollout step 2"
+    assert capsys.readouterr().err == f"run {folder.name}: {says}\n"
+    assert recoveries(folder) == [says]
 
 
 def test_without_a_sound_checkpoint_a_run_begins_again(
@@ -117,6 +130,55 @@ def test_without_a_sound_checkpoint_a_run_begins_again(
         path.write_bytes(torn(path.read_bytes(), "cut"))
     run(settings, results)
     assert outputs(settings, results) == straight
+    (said,) = recoveries(folder)
+    assert re.fullmatch("checkpoint/latest.pt .*; checkpoint/previous.pt .*: the run begins anew", said)
+
+
+@pytest.mark.parametrize(("lines_lost", "starts_at"), [(1, 2), (10**9, 0)])
+@pytest.mark.parametrize("how", ["shorter", "zeros"])
+def test_a_journal_that_lost_lines_is_not_padded(
+    how: str,
+    lines_lost: int,
+    starts_at: int,
+    settings: RunSettings,
+    straight: dict[str, bytes],
+    results: Results,
+) -> None:
+    """Where the checkpoint's part of it is not there, an older one that it still holds, or the start, takes over."""
+    folder = stop_after(3, settings, results)
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    kept = b"".join(lines[:-lines_lost])
+    lost = sum(map(len, lines)) - len(kept)
+    (folder / "journal.jsonl").write_bytes(kept + (b"\0" * lost if how == "zeros" else b""))
+    seen: list[int] = []
+    run(settings, results, on_step=seen.append)
+    assert seen == list(range(starts_at + 1, STEPS + 1))
+    assert outputs(settings, results) == straight
+    assert "of journal.jsonl are not what they were" in recoveries(folder)[0]
+
+
+def test_a_timing_file_that_lost_lines_costs_no_step(
+    settings: RunSettings, straight: dict[str, bytes], results: Results
+) -> None:
+    folder = stop_after(3, settings, results)
+    (folder / "timing.jsonl").write_bytes((folder / "timing.jsonl").read_bytes()[:-5])
+    seen: list[int] = []
+    run(settings, results, on_step=seen.append)
+    assert seen == [4, 5]
+    assert outputs(settings, results) == straight
+    timing = [json.loads(line) for line in (folder / "timing.jsonl").read_text().splitlines()]
+    assert [row["rollout_step"] for row in timing] == [0, 1, 3, 4]
+
+
+def test_what_a_killed_writer_left_is_swept_away(
+    settings: RunSettings, straight: dict[str, bytes], results: Results
+) -> None:
+    folder = stop_after(3, settings, results)
+    for name in ("checkpoint/new.part", "samples/.step_000004.parquet.7.part", ".outcome.json.7.part"):
+        (folder / name).write_bytes(b"half")
+    run(settings, results)
+    assert outputs(settings, results) == straight
+    assert list(folder.rglob("*.part")) == []
 
 
 def test_checkpoints_are_as_rare_as_asked_for(results: Results) -> None:
@@ -181,9 +243,9 @@ for line in sys.stdin:
     print(os.WTERMSIG(os.waitpid(child, 0)[1]), flush=True)
 """
 
-# They hit the warm start twice, the first settings file, a checkpoint before its first and between its two renames,
-# samples, an evaluation, a flush of the journal and, at last, the outcome.
-MOMENTS = (2, 5, 6, 13, 19, 14, 13, 14, 11, 12, 20)
+# They hit the warm start twice, the first settings file, the first checkpoint, one before it has a name and one between
+# its two renames, samples, evaluations and, at last, the outcome.
+MOMENTS = (2, 5, 6, 13, 19, 14, 13, 14, 11, 12, 14, 19)
 
 
 def test_a_run_that_is_killed_at_any_moment_ends_as_the_straight_one(
@@ -200,6 +262,6 @@ def test_a_run_that_is_killed_at_any_moment_ends_as_the_straight_one(
             victim.stdin.flush()
             kills += victim.stdout.readline() == f"{signal.SIGKILL.value}\n"
         victim.stdin.close()
-    assert kills >= 8
+    assert kills >= 10
     assert run(settings, results)["outcome"] == "completed"
     assert outputs(settings, results) == straight

@@ -1,9 +1,11 @@
-"""A worker without torch, for the tests of the pool: it speaks the protocol and writes outcomes, or dies when told to.
+"""A worker without torch, for the tests of the pool: it speaks the protocol and writes outcomes, or does worse.
 
-FAKE_WORKER is a JSON object: {"log": file of the jobs it was given, "die_in": [labels], "hang": seconds per run}.
-A label is `warm_start` or the run's seed.
+FAKE_WORKER is a JSON object: {"log": file of the jobs it was given, "seconds": a run's length, "lag": seconds between
+being asked and beginning, "misdeeds": {label: [what it does instead at the first attempt, at the second, ...]}}.
+A label is `warm_start` or the run's seed; the misdeeds are the functions of MISDEEDS.
 """
 
+import errno
 import json
 import os
 import signal
@@ -13,33 +15,72 @@ from pathlib import Path
 
 from grpolab.identity import signature
 from grpolab.paths import Results, write_json_atomic
+from grpolab.run.locks import exclusive
 from grpolab.settings import RunSettings
+from grpolab.sweep.ledger import no_outcome
 from grpolab.sweep.worker import die_with_parent
+
+eaten = []
+
+MISDEEDS = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stop": lambda: sys.exit(0),  # as after SIGTERM
+    "crash": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "exit": lambda: os._exit(3),
+    "freeze": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "eat": lambda: (eaten.append(bytearray(os.urandom(1)) * 300 * 2**20), time.sleep(60)),
+    "fill_disk": lambda: no_outcome(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/journal.jsonl"), Path()),
+    "meet_read_only": lambda: no_outcome(OSError(errno.EROFS, os.strerror(errno.EROFS), "/data/run"), Path()),
+    "fail": lambda: {"outcome": "failed", "reason": "MemoryError: ", "error": "Traceback ..."},
+}
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
     orders = json.loads(os.environ["FAKE_WORKER"])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(bool(enter(Path(orders["log"]), "asked-to-stop"))))
     say({"event": "ready"})
     for line in sys.stdin:
         request = json.loads(line)
         settings = RunSettings.model_validate(request["settings"])
         warm = request["job"] == "warm_start"
         name = signature(settings.warm_start_identity() if warm else settings.identity())
-        with Path(orders["log"]).open("a") as log:
-            log.write(f"{request['job']} {name} {settings.seed} {settings.rollout_steps} {os.getpid()}\n")
-        if ("warm_start" if warm else settings.seed) in orders.get("die_in", []):
-            os.kill(os.getpid(), signal.SIGKILL)
-        results = Results.open(settings.machine.results)
-        folder = results.warm_start(name) if warm else results.run(name)
-        if not warm:
+        label = "warm_start" if warm else str(settings.seed)
+        if lag := orders.get("lag"):  # between being asked and beginning
+            enter(Path(orders["log"]), f"asked {name} {settings.seed} {settings.rollout_steps}")
+            time.sleep(lag)
+        done = do(orders, request["job"], name, label, settings)
+        say({"event": "done", "signature": name, "outcome": done})
+
+
+def do(orders: dict, job: str, name: str, label: str, settings: RunSettings) -> dict:
+    """The job's outcome, on disk too; or none, because this process is no more."""
+    results = Results.open(settings.machine.results)
+    folder = results.run(name) if job == "run" else results.warm_start(name)
+    lock = folder / ".lock" if job == "run" else results.warm_starts / f"{name}.lock"
+    with exclusive(lock):
+        if (folder / "outcome.json").exists():
+            return json.loads((folder / "outcome.json").read_text())
+        attempt = enter(Path(orders["log"]), f"{job} {name} {settings.seed} {settings.rollout_steps}")
+        instead = orders.get("misdeeds", {}).get(label, [])[attempt : attempt + 1]
+        if instead and (outcome := MISDEEDS[instead[0]]()):
+            return outcome
+        if job == "run":
             say({"event": "step", "signature": name, "rollout_step": 1, "rollout_steps": settings.rollout_steps})
             assert (results.warm_start(signature(settings.warm_start_identity())) / "outcome.json").exists()
-            time.sleep(orders.get("hang", 0))
+            time.sleep(orders.get("seconds", 0))
         outcome = {"outcome": "completed", "reason": None, "seconds": 0.1}
         write_json_atomic(folder / "outcome.json", outcome)
-        say({"event": "done", "signature": name, "outcome": outcome})
+        return outcome
+
+
+def enter(log: Path, line: str) -> int:
+    """Note the job down; how often it was begun before."""
+    before = log.read_text().count(line) if log.exists() else 0
+    with log.open("a") as file:
+        file.write(f"{line} {os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES', '-')}\n")
+    return before
 
 
 def say(event: dict) -> None:

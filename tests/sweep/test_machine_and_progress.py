@@ -7,7 +7,9 @@ import pytest
 from rich.console import Console
 
 from grpolab.sweep import machine, progress
+from grpolab.sweep.estimate import Estimate
 from grpolab.sweep.schedule import Job
+from grpolab.sweep.wording import duration
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ def test_one_worker_per_gpu_and_each_its_own(tmp_path, monkeypatch):
     ("seconds", "said"), [(0, "0 s"), (89, "89 s"), (120, "2 min"), (3600, "60 min"), (7500, "2 h 05 min")]
 )
 def test_duration(seconds, said):
-    assert progress.duration(seconds) == said
+    assert duration(seconds) == said
 
 
 def jobs():
@@ -60,7 +62,7 @@ def test_time_left_follows_the_speed_of_the_steps(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     first, second, third = jobs()
-    shown = progress.Progress([first, second, third], progress.Estimate(None, workers=2))
+    shown = progress.Progress([first, second, third], Estimate(None, workers=2))
     assert shown.left() == "no estimate yet"
     shown.started(first, 0)
     now[0] = 4.0
@@ -76,7 +78,7 @@ def test_plain_progress_is_not_silent_for_long(monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     (job, *_) = jobs()
-    shown = progress.Progress([job], progress.Estimate(1.0, 1))
+    shown = progress.Progress([job], Estimate(1.0, 1))
     shown.started(job, 0)
     shown.stepped(job, 1)
     now[0] = 61.0
@@ -84,20 +86,35 @@ def test_plain_progress_is_not_silent_for_long(monkeypatch, capsys):
     assert capsys.readouterr().out == "[0/1] running: study a, seed 0 at step 2/5 (about 2 min left)\n"
 
 
+def test_the_steps_of_an_earlier_sitting_are_not_thought_fast(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    (job, *_) = jobs()
+    shown = progress.Progress([job], Estimate(None, 1))
+    shown.started(job, 0)
+    now[0] = 3.0
+    shown.stepped(job, 4)  # the first step of this sitting: a fifth of a cost of 10 in 3 s, and another is left
+    assert shown.left() == "about 3 s"
+
+
 def test_live_table_shows_counts_and_each_worker(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     first, second, third = jobs()
-    with progress.LiveProgress([first, second, third], progress.Estimate(1.0, 2)) as shown:
+    with progress.LiveProgress([first, second, third], Estimate(1.0, 2)) as shown:
         shown.console = Console(file=io.StringIO(), width=200)
         shown.started(first, 0)
         shown.started(second, 1)
+        shown.stepped(first, 2)
+        now[0] = 2.0
         shown.stepped(first, 3)
         shown.finished(second, {"outcome": "diverged", "reason": "loss\nis nan"})
         screen = Console(file=io.StringIO(), width=200)
         screen.print(shown.draw())
         text = screen.file.getvalue()
         said = shown.console.file.getvalue()
-    assert "[1/3] completed 0 · diverged 1 · failed 0 · running 1" in text
+    assert "[1/3] · diverged 1 · running 1 · " in text
     assert "worker 0" in text
     assert "study a, seed 0" in text
-    assert "step 3/5" in text
+    assert "step 3/5  2 s a step" in text
     assert said == "diverged: study b, seed 0: loss\n", "what is not as it should be scrolls by, with its first line"

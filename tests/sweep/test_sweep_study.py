@@ -1,15 +1,17 @@
 """Studies: every file of experiments/ expands, seeds and overrides apply, and nonsense is refused with a reason."""
 
-import time
+import subprocess
+import sys
 
 import pytest
+import yaml
 
 from grpolab.errors import RequestError
 from grpolab.identity import plain
 from grpolab.sweep import adhoc
 from grpolab.sweep.compose import Composer
-from grpolab.sweep.plan import expand, plans
-from grpolab.sweep.study import Collection, Study, available, load
+from grpolab.sweep.plan import plans
+from grpolab.sweep.study import Collection, available, load
 
 STUDY = """
 question: What?
@@ -21,6 +23,7 @@ baseline: narrow
 seeds: 2
 primary_metric: eval/accuracy_expected
 """
+BOMB = "\n".join(["b0: &b0 [x]", *(f"b{i}: &b{i} [{', '.join([f'*b{i - 1}'] * 9)}]" for i in range(1, 12))])
 
 
 @pytest.fixture
@@ -95,6 +98,12 @@ def test_skip_leaves_combinations_out(write_study):
     assert {cell.variant for cell in plan.cells} == {"narrow/addition", "narrow/sorting", "wide/addition"}
 
 
+def test_a_study_of_more_variants_than_anybody_trains_is_refused(write_study):
+    many = {f"f{i}": {f"l{j}": [f"epsilon=0.{i}{j}"] for j in range(30)} for i in range(9)}
+    study = yaml.safe_load(STUDY) | {"factors": many, "compare": "f0", "baseline": "l0"}
+    assert "a study has at most 10000" in problems_of(write_study(yaml.safe_dump(study)))
+
+
 def test_levels_may_be_numbers(write_study):
     name = write_study(STUDY.replace("narrow:", "1:").replace("wide:", "2:").replace("baseline: narrow", "baseline: 1"))
     assert plans(name)[0].study.baseline == "1"
@@ -135,6 +144,15 @@ def test_a_study_that_cannot_clip_is_refused_with_the_reason(write_study):
         ("seeds: 2", "seeds: 2\nseeds: 3", "duplicate key"),
         ("seeds: 2", "seeds: 2\nname: other", "a study is named by its file"),
         ("question: What?", "question: What: why?", "cannot be read"),
+        ("seeds: 2", "seeds: [1, 2, 1]", "1 stands twice in [1, 2, 1]"),
+        ("seeds: 2", "seeds: true", "seeds=true is not allowed"),
+        ("seeds: 2", "seeds: 1000000000000", "<= 10000"),
+        ("seeds: 2", "seeds: [9223372036854775808]", "seeds"),
+        ("seeds: 2", "seeds: 2\nfigures: [F1, F999]", "figures=F999 is unknown"),
+        ("seeds: 2", "seeds: 2\nfigures: [F1, F1]", "F1 stands twice"),
+        ("narrow: [epsilon=0.1]", "1: [], '1': []", "1 stands twice"),
+        ("question: What?", "question: &a [*a]", "contain themselves"),
+        ("question: What?", f"{BOMB}", "make it too large"),
     ],
 )
 def test_a_wrong_study_file_is_refused(write_study, old, new, said):
@@ -154,6 +172,13 @@ hypotheses:
     source: y
 """
     found = problems_of(write_study(STUDY + wrong))
+    assert "metric=final_scor is unknown (did you mean final_score" in problems_of(
+        write_study(STUDY + wrong.replace("clip/activ", "final_scor"))
+    )
+    assert "compares wide with itself" in problems_of(write_study(STUDY + wrong.replace("minus: wid", "minus: wide")))
+    assert "where.clip is the factor that is compared" in problems_of(
+        write_study(STUDY + wrong.replace("where: {task: adition}", "where: {clip: wide}"))
+    )
     for part in ("contrast.minus=wid", "where.task=adition", "metric=clip/activ", "did you mean wide", "H1"):
         assert part in found
 
@@ -173,17 +198,24 @@ def test_unknown_study_names_the_near_one():
         load("clip_rang")
 
 
-def test_a_hundred_variants_of_ten_seeds_expand_quickly():
+PLANNING = """
+import sys, time
+from grpolab.sweep.plan import plans
+(plan,) = plans("big")
+print(len({cell.signature for cell in plan.cells}), "torch" in sys.modules, time.process_time())
+"""
+
+
+def test_a_hundred_variants_of_ten_seeds_are_planned_within_seconds(write_study):
+    """Read, composed, validated and signed by a process of its own, its start included; seconds are of CPU time."""
     factors = {"a": {f"a{i}": [f"epsilon={0.1 + i / 100}"] for i in range(10)}}
     factors["b"] = {f"b{i}": [f"learning_rate={1e-4 * (i + 1)}", "loss_type=gspo"] for i in range(10)}
-    study = Study(
-        name="big", question="?", factors=factors, compare="a", baseline="a0", seeds=10,
-        primary_metric="eval/accuracy_expected",
-    )  # fmt: skip
-    started = time.process_time()
-    plan = expand(study, Composer())
-    assert len({cell.signature for cell in plan.cells}) == 1000
-    assert time.process_time() - started < 6
+    study = yaml.safe_load(STUDY) | {"factors": factors, "compare": "a", "baseline": "a0", "seeds": 10}
+    write_study(yaml.safe_dump(study), "big")
+    done = subprocess.run([sys.executable, "-c", PLANNING], capture_output=True, text=True, check=True)
+    cells, torch_is_there, seconds = done.stdout.split()
+    assert (cells, torch_is_there) == ("1000", "False")
+    assert float(seconds) < 6
 
 
 def test_multirun_is_a_study():

@@ -1,15 +1,19 @@
 """Real workers on a study of seconds: their number changes nothing, and the parent stays light."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from grpolab.sweep import adhoc
 from grpolab.sweep.launch import sweep, train_here
 from grpolab.sweep.plan import plans
+from grpolab.sweep.progress import Progress
 
 TINY = [
     "task.length=3",
@@ -38,19 +42,47 @@ def swept(tmp_path_factory):
     return root, run(root, jobs=2)
 
 
-def test_one_worker_and_two_workers_write_the_same_journals(swept, tmp_path):
+def test_two_workers_and_one_that_is_killed_write_the_same_journals(swept, tmp_path, monkeypatch, capsys):
+    """kill -9 of the only worker in the middle of its first run: what its successor resumes ends as elsewhere."""
     root, journals = swept
     assert len(journals) == 4
+    killed = on_first_step(monkeypatch, lambda: [worker.kill() for worker in workers()])
     assert run(tmp_path, jobs=1) == journals
+    assert len(killed) == 1
+    assert "worker died (signal 9), perhaps out of memory; it is tried again" in capsys.readouterr().out
     for name in journals:
         outcomes = [json.loads((folder / "runs" / name / "outcome.json").read_text()) for folder in (root, tmp_path)]
         assert outcomes[0]["policy_sha256"] == outcomes[1]["policy_sha256"]
 
 
-def test_a_run_of_train_is_the_run_of_the_sweep(swept, tmp_path, capsys):
+def workers() -> list[psutil.Process]:
+    """The worker processes of this one."""
+    return [child for child in psutil.Process().children() if "grpolab.sweep.worker" in child.cmdline()]
+
+
+def on_first_step(monkeypatch, act):
+    """Call `act` once, when the first step of a run is told; the list that is returned has an item then."""
+    stepped, done = Progress.stepped, []
+
+    def also(progress, job, step):
+        stepped(progress, job, step)
+        if job.kind == "run" and not done:
+            done.append(step)
+            act()
+
+    monkeypatch.setattr(Progress, "stepped", also)
+    return done
+
+
+def test_a_run_of_train_is_the_run_of_the_sweep_also_when_it_was_interrupted(swept, tmp_path, monkeypatch, capsys):
     _, journals = swept
     same = ["task=sorting", "warm_start.batch_size=64", "max_completion_length=6", "evaluation.every=3", "kernel=ratio"]
     plan = adhoc.expand_single([*same, *TINY, "seed=1", f"machine.results={tmp_path}"])
+    on_first_step(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt):
+        train_here(plan)
+    (checkpoint,) = tmp_path.glob("runs/*/checkpoint/latest.pt")
+    assert not (checkpoint.parents[1] / "outcome.json").exists()
     assert train_here(plan) == 0
     (file,) = tmp_path.glob("runs/*/journal.jsonl")
     assert file.read_bytes() == journals[file.parent.name]
@@ -81,14 +113,3 @@ print([name for name in ("torch", "transformers", "mlflow", "datasets", "pandas"
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_status_imports_neither_hydra_nor_torch(tmp_path):
-    code = f"""
-import sys
-from grpolab.cli import main
-assert main(["status", "--results", {str(tmp_path)!r}]) == 0
-print([name for name in ("torch", "hydra", "omegaconf", "mlflow", "numpy") if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("[]\n")

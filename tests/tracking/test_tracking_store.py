@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import sqlite3
 import subprocess
 import sys
@@ -17,7 +18,24 @@ from grpolab.run.tracking import MirrorProcess, check_store, store_uri
 
 
 @pytest.mark.parametrize(
-    "bad", ["file:///tmp/x", "mlruns", "sqlite://", "ftp://host", "sqlite:////no/such/folder/a.db"]
+    "bad",
+    [
+        "file:///tmp/x",
+        "mlruns",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite:////tmp/a.db?mode=ro",
+        "sqlite+pysqlite:////tmp/a.db",
+        "sqlite:////no/such/folder/a.db",
+        "ftp://host",
+        "http://",
+        "http:/host",
+        "https://host:port",
+        "http://host:99999",
+        "postgresql://",
+        "postgresql",
+    ],
 )
 def test_no_store_is_refused_in_one_sentence(bad: str) -> None:
     with pytest.raises(RequestError) as refusal:
@@ -72,6 +90,19 @@ def test_the_process_says_in_one_sentence_that_the_store_cannot_be_used(tmp_path
     assert sentence
     assert "cannot be used" in sentence
     assert "\n" not in sentence
+
+
+def test_what_the_process_says_meanwhile_is_heard_at_once(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = tmp_path / "process"
+    process.write_text("#!/bin/sh\necho it is away\ncat\necho traceback >&2\necho it is still away >&2\nexit 1\n")
+    process.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(process))
+    heard: queue.Queue[str] = queue.Queue()
+    mirror = MirrorProcess(results, uri(results), ["clip_range"], heard.put)
+    assert heard.get(timeout=20) == "it is away"
+    assert mirror.close() == "it is still away"
 
 
 def test_a_command_that_tracks_does_not_wait_for_mlflow_to_be_imported() -> None:

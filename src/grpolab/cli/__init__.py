@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -12,8 +11,7 @@ from typing import Any
 from grpolab.cli import keeping, reading, running
 from grpolab.cli.common import FAILURE, INTERRUPTED, WRONG_REQUEST, Command
 from grpolab.errors import RequestError
-
-DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+from grpolab.paths import DISK_ERRORS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,8 +41,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="grpolab", description="Which part of GRPO matters? Ablations with evidence.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
+    groups = {"": commands}
+
     def add(name: str, command: Command, text: str, results: bool = True, **options: Any) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False, **options)
+        group, _, word = name.rpartition(" ")  # `track sync` is the command sync of the group track
+        if group not in groups:
+            title = f"commands: `grpolab {group} -h`"
+            groups[group] = commands.add_parser(group, help=title).add_subparsers(metavar="COMMAND", required=True)
+        sub = groups[group].add_parser(word, help=text, description=text, allow_abbrev=False, **options)
         sub.set_defaults(command=command)
         if results:
             sub.add_argument("--results", metavar="FOLDER", help="default: machine.results of conf/run.yaml")

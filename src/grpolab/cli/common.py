@@ -10,6 +10,7 @@ import yaml
 from grpolab.paths import Results, project_root
 
 OK, FAILURE, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
+MOST_SEEDS = 10_000  # as in a study file
 Command = Callable[[argparse.Namespace], int]
 Add = Callable[..., argparse.ArgumentParser]
 
@@ -35,7 +36,8 @@ def count(text: str) -> int:
 def seeds(text: str) -> list[int]:
     """`3` is seeds 0, 1, 2; `3,4,5` is a list; for argparse."""
     parts = text.rstrip(",").split(",")
-    if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts) or text == "0":
+    whole = all(part.isdecimal() and int(part) < 2**63 for part in parts)
+    if not whole or len(set(parts)) < len(parts) or text == "0" or ("," not in text and int(text) > MOST_SEEDS):
         raise argparse.ArgumentTypeError(f"{text} is not allowed: how many seeds, or a list of different ones: 3,4,5")
     return [int(part) for part in parts] if "," in text else list(range(int(text)))
 

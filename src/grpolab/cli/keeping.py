@@ -1,16 +1,34 @@
-"""Commands that keep results in order: make them again, check them, take them over."""
+"""Commands that keep results in order: make them again, check them, mirror them, throw them away, take them over."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
-from grpolab.cli.common import OK, Add, ensure_geometry, results_of
+from grpolab.cli.common import FAILURE, OK, Add, ensure_geometry, machine_defaults, results_of
+from grpolab.errors import RequestError
+from grpolab.paths import Results
 
 
 def add_commands(add: Add) -> None:
-    """geometry, export-reference."""
+    """geometry, export-reference, track sync, track verify, prune-runs, runs import."""
     add("geometry", _geometry, "write the table behind the analytic figures")
     add("export-reference", _export_reference, "keep the reference study's outcome in results/reference/")
+    sync = add("track sync", _track_sync, "bring the tracking store up to date with the run folders, or make it anew")
+    sync.add_argument("--repair", action="store_true", help="look at every point; make wrong runs again")
+    verify = add("track verify", _track_verify, "compare the tracking store with the run folders; writes nothing")
+    verify.add_argument("--json", action="store_true")
+    for track in (sync, verify):
+        track.add_argument("study", nargs="?", metavar="STUDY", help="default: every planned study")
+        track.add_argument("--uri", help="tracking store; default: machine.tracking_uri of conf/run.yaml")
+    prune = add("prune-runs", _prune_runs, "delete run folders that no planned study and no study file asks for")
+    prune.add_argument("--dry-run", action="store_true", help="only list them")
+    prune.add_argument("--yes", action="store_true", help="do not ask")
+    take = add("runs import", _runs_import, "take over the finished runs of another results folder, each checked")
+    take.add_argument("folder", metavar="FOLDER", type=Path, help="a results folder")
 
 
 def _geometry(arguments: argparse.Namespace) -> int:
@@ -27,3 +45,66 @@ def _export_reference(arguments: argparse.Namespace) -> int:
     for file in export_reference(results_of(arguments)):
         print(file)
     return OK
+
+
+def _track_sync(arguments: argparse.Namespace) -> int:
+    from grpolab.run import tracking
+
+    results, uri, studies = _tracked(arguments)
+    if problem := tracking.synchronise(results, uri, studies, arguments.repair):
+        print(problem, file=sys.stderr)
+        return FAILURE
+    print(f"up to date with the run folders: {uri} ({', '.join(studies) or 'no study is planned yet'})")
+    return OK
+
+
+def _track_verify(arguments: argparse.Namespace) -> int:
+    from grpolab.run import tracking
+
+    results, uri, studies = _tracked(arguments)
+    os.environ.update({**tracking.ENVIRONMENT, **os.environ})  # read when mlflow is imported
+    from grpolab.run.tracking.verify import print_verification
+
+    return OK if print_verification(results, uri, studies, arguments.json) else FAILURE
+
+
+def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
+    """The results, the URI of their store, the studies that are meant. Raises RequestError."""
+    from grpolab.run import tracking
+    from grpolab.sweep.ledger import planned_studies, study_states
+
+    results = results_of(arguments)
+    uri = tracking.store_uri(arguments.uri or machine_defaults()["tracking_uri"], results)
+    if uri is None:
+        raise RequestError("machine.tracking_uri of conf/run.yaml is empty, so nothing is tracked: give --uri")
+    tracking.check_store(uri)
+    if arguments.study is None:
+        return results, uri, planned_studies(results)
+    study_states(results, arguments.study, now=0.0)  # says what is planned where this study is not
+    return results, uri, [arguments.study]
+
+
+def _prune_runs(arguments: argparse.Namespace) -> int:
+    from grpolab.sweep.prune import prune
+
+    prune(results_of(arguments), _consent(arguments))
+    return OK
+
+
+def _consent(arguments: argparse.Namespace) -> Callable[[str], bool]:
+    """Who decides whether something is deleted: an option, or the person at the terminal. Raises RequestError."""
+    if arguments.dry_run and arguments.yes:
+        raise RequestError("--dry-run and --yes exclude each other")
+    if arguments.dry_run:
+        return lambda question: False
+    if arguments.yes:
+        return lambda question: True
+    if not sys.stdin.isatty():
+        raise RequestError("prune-runs deletes runs and there is no terminal to ask: give --dry-run or --yes")
+    return lambda question: input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _runs_import(arguments: argparse.Namespace) -> int:
+    from grpolab.sweep.takeover import take_over
+
+    return OK if take_over(arguments.folder, results_of(arguments)) else FAILURE

@@ -36,7 +36,7 @@ def add_commands(add: Add) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from grpolab.sweep.ledger import print_status
+    from grpolab.sweep.status import print_status
 
     print_status(results_of(arguments), arguments.study, arguments.json)
     return OK

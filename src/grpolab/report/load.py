@@ -17,7 +17,7 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.report.reference import has_reference, read_reference_plan, read_reference_runs
 from grpolab.report.runs import TABLES, Runs, read_runs
-from grpolab.vocabulary import COMPLETED, DIVERGED, MISSING
+from grpolab.vocabulary import MISSING, RESULTS
 
 Plan = dict[str, Any]
 # What of a cell stands beside every record of its run.
@@ -30,8 +30,8 @@ class Study:
 
     `arm` is the level of the factor that the study compares; `facet` joins the levels of all other factors: arms are
     compared within a facet. `cells` has one row per planned cell with its outcome (`missing` where it has none), its
-    settings as `setting/<key>`, and its provenance. `evaluations` carries a diverged run's last finite evaluation
-    forward to its planned end; those rows have `carried` set.
+    settings as `setting/<key>`, and its provenance. `evaluations` carries the last finite evaluation of a run that
+    ended early (it diverged, was stopped, or its time was up) forward to its planned end, in rows with `carried` set.
     """
 
     results: Results
@@ -75,13 +75,13 @@ class Study:
 
     @property
     def done(self) -> pd.DataFrame:
-        """Cells with a result: completed or diverged."""
-        return self.cells[self.cells["outcome"].isin([COMPLETED, DIVERGED])]
+        """Cells with a result: completed, diverged or stopped."""
+        return self.cells[self.cells["outcome"].isin(RESULTS)]
 
     @property
     def absent(self) -> pd.DataFrame:
         """Cells without a result: missing or failed."""
-        return self.cells[~self.cells["outcome"].isin([COMPLETED, DIVERGED])]
+        return self.cells[~self.cells["outcome"].isin(RESULTS)]
 
     def by_arm(self, table: str, facet: str) -> Iterator[tuple[str, pd.DataFrame]]:
         """The arms that have rows in a table of this facet, with those rows, in the order of the study file."""
@@ -154,14 +154,16 @@ def _number(value: Any) -> Any:
 
 
 def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Evaluations whose `metric` is finite, and for each diverged run its last one repeated up to the planned end."""
+    """Evaluations whose `metric` is finite; the last of a run that ended early is repeated up to its planned end."""
     if metric not in evaluations:
         return evaluations.assign(carried=False)
     finite = evaluations[np.isfinite(evaluations[metric])].assign(carried=False)
     carried = []
-    for cell in cells[cells["outcome"] == DIVERGED].itertuples():
+    for cell in cells[cells["outcome"].isin(RESULTS)].itertuples():
         own = finite[(finite["variant"] == cell.variant) & (finite["seed"] == cell.seed)]
-        grid = set(finite.loc[finite["facet"] == cell.facet, "rollout_step"]) | {cell.planned_steps}
         last = own.nlargest(1, "rollout_step")
-        carried += [last.assign(rollout_step=step, carried=True) for step in grid if step > own["rollout_step"].max()]
+        if own["rollout_step"].max() < cell.planned_steps:
+            grid = set(finite.loc[finite["facet"] == cell.facet, "rollout_step"]) | {cell.planned_steps}
+            later = [step for step in grid if step > own["rollout_step"].max()]
+            carried += [last.assign(rollout_step=step, carried=True) for step in later]
     return pd.concat([finite, *carried]).sort_values(["variant", "seed", "rollout_step"], ignore_index=True)

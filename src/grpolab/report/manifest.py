@@ -12,7 +12,7 @@ import pandas as pd
 
 from grpolab.paths import write_text_atomic
 from grpolab.report.load import Study
-from grpolab.vocabulary import DIVERGED, FAILED
+from grpolab.vocabulary import DIVERGED, FAILED, STOPPED
 
 # One drawn series: labels (row, facet, arm, ...) and lists of equal length (x, mean, low, high, n); `seeds` maps a
 # seed to its list.
@@ -32,6 +32,7 @@ class Manifest:
     results_versions: list[int]
     signatures: list[str]
     diverged: list[str]
+    stopped: list[str]
     missing: list[str]
     failed: list[str]
     numbers: list[Series]
@@ -56,6 +57,7 @@ def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: l
         results_versions=_distinct(done, "results_version"),
         signatures=sorted(done["signature"].unique()),
         diverged=cell_names(done[done["outcome"] == DIVERGED]),
+        stopped=cell_names(done[done["outcome"] == STOPPED]),
         missing=cell_names(absent[~failed]),
         failed=cell_names(absent[failed]),
         numbers=numbers,

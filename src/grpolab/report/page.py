@@ -158,7 +158,7 @@ def _range(column: pd.Series) -> str:
 
 
 def _missing(parts: Sequence[Study]) -> str:
-    """Every cell without a result; every run that diverged."""
+    """Every cell without a result; every run that diverged or was stopped."""
     cells = pd.concat([part.cells for part in parts])
     lines = []
     for outcome, meaning in OUTCOMES.items():

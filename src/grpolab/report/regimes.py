@@ -76,8 +76,8 @@ def _row(study: Study, facet: str) -> dict[str, str]:
 
 
 def _collapses(study: Study, facet: str, arm: str) -> pd.Series:
-    """Whether each run of an arm collapsed or diverged, by seed."""
-    return (at(measure(study, "collapsed"), facet, arm) + at(measure(study, "diverged"), facet, arm)) > 0
+    """Whether each run of an arm collapsed, diverged or was stopped as hopeless, by seed."""
+    return sum(at(measure(study, label), facet, arm) for label in ("collapsed", "diverged", "stopped")) > 0
 
 
 def _free_length(study: Study) -> str:

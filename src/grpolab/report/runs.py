@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from grpolab.paths import Results
-from grpolab.vocabulary import COMPLETED, DIVERGED, HISTOGRAM_FIELDS, POSITIONS
+from grpolab.vocabulary import HISTOGRAM_FIELDS, POSITIONS, RESULTS
 
 TABLES = ("updates", "rollouts", "evaluations", "histograms", "timings")
 # Columns that count or name; every other number is a metric.
@@ -30,7 +30,7 @@ class Runs:
     """Tables of many runs, each with a column `signature`.
 
     `outcomes` has one row per run that has an outcome, with what its provenance says; the other tables hold the journal
-    (and timings) of completed and diverged runs, one row per record.
+    (and timings) of runs whose outcome is a result, one row per record.
     """
 
     outcomes: pd.DataFrame
@@ -50,7 +50,7 @@ def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
         if not (folder / "outcome.json").is_file():
             continue
         outcomes.append({"signature": signature, **_outcome(folder)})
-        if outcomes[-1]["outcome"] in (COMPLETED, DIVERGED):
+        if outcomes[-1]["outcome"] in RESULTS:
             _read_journal(folder, signature, records)
     return Runs(
         outcomes=_outcomes(outcomes),

@@ -9,7 +9,7 @@ import pandas as pd
 
 from grpolab.report.load import Study
 from grpolab.report.measures import at, by_setting, means_after_first_step, measure, run_means
-from grpolab.report.stability import stability_table
+from grpolab.report.stability import is_lost, stability_table
 from grpolab.report.statistics import Interval, page_trend, paired_difference, t_interval, wilson
 from grpolab.report.text import bounds, count, estimate, number, p_equals, percent, signed
 
@@ -121,9 +121,9 @@ def _unclipped(study: Study) -> Iterator[str]:
 
 
 def _collapse(runs: pd.DataFrame, facet: str, arm: str) -> str:
-    """`2 of 3 runs (95%: [.2, .9])`, diverged runs counted in; empty without runs."""
+    """`2 of 3 runs (95%: [.2, .9])`, diverged and stopped runs counted in; empty without runs."""
     own = runs[(runs["facet"] == facet) & (runs["arm"] == arm)]
-    lost = int((own["collapsed"] | own["diverged"]).sum())
+    lost = int(is_lost(own).sum())
     rate = wilson(lost, len(own))
     return f"{lost} of {count(rate.n, 'run')} (95%: {bounds(rate.low, rate.high)})" if rate.n else ""
 

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grpolab.report.load import Study
-from grpolab.vocabulary import COMPLETED, DIVERGED
+from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,11 @@ def stability_table(study: Study, thresholds: Thresholds = DEFAULT) -> pd.DataFr
     return pd.DataFrame(rows, columns=[*CELL_COLUMNS, *nothing])
 
 
+def is_lost(runs: pd.DataFrame) -> pd.Series:
+    """Whether each run of a stability table collapsed, diverged or was stopped as hopeless."""
+    return runs["collapsed"] | runs["diverged"] | runs["stopped"]
+
+
 def run_quantities(
     accuracy_E: NDArray,
     updates: pd.DataFrame,
@@ -116,7 +121,7 @@ def run_quantities(
     """Every quantity and every label of one run.
 
     accuracy_E are its evaluations (of `items` items each, the first one before training), carried forward where it
-    diverged; `updates` and `rollouts` its journal. A quantity that has nothing to be computed from is NaN.
+    ended early; `updates` and `rollouts` its journal. A quantity that has nothing to be computed from is NaN.
     """
     return (
         _scores(accuracy_E, outcome, items, thresholds)
@@ -137,6 +142,7 @@ def _scores(accuracy_E: NDArray, outcome: str, items: int, thresholds: Threshold
         "drawdown": drawdown(accuracy_E),
         "collapsed": outcome == COMPLETED and collapsed(accuracy_E, thresholds),
         "diverged": outcome == DIVERGED,
+        "stopped": outcome == STOPPED,
         "below_start": bool(final < start - thresholds.below_start_errors * error),
     }
 

@@ -91,11 +91,11 @@ _STABILITY: dict[str, tuple[str, Callable, Callable[[float], str]]] = {
     "starvation": ("zero-variance groups", np.mean, number),
     "truncation": ("truncated", np.mean, number),
 }
-_LABELS = {"collapsed": "collapsed", "diverged": "diverged", "below_start": "below start"}
+_LABELS = {"collapsed": "collapsed", "diverged": "diverged", "stopped": "stopped", "below_start": "below start"}
 
 
 def stability(study: Study) -> Table:
-    """Collapse, divergence and below-start rates, and the worst or mean of each stability quantity over seeds."""
+    """Rates of the labels (collapsed, diverged, ...), and the worst or mean of each stability quantity over seeds."""
     runs = stability_table(study)
     rows, shown = [], []
     for facet, arm in _variants(study):

@@ -1,26 +1,29 @@
 """Where a killed run goes on: the learner's state at a rollout boundary, with the journal's length at that moment.
 
-Two generations are kept; a file that is torn or whose checksum is wrong is passed over for the one before.
+Two generations are kept. One that is damaged, or that does not fit the journal, is passed over for the one before.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from grpolab.learn.learner import LearnerState
+from grpolab.paths import write_atomic
 
 GENERATIONS = ("latest.pt", "previous.pt")
 DIGEST_BYTES = 32
 
+Position = dict[str, Any]  # what else stands in a checkpoint: the journal's length and the like
+
 
 def save(folder: Path, state: LearnerState, **position: Any) -> None:
-    """Write the state and `position` (journal length and the like) as the latest generation."""
+    """Write the state and `position` as the latest generation; where that fails, those that are there stay."""
     buffer = io.BytesIO()
     torch.save(
         {
@@ -33,33 +36,40 @@ def save(folder: Path, state: LearnerState, **position: Any) -> None:
         buffer,
     )
     payload = buffer.getvalue()
-    folder.mkdir(exist_ok=True)
     latest, previous = (folder / name for name in GENERATIONS)
-    part = folder / "part.pt"
-    with part.open("wb") as file:
-        file.write(hashlib.sha256(payload).digest() + payload)
-        file.flush()
-        os.fsync(file.fileno())
+    new = folder / "new.part"  # swept away where the process dies before it has its name
+    write_atomic(new, hashlib.sha256(payload).digest() + payload)
     if latest.exists():
         latest.replace(previous)
-    part.replace(latest)
+    new.replace(latest)
 
 
-def restore(folder: Path, state: LearnerState) -> dict[str, Any] | None:
-    """Put the newest sound generation into `state` and return its position; None where there is none."""
-    for name in GENERATIONS:
-        saved = _read(folder / name)
-        if saved is not None:
-            state.policy.load_weights(saved["weights"])
-            state.optimizer.load_state_dict(saved["optimizer"])
-            state.rollout_step, state.optimizer_step = saved["rollout_step"], saved["optimizer_step"]
-            return dict(saved["position"])
-    return None
+def restore(
+    folder: Path, state: LearnerState, misfit: Callable[[Position], str | None] = lambda position: None
+) -> tuple[Position, list[str]]:
+    """Put the newest sound generation into `state`.
+
+    Returns its position (empty where there is none), and a sentence for each newer one that was passed over: because it
+    is damaged, or for what `misfit` says of its position.
+    """
+    problems = []
+    for path in (folder / name for name in GENERATIONS):
+        if not path.exists():
+            continue
+        saved = _read(path)
+        problem = "its checksum is wrong" if saved is None else misfit(saved["position"])
+        if saved is None or problem:
+            problems.append(f"{folder.name}/{path.name} cannot be used: {problem}")
+            continue
+        state.policy.load_weights(saved["weights"])
+        state.optimizer.load_state_dict(saved["optimizer"])
+        state.rollout_step, state.optimizer_step = saved["rollout_step"], saved["optimizer_step"]
+        return saved["position"], problems
+    return {}, problems
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
+    """The file's content; None where its checksum is wrong."""
     content = path.read_bytes()
     payload = content[DIGEST_BYTES:]
     if hashlib.sha256(payload).digest() != content[:DIGEST_BYTES]:

@@ -26,7 +26,7 @@ class Heartbeat:
         self.owner = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "process_start": psutil.Process().create_time(),
+            "process_start": _start(psutil.Process()),
         }
         self._last = float("-inf")
 
@@ -34,10 +34,8 @@ class Heartbeat:
         """Say that the run lives, `now` in unix seconds."""
         if abs(now - self._last) >= INTERVAL:
             self._last = now
-            write_json_atomic(
-                self.path,
-                {**self.owner, "rollout_step": rollout_step, "rollout_steps": self.rollout_steps, "time": now},
-            )
+            beat = {**self.owner, "rollout_step": rollout_step, "rollout_steps": self.rollout_steps, "time": now}
+            write_json_atomic(self.path, beat, durable=False)  # after a power cut nobody runs
 
     def stop(self) -> None:
         """The run no longer runs."""
@@ -50,7 +48,12 @@ def is_alive(beat: dict[str, Any], now: float) -> bool:
         return bool(abs(now - beat["time"]) < LEASE_SECONDS)
     try:
         process = psutil.Process(beat["pid"])
-        same = abs(process.create_time() - beat["process_start"]) < CLOCK_TOLERANCE
+        same = abs(_start(process) - beat["process_start"]) < CLOCK_TOLERANCE
         return bool(same and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
+
+
+def _start(process: psutil.Process) -> float:
+    """Seconds from the machine's start to the process's, which a clock that is set does not move."""
+    return process.create_time() - psutil.boot_time()

@@ -15,3 +15,15 @@ def exclusive(path: Path) -> Iterator[None]:
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def is_held(path: Path) -> bool:
+    """Whether somebody holds the file's lock at this moment."""
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who only ask do not see each other
+    except BlockingIOError:
+        return True
+    except OSError:  # no such file: nobody has ever held it
+        return False
+    return False

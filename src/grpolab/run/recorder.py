@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ from grpolab.learn.update import Step, learning_rate
 from grpolab.paths import write_json_atomic
 from grpolab.run import checkpoint
 from grpolab.run.assembly import Parts
+from grpolab.run.ending import Ending
 from grpolab.run.heartbeat import Heartbeat
-from grpolab.run.journal import Journal
+from grpolab.run.journal import Journal, line
 from grpolab.run.samples import sample_table, write_samples
 
 MIB = 2**20
@@ -30,11 +33,15 @@ class Recorder:
     def __init__(self, folder: Path, parts: Parts) -> None:
         self.folder, self.parts = folder, parts
         self.settings = parts.settings
-        saved = checkpoint.restore(folder / "checkpoint", parts.state) or {}
+        saved, problems = checkpoint.restore(folder / "checkpoint", parts.state, self._misfit)
+        if problems:
+            self._say_recovery(problems)
         self.journal = Journal(folder / "journal.jsonl", saved.get("journal_bytes", 0))
         self.timing = Journal(folder / "timing.jsonl", saved.get("timing_bytes", 0))
         self.final: dict[str, float] = saved.get("final", {})  # metrics of the last finite evaluation
-        self.heartbeat = Heartbeat(folder, self.settings.rollout_steps)
+        self.ending = Ending(self.settings, **saved.get("ending", {}))
+        self.heartbeat = Heartbeat(folder, self.settings.planned_steps)
+        self.heartbeat.beat(parts.state.rollout_step, time.time())  # another machine sees no lock
         self._earlier_seconds = saved.get("seconds", 0.0)
         self._process = psutil.Process()
         self._opened = self._lap_start = self._saved = time.perf_counter()
@@ -94,6 +101,7 @@ class Recorder:
     def evaluation(self, found: Evaluation, state: LearnerState) -> None:
         """An evaluation after `state.rollout_step` rollout steps."""
         self.final = found.metrics
+        self.ending.see_evaluation(state.rollout_step, found.metrics)
         self.journal.append(
             kind="evaluation",
             rollout_step=state.rollout_step,
@@ -118,15 +126,33 @@ class Recorder:
 
     def close(self) -> None:
         """Everything to the disk."""
-        self.journal.close()
-        self.timing.close()
+        try:
+            self.journal.close()
+        finally:
+            self.timing.close()
+
+    def _misfit(self, position: checkpoint.Position) -> str | None:
+        """What a checkpoint expects of the journal, and does not find."""
+        journal = self.folder / "journal.jsonl"
+        begun = journal.read_bytes()[: position["journal_bytes"]] if journal.exists() else b""
+        if hashlib.sha256(begun).hexdigest() == position.get("journal_sha256"):
+            return None
+        return f"the first {position['journal_bytes']} bytes of journal.jsonl are not what they were"
+
+    def _say_recovery(self, problems: list[str]) -> None:
+        """Say, and keep in recovery.jsonl, that the run does not go on from its newest checkpoint."""
+        where = f"goes on from rollout step {self.parts.state.rollout_step}"
+        sentence = f"{'; '.join(problems)}: the run {where if self.parts.state.rollout_step else 'begins anew'}"
+        print(f"run {self.folder.name}: {sentence}", file=sys.stderr, flush=True)
+        with (self.folder / "recovery.jsonl").open("ab") as file:
+            file.write(line({"time_ms": _unix_ms(), "what": sentence}))
 
     def _append_timing(self, rollout_step: int) -> None:
         times, now = self._process.cpu_times(), time.perf_counter()
         (earlier, then), self._cpu = self._cpu, (times, now)
         used = times.user + times.system - earlier.user - earlier.system
         row: dict[str, Any] = {
-            "time_ms": int(time.time() * 1000),  # unix time; an integer, because floats are rounded to nine digits
+            "time_ms": _unix_ms(),
             **self._laps,
             "seconds/elapsed": self.seconds,
             "system/rss_mib": self._process.memory_info().rss / MIB,
@@ -141,7 +167,14 @@ class Recorder:
             self.folder / "checkpoint",
             state,
             journal_bytes=self.journal.sync(),
+            journal_sha256=self.journal.sha256,
             timing_bytes=self.timing.sync(),
             final=self.final,
+            ending=self.ending.saved(),
             seconds=self.seconds,
         )
+
+
+def _unix_ms() -> int:
+    """Unix time as an integer, because floats are rounded to nine digits."""
+    return int(time.time() * 1000)

@@ -11,6 +11,7 @@ import torch
 from grpolab.learn.batch import Rollout, joined
 from grpolab.learn.policy import Policy
 from grpolab.learn.update import Step
+from grpolab.paths import write_atomic
 
 
 def sample_table(rollout: Rollout, last_pass: list[Step], policy: Policy, group: int) -> pa.Table:
@@ -53,9 +54,8 @@ def _per_row(values_B: torch.Tensor, row_N: list[int]) -> list[float]:
 
 
 def write_samples(folder: Path, rollout_step: int, table: pa.Table) -> None:
-    """`samples/step_000010.parquet` in the run folder, by rename."""
+    """`samples/step_000010.parquet` in the run folder."""
     path = folder / "samples" / f"step_{rollout_step:06d}.parquet"
-    path.parent.mkdir(exist_ok=True)
-    part = path.with_suffix(".part")
-    pq.write_table(table, part, compression="zstd")
-    part.replace(path)
+    content = pa.BufferOutputStream()
+    pq.write_table(table, content, compression="zstd")
+    write_atomic(path, content.getvalue().to_pybytes(), durable=False)

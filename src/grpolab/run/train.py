@@ -4,14 +4,13 @@ What differs from the paper (DeepSeekMath, 2402.03300, algorithm 1):
 1. The reference of the KL is the warm start, and there is none where beta = 0; it is never replaced during a run.
 2. Any axis can be another: ratio level, clip range, loss form, aggregation, reward scale (`learn/objective.py`).
 3. Every random draw is a hash of (seed, purpose, step, prompt, sample, token): a killed run replays its batch exactly.
-4. A run that diverges stops, and that is its outcome.
+4. A run that diverges, or that its early stop finds hopeless, ends, and that is its outcome.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import hashlib
-import json
 import math
 import traceback
 from collections.abc import Callable
@@ -24,27 +23,28 @@ import yaml
 from grpolab.identity import plain, signature
 from grpolab.learn.learner import flat_weights, step_norm
 from grpolab.learn.update import Diverged
-from grpolab.paths import Results, write_json_atomic, write_text_atomic
+from grpolab.paths import Results, is_refusal, read_json, remove_parts, write_json_atomic, write_text_atomic
 from grpolab.run import provenance, warm_start
 from grpolab.run.assembly import Parts, assemble
 from grpolab.run.locks import exclusive
+from grpolab.run.outcome import Outcome, conclude, reason_of, record_failure
 from grpolab.run.recorder import Recorder
 from grpolab.run.weights import save_weights
 from grpolab.settings import RunSettings
-from grpolab.vocabulary import COMPLETED, DIVERGED, FAILED
+from grpolab.vocabulary import DIVERGED
 
 
-class Stopped(Exception):
-    """The run was asked to stop at a rollout boundary; its checkpoint stands, it has no outcome."""
+class Interrupted(Exception):
+    """The run was asked to leave off at a rollout boundary; its checkpoint stands, it has no outcome."""
 
 
 def train(parts: Parts, recorder: Recorder, on_step: Callable[[int], None], stop: Callable[[], bool]) -> None:
-    """The loop. Raises Diverged or Stopped."""
+    """The loop. Raises Diverged or Interrupted."""
     settings, learner, state = parts.settings, parts.learner, parts.state
-    policy = state.policy
+    policy, ending = state.policy, recorder.ending
     if state.rollout_step == 0:
         _evaluate(parts, recorder)
-    for step in range(state.rollout_step, settings.rollout_steps):
+    while not ending.reached(step := state.rollout_step):
         before = flat_weights(policy) if settings.diagnostics.step_norm else None
         rollout = learner.rollout(policy, step)  # prompts -> sample -> score -> advantages
         minibatches = learner.minibatches(policy, rollout.batch, step)
@@ -63,18 +63,20 @@ def train(parts: Parts, recorder: Recorder, on_step: Callable[[int], None], stop
             minibatches = [taken.batch for taken in last_pass]
         if before is not None:
             measured["weights__step_norm"] = step_norm(policy, before)
-        if _due(settings.diagnostics.kl_ref_every, step + 1, settings):
+        ending.see_time(step + 1, recorder.seconds)
+        last = ending.reached(step + 1)
+        if _due(settings.diagnostics.kl_ref_every, step + 1, last):
             measured["kl_ref__exact"] = learner.kl_to_reference(policy, rollout.batch)
         recorder.rollout(rollout, last_pass, state, **measured)
         recorder.lap("update")
         state.rollout_step = step + 1
-        if _due(settings.evaluation.every, step + 1, settings):
+        if _due(settings.evaluation.every, step + 1, last):
             _evaluate(parts, recorder)
         on_step(step + 1)
         stopping = stop()
         recorder.end_of_step(state, save=stopping)
         if stopping:
-            raise Stopped
+            raise Interrupted
 
 
 def _evaluate(parts: Parts, recorder: Recorder) -> None:
@@ -89,9 +91,9 @@ def _evaluate(parts: Parts, recorder: Recorder) -> None:
     recorder.lap("evaluation")
 
 
-def _due(every: int, finished: int, settings: RunSettings) -> bool:
+def _due(every: int, finished: int, last: bool) -> bool:
     """Whether something that happens every so many rollout steps, and after the last, happens now."""
-    return every > 0 and (finished % every == 0 or finished == settings.rollout_steps)
+    return every > 0 and (finished % every == 0 or last)
 
 
 def run(
@@ -103,33 +105,62 @@ def run(
 ) -> dict[str, Any]:
     """Do one run, or what is left of it, and return its outcome; a finished one is returned as it stands.
 
-    A failure of the run itself is an outcome (`failed`), not an exception. Raises Stopped when `stop()` said so.
+    A failure of the run itself is an outcome (`failed`), not an exception. Raises Interrupted when `stop()` said so,
+    and OSError where the results folder cannot be written: the run has no outcome then, and the next call goes on.
     """
     settings = settings.resolved()
     folder = results.run(signature(settings.identity()))
     with exclusive(folder / ".lock"):
-        outcome_file = folder / "outcome.json"
-        if outcome_file.exists():
-            return dict(json.loads(outcome_file.read_text()))
+        if outcome := read_json(folder / "outcome.json"):
+            return outcome
         torch.set_num_threads(settings.machine.threads)
         gc.collect()
         gc.freeze()  # what the imports made lives on: collections need not walk half a million objects again and again
         if settings.device == "cuda":
             torch.use_deterministic_algorithms(True)
+        parts: Parts | None = None
         try:
-            outcome = _attempt(settings, results, folder, on_step, stop)
-        except Stopped:
+            remove_parts(folder)
+            parts = _begin(settings, results, folder)
+            return conclude(folder, _finish(parts, folder, on_step, stop))
+        except Interrupted:
             raise
         except Exception as error:
-            outcome = {"outcome": FAILED, "reason": f"{type(error).__name__}: {error}", "error": traceback.format_exc()}
-        write_json_atomic(outcome_file, outcome)
-        (folder / "running.json").unlink(missing_ok=True)
-        return outcome
+            if is_refusal(error, results.root):
+                raise
+            finished = parts.state.rollout_step if parts else 0
+            return record_failure(folder, reason_of(error), finished, traceback.format_exc())
+        finally:
+            with contextlib.suppress(OSError):  # the error that is on its way says more
+                (folder / "running.json").unlink(missing_ok=True)
 
 
-def _attempt(
-    settings: RunSettings, results: Results, folder: Path, on_step: Callable[[int], None], stop: Callable[[], bool]
-) -> dict[str, Any]:
+def _finish(parts: Parts, folder: Path, on_step: Callable[[int], None], stop: Callable[[], bool]) -> Outcome:
+    """Go on from the last checkpoint, if there is one, to the end."""
+    recorder, state = Recorder(folder, parts), parts.state
+    diverged = None
+    try:
+        train(parts, recorder, on_step, stop)
+    except Diverged as error:
+        diverged = f"{error}, after {state.rollout_step} rollout steps and {state.optimizer_step} optimiser steps"
+    finally:
+        recorder.close()
+    save_weights(folder / "policy.safetensors", state.policy.weights())
+    return Outcome(
+        outcome=DIVERGED if diverged else recorder.ending.outcome,
+        reason=diverged or recorder.ending.reason,
+        rollout_steps=state.rollout_step,
+        optimizer_steps=state.optimizer_step,
+        completions=state.rollout_step * parts.settings.batch_size,
+        final=recorder.final,
+        policy_sha256=state.policy.fingerprint(),
+        journal_sha256=recorder.journal.sha256,
+        seconds=recorder.seconds,
+    )
+
+
+def _begin(settings: RunSettings, results: Results, folder: Path) -> Parts:
+    """The run as it is before its first rollout step, and what it is made of written down."""
     warm = warm_start.ensure(settings, results)
     parts = assemble(settings, warm)
     write_text_atomic(folder / "settings.yaml", yaml.safe_dump(plain(settings.model_dump()), sort_keys=False))
@@ -146,24 +177,4 @@ def _attempt(
             },
         },
     )
-    recorder = Recorder(folder, parts)
-    outcome, reason = COMPLETED, None
-    try:
-        train(parts, recorder, on_step, stop)
-    except Diverged as error:
-        outcome, reason = DIVERGED, str(error)
-    finally:
-        recorder.close()
-    save_weights(folder / "policy.safetensors", parts.state.policy.weights())
-    return {
-        "outcome": outcome,
-        "reason": reason,
-        "rollout_steps": parts.state.rollout_step,
-        "optimizer_steps": parts.state.optimizer_step,
-        "completions": parts.state.rollout_step * settings.batch_size,
-        "final": recorder.final,
-        "policy_sha256": parts.state.policy.fingerprint(),
-        "journal_sha256": hashlib.sha256((folder / "journal.jsonl").read_bytes()).hexdigest(),
-        "seconds": recorder.seconds,
-        "error": None,
-    }
+    return parts

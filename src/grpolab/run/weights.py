@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
+
+from grpolab.paths import write_atomic
 
 
 def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
-    """Write parameters by name, then rename."""
-    part = path.with_suffix(".part")
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, part)
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.replace(path)
+    """Write parameters by name."""
+    # As bytes: the library's own writing reports a full disk as an error of its format.
+    write_atomic(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}))
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from grpolab.settings.base import Count, Natural, NonNegative, Settings
+from grpolab.settings.base import Count, Natural, NonNegative, Positive, Settings
 
 
 class EvaluationSettings(Settings):
@@ -30,11 +30,21 @@ class DiagnosticsSettings(Settings):
 class MachineSettings(Settings):
     """Where and how, never what: no key here enters a signature."""
 
-    results: str = Field(description="Folder of runs, studies and the MLflow store.")
+    results: str = Field(min_length=1, description="Folder of runs, studies and the MLflow store.")
     tracking_uri: str | None = Field(
         description="MLflow store; `auto` is SQLite inside the results folder, empty switches tracking off."
     )
     threads: Count = Field(description="torch threads of one worker.")
     checkpoint_seconds: NonNegative = Field(
         description="Least seconds between two checkpoints (at rollout boundaries)."
+    )
+    # Limits of a worker, which the parent of a sweep watches; empty: none.
+    cell_timeout_seconds: Positive | None = Field(
+        description="Most wall seconds of a cell in one sitting; it then fails, and --retry-failed goes on from there."
+    )
+    hang_seconds: Positive | None = Field(
+        description="Most seconds in which a worker finishes no step; the cell is tried once more, and then fails."
+    )
+    memory_mib: Count | None = Field(
+        description="Most resident memory of a worker; the cell that passes it fails. The imports alone take about 400."
     )

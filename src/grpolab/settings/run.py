@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from grpolab.registry import AGGREGATIONS, KERNELS, RATIOS
 from grpolab.settings.base import Count, Natural, NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Seed, Settings
+from grpolab.settings.budget import Budget, EarlyStopSettings
 from grpolab.settings.machine import DiagnosticsSettings, EvaluationSettings, MachineSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
 
@@ -32,7 +33,14 @@ class RunSettings(Settings):
     model: ModelSettings = Field(description="What learns.")
     warm_start: WarmStartSettings = Field(description="Where it starts.")
 
-    rollout_steps: Count = Field(description="How often a batch is sampled and learnt from.")
+    rollout_steps: Count | None = Field(description="How often a batch is sampled and learnt from.")
+    max_completions: Count | None = Field(description="Most completions to sample, in whole rollout steps.")
+    max_optimizer_steps: Count | None = Field(description="Most optimiser steps, in whole rollout steps.")
+    max_seconds: Positive | None = Field(
+        description="The run ends at the first rollout boundary after so many seconds, its sittings together, its warm"
+        " start left out."
+    )
+    early_stop: EarlyStopSettings | None = Field(description="When a run is hopeless and ends; empty: never.")
     prompts_per_step: Count = Field(description="Prompts in a rollout batch.")
     num_generations: Count = Field(description="Completions per prompt: the group of GRPO.")
     max_completion_length: Count = Field(description="Most tokens of a completion, end token included.")
@@ -92,6 +100,7 @@ class RunSettings(Settings):
             problems.append(
                 f"micro_batch_size={self.micro_batch_size} must divide the minibatch of {self.minibatch_size} sequences"
             )
+        problems += self.budget.problems()
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -107,9 +116,25 @@ class RunSettings(Settings):
         return self.batch_size // self.num_minibatches
 
     @property
+    def budget(self) -> Budget:
+        """The limits of its length."""
+        return Budget(
+            rollout_steps=self.rollout_steps,
+            max_completions=self.max_completions,
+            max_optimizer_steps=self.max_optimizer_steps,
+            completions_per_step=self.batch_size,
+            updates_per_step=self.num_iterations * self.num_minibatches,
+        )
+
+    @property
+    def planned_steps(self) -> int:
+        """Rollout steps of the whole run."""
+        return self.budget.planned_steps
+
+    @property
     def optimizer_steps(self) -> int:
         """Optimiser steps of the whole run."""
-        return self.rollout_steps * self.num_iterations * self.num_minibatches
+        return self.planned_steps * self.num_iterations * self.num_minibatches
 
     @property
     def clip_can_bind(self) -> bool:
@@ -120,6 +145,9 @@ class RunSettings(Settings):
         """The same run with nothing left to be filled in; two ways to write one run become equal here."""
         return self.model_copy(
             update={
+                "rollout_steps": self.planned_steps,
+                "max_completions": None,
+                "max_optimizer_steps": None,
                 "epsilon_high": self.epsilon if self.epsilon_high is None else self.epsilon_high,
                 "micro_batch_size": self.micro_batch_size or self.minibatch_size,
                 "warm_start": self.warm_start.model_copy(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -17,6 +18,7 @@ from grpolab.sweep.study import Study, available
 
 DEFAULT_NAME = "adhoc"
 FIGURES = ["F1", "F2", "F16", "F26"]
+MOST_VALUES = 1000  # of one key: range(0,inf) has no end
 # A sweep over one of these asks what clipping does.
 CLIP_KEYS = {"epsilon", "epsilon_high", "delta", "importance_sampling_level"}
 
@@ -58,16 +60,23 @@ def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
 
 
 def _values(override: Override, problems: list[str]) -> list[str]:
+    shuffled = getattr(override.value(), "shuffle", False)  # Hydra would list a range without end to shuffle it
     try:
-        return [str(value) for value in override.sweep_string_iterator()]
-    except HydraException:
-        problems.append(f"{override.input_line} cannot be swept: write a comma list, choice(...) or range(...)")
+        values = [] if shuffled else [str(value) for value in islice(override.sweep_string_iterator(), MOST_VALUES + 1)]
+    except (HydraException, ValueError, ArithmeticError):
+        values = []
+    if not 0 < len(set(values)) == len(values) <= MOST_VALUES:
+        problems.append(
+            f"{schema.show(override.input_line)} cannot be swept: write up to {MOST_VALUES} different values, as a"
+            " comma list, choice(...) or range(...)"
+        )
         return []
+    return values
 
 
 def _seeds(composer: Composer, swept: list[str] | None, fixed: list[str], problems: list[str]) -> list[int]:
     """The seeds of a sweep: those listed, else the one that the overrides or conf/ give."""
-    if swept is None:
+    if not swept:
         return [composer.compose([text for text in fixed if key_of(text) == "seed"]).seed]
     if not all(value.isdecimal() for value in swept) or len(set(swept)) < len(swept):
         problems.append(f"seed={','.join(swept)} is not allowed: seeds are different whole numbers >= 0")

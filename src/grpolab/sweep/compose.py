@@ -87,10 +87,11 @@ class Composer:
         """The parsed override, or None and a sentence in `problems`; several values are allowed where `sweep`."""
         try:
             override = self._parser.parse_override(text)
-        except HydraException:
+        except (HydraException, ValueError, RecursionError):  # the last two: 5,000 digits, a hundred brackets
             override = None
         if override is None or not override.key_or_group:
-            problems.append(f"{text!r} cannot be read: write key=value, and quote a value of special characters")
+            shown = schema.show(repr(text))
+            problems.append(f"{shown} cannot be read: write key=value, and quote a value of special characters")
         elif override.is_delete():
             problems.append(f"{text}: a setting cannot be removed, set {override.key_or_group}=null or another value")
         elif override.package is not None:
@@ -134,7 +135,9 @@ def _apply(override: Override, config: DictConfig, problems: list[str]) -> None:
     try:
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
-        problems.append(f"{override.input_line} cannot be applied: {_one_line(error)}")
+        problems.append(f"{schema.show(override.input_line)} cannot be applied: {_one_line(error)}")
+    except RecursionError:
+        problems.append(f"{schema.show(override.input_line)} cannot be applied: its brackets are nested too deeply")
 
 
 def _values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
@@ -142,7 +145,8 @@ def _values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
     try:
         container = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise RequestError([*problems, f"an interpolation cannot be resolved: {_one_line(error)}"]) from error
+        where = f"{error.full_key}: an interpolation cannot be resolved: {_one_line(error)}"
+        raise RequestError([*problems, where]) from error
 
     def clean(node: Any, key: str) -> Any:
         if node == MISSING:
@@ -172,4 +176,4 @@ def key_of(text: str) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    return " ".join(str(error).partition("full_key:")[0].split())[:200]

@@ -8,10 +8,10 @@ from typing import Any
 
 from grpolab.settings import RunSettings
 from grpolab.sweep import schema
-from grpolab.sweep.compose import Composer
+from grpolab.sweep.compose import MISSING, Composer
 
 HEADER = """\
-usage: grpolab train [-m] [--name NAME] [key=value ...]
+usage: grpolab train [-m] [--name NAME] [--jobs N] [--retry-failed] [--json-lines] [key=value ...]
 
 Trains one run with Hydra overrides; `-m` runs every combination of comma lists: epsilon=0.1,0.2 seed=0,1,2
 """
@@ -46,7 +46,9 @@ def _keys(composer: Composer) -> Iterator[str]:
                 yield f"  with {name}={option}: {member['description'].splitlines()[0]}"
                 yield from _section(name, member, composer.values({name: option})[name])
         elif "properties" in inner:
-            yield from _section(name, inner, defaults[name])
+            if defaults[name] is None:  # switched off; where it is set, all of its keys are
+                yield from _key(name, field, None)
+            yield from _section(name, inner, defaults[name] or dict.fromkeys(inner["properties"], MISSING))
         else:
             yield from _key(name, field, defaults[name])
 
@@ -58,6 +60,6 @@ def _section(prefix: str, section: schema.Schema, values: dict[str, Any]) -> Ite
 
 
 def _key(name: str, field: schema.Schema, default: Any) -> Iterator[str]:
-    value = "no default" if default == "???" else f"default {schema.show(default)}"
+    value = "no default" if default == MISSING else f"default {schema.show(default)}"
     yield f"  {name:<34} {schema.allowed(RunSettings, field)}; {value}"
     yield f"      {field['description']}"

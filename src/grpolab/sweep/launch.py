@@ -13,15 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from grpolab.paths import Results, project_root
+from grpolab.paths import DISK_ERRORS, Results, project_root
 from grpolab.run import tracking
+from grpolab.sweep.estimate import Estimate
+from grpolab.sweep.events import Events
 from grpolab.sweep.machine import slots
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import WORKER_COMMAND, Pool, WorkerStartError
-from grpolab.sweep.progress import Estimate, duration, first_line, make_progress, print_table
+from grpolab.sweep.progress import make_progress, print_table
 from grpolab.sweep.request import Request
 from grpolab.sweep.schedule import Job, Schedule
-from grpolab.vocabulary import COMPLETED, DIVERGED, FAILED
+from grpolab.sweep.wording import duration, first_line
+from grpolab.vocabulary import FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
 
@@ -37,8 +40,11 @@ def sweep(
     jobs: int | None = None,
     retry_failed: bool = False,
     command: Sequence[str] = WORKER_COMMAND,
+    events: Events | None = None,
 ) -> int:
     """Run the plans on `jobs` workers (default: what the machine has) and `draw` what came out; the exit code.
+
+    `events`: whom a program that watches is told through; the rest of the output is prose for people.
 
     Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
     """
@@ -47,32 +53,36 @@ def sweep(
     settings = [cell.settings for cell in request.cells.values()]
     uses_gpu = any(one.resolved().device == "cuda" for one in settings)
     places = slots(jobs, uses_gpu, max(one.machine.threads for one in settings), request.results.studies / request.name)
-    estimate = _estimate(request, len(places))
-    _print_plan(request, todo)
+    places = places[: len(todo)]
+    _say_plan(request, todo, events)
+    drawn = True
     with _interruptible(), _mirrored(request):
         if todo:
+            estimate = _estimate(request, len(places))
             print(f"workers: {len(places)}; time: {estimate.left(sum(job.cost for job in todo))}")
-            _run_on_workers(todo, estimate, Pool(places, request.results, command))
+            _run_on_workers(todo, estimate, Pool(places, request.results, command), events)
         else:
             print("0 cells to train: every run has its outcome")
         # Before the mirror ends, so that figures and tables reach the tracking store too.
         if todo or not (request.results.output(request.name) / "report.md").exists():
-            draw(request.results, request.name)
-    return _conclude(request)
+            drawn = _draw(draw, request)
+    return _conclude(request, events, drawn)
 
 
-def train_here(plan: Plan) -> int:
+def train_here(plan: Plan, events: Events | None = None) -> int:
     """Train the one run of a plan in this process, again where it failed before; the exit code. Raises as `sweep`."""
     request = _begin([plan], retry_failed=True)
     todo = [job for job in request.jobs() if job.kind == "run"]
+    if events:
+        _say_plan(request, todo, events)
     with _interruptible(), _mirrored(request):
         for job in todo:
-            _run_here(request, job)
+            _run_here(request, job, events)
         if not todo:
             print("0 cells to train: the run has its outcome")
     for name in request.cells:
         print(f"run folder: {request.results.run(name)}")
-    return _conclude(request)
+    return _conclude(request, events)
 
 
 def _begin(plans: Sequence[Plan], retry_failed: bool) -> Request:
@@ -83,21 +93,36 @@ def _begin(plans: Sequence[Plan], retry_failed: bool) -> Request:
     return request
 
 
-def _run_on_workers(todo: list[Job], estimate: Estimate, pool: Pool) -> None:
+def _run_on_workers(todo: list[Job], estimate: Estimate, pool: Pool, events: Events | None) -> None:
     try:
-        with make_progress(todo, estimate) as progress, pool:
+        with make_progress(todo, estimate, events) as progress, pool:
             pool.run(Schedule(todo), progress)
     except WorkerStartError as error:
         print(error)
 
 
-def _run_here(request: Request, job: Job) -> None:
-    from grpolab.run.train import run  # here, because it imports torch
+def _draw(draw: Draw, request: Request) -> bool:
+    """Draw what came out; False where the disk refuses it, which is said."""
+    try:
+        draw(request.results, request.name)
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        print(f"not drawn: {error.filename or request.results.root}: {error.strerror}")
+        return False
+    return True
 
-    with make_progress([job], _estimate(request, 1)) as progress:
+
+def _run_here(request: Request, job: Job, events: Events | None) -> None:
+    from grpolab.run.train import Interrupted, run  # here, because it imports torch
+
+    settings = request.cells[job.signature].settings
+    with make_progress([job], _estimate(request, 1), events) as progress, _stoppable() as stop:
         progress.started(job, 0)
-        settings = request.cells[job.signature].settings
-        outcome = run(settings, request.results, on_step=lambda step: progress.stepped(job, step))
+        try:
+            outcome = run(settings, request.results, on_step=lambda step: progress.stepped(job, step), stop=stop)
+        except Interrupted:
+            raise KeyboardInterrupt from None
         progress.finished(job, outcome)
 
 
@@ -111,28 +136,36 @@ def _estimate(request: Request, workers: int) -> Estimate:
     return Estimate(TINY_SECONDS_PER_COST if tiny else None, workers)
 
 
-def _print_plan(request: Request, todo: list[Job]) -> None:
+def _say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
     """What is asked for, and how much of it is done."""
     states = request.states()
-    studies = [plan for plan in request.plans if plan.cells]
-    done = [sum(states[cell.signature].outcome is not None for cell in plan.cells) for plan in studies]
-    print_table(
-        ("study", "cells", "seeds", "done"),
-        [
-            (plan.study.name, str(len(plan.cells)), ", ".join(map(str, plan.seeds)), str(count))
-            for plan, count in zip(studies, done, strict=True)
-        ],
-    )
+    studies = [
+        {
+            "study": plan.study.name,
+            "cells": len(plan.cells),
+            "seeds": plan.seeds,
+            "done": sum(states[cell.signature].outcome is not None for cell in plan.cells),
+        }
+        for plan in request.plans
+        if plan.cells
+    ]
     kinds = Counter(job.kind for job in todo)
-    shared = sum(len(plan.cells) for plan in studies) - len(request.cells)
+    done = len(states) - kinds["run"]
+    if events:
+        counts = {"runs": len(states), "done": done, "to_train": kinds["run"], "warm_starts": kinds["warm_start"]}
+        events.send("plan", studies=studies, **counts)
+        return
+    rows = [[str(value).strip("[]") for value in study.values()] for study in studies]
+    print_table(("study", "cells", "seeds", "done"), rows)
+    shared = sum(len(plan.cells) for plan in request.plans) - len(states)
     common = f" ({shared} cells are shared)" if shared else ""
     print(
-        f"{len(states)} different runs{common}, {len(states) - kinds['run']} done, {kinds['run']} to train,"
+        f"{len(states)} different runs{common}, {done} done, {kinds['run']} to train,"
         f" {kinds['warm_start']} warm starts to make"
     )
 
 
-def _conclude(request: Request) -> int:
+def _conclude(request: Request, events: Events | None, drawn: bool = True) -> int:
     """Say how it ended and where to look; the exit code."""
     states = request.states()
     counts = Counter(state.state for state in states.values())
@@ -143,9 +176,14 @@ def _conclude(request: Request) -> int:
             print(f"failed: {request.labels[name]} ({name}): {first_line(state.outcome)}")
     if counts[FAILED]:
         print(f"the whole error: outcome.json in {request.results.runs}/; --retry-failed runs them again")
+    if counts[MISSING]:
+        print("missing runs have no outcome: the same command goes on with them")
     elsewhere = f" --results {request.results.root}" if request.results.root != project_root() / "results" else ""
     print(f"look: {request.results.output(request.name)}/report.md, grpolab ui {request.name}{elsewhere}")
-    return 0 if counts[COMPLETED] + counts[DIVERGED] == len(states) else 1
+    code = 0 if drawn and sum(counts[name] for name in RESULTS) == len(states) else 1
+    if events:
+        events.send("end", counts=counts, exit_code=code)
+    return code
 
 
 @contextmanager
@@ -154,7 +192,7 @@ def _mirrored(request: Request) -> Iterator[None]:
     if request.tracking_uri is None:
         yield
         return
-    mirror = tracking.MirrorProcess(request.results, request.tracking_uri, [request.name])
+    mirror = tracking.MirrorProcess(request.results, request.tracking_uri, [request.name], _say_tracking)
     try:
         yield
     except BaseException:
@@ -176,7 +214,11 @@ def _close(mirror: tracking.MirrorProcess, limit: float) -> None:
     if closing.is_alive():
         print(f"tracking goes on in the background: not up to date after {duration(time.monotonic() - started)}")
     elif problems and problems[0]:
-        print(f"tracking: {problems[0]}; the same command again catches up")
+        _say_tracking(f"{problems[0]}; `grpolab track sync` catches up")
+
+
+def _say_tracking(sentence: str) -> None:
+    print(f"tracking: {sentence}", flush=True)
 
 
 @contextmanager
@@ -191,3 +233,21 @@ def _interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _stoppable() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or SIGTERM has asked to stop, at the next rollout boundary; the second time they end at once."""
+    asked: list[int] = []
+
+    def ask(number: int, _frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

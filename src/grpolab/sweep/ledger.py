@@ -5,18 +5,17 @@ Nothing heavy is imported: a thousand runs are read in a second.
 
 from __future__ import annotations
 
-import json
+import errno
 import os
-import time
-from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grpolab.errors import RequestError, near_matches
-from grpolab.paths import Results, read_json, write_json_atomic
+from grpolab.paths import Results, read_json
 from grpolab.run.heartbeat import is_alive
-from grpolab.vocabulary import FAILED, MISSING
+from grpolab.vocabulary import MISSING
 
 Record = dict[str, Any]
 
@@ -30,7 +29,7 @@ class CellState:
     cell: Record  # its entry in plan.json
     state: str  # an outcome of the vocabulary, or `running`
     outcome: Record | None = None
-    running: Record | None = None
+    running: Record | None = None  # last heartbeat
 
 
 def cell_state(cell: Record, results: Results, now: float) -> CellState:
@@ -63,73 +62,14 @@ def planned_studies(results: Results) -> list[str]:
     return sorted(file.parent.name for file in results.studies.glob("*/plan.json"))
 
 
-def status(results: Results, study: str | None, now: float) -> Record:
-    """All that `grpolab status --json` prints. Raises RequestError where the study has not been planned."""
-    names = [study] if study else planned_studies(results)
-    states = {name: cells for part in names for name, cells in study_states(results, part, now).items()}
-    return {name: _summary(cells, now) for name, cells in states.items()}
-
-
-def _summary(cells: list[CellState], now: float) -> Record:
-    return {
-        "planned": len(cells),
-        "states": dict(Counter(cell.state for cell in cells)),
-        "cells": [_row(cell, now) for cell in cells],
-    }
-
-
-def _row(cell: CellState, now: float) -> Record:
-    row = {key: cell.cell[key] for key in ("variant", "seed", "signature")} | {"state": cell.state}
-    if cell.running:
-        row |= {key: cell.running[key] for key in ("rollout_step", "rollout_steps", "host", "pid")}
-        row["heartbeat_seconds_ago"] = round(now - cell.running["time"], 1)
-    if cell.outcome:
-        row |= {key: cell.outcome.get(key) for key in ("reason", "seconds")}
-    return row
-
-
-def record_failure(folder: Path, reason: str, rollout_step: int, error: str | None = None) -> Record:
-    """Write down that a run failed, unless it reached an outcome of its own; the outcome that stands."""
-    if outcome := read_json(folder / "outcome.json"):
-        return outcome
-    outcome = {
-        "outcome": FAILED,
-        "reason": reason,
-        "rollout_steps": rollout_step,
-        "optimizer_steps": None,
-        "completions": None,
-        "final": {},
-        "policy_sha256": None,
-        "journal_sha256": None,
-        "seconds": None,
-        "error": error,
-    }
-    write_json_atomic(folder / "outcome.json", outcome)
-    (folder / "running.json").unlink(missing_ok=True)
-    return outcome
+def no_outcome(error: OSError, folder: Path) -> Record:
+    """What is said, and written nowhere, where the disk refused a run: the cell is still missing."""
+    reason = f"{error.filename or folder}: {error.strerror}"
+    return {"outcome": MISSING, "reason": reason, "disk_full": error.errno in (errno.ENOSPC, errno.EDQUOT)}
 
 
 def set_failure_aside(folder: Path) -> None:
     """Let a failed run be tried again; its outcome is kept beside."""
     kept = len(list(folder.glob("outcome.failed-*.json")))
-    os.replace(folder / "outcome.json", folder / f"outcome.failed-{kept + 1}.json")
-
-
-def print_status(results: Results, study: str | None, as_json: bool) -> None:
-    """`grpolab status`."""
-    found = status(results, study, time.time())
-    print(json.dumps(found, indent=1) if as_json else "\n".join(_lines(found)))
-
-
-def _lines(found: Record) -> list[str]:
-    lines = [] if found else ["no study is planned yet: run `grpolab sweep STUDY`"]
-    for study, summary in found.items():
-        counts = ", ".join(f"{count} {state}" for state, count in sorted(summary["states"].items()))
-        lines.append(f"{study}: {summary['planned']} planned: {counts}")
-        for row in summary["cells"]:
-            cell = f"  {row['state']}: {row['variant']}, seed {row['seed']} ({row['signature']})"
-            if row["state"] == RUNNING:
-                lines.append(f"{cell}: step {row['rollout_step']} of {row['rollout_steps']} on {row['host']}")
-            elif row["state"] == FAILED:
-                lines.append(f"{cell}: {(row['reason'] or '').splitlines()[0] if row['reason'] else 'no reason given'}")
-    return lines
+    with suppress(FileNotFoundError):  # another command was faster
+        os.replace(folder / "outcome.json", folder / f"outcome.failed-{kept + 1}.json")

@@ -13,9 +13,11 @@ from grpolab.errors import RequestError
 from grpolab.identity import signature
 from grpolab.settings import RunSettings
 from grpolab.sweep.compose import Composer, key_of
+from grpolab.sweep.schema import show
 from grpolab.sweep.study import Collection, Study, load
 
 PLAN_FORMAT = 1
+MOST_CELLS = 100_000  # of a study; more is a slip, and would fill the memory
 
 Variants = list[tuple[dict[str, str], RunSettings]]  # levels and what they compose to
 
@@ -52,7 +54,7 @@ class Cell:
         """Relative length of the run: tokens sampled and learnt from; sampling costs about as much as a pass."""
         settings = self.settings
         tokens = settings.batch_size * settings.max_completion_length
-        return settings.rollout_steps * (1 + settings.num_iterations) * tokens
+        return settings.planned_steps * (1 + settings.num_iterations) * tokens
 
     def document(self) -> dict[str, Any]:
         """The cell's entry in plan.json; `settings` holds the flat ones, which figures use as axes."""
@@ -63,7 +65,7 @@ class Cell:
             "levels": self.levels,
             "seed": self.settings.seed,
             "signature": self.signature,
-            "rollout_steps": self.settings.rollout_steps,
+            "rollout_steps": self.settings.planned_steps,
             "settings": {**flat, "task": self.settings.task.name},
         }
 
@@ -142,9 +144,11 @@ def expand(
     problems += _seed_overrides(study, overrides)
     if not problems:
         problems = _duplicates(study, variants) + (_nothing_to_clip(study, variants) if clipping else [])
+    seeds = seeds or study.seed_list
+    if len(variants) * len(seeds) > MOST_CELLS:
+        problems.append(f"study {study.name}: {len(seeds)} seeds make more than {MOST_CELLS} cells: ask for fewer")
     if problems:
         raise RequestError(problems)
-    seeds = seeds or study.seed_list
     cells = [
         Cell(levels, settings.model_copy(update={"seed": seed})) for levels, settings in variants for seed in seeds
     ]
@@ -175,7 +179,7 @@ def _where(study: Study, names: list[str], every: int) -> str:
 def _seed_overrides(study: Study, overrides: Sequence[str]) -> list[str]:
     levels = [text for factor in study.factors.values() for level in factor.values() for text in level]
     found = [text for text in (*study.overrides, *levels, *overrides) if key_of(text) == "seed"]
-    return [f"{text}: study {study.name} sets its seeds itself, use `seeds:` or --seeds" for text in found]
+    return [f"{show(text)}: study {study.name} sets its seeds itself, use `seeds:` or --seeds" for text in found]
 
 
 def _duplicates(study: Study, variants: Variants) -> list[str]:

@@ -1,4 +1,4 @@
-"""N worker processes and the jobs they do. A worker's death costs only its job; the worker is replaced.
+"""N worker processes and the jobs they do. A worker's death costs at most its job; the worker is replaced.
 
 One thread, because a child told to die with its parent dies with the *thread* that started it.
 """
@@ -15,9 +15,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
+import psutil
+
 from grpolab.identity import plain
-from grpolab.paths import Results
-from grpolab.sweep.ledger import record_failure
+from grpolab.paths import DISK_ERRORS, Results
+from grpolab.run.outcome import record_failure
+from grpolab.sweep import deaths, elsewhere
+from grpolab.sweep.deaths import Death
+from grpolab.sweep.ledger import no_outcome
 from grpolab.sweep.machine import Slot
 from grpolab.sweep.schedule import Job, Schedule
 from grpolab.vocabulary import COMPLETED, FAILED
@@ -27,6 +32,8 @@ Outcome = dict[str, Any]
 WORKER_COMMAND = (sys.executable, "-m", "grpolab.sweep.worker")
 GRACE_SECONDS = 20.0  # for a worker to reach its next rollout boundary
 MOST_FAILED_STARTS = 3
+TICK_SECONDS = 0.5  # between two looks at the limits, and at what other commands have finished
+MIB = 2**20
 
 
 class WorkerStartError(Exception):
@@ -42,8 +49,11 @@ class Listener(Protocol):
     def stepped(self, job: Job, step: int) -> None:
         """The job has done so many steps."""
 
+    def returned(self, job: Job, reason: str) -> None:
+        """The worker died, and the job is on the list again."""
+
     def finished(self, job: Job, outcome: Outcome) -> None:
-        """The job has an outcome."""
+        """The job has an outcome; `missing` where the disk refused to take one."""
 
     def note(self, text: str) -> None:
         """Something to be said at once."""
@@ -58,6 +68,7 @@ class Worker:
         self.step = 0
         self.ready = False
         self._buffer = b""
+        self._verdict: Death | None = None  # why we end it
         slot.log.parent.mkdir(parents=True, exist_ok=True)
         with slot.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -74,6 +85,7 @@ class Worker:
     def assign(self, job: Job) -> None:
         """Hand the job over."""
         self.job, self.step = job, 0
+        self.began = self.heard = time.monotonic()
         request = {"job": job.kind, "settings": plain(job.settings)}
         try:
             self.stdin.write(json.dumps(request).encode() + b"\n")
@@ -84,13 +96,36 @@ class Worker:
     def read(self) -> list[dict[str, Any]] | None:
         """The events that have come in; None where it has died."""
         data = os.read(self.stdout.fileno(), 1 << 16)
+        self.heard = time.monotonic()
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         return [json.loads(line) for line in lines] if data else None
 
-    def how_it_died(self) -> str:
-        """`worker died (signal 9)`."""
+    @property
+    def idle(self) -> bool:
+        """Whether it can have a job."""
+        return self.ready and self.job is None and self._verdict is None
+
+    def end_at_limit(self) -> None:
+        """End it where its job has passed a limit; the end of its output says when it is gone."""
+        now = time.monotonic()
+        if self.job and self._verdict is None:
+            self._verdict = deaths.at_limit(self.job, now - self.began, now - self.heard, self._rss_mib())
+            if self._verdict:
+                self.process.terminate()
+                self._deadline = now + (GRACE_SECONDS if self._verdict.gently else 0)
+        if self._verdict and now >= self._deadline:
+            self.process.kill()
+
+    def _rss_mib(self) -> float:
+        try:
+            return float(psutil.Process(self.process.pid).memory_info().rss) / MIB
+        except psutil.Error:  # it has just died
+            return 0.0
+
+    def death(self) -> Death:
+        """Why it ended."""
         code = self.process.wait()
-        return f"worker died ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+        return self._verdict or deaths.of_exit(code)
 
 
 class Pool:
@@ -101,32 +136,48 @@ class Pool:
         self.workers: list[Worker] = []
         self._selector = selectors.DefaultSelector()
         self._failed_starts = 0
+        self._said_waiting = False
 
     def run(self, schedule: Schedule, listener: Listener) -> None:
         """Do every job, and tell the listener. Raises WorkerStartError."""
-        self.listener = listener
+        self.schedule, self.listener = schedule, listener
         for slot in self.slots[: schedule.waiting]:
             self._start(slot)
         while schedule:
-            self._assign(schedule)
-            for key, _ in self._selector.select():
-                self._listen(key.data, schedule)
+            self._assign()
+            for key, _ in self._selector.select(TICK_SECONDS):
+                self._listen(key.data)
+            for worker in self.workers:
+                worker.end_at_limit()
 
     def _start(self, slot: Slot) -> None:
         worker = Worker(slot, self.command)
         self.workers.append(worker)
         self._selector.register(worker.stdout, selectors.EVENT_READ, worker)
 
-    def _assign(self, schedule: Schedule) -> None:
+    def _assign(self) -> None:
         for worker in self.workers:
-            if worker.ready and worker.job is None and (job := schedule.next()):
+            if worker.idle and (job := self._next()):
+                self.schedule.hand_out(job)
                 worker.assign(job)
                 self.listener.started(job, worker.slot.index)
+        if self.schedule and not self._said_waiting and all(worker.idle for worker in self.workers):
+            self._said_waiting = True
+            self.listener.note(f"{self.schedule.waiting} left, which another command runs: waiting for their outcomes")
 
-    def _listen(self, worker: Worker, schedule: Schedule) -> None:
+    def _next(self) -> Job | None:
+        """The next job that nobody else does; what others have finished meanwhile is taken off the list."""
+        for job in self.schedule.ready():
+            if outcome := elsewhere.outcome_of(job, self.results):
+                self._finish(job, outcome)
+            elif not elsewhere.is_taken(job, self.results):
+                return job
+        return None
+
+    def _listen(self, worker: Worker) -> None:
         events = worker.read()
         if events is None:
-            self._bury(worker, schedule)
+            self._bury(worker)
             return
         for event in events:
             if event["event"] == "ready":
@@ -136,31 +187,50 @@ class Pool:
                 self.listener.stepped(worker.job, worker.step)
             elif event["event"] == "done" and worker.job:
                 job, worker.job = worker.job, None
-                self._finish(job, event["outcome"], worker.step, schedule)
+                self._finish(job, event["outcome"], worker.step)
 
-    def _bury(self, worker: Worker, schedule: Schedule) -> None:
-        """Replace a dead worker; its job has failed, or is tried once more."""
+    def _bury(self, worker: Worker) -> None:
+        """Replace a dead worker; its job has failed, or is on the list again."""
         self._selector.unregister(worker.stdout)
         self.workers.remove(worker)
-        reason = worker.how_it_died()
+        death = worker.death()
         self._failed_starts += not worker.ready
         if self._failed_starts >= MOST_FAILED_STARTS:
-            raise WorkerStartError(f"{reason} before it was ready, {self._failed_starts} times: see {worker.slot.log}")
-        if worker.job and schedule.retried(worker.job):
-            self.listener.note(f"{worker.job.label}: {reason}, starting it once more")
-        elif worker.job:
-            self._finish(worker.job, {"outcome": FAILED, "reason": reason}, worker.step, schedule)
-        if schedule.waiting:
+            raise WorkerStartError(
+                f"{death.reason} before it was ready, {self._failed_starts} times: see {worker.slot.log}"
+            )
+        if worker.job:
+            self._release(worker.job, death, worker.step)
+        if self.schedule.waiting:
             self._start(worker.slot)
 
-    def _finish(self, job: Job, outcome: Outcome, step: int, schedule: Schedule) -> None:
+    def _release(self, job: Job, death: Death, step: int) -> None:
+        """What becomes of the job of a dead worker, which may only have waited for somebody else who does it."""
+        if elsewhere.is_taken(job, self.results):
+            self.schedule.put_back(job)
+        elif not self.schedule.retried(job, death.again):
+            self._finish(job, {"outcome": FAILED, "reason": death.reason}, step)
+            return
+        self.listener.returned(job, death.reason)
+
+    def _finish(self, job: Job, outcome: Outcome, step: int = 0) -> None:
         if job.kind == "run" and outcome["outcome"] == FAILED:
-            folder = self.results.run(job.signature)
-            outcome = record_failure(folder, str(outcome["reason"]), step, outcome.get("error"))
+            outcome = self._record(job, outcome, step)
         self.listener.finished(job, outcome)
-        for orphan in schedule.finished(job, outcome["outcome"] == COMPLETED):
-            reason = f"its warm start failed: {outcome['reason']}"
-            self.listener.finished(orphan, record_failure(self.results.run(orphan.signature), reason, 0))
+        reason = f"its warm start failed: {outcome['reason']}"
+        for orphan in self.schedule.finished(job, outcome["outcome"] == COMPLETED):
+            self._finish(orphan, {"outcome": outcome["outcome"], "reason": reason})
+        if outcome.get("disk_full") and (dropped := self.schedule.drop_waiting()):
+            self.listener.note(f"the disk is full: {dropped} further jobs are not started")
+
+    def _record(self, job: Job, outcome: Outcome, step: int) -> Outcome:
+        folder = self.results.run(job.signature)
+        try:
+            return record_failure(folder, str(outcome["reason"]), step, outcome.get("error"))
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            return no_outcome(error, folder)
 
     def __enter__(self) -> Pool:
         return self

@@ -1,4 +1,4 @@
-"""What a sweep says while it runs: the plan first, then one live table, or plain lines where nobody watches."""
+"""What a sweep says while it runs: one live table, plain lines where nobody watches, or events for a program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -15,56 +14,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from grpolab.sweep.estimate import Active, Estimate
+from grpolab.sweep.events import STEP_SECONDS, Events
 from grpolab.sweep.schedule import Job
-from grpolab.vocabulary import COMPLETED, DIVERGED, FAILED
+from grpolab.sweep.wording import duration, first_line
+from grpolab.vocabulary import COMPLETED, OUTCOMES
 
 SILENCE_SECONDS = 60.0  # without a line, where the output is no terminal
-
-
-def duration(seconds: float) -> str:
-    """`45 s`, `12 min`, `1 h 05 min`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
-
-
-class Estimate:
-    """How long is left, from the seconds that a unit of cost has taken so far."""
-
-    def __init__(self, seconds_per_cost: float | None, workers: int) -> None:
-        self._prior, self._workers = seconds_per_cost, workers
-        self._seconds = self._cost = 0.0
-
-    def learn(self, cost: float, seconds: float) -> None:
-        """So much of a run took so long."""
-        self._seconds += seconds
-        self._cost += cost
-
-    def left(self, cost: float) -> str:
-        """`about 12 min`, or that nothing is known yet."""
-        rate = self._seconds / self._cost if self._cost else self._prior
-        return "no estimate yet" if rate is None else f"about {duration(rate * cost / self._workers)}"
-
-
-@dataclass
-class Active:
-    """A job that a worker has."""
-
-    job: Job
-    slot: int
-    since: float  # when its last step ended
-    step: int = 0
-
-    @property
-    def cost_left(self) -> float:
-        """What is still to be done of the job's cost."""
-        return self.job.cost * (1 - self.step / max(1, self.job.steps))
-
-    def advance(self, step: int, now: float) -> tuple[float, float]:
-        """The job is at `step` now; cost and seconds of what it has done since the last time."""
-        before, since, self.step, self.since = self.cost_left, self.since, step, now
-        return before - self.cost_left, now - since
 
 
 class Progress:
@@ -91,8 +47,13 @@ class Progress:
         if time.monotonic() - self._said > SILENCE_SECONDS:
             self.say_where()
 
+    def returned(self, job: Job, reason: str) -> None:
+        """The worker died, and the job is on the list again."""
+        self.active.pop(job.signature, None)
+        self.note(f"{job.label}: {reason}; it is tried again")
+
     def finished(self, job: Job, outcome: dict[str, Any]) -> None:
-        """The job has an outcome."""
+        """The job has an outcome; `missing` where the disk refused to take one."""
         self.active.pop(job.signature, None)
         del self._open[job.signature]
         if job.kind == "run":
@@ -120,8 +81,12 @@ class Progress:
 
     def left(self) -> str:
         """Time left, in words."""
+        return self.estimate.left(self.cost_left())
+
+    def cost_left(self) -> float:
+        """Of what no worker has, and of the rest of what they have."""
         waiting = sum(job.cost for name, job in self._open.items() if name not in self.active)
-        return self.estimate.left(waiting + sum(active.cost_left for active in self.active.values()))
+        return waiting + sum(active.cost_left for active in self.active.values())
 
     def rate(self) -> str:
         """Finished cells a minute."""
@@ -153,11 +118,13 @@ class LiveProgress(Progress):
 
     def draw(self) -> RenderableType:
         """The table as it is now."""
-        counts = " · ".join(f"{name} {self.outcomes[name]}" for name in (COMPLETED, DIVERGED, FAILED))
-        head = f"{self.count()} {counts} · running {len(self.active)} · {self.rate()} · {self.left()} left"
+        counts = [f"{name} {self.outcomes[name]}" for name in OUTCOMES if self.outcomes[name]]
+        head = " · ".join([self.count(), *counts, f"running {len(self.active)}", self.rate(), f"{self.left()} left"])
         table = Table(box=None, pad_edge=False, show_header=False)
         for active in sorted(self.active.values(), key=lambda active: active.slot):
-            table.add_row(f"worker {active.slot}", active.job.label, f"step {active.step}/{active.job.steps}")
+            speed = "" if active.seconds_per_step is None else f"{active.seconds_per_step:.2g} s a step"
+            step = f"step {active.step}/{active.job.steps}"
+            table.add_row(f"worker {active.slot}", active.job.label, step, speed)
         return Group(Text(head), table)
 
     def __enter__(self) -> Progress:
@@ -171,9 +138,43 @@ class LiveProgress(Progress):
         self._live.__exit__(kind, error, trace)
 
 
-def first_line(outcome: dict[str, Any] | None) -> str:
-    """The first line of an outcome's reason; empty where there is none."""
-    return str((outcome or {}).get("reason") or "").partition("\n")[0]
+class EventProgress(Progress):
+    """The same as events."""
+
+    def __init__(self, jobs: list[Job], estimate: Estimate, events: Events) -> None:
+        super().__init__(jobs, estimate)
+        self._events = events
+        self._sent: dict[str, float] = {}  # when a job's step was last said
+
+    def started(self, job: Job, slot: int) -> None:
+        """A worker got the job."""
+        super().started(job, slot)
+        self._events.send("started", **_who(job), worker=slot)
+
+    def stepped(self, job: Job, step: int) -> None:
+        """The job has done so many steps."""
+        super().stepped(job, step)
+        now = time.monotonic()
+        if step == job.steps or now - self._sent.get(job.signature, float("-inf")) >= STEP_SECONDS:
+            self._sent[job.signature] = now
+            self._events.send("step", signature=job.signature, step=step, steps=job.steps)
+
+    def returned(self, job: Job, reason: str) -> None:
+        """The worker died, and the job is on the list again."""
+        self.active.pop(job.signature, None)
+        self._events.send("returned", **_who(job), reason=reason)
+
+    def say_finished(self, job: Job, outcome: dict[str, Any]) -> None:
+        """One event."""
+        told = {key: outcome.get(key) for key in ("outcome", "reason", "seconds")}
+        self._events.send("finished", **_who(job), **told, seconds_left=self.estimate.seconds_left(self.cost_left()))
+
+    def say_where(self) -> None:
+        """Nothing: steps are events."""
+
+
+def _who(job: Job) -> dict[str, str]:
+    return {"signature": job.signature, "kind": job.kind, "label": job.label}
 
 
 def outcome_line(job: Job, outcome: dict[str, Any]) -> str:
@@ -181,8 +182,10 @@ def outcome_line(job: Job, outcome: dict[str, Any]) -> str:
     return f"{outcome['outcome']}: {job.label}" + (f": {first_line(outcome)}" if outcome.get("reason") else "")
 
 
-def make_progress(jobs: list[Job], estimate: Estimate) -> Progress:
-    """A live table on a terminal, else plain lines."""
+def make_progress(jobs: list[Job], estimate: Estimate, events: Events | None = None) -> Progress:
+    """Events where a program asked for them, a live table on a terminal, else plain lines."""
+    if events:
+        return EventProgress(jobs, estimate, events)
     return LiveProgress(jobs, estimate) if sys.stdout.isatty() else Progress(jobs, estimate)
 
 

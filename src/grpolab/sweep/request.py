@@ -64,7 +64,7 @@ class Request:
             label=self.labels[cell.signature],
             settings=cell.settings.model_dump(),
             cost=cell.cost,
-            steps=cell.settings.rollout_steps,
+            steps=cell.settings.planned_steps,
             warm_start=cell.warm_start,
         )
 
@@ -89,7 +89,8 @@ def _check(cells: list[Cell]) -> tuple[Results, str | None]:
     ((root, setting),) = machines
     results = Results.open(root)
     # The checks read a task's files: once for cells that differ in nothing that they look at.
-    different = {str((cell.settings.task, cell.settings.reward)): cell.settings for cell in cells}
+    every = [cell.settings for cell in cells]
+    different = {str((settings.task, settings.reward, settings.early_stop)): settings for settings in every}
     problems = [problem for settings in different.values() for problem in preflight.check(settings, results)]
     uri = tracking.store_uri(setting, results)
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-MOST_ATTEMPTS = 2  # of a warm start whose worker died: many cells wait for it
+MOST_ATTEMPTS = 2  # of a job whose worker was killed
 
 
 @dataclass(frozen=True)
@@ -39,35 +39,45 @@ class Schedule:
         """Jobs that no worker has."""
         return len(self._open) - len(self._out)
 
-    def next(self) -> Job | None:
-        """The next job, now out; None where all that is left waits for a warm start or is out."""
-        ready = [job for job in self._open.values() if job.signature not in self._out and self._is_ready(job)]
-        job = min(ready, key=lambda job: job.kind != "warm_start", default=None)  # min keeps the order by cost
-        if job:
-            self._out.add(job.signature)
-        return job
+    def ready(self) -> list[Job]:
+        """Jobs that a worker may have now, the next one first; those that wait for a warm start are not among them."""
+        jobs = [job for job in self._waiting() if job.warm_start not in self._open]
+        return sorted(jobs, key=lambda job: job.kind != "warm_start")  # stable: keeps the order by cost
 
-    def _is_ready(self, job: Job) -> bool:
-        return job.warm_start not in self._open
+    def hand_out(self, job: Job) -> None:
+        """A worker has the job."""
+        self._out.add(job.signature)
+
+    def put_back(self, job: Job) -> None:
+        """The worker has it no longer, and it is not done."""
+        self._out.discard(job.signature)
 
     def finished(self, job: Job, succeeded: bool) -> list[Job]:
         """Take a job off the list; the runs that can never start, because it was their warm start and failed."""
-        self._close(job)
-        if succeeded or job.kind == "run":
-            return []
-        orphans = [other for other in self._open.values() if other.warm_start == job.signature]
-        for orphan in orphans:
-            self._close(orphan)
-        return orphans
-
-    def retried(self, job: Job) -> bool:
-        """After a worker's death: True where the job goes back on the list, False where it is to be `finished`."""
-        self._attempts[job.signature] = self._attempts.get(job.signature, 0) + 1
-        if job.kind == "run" or self._attempts[job.signature] >= MOST_ATTEMPTS:
-            return False
-        self._out.discard(job.signature)
-        return True
-
-    def _close(self, job: Job) -> None:
         del self._open[job.signature]
         self._out.discard(job.signature)
+        lost = not succeeded and job.kind == "warm_start"
+        return [other for other in self._open.values() if other.warm_start == job.signature] if lost else []
+
+    def retried(self, job: Job, again: bool) -> bool:
+        """After a worker's death: True where the job goes back on the list, False where it is to be `finished`.
+
+        Tried a second time (`again`) is what may have been killed for reasons of its surroundings: a kill from outside
+        (by the kernel that was short of memory, by a person) and a silence. A run goes on from its checkpoint, so that
+        little is done twice. A crash, an exit, a timeout and a passed ceiling are the job's own: they would come again.
+        """
+        self._attempts[job.signature] = self._attempts.get(job.signature, 0) + 1
+        if not again or self._attempts[job.signature] >= MOST_ATTEMPTS:
+            return False
+        self.put_back(job)
+        return True
+
+    def drop_waiting(self) -> int:
+        """Give up what no worker has; how many jobs that were."""
+        dropped = self._waiting()
+        for job in dropped:
+            del self._open[job.signature]
+        return len(dropped)
+
+    def _waiting(self) -> list[Job]:
+        return [job for job in self._open.values() if job.signature not in self._out]

@@ -31,6 +31,7 @@ _BOUNDS = {
     "exclusiveMaximum": "< {:g}",
     "pattern": "like {}",
     "minLength": "of length >= {}",
+    "maxLength": "of length <= {}",
     "minItems": "of length >= {}",
     "maxItems": "of length <= {}",
     "minProperties": "that is not empty",
@@ -44,8 +45,9 @@ def root(model: type[BaseModel]) -> Schema:
 
 
 def resolve(model: type[BaseModel], schema: Schema) -> Schema:
-    """The schema that a `$ref` points to, else the schema itself."""
-    reference = schema.get("$ref")
+    """The schema that a `$ref` points to, also where null may stand instead, else the schema itself."""
+    group, *others = schema.get("anyOf", [schema])
+    reference = group.get("$ref") if others in ([], [{"type": "null"}]) else None
     return root(model)["$defs"][reference.rsplit("/", 1)[1]] if reference else schema
 
 
@@ -57,11 +59,11 @@ def options(model: type[BaseModel], schema: Schema) -> dict[str, Schema]:
 
 def allowed(model: type[BaseModel], schema: Schema) -> str:
     """What may stand here: `a number >= 0 or null`."""
+    if "anyOf" in schema:
+        return " or ".join(allowed(model, part) for part in schema["anyOf"])
     schema = resolve(model, schema)
     if members := options(model, schema):
         return f"one of {', '.join(members)}"
-    if "anyOf" in schema:
-        return " or ".join(allowed(model, part) for part in schema["anyOf"])
     if "const" in schema or "enum" in schema:
         return " | ".join(map(str, schema.get("enum", [schema.get("const")])))
     if schema.get("type") == "array" and "$ref" not in schema["items"]:

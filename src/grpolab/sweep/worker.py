@@ -7,6 +7,7 @@ rollout boundary with a checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -14,6 +15,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
@@ -25,6 +27,7 @@ def main() -> int:
     """Serve until standard input ends; the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which then sends SIGTERM
     die_with_parent()
+    offer_to_the_oom_killer()
     send = claim_stdout()
     worker = Worker(send)
     signal.signal(signal.SIGTERM, worker.on_sigterm)
@@ -36,6 +39,12 @@ def die_with_parent() -> None:
     """Have this process killed when the thread that started it ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def offer_to_the_oom_killer() -> None:
+    """Where the machine runs out of memory, a worker is to go, and not its parent (Linux)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def claim_stdout() -> Send:
@@ -88,8 +97,7 @@ class Worker:
         try:
             outcome = do(name, settings, results)
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            outcome = {"outcome": "failed", "reason": text, "error": traceback.format_exc()}
+            outcome = _instead_of_outcome(error, results.root)
         self.send({"event": "done", "signature": name, "outcome": outcome})
 
     def _warm_start(self, name: str, settings: Any, results: Any) -> dict[str, Any]:
@@ -109,16 +117,27 @@ class Worker:
             return train.run(
                 settings,
                 results,
-                on_step=lambda step: self._step(name, step, settings.rollout_steps),
+                on_step=lambda step: self._step(name, step, settings.planned_steps),
                 stop=lambda: self._stopping,
             )
-        except train.Stopped:
+        except train.Interrupted:
             raise SystemExit(0) from None
         finally:
             self._can_stop_gently = False
 
     def _step(self, name: str, step: int, steps: int) -> None:
         self.send({"event": "step", "signature": name, "rollout_step": step, "rollout_steps": steps})
+
+
+def _instead_of_outcome(error: Exception, root: Path) -> dict[str, Any]:
+    """What is answered for a job that raised: that the disk refused to be written, else a failure."""
+    from grpolab.paths import is_refusal
+    from grpolab.run.outcome import reason_of
+    from grpolab.sweep.ledger import no_outcome
+
+    if is_refusal(error, root):
+        return no_outcome(error, root)
+    return {"outcome": "failed", "reason": reason_of(error), "error": "".join(traceback.format_exception(error))}
 
 
 if __name__ == "__main__":

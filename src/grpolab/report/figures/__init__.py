@@ -24,6 +24,7 @@ from grpolab.report.figures import (
 from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest
 from grpolab.report.style import paper_style
+from grpolab.vocabulary import ANALYTIC_FIGURES
 
 FIGURES: dict[str, Callable[[Study], tuple[Figure, Manifest]]] = {
     "F1": learning_curves.draw,
@@ -39,8 +40,6 @@ FIGURES: dict[str, Callable[[Study], tuple[Figure, Manifest]]] = {
     "F24": sensitivity.draw,
     "F26": stability_summary.draw,
 }
-# These need no run: a collection of studies may ask for them.
-ANALYTIC = {"F9"}
 
 
 def draw(study: Study, figure: str) -> tuple[Figure, Manifest]:
@@ -50,7 +49,9 @@ def draw(study: Study, figure: str) -> tuple[Figure, Manifest]:
     """
     if figure not in FIGURES:
         raise RequestError(f"figures={figure} of study={study.name} is not one of {', '.join(FIGURES)}")
-    if figure not in ANALYTIC and study.cells.empty:
-        raise RequestError(f"figures={figure} of study={study.name} needs cells; such a study can ask for {ANALYTIC}")
+    if figure not in ANALYTIC_FIGURES and study.cells.empty:
+        raise RequestError(
+            f"figures={figure} of study={study.name} needs cells; such a study can ask for {', '.join(ANALYTIC_FIGURES)}"
+        )
     with paper_style():
         return FIGURES[figure](study)

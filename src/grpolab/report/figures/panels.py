@@ -20,7 +20,7 @@ from grpolab.report.manifest import Series, cell_names
 from grpolab.report.statistics import t_band
 from grpolab.report.style import COLUMN_WIDTH, NOTE_COLOUR, TEXT_WIDTH, ArmStyle, arm_styles
 from grpolab.report.text import count, listing
-from grpolab.vocabulary import DIVERGED
+from grpolab.vocabulary import DIVERGED, STOPPED
 
 MEAN_BAND = "mean over seeds, 95% t-interval; thin lines are seeds"
 MEDIAN = "median over seeds; thin lines are seeds"
@@ -155,14 +155,15 @@ def arm_label(study: Study, arm: str) -> str:
 
 
 def note_gaps(figure: Figure, study: Study) -> None:
-    """Say in the picture which planned cells it lacks, and which runs diverged."""
-    absent, diverged = study.absent, study.done[study.done["outcome"] == DIVERGED]
+    """Say in the picture which planned cells it lacks, and which runs diverged or were stopped."""
+    absent = study.absent
     notes = []
     if len(absent):
         cells = f"{len(absent)} of {count(len(study.cells), 'cell')}"
         notes.append(f"Missing: {cells} ({listing(cell_names(absent), 2)})")
-    if len(diverged):
-        notes.append(f"Diverged (last finite evaluation carried forward, ×): {listing(cell_names(diverged), 2)}")
+    for outcome in (DIVERGED, STOPPED):
+        if names := cell_names(study.done[study.done["outcome"] == outcome]):
+            notes.append(f"{outcome.capitalize()} (last finite evaluation carried forward, ×): {listing(names, 2)}")
     if notes:
         letters = int(16 * figure.get_figwidth())  # what fits into a line
         figure.suptitle("\n".join(textwrap.fill(note, letters) for note in notes), color=NOTE_COLOUR)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from grpolab.report.figures.panels import log_axis, note_gaps, panel_grid
 from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest, Series, manifest
-from grpolab.report.stability import stability_table
+from grpolab.report.stability import is_lost, stability_table
 from grpolab.report.statistics import Interval, t_interval, wilson
 from grpolab.report.style import ArmStyle, arm_styles
 
@@ -26,7 +26,7 @@ class _Quantity:
 
 
 _QUANTITIES = [
-    _Quantity("collapsed or\ndiverged (rate)", "lost", rate=True),
+    _Quantity("collapsed, diverged\nor stopped (rate)", "lost", rate=True),
     _Quantity("drawdown\n(accuracy)", "drawdown"),
     _Quantity("gradient spikes\nper 100 rollout steps", "spikes_per_100"),
     _Quantity("largest\ntoken ratio", "ratio_max", log=True),
@@ -37,7 +37,7 @@ _QUANTITIES = [
 def draw(study: Study) -> tuple[Figure, Manifest]:
     """Collapse rate, drawdown, gradient spikes, largest ratio and entropy drop of every arm, one row per facet."""
     table = stability_table(study)
-    table = table.assign(lost=table["collapsed"] | table["diverged"])
+    table = table.assign(lost=is_lost(table))
     height = 0.35 + 0.17 * len(study.arms)
     facets = study.facets or [""]
     figure, grid = panel_grid(facets, [q.label for q in _QUANTITIES], height=height, share_y=True)
@@ -49,9 +49,9 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
         grid[facet, _QUANTITIES[0].label].set_ylabel(facet.replace("/", "\n"))
     note_gaps(figure, study)
     caption = (
-        "Stability per arm: rate of collapsed or diverged runs (95% Wilson interval), largest fall of the held-out"
-        " accuracy below an earlier peak, gradient spikes, largest token ratio (log scale, geometric mean), and the"
-        " fall of the sampling policy's entropy from the first to the last tenth of the run."
+        "Stability per arm: rate of collapsed, diverged or stopped runs (95% Wilson interval), largest fall of the"
+        " held-out accuracy below an earlier peak, gradient spikes, largest token ratio (log scale, geometric mean),"
+        " and the fall of the sampling policy's entropy from the first to the last tenth of the run."
     )
     return figure, manifest(study, "F26", caption, "mean over seeds, 95% t-interval; dots are seeds", numbers)
 

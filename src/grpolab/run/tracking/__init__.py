@@ -11,9 +11,11 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results
@@ -21,6 +23,15 @@ from grpolab.paths import Results
 AUTO = "auto"
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
 SQLITE = "sqlite:///"
+# Read by mlflow when it is imported or used: no telemetry, no tracebacks beside our one sentence, a server that is down
+# is given up on within seconds, and no request is sent again: a run whose answer got lost would be made twice.
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
 
 
 def store_uri(setting: str | None, results: Results) -> str | None:
@@ -41,8 +52,7 @@ def check_store(uri: str) -> None:
     A server that does not answer is no reason: training goes on without it and the mirror catches up.
     Raises RequestError.
     """
-    scheme = uri.partition(":")[0].partition("+")[0]
-    if scheme not in SCHEMES or (scheme == "sqlite" and not sqlite_file(uri)):
+    if not _is_well_formed(uri):
         raise RequestError(
             f"machine.tracking_uri={uri} is no MLflow store: use auto, sqlite:///FILE, http(s)://HOST:PORT, the URI of"
             " a database (postgresql, mysql, mssql), or leave it empty to switch tracking off"
@@ -54,6 +64,18 @@ def check_store(uri: str) -> None:
             f"machine.tracking_uri={uri} cannot be opened: {problem}; name another store, or leave it empty to switch"
             " tracking off"
         )
+
+
+def _is_well_formed(uri: str) -> bool:
+    scheme, _, rest = uri.partition("://")
+    if scheme.startswith("sqlite"):  # in memory, or with options behind a `?`, the file would be another one
+        return uri.startswith(SQLITE) and rest != "/" and not {"?", ":"} & set(rest)
+    if scheme in ("http", "https"):
+        try:
+            return bool(urlsplit(uri).hostname) and urlsplit(uri).port != 0
+        except ValueError:  # the port is no number
+            return False
+    return scheme == "databricks" or (scheme.partition("+")[0] in SCHEMES and bool(rest))
 
 
 def _sqlite_problem(file: Path) -> str | None:
@@ -80,25 +102,58 @@ def _folder_problem(folder: Path) -> str | None:
 
 
 class MirrorProcess:
-    """The one process of a command that writes to the store, from its start until `close`."""
+    """The one process of a command that writes to the store, from its start until `close`.
 
-    def __init__(self, results: Results, uri: str, studies: Iterable[str]) -> None:
-        command = [sys.executable, "-m", "grpolab.run.tracking", "--results", str(results.root), "--uri", uri, *studies]
+    It has a session of its own: Ctrl-C in the terminal does not reach it, so that its last pass is made. It ends when
+    its standard input does, so also after a kill -9 of the command.
+    """
+
+    def __init__(
+        self,
+        results: Results,
+        uri: str,
+        studies: Iterable[str],
+        say: Callable[[str], object] = lambda sentence: None,
+        repair: bool = False,
+    ) -> None:
+        """`say` hears, from a thread, when the store can no longer be used, and when it can again."""
+        command = [sys.executable, "-m", "grpolab.run.tracking", "--results", str(results.root), "--uri", uri]
+        command += ["--repair"] * repair
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._stderr)
+        self._process = subprocess.Popen(
+            [*command, *studies],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            start_new_session=True,
+            text=True,
+        )
+        self._listener = threading.Thread(target=self._listen, args=(say,), daemon=True)
+        self._listener.start()
+
+    def _listen(self, say: Callable[[str], object]) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            say(line.rstrip())
 
     def close(self) -> str | None:
         """Let it bring everything up to date, summaries included, and end.
 
         Returns None, or one sentence about what could not be written; the run folders still hold it.
         """
-        self._process.communicate()
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+        self._listener.join()
         self._stderr.seek(0)
         said = self._stderr.read().decode(errors="replace").strip()
         self._stderr.close()
         return (said.splitlines() or ["the tracking process was killed"])[-1] if self._process.returncode else None
 
 
-def synchronise(results: Results, uri: str, studies: Iterable[str]) -> str | None:
-    """Bring the store up to date once, e.g. after a report was written; returns what `MirrorProcess.close` does."""
-    return MirrorProcess(results, uri, studies).close()
+def synchronise(results: Results, uri: str, studies: Iterable[str], repair: bool = False) -> str | None:
+    """Bring the store up to date once, e.g. after a report was written; returns what `MirrorProcess.close` does.
+
+    `repair`: look at every point, and make runs again that differ from their folder.
+    """
+    return MirrorProcess(results, uri, studies, repair=repair).close()

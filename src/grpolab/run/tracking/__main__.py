@@ -2,6 +2,7 @@
 
 Follows the studies' plans and run folders while its standard input is open, then brings everything up to date once
 more, summaries included, and exits 0. What could not be written is said in one sentence on standard error, exit code 1.
+Before the end, standard output says when the store can no longer be used, and when it can again.
 """
 
 from __future__ import annotations
@@ -9,19 +10,15 @@ from __future__ import annotations
 import argparse
 import os
 import select
-import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+from grpolab.run.tracking import ENVIRONMENT
+
 POLL_SECONDS = 5.0
+LAST_ATTEMPTS = 3  # what comes in between, a lock say, may pass
 NICENESS = 10  # the workers' cores come first
-# Read by mlflow when it is imported or used: no telemetry, and a server that is down is given up on within seconds.
-ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_LOGGING_LEVEL": "WARNING",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-}
 
 
 def main() -> int:
@@ -29,26 +26,40 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m grpolab.run.tracking", description=__doc__)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--uri", required=True)
-    parser.add_argument("studies", nargs="+", metavar="STUDY")
+    parser.add_argument("--repair", action="store_true")
+    parser.add_argument("studies", nargs="*", metavar="STUDY")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which then closes our standard input
     os.nice(NICENESS)
     os.environ.update({**ENVIRONMENT, **os.environ})
-    problem = follow(arguments.results, arguments.uri, arguments.studies)
+    problem = follow(arguments.results, arguments.uri, arguments.studies, arguments.repair)
     if problem:
         print(problem, file=sys.stderr)
     return 1 if problem else 0
 
 
-def follow(root: Path, uri: str, studies: list[str]) -> str | None:
+def follow(root: Path, uri: str, studies: list[str], repair: bool) -> str | None:
     """Synchronise again and again; returns what the last time could not write."""
     from grpolab.paths import Results
     from grpolab.run.tracking.mirror import StudyMirror
 
-    mirror = StudyMirror(Results(root.resolve()), uri, studies)
+    mirror = StudyMirror(Results(root.resolve()), uri, studies, repair)
+    before = None
     while not _input_ended(POLL_SECONDS):
-        mirror.attempt()
-    return mirror.attempt(last=True)
+        problem = mirror.attempt()
+        if problem and not before:
+            _say(f"{problem}; it is tried again")
+        elif before and not problem:
+            _say("the tracking store can be used again and is up to date")
+        before = problem
+    for _ in range(LAST_ATTEMPTS):
+        if not (problem := mirror.attempt(last=True)):
+            return None
+    return problem
+
+
+def _say(sentence: str) -> None:
+    with suppress(BrokenPipeError):  # the command was killed; what is left is written all the same
+        print(sentence, flush=True)
 
 
 def _input_ended(seconds: float) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from grpolab import vocabulary
+from grpolab.paths import Results, read_json
+from grpolab.run.heartbeat import is_alive
+from grpolab.vocabulary import FAILED
 
 Record = dict[str, Any]
 MIRRORED = {kind: vocabulary.mirrored(kind) for kind in get_args(vocabulary.Kind)}
@@ -20,6 +23,34 @@ class Point(NamedTuple):
     value: float
     milliseconds: int  # since 1970
     step: int  # rollout step
+
+
+def plans_of(results: Results, studies: Iterable[str]) -> list[Record]:
+    """Plans of these studies and of those that they include, as far as they are written, each once."""
+    found: dict[str, Record] = {}
+    for study in studies:
+        if study not in found and (plan := read_json(results.plan(study))):
+            found[study] = plan
+            found |= {part["study"]: part for part in plans_of(results, plan["includes"])}
+    return list(found.values())
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether a run folder says anything yet; one that fails before it starts has an outcome alone."""
+    return (folder / "settings.yaml").exists() or (folder / "outcome.json").exists()
+
+
+def is_final(outcome: Record | None) -> bool:
+    """Whether nothing more can come; a failed run may be tried again, from its last checkpoint."""
+    return outcome is not None and outcome["outcome"] != FAILED
+
+
+def status(folder: Path, outcome: Record | None, now: float) -> str:
+    """MLflow's word for how far a run is at `now` (unix seconds); a run that diverged has finished: it is a result."""
+    if outcome is not None:
+        return "FINISHED" if is_final(outcome) else "FAILED"
+    beat = read_json(folder / "running.json")
+    return "RUNNING" if beat and is_alive(beat, now) else "KILLED"
 
 
 class Tail:
@@ -74,15 +105,15 @@ class History:
         self._untimed: list[Record] = []
         self._clock: dict[int, int] = {}  # rollout step -> milliseconds at its end; -1: the start
 
-    def read(self, ended: bool) -> list[Point]:
-        """Points since the last call whose time is known; all of them where the run has `ended`."""
+    def read(self, outcome: Record | None) -> list[Point]:
+        """Points since the last call whose time is known; all of them where the run has an outcome."""
         records = [*self._untimed, *self._new_records()]
-        if ended and self._last_update:  # it diverged in the middle of a rollout step
+        if is_final(outcome) and self._last_update:  # it diverged in the middle of a rollout step
             records.append(self._last_update)
         self._untimed = []
         points: list[Point] = []
         for record in records:
-            time = self._clock.get(_timed_by(record), self.end if ended else None)
+            time = self._clock.get(_timed_by(record), self.end if outcome else None)
             if time is None:
                 self._untimed.append(record)
             else:

@@ -17,15 +17,27 @@ from sqlalchemy.exc import SQLAlchemyError
 from grpolab.paths import REFERENCE_STUDY, Results, read_json
 from grpolab.run.locks import exclusive
 from grpolab.run.tracking import page, sqlite_file
-from grpolab.run.tracking.folder import Record
+from grpolab.run.tracking.folder import History, Record, is_begun, plans_of, status
 from grpolab.run.tracking.mirrored_run import MirroredRun
-from grpolab.run.tracking.store import Store
+from grpolab.run.tracking.store import Store, cause_of
 from grpolab.run.tracking.view import view_tags
 
 # What a store raises that is away, locked, full, of another version or without its driver.
 UNUSABLE = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, ImportError)
-MAX_PROBLEM = 300  # characters of one sentence
+MAX_REASON, MAX_PROBLEM = 200, 300  # characters
 Key = tuple[str, str, int, str]  # study, variant, seed, signature
+
+
+def lock_of(results: Results, uri: str) -> Path:
+    """The file whose lock orders those who write to a store."""
+    return Path(f"{sqlite_file(uri) or results.store}.lock")
+
+
+def unusable(error: BaseException) -> str:
+    """One sentence about a store that raised one of `UNUSABLE`."""
+    reason = cause_of(error)
+    text = (str(reason) or type(reason).__name__).splitlines()[0][:MAX_REASON]
+    return f"the tracking store cannot be used ({text}), the run folders have everything"
 
 
 @contextmanager
@@ -50,15 +62,17 @@ def _key(plan: Record, cell: Record) -> Key:
 class StudyMirror:
     """What it remembers is a cache: after a failure, or another command's turn, it is read from the store again."""
 
-    def __init__(self, results: Results, uri: str, studies: list[str]) -> None:
+    def __init__(self, results: Results, uri: str, studies: list[str], repair: bool = False) -> None:
+        """`repair`: look at every point of every run, and make those again that differ from their folder."""
         self._results = results
         self._uri = uri
         self._studies = studies
+        self._repair = repair
         self._store: Store | None = None
         self._experiments: dict[str, str] = {}
         self._live: dict[Key, MirroredRun] = {}
         self._complete: dict[Key, Record] = {}  # with the outcome that was written
-        self._lock = Path(f"{sqlite_file(uri) or results.store}.lock")
+        self._lock = lock_of(results, uri)
 
     def attempt(self, last: bool = False) -> str | None:
         """Synchronise, the `last` time with summaries; returns one sentence about what stood in the way."""
@@ -68,35 +82,41 @@ class StudyMirror:
                     self._live.clear()
                 problems = self._synchronise(last)
         except UNUSABLE as error:
-            self._live.clear()
-            problems = [f"the tracking store cannot be used, the run folders have everything: {error}"]
-        return problems[0].splitlines()[0][:MAX_PROBLEM] if problems else None
+            self._forget()
+            problems = [unusable(error)]
+        return problems[0] if problems else None
 
-    def _synchronise(self, last: bool) -> list[str]:
-        if self._store is None:
+    def _forget(self) -> None:
+        """The store may be another one when it is back."""
+        self._experiments.clear()
+        self._live.clear()
+        self._complete.clear()
+
+    def _open(self) -> Store:
+        """The store, opened again where its file is another one now."""
+        if self._store is None or not self._store.is_there():
+            self._forget()
             self._store = Store(self._uri, self._results.artifacts)
             gc.freeze()  # mlflow's half a million objects need not be searched for garbage again and again
-        problems = []
-        for plan in self._plans(self._studies):
-            experiment_id = self._experiment(self._store, plan)
+        return self._store
+
+    def _synchronise(self, last: bool) -> list[str]:
+        store, problems = self._open(), []
+        for plan in plans_of(self._results, self._studies):
+            experiment_id = self._experiment(store, plan)
             for cell in plan["cells"]:
                 try:
-                    self._cell(self._store, experiment_id, plan, cell)
-                except (ValueError, KeyError) as error:  # one damaged folder does not keep the others waiting
+                    self._cell(store, experiment_id, plan, cell)
+                except (ValueError, KeyError, OSError) as error:  # one damaged folder does not keep the others waiting
                     self._live.pop(_key(plan, cell), None)
-                    problems.append(f"run folder {self._results.run(cell['signature'])} cannot be read: {error!r}")
+                    folder = self._results.run(cell["signature"])
+                    problems.append(f"run folder {folder} cannot be copied: {error!r}"[:MAX_PROBLEM])
             if last:
-                self._summary(self._store, experiment_id, plan)
+                self._end_abandoned(store, experiment_id, plan)
+                self._summary(store, experiment_id, plan)
         if last:
-            self._store.settle()
+            store.settle()
         return problems
-
-    def _plans(self, studies: list[str]) -> Iterator[Record]:
-        """Plans of these studies and of those that they include, as far as they are written."""
-        for study in studies:
-            if plan := read_json(self._results.plan(study)):
-                yield plan
-                yield from self._plans(plan["includes"])
 
     def _experiment(self, store: Store, plan: Record) -> str:
         """Id of the study's experiment, with its description and view as of this plan."""
@@ -109,17 +129,34 @@ class StudyMirror:
     def _cell(self, store: Store, experiment_id: str, plan: Record, cell: Record) -> None:
         folder, key = self._results.run(cell["signature"]), _key(plan, cell)
         outcome = read_json(folder / "outcome.json")  # before the journal: where it stands, the journal is whole
-        begun = outcome is not None or (folder / "settings.yaml").exists()
-        if not begun or (outcome is not None and self._complete.get(key) == outcome):
+        if not is_begun(folder) or (outcome is not None and self._complete.get(key) == outcome):
             return
         if key not in self._live:
             self._live[key] = MirroredRun(store, experiment_id, plan, cell, folder)
         run = self._live[key]
-        if outcome is None or not run.is_complete(outcome):
+        sound = not self._repair or run.make_sound(outcome)
+        if outcome is None or not sound or not run.is_complete(outcome):
             run.update(outcome, time.time())
         if outcome is not None:
             self._complete[key] = outcome
             del self._live[key]
+
+    def _end_abandoned(self, store: Store, experiment_id: str, plan: Record) -> None:
+        """Runs that the study no longer asks for, and whose process is dead, do not stay RUNNING.
+
+        A run whose folder is not here is left alone: it may be another machine's.
+        """
+        planned = {cell["signature"] for cell in plan["cells"]}
+        for run in store.runs(experiment_id, "attributes.status = 'RUNNING'"):
+            signature = run.data.tags.get("signature", "")
+            folder = self._results.run(signature)
+            if not signature or signature in planned or not folder.exists():
+                continue
+            true = status(folder, read_json(folder / "outcome.json"), time.time())
+            if true != "RUNNING":
+                history = History(folder)
+                history.read(None)
+                store.set_status(run.info.run_id, true, history.end)
 
     def _summary(self, store: Store, experiment_id: str, plan: Record) -> None:
         """The run that holds what the report made of the study."""

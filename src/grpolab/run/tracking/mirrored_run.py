@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import getpass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from mlflow.entities import Run
 
+from grpolab.identity import dotted
 from grpolab.paths import read_json
-from grpolab.run.heartbeat import is_alive
 from grpolab.run.tracking import page
-from grpolab.run.tracking.folder import History, Record
+from grpolab.run.tracking.compare import compare
+from grpolab.run.tracking.folder import History, Record, is_final, status
 from grpolab.run.tracking.store import Store
-from grpolab.vocabulary import COMPLETED, DIVERGED, FAILED
 
-STATUS = {COMPLETED: "FINISHED", DIVERGED: "FINISHED", FAILED: "FAILED"}  # diverged is a result, not an error
+MAX_PARAM_LENGTH = 6000  # MLflow cuts longer ones
 EARLIER = " (earlier settings)"
 ARTIFACTS = (
     "settings.yaml",
@@ -37,7 +38,8 @@ class MirroredRun:
         self._cell = cell
         self._folder = folder
         self._history = History(folder)
-        self._tags = _tags(plan, cell)
+        self._labels = labels_of(plan, cell)
+        self._tags = {**self._labels, **_mlflow_tags(plan)}
         self._found = self._find()
         self._run_id: str | None = None
         self._status = ""
@@ -47,12 +49,25 @@ class MirroredRun:
         """Whether MLflow has all of a run that ended so; never said of a failed one: it may have been tried again."""
         if self._found is None or self._found.info.status != "FINISHED":
             return False
-        tags = self._found.data.tags
-        return (tags.get("outcome"), tags["variant"]) == (outcome["outcome"], self._tags["variant"])
+        return {**self._labels, "outcome": outcome["outcome"]}.items() <= self._found.data.tags.items()
+
+    def make_sound(self, outcome: Record | None) -> bool:
+        """Whether MLflow has the folder's points and no others.
+
+        A run with wrong points is put into MLflow's bin, to be made again: MLflow takes no point back.
+        """
+        if self._found is None:
+            return True
+        stored = self._store.histories([self._found])[self._found.info.run_id]
+        difference = compare(History(self._folder).read(outcome), stored, is_final(outcome))
+        if difference.wrong:
+            self._store.delete(self._found.info.run_id)
+            self._found = None
+        return not (difference.wrong or difference.missing)
 
     def update(self, outcome: Record | None, now: float) -> None:
         """Write what is new in the folder at `now` (unix seconds); with the outcome, what remains."""
-        points = self._history.read(ended=outcome is not None)
+        points = self._history.read(outcome)
         if self._run_id is None:
             self._run_id = self._take_up()
         new = [point for point in points if (point.name, point.step) not in self._written]
@@ -60,18 +75,17 @@ class MirroredRun:
         self._written.update((point.name, point.step) for point in new)
         if outcome:
             self._finish(self._run_id, outcome)
-        else:
-            beat = read_json(self._folder / "running.json")
-            self._set_status(self._run_id, "RUNNING" if beat and is_alive(beat, now) else "KILLED")
+        self._set_status(self._run_id, status(self._folder, outcome, now))  # last of all
 
     def _find(self) -> Run | None:
-        """The cell's run. Runs that the cell had under other settings leave its variant: they would enter its mean."""
-        variant, mine = self._tags["variant"], None
-        for run in self._store.runs(self._experiment_id, variant, self._tags["seed"]):
-            tags = run.data.tags
-            if tags["signature"] == self._cell["signature"] and tags["variant"] in (variant, variant + EARLIER):
-                mine = run
-            elif tags["variant"] == variant:
+        """The cell's run. Others with its variant, of other settings or made twice, lose it: a mean counts them."""
+        variant, signature = self._labels["variant"], self._labels["signature"]
+        runs = self._store.runs_of_seed(self._experiment_id, variant, self._labels["seed"])
+        named = [run for run in runs if run.data.tags["variant"] == variant]
+        earlier = [run for run in runs if run.data.tags["variant"] == variant + EARLIER]
+        mine = next((run for run in named + earlier if run.data.tags.get("signature") == signature), None)
+        for run in named:
+            if run is not mine:
                 self._store.tag(run.info.run_id, {"variant": variant + EARLIER})
         return mine
 
@@ -85,12 +99,10 @@ class MirroredRun:
         else:
             run_id = self._found.info.run_id
             self._status = self._found.info.status
-            self._written = self._store.points(self._found)
+            self._written = set(self._store.histories([self._found])[run_id])
             self._store.tag(run_id, tags)
             self._store.untag(self._found, "outcome")
-        if (file := self._folder / "settings.yaml").exists():  # a run can fail before it wrote them
-            settings = yaml.safe_load(file.read_text())
-            self._store.log_params(run_id, {key: value for key, value in settings.items() if key != "machine"})
+        self._store.log_params(run_id, params_of(self._folder))
         return run_id
 
     def _set_status(self, run_id: str, status: str) -> None:
@@ -99,7 +111,7 @@ class MirroredRun:
             self._status = status
 
     def _finish(self, run_id: str, outcome: Record) -> None:
-        """Write what is left of a finished folder; the outcome's tag and the status come last."""
+        """Write what is left of a finished folder; the outcome's tag comes last."""
         provenance = read_json(self._folder / "provenance.json") or {}
         for split, context in (("train", "training"), ("evaluation", "evaluation")):
             data = provenance.get("dataset", {})
@@ -115,11 +127,18 @@ class MirroredRun:
         if provenance.get("commit"):
             tags["mlflow.source.git.commit"] = provenance["commit"]
         self._store.tag(run_id, tags)
-        self._set_status(run_id, STATUS[outcome["outcome"]])
 
 
-def _tags(plan: Record, cell: Record) -> dict[str, str]:
-    """The tags by which a run is found and grouped, and MLflow's own for its columns Source and User."""
+def params_of(folder: Path) -> dict[str, str]:
+    """A run's settings as params, `task.name` and so on; none where it failed before it wrote them."""
+    file = folder / "settings.yaml"
+    settings: dict[str, Any] = yaml.safe_load(file.read_text()) if file.exists() else {}
+    settings.pop("machine", None)
+    return {key: str(value)[:MAX_PARAM_LENGTH] for key, value in dotted(settings)}
+
+
+def labels_of(plan: Record, cell: Record) -> dict[str, str]:
+    """The tags by which a run is found and grouped."""
     return {
         "study": plan["study"],
         "variant": cell["variant"],
@@ -127,6 +146,12 @@ def _tags(plan: Record, cell: Record) -> dict[str, str]:
         "task": str(cell["settings"]["task"]),
         "seed": str(cell["seed"]),
         "signature": cell["signature"],
+    }
+
+
+def _mlflow_tags(plan: Record) -> dict[str, str]:
+    """MLflow's own, for its columns Source and User."""
+    return {
         "mlflow.source.name": f"grpolab, study {plan['study']}",
         "mlflow.source.type": "LOCAL",
         "mlflow.user": getpass.getuser(),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,14 +23,18 @@ from mlflow.entities import (
     Run,
     RunTag,
 )
+from mlflow.exceptions import MlflowException
+from mlflow.store.tracking.dbmodels.models import SqlMetric
 
-from grpolab.identity import SIGNATURE_LENGTH, dotted
+from grpolab.identity import SIGNATURE_LENGTH
 from grpolab.run.tracking import SQLITE, sqlite_file
+from grpolab.run.tracking.compare import Stored
 from grpolab.run.tracking.folder import Point
 from grpolab.run.tracking.view import variant_filter
 
 MAX_PARAMS, MAX_POINTS = 100, 1000  # MLflow's limits for one batch
-MAX_PARAM_LENGTH = 6000  # MLflow cuts longer ones
+MAX_RUNS = 50  # in one query for histories
+READ_ATTEMPTS = 3
 
 
 class Store:
@@ -39,12 +45,15 @@ class Store:
 
     def __init__(self, uri: str, artifacts: Path) -> None:
         self._file = sqlite_file(uri)
-        if self._file and not self._file.exists():
-            _create(self._file)
-        self._client = MlflowClient(uri)
+        self._client = MlflowClient(uri) if self._file is None else _opened(self._file, uri)
+        self._inode = self._file.stat().st_ino if self._file else None
         # A server keeps artefacts where it likes; otherwise they would land in the working directory.
         self._artifacts = None if uri.startswith(("http", "databricks")) else artifacts.resolve()
         self._pragma("journal_mode=wal")  # readers do not block the writer; the file remembers it
+
+    def is_there(self) -> bool:
+        """False where the SQLite file that was opened is gone: what is written to it now would be lost."""
+        return self._file is None or (self._file.exists() and self._file.stat().st_ino == self._inode)
 
     def settle(self) -> None:
         """Make an SQLite store whole in its one file, so that it can be copied."""
@@ -55,9 +64,14 @@ class Store:
             with closing(sqlite3.connect(self._file)) as connection:
                 connection.execute(f"pragma {command}")
 
+    def find_experiment(self, name: str) -> str | None:
+        """Id of the experiment; None where there is none, or only in MLflow's bin."""
+        found = _read(self._client.get_experiment_by_name, name)
+        return str(found.experiment_id) if found and found.lifecycle_stage == "active" else None
+
     def experiment(self, name: str) -> str:
         """Id of the experiment, created, or restored from MLflow's bin, where needed."""
-        found = self._client.get_experiment_by_name(name)
+        found = _read(self._client.get_experiment_by_name, name)
         if found is None:
             location = None if self._artifacts is None else (self._artifacts / name).as_uri()
             return str(self._client.create_experiment(name, artifact_location=location))
@@ -70,10 +84,22 @@ class Store:
         for key, value in tags.items():
             self._client.set_experiment_tag(experiment_id, key, value)
 
-    def runs(self, experiment_id: str, variant: str, seed: str) -> list[Run]:
+    def runs(self, experiment_id: str, where: str = "") -> Iterator[Run]:
+        """The experiment's runs that MLflow's search finds, except those in its bin."""
+        token = None
+        while True:
+            page = _read(self._client.search_runs, [experiment_id], where, page_token=token)
+            yield from page
+            if not (token := page.token):
+                return
+
+    def runs_of_seed(self, experiment_id: str, variant: str, seed: str) -> list[Run]:
         """The experiment's runs of a seed whose variant begins with these words."""
-        where = f"{variant_filter(f'{variant}%')} and tags.seed = '{seed}'"
-        return list(self._client.search_runs([experiment_id], where))
+        return list(self.runs(experiment_id, f"{variant_filter(f'{variant}%')} and tags.seed = '{seed}'"))
+
+    def delete(self, run_id: str) -> None:
+        """Put a run into MLflow's bin, from which a person can take it back."""
+        self._client.delete_run(run_id)
 
     def create(self, experiment_id: str, name: str, tags: dict[str, str], start: int) -> str:
         """Id of a new run."""
@@ -81,29 +107,40 @@ class Store:
 
     def named_run(self, experiment_id: str, name: str, tags: dict[str, str], start: int) -> str:
         """Id of the experiment's run of that name, created where there is none, with these tags."""
-        found = self._client.search_runs([experiment_id], f"attributes.run_name = '{name}'")
-        if not found:
+        found = next(self.runs(experiment_id, f"attributes.run_name = '{name}'"), None)
+        if found is None:
             return self.create(experiment_id, name, tags, start)
-        self.tag(found[0].info.run_id, tags)
-        return found[0].info.run_id
+        self.tag(found.info.run_id, tags)
+        return found.info.run_id
 
-    def points(self, run: Run) -> set[tuple[str, int]]:
-        """(metric, step) of everything that the run already has."""
-        return {
-            (name, metric.step)
-            for name in run.data.metrics
-            for metric in self._client.get_metric_history(run.info.run_id, name)
-        }
+    def histories(self, runs: Sequence[Run]) -> dict[str, Stored]:
+        """All points of some runs, by run id.
+
+        From a database in one query for many runs: MLflow's own way asks once per run and metric and takes minutes.
+        """
+        found: dict[str, Stored] = {run.info.run_id: defaultdict(list) for run in runs}
+        sessions = getattr(self._client._tracking_client.store, "ManagedSessionMaker", None)
+        if sessions is None:  # a server
+            for run in runs:
+                for name in run.data.metrics:
+                    for metric in _read(self._client.get_metric_history, run.info.run_id, name):
+                        found[run.info.run_id][name, metric.step].append(metric.value)
+            return found
+        columns = (SqlMetric.run_uuid, SqlMetric.key, SqlMetric.step, SqlMetric.value, SqlMetric.is_nan)
+        with sessions() as session:
+            for ids in _batches(list(found), MAX_RUNS):
+                for run_id, name, step, value, is_nan in session.query(*columns).filter(SqlMetric.run_uuid.in_(ids)):
+                    found[run_id][name, step].append(math.nan if is_nan else value)
+        return found
 
     def log_points(self, run_id: str, points: list[Point]) -> None:
         """Write points, which must be new to the run."""
         for batch in _batches([Metric(*point) for point in points], MAX_POINTS):
             self._client.log_batch(run_id, metrics=batch)
 
-    def log_params(self, run_id: str, settings: dict[str, Any]) -> None:
-        """Write nested settings as params, `task.name` and so on."""
-        params = [Param(key, str(value)[:MAX_PARAM_LENGTH]) for key, value in dotted(settings)]
-        for batch in _batches(params, MAX_PARAMS):
+    def log_params(self, run_id: str, params: dict[str, str]) -> None:
+        """Write params, which MLflow lets nobody change."""
+        for batch in _batches([Param(*item) for item in params.items()], MAX_PARAMS):
             self._client.log_batch(run_id, params=batch)
 
     def tag(self, run_id: str, tags: dict[str, str]) -> None:
@@ -144,7 +181,7 @@ class Store:
 
     def log_model(self, experiment_id: str, run_id: str, name: str, weights: Path, tags: dict[str, str]) -> None:
         """Make the weights a LoggedModel of the run, unless it has one."""
-        found = self._client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'")
+        found = _read(self._client.search_logged_models, [experiment_id], f"source_run_id = '{run_id}'")
         if not weights.exists() or (found and found[0].status == LoggedModelStatus.READY):
             return
         if found:  # begun by a process that was killed
@@ -156,14 +193,52 @@ class Store:
         self._client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
 
 
+def cause_of(error: BaseException) -> BaseException:
+    """What lies beneath an exception: MLflow's own texts are long, and the cause stands last in them."""
+    found, below = error, _below(error)
+    while below is not None:
+        found = below if isinstance(below, OSError | sqlite3.Error) else found
+        below = _below(below)
+    return found
+
+
+def _below(error: BaseException) -> BaseException | None:
+    """What an exception was raised for; urllib3 puts it into the arguments."""
+    wrapped = (argument for argument in error.args if isinstance(argument, BaseException))
+    return error.__cause__ or error.__context__ or next(wrapped, None)
+
+
+def _read(ask: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """What is asked for; asked again where the connection was dropped, which a question, unlike an order, allows."""
+    for _ in range(READ_ATTEMPTS - 1):
+        try:
+            return ask(*arguments, **options)
+        except MlflowException as error:
+            if not isinstance(cause_of(error), ConnectionError):
+                raise
+    return ask(*arguments, **options)
+
+
 def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
     return (items[i : i + size] for i in range(0, len(items), size))
+
+
+def _opened(file: Path, uri: str) -> MlflowClient:
+    """A client of an SQLite store, which is made where there is none, or an empty file."""
+    if not file.exists() or not file.stat().st_size:
+        _create(file)
+    client = MlflowClient(uri)
+    client._tracking_client.store.engine.dispose()  # MLflow keeps connections, to a file that may be gone
+    return client
 
 
 def _create(file: Path) -> None:
     """A new store, made under another name: killed in the middle, it leaves nothing that looks whole."""
     part = file.with_name(f"{file.name}.part")
-    for leftover in part.parent.glob(f"{part.name}*"):
-        leftover.unlink()
-    MlflowClient(f"{SQLITE}{part.resolve()}").search_experiments(max_results=1)
+    # The log of a deleted database, too: SQLite would take it for the new one's.
+    for leftover in [*part.parent.glob(f"{part.name}*"), *(Path(f"{file}{end}") for end in ("-wal", "-shm"))]:
+        leftover.unlink(missing_ok=True)
+    client = MlflowClient(f"{SQLITE}{part.resolve()}")
+    client.search_experiments(max_results=1)
+    client._tracking_client.store.engine.dispose()
     part.rename(file)

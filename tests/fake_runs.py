@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
-import socket
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from grpolab import vocabulary
 from grpolab.paths import Results, write_json_atomic, write_text_atomic
+from grpolab.run.heartbeat import Heartbeat
 from grpolab.run.tracking import store_uri
 from grpolab.run.tracking.mirror import StudyMirror
 
@@ -75,7 +74,7 @@ class FakeRun:
         settings |= {"task": {"name": "addition", "digits": 2}, "machine": {"threads": 1}}
         write_text_atomic(self.folder / "settings.yaml", yaml.safe_dump(settings))
         write_json_atomic(self.folder / "provenance.json", _provenance())
-        self._heartbeat()
+        self.beat()
         self._evaluation()
 
     def take(self, steps: int) -> FakeRun:
@@ -127,9 +126,9 @@ class FakeRun:
         with (self.folder / name).open("a") as file:
             file.write(json.dumps(record, separators=(",", ":")) + "\n")
 
-    def _heartbeat(self) -> None:
-        me = {"pid": os.getpid(), "host": socket.gethostname(), "process_start": psutil.Process().create_time()}
-        write_json_atomic(self.folder / "running.json", me)
+    def beat(self) -> None:
+        """Say that this process runs it."""
+        Heartbeat(self.folder, rollout_steps=3).beat(self.step, time.time())
 
 
 def _provenance() -> dict[str, Any]:

@@ -21,6 +21,12 @@ from grpolab.run.tracking import store, synchronise
 from grpolab.run.tracking.mirror import StudyMirror
 
 
+@pytest.fixture
+def results(tracked_results: Results) -> Results:
+    """A results folder with an empty store."""
+    return tracked_results
+
+
 def test_restarts_in_the_middle_double_nothing(results: Results) -> None:
     plan = study(results)
     runs = [FakeRun(results, cell) for cell in plan["cells"]]

@@ -1,0 +1,104 @@
+"""`grpolab prune-runs`: what lies in the results folder and nobody asks for any more."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from grpolab.errors import RequestError
+from grpolab.paths import Results, read_json
+from grpolab.run.locks import is_held
+from grpolab.sweep.elsewhere import is_run_taken
+from grpolab.sweep.ledger import planned_studies
+from grpolab.sweep.plan import plans
+from grpolab.sweep.study import available
+
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class Unasked:
+    """A folder that no study asks for."""
+
+    kind: str  # `run` or `warm start`
+    folder: Path
+    about: str
+    bytes: int
+
+
+def prune(results: Results, consent: Callable[[str], bool]) -> None:
+    """List what no study asks for, and delete it where `consent` to the question is given.
+
+    Asked for is what a plan of results/studies/ names (runs of the command line are there, too) and what a file of
+    experiments/ makes on this machine. Raises RequestError where one of these cannot be read.
+    """
+    found = list(unasked(results))
+    for one in found:
+        print(f"{one.kind} {one.folder.name}: {one.about}, {one.bytes / MB:.1f} MB")
+    if not found:
+        print(f"nothing to delete in {results.root}: every run is asked for")
+        return
+    print(f"{len(found)} folders that no study asks for, {sum(one.bytes for one in found) / MB:.1f} MB")
+    if consent(f"delete them from {results.root}?"):
+        deleted = sum(_delete(one) for one in found)
+        print(f"{deleted} folders deleted; the tracking store keeps what it has of them")
+
+
+def unasked(results: Results) -> Iterator[Unasked]:
+    """Runs and warm starts that nobody asks for, without those that a process works on. Raises as `prune`."""
+    runs, warm_starts = _asked(results)
+    for folder in _folders(results.runs):
+        if folder.name not in runs and not is_run_taken(folder):
+            yield Unasked("run", folder, _about_run(folder), _size(folder))
+        else:
+            provenance = read_json(folder / "provenance.json") or {}
+            warm_starts.add(provenance.get("warm_start", {}).get("signature", ""))
+    for folder in _folders(results.warm_starts):
+        if folder.name not in warm_starts and not is_held(_lock_of(folder)):
+            yield Unasked("warm start", folder, "of no run that stays", _size(folder))
+
+
+def _asked(results: Results) -> tuple[set[str], set[str]]:
+    """Signatures of the runs that studies ask for, and of the warm starts, as far as they are known without the run."""
+    cells = [cell for name in available() for plan in plans(name) for cell in plan.cells]
+    runs = {cell.signature for cell in cells}
+    for name in planned_studies(results):
+        plan = read_json(results.plan(name))
+        if plan is None:
+            raise RequestError(f"{results.plan(name)} cannot be read: without it nobody knows what it asks for")
+        runs |= {cell["signature"] for cell in plan["cells"]}
+    return runs, {cell.warm_start for cell in cells}
+
+
+def _folders(parent: Path) -> list[Path]:
+    return sorted(path for path in parent.glob("[!.]*") if path.is_dir())
+
+
+def _about_run(folder: Path) -> str:
+    outcome = (read_json(folder / "outcome.json") or {}).get("outcome", "unfinished")
+    file = folder / "settings.yaml"
+    settings = yaml.safe_load(file.read_text()) if file.exists() else None
+    return f"{outcome}, {settings['task']['name']}, seed {settings['seed']}" if settings else outcome
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _lock_of(warm_start: Path) -> Path:
+    return warm_start.with_name(f"{warm_start.name}.lock")
+
+
+def _delete(one: Unasked) -> bool:
+    """Delete a folder, unless somebody has begun to work on it meanwhile."""
+    if is_run_taken(one.folder) if one.kind == "run" else is_held(_lock_of(one.folder)):
+        return False
+    (one.folder / "outcome.json").unlink(missing_ok=True)  # first: half of a folder must not look like a finished run
+    shutil.rmtree(one.folder)
+    if one.kind == "warm start":
+        _lock_of(one.folder).unlink(missing_ok=True)
+    return True

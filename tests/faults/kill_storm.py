@@ -1,0 +1,253 @@
+"""kill -9 at random moments, again and again, and nothing is different in the end: `make kill-storm`.
+
+    python tests/faults/kill_storm.py [--kills 20] [--seed 0] [--folder FOLDER] [STUDY ...]
+
+Each study is swept once undisturbed. Then it is swept in another folder while a worker, the command itself (its workers
+die with it) and the mirror process are killed in turn, and the same command goes on after each death until it ends with
+0; when kills are left then, it begins again in a new folder. At the end of every such round all journals, weights,
+scores, samples, warm starts and outcomes must equal the undisturbed ones byte for byte, but for wall times, and
+`grpolab track verify` must find the MLflow store equal to the journals. Exit code 1 where anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+GRPOLAB = [sys.executable, "-m", "grpolab"]
+# A checkpoint at nearly every rollout boundary, so that kills meet checkpoints, and resume from them.
+ALWAYS = ["machine.checkpoint_seconds=0.3", "machine.tracking_uri=auto"]
+STUDIES: dict[str, list[str]] = {
+    "smoke": [],
+    # A part of the reference: every arm, task and regime, with short runs that reuse each batch in 4 x 2 updates.
+    "clip_range": [
+        *("--seeds=1", "rollout_steps=6", "num_minibatches=2", "evaluation.every=2", "evaluation.items=200"),
+        *("warm_start.max_steps=60", "warm_start.batch_size=64", "warm_start.check_items=200"),
+    ],
+}
+MODULES = {"worker": "grpolab.sweep.worker", "parent": "grpolab", "mirror": "grpolab.run.tracking"}
+DEATH_SECONDS = 10.0  # in which workers must have died with their parent
+MOST_SECONDS = 900.0  # of one sitting that is left alone
+SPARE_SITTINGS = 5
+
+Folders = dict[str, dict[str, bytes]]
+
+
+class Sweep:
+    """A sweep command, its processes and what it has said."""
+
+    def __init__(self, study: str, results: Path) -> None:
+        self.results = results
+        self.log = results.parent / f"{results.name}.jsonl"
+        self.said = self.log.stat().st_size if self.log.exists() else 0  # by the sittings before
+        command = [*GRPOLAB, "sweep", study, "--jobs=2", "--retry-failed", "--json-lines", *STUDIES[study], *ALWAYS]
+        self.started = time.time()
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen([*command, f"machine.results={results}"], stdout=log, stderr=log, cwd=ROOT)
+
+    def processes(self, role: str) -> list[psutil.Process]:
+        """The living children of that role; for `parent` the command itself."""
+        try:
+            command = psutil.Process(self.process.pid)
+            children = command.children()
+        except psutil.NoSuchProcess:
+            return []
+        return [command] if role == "parent" else [child for child in children if MODULES[role] in _words(child)]
+
+    def ended(self, seconds: float) -> bool:
+        """Wait so long; whether the command has ended by itself."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def events(self) -> list[dict[str, Any]]:
+        """What this sitting has said so far."""
+        lines = self.log.read_bytes()[self.said :].splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"\n")]
+
+    def kill(self, role: str, chance: random.Random) -> str:
+        """Kill one process of that role, or the command where there is none; what was killed."""
+        found, workers = self.processes(role), self.processes("worker")
+        if not found:
+            role, found = "parent", [psutil.Process(self.process.pid)]
+        chance.choice(found).kill()
+        if role == "parent":
+            self.process.wait()
+            if any(_lives(worker) for worker in psutil.wait_procs(workers, DEATH_SECONDS)[1]):
+                raise SystemExit("BROKEN: workers outlive their parent")
+        return role
+
+    def where(self) -> str:
+        """How far it is, in words."""
+        events = self.events()
+        active: dict[str, str] = {}
+        for event in events:
+            if event["event"] == "started":
+                active[event["signature"]] = f"{event['kind'].replace('_', ' ')} begins"
+            elif event["event"] == "step":
+                active[event["signature"]] = f"{_kind(events, event)} at {event['step']}/{event['steps']}"
+            elif event["event"] in ("finished", "returned"):
+                active.pop(event["signature"], None)
+        if not any(event["event"] == "started" for event in events):
+            return "start-up" if not any(event["event"] == "end" for event in events) else "the end"
+        return ", ".join(sorted(active.values())) or "drawing, last synchronisation"
+
+
+def _kind(events: list[dict[str, Any]], step: dict[str, Any]) -> str:
+    kinds = {event["signature"]: event["kind"].replace("_", " ") for event in events if event["event"] == "started"}
+    return kinds.get(step["signature"], "run")
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def outcomes(results: Path) -> Folders:
+    """Every file of runs and warm starts that must be equal, by folder."""
+    found: Folders = {}
+    for marker in sorted([*results.glob("runs/*/outcome.json"), *results.glob("warm_starts/*/outcome.json")]):
+        outcome = json.loads(marker.read_text()) | {"seconds": None}
+        files = [
+            *marker.parent.glob("samples/*"),
+            *(marker.parent / name for name in ("journal.jsonl", "policy.safetensors")),
+        ]
+        files += marker.parent.glob("evaluation_items.json")
+        found[str(marker.parent.relative_to(results))] = {
+            "outcome.json": json.dumps(outcome).encode(),
+            **{str(file.relative_to(marker.parent)): file.read_bytes() for file in files},
+        }
+    return found
+
+
+def differences(calm: Folders, stormy: Folders) -> list[str]:
+    """What is not as in the undisturbed sweep."""
+    missing = [f"{name} is only in one of the two" for name in calm.keys() ^ stormy.keys()]
+    both = [(name, file) for name in calm.keys() & stormy.keys() for file in calm[name].keys() | stormy[name].keys()]
+    return missing + [f"{name}/{file} differs" for name, file in both if calm[name].get(file) != stormy[name].get(file)]
+
+
+def delays(chance: random.Random, sweep_seconds: float, startup_seconds: float, kills: int) -> Iterator[float]:
+    """Seconds from the start of a command, or from the last kill, to the next kill; a fifth of them within start-up."""
+    while True:
+        early = chance.random() < 0.2
+        work = chance.uniform(0, 3 * (sweep_seconds - startup_seconds) / min(kills, 8))
+        yield chance.uniform(0, startup_seconds) if early else startup_seconds + work
+
+
+def undisturbed(study: str, folder: Path) -> tuple[Folders, float, float]:
+    """The outcome of an undisturbed sweep, its seconds, and those before its first job."""
+    sweep = Sweep(study, folder / f"{study}-calm")
+    if not sweep.ended(MOST_SECONDS) or sweep.process.returncode:
+        raise SystemExit(f"BROKEN: the undisturbed sweep did not end with 0: see {sweep.log}")
+    first = next(event["time"] for event in sweep.events() if event["event"] == "started")
+    return outcomes(sweep.results), time.time() - sweep.started, first - sweep.started
+
+
+def storm(study: str, folder: Path, kills: int, chance: random.Random) -> list[str]:
+    """Kill and go on until all kills are used up and the sweep is done; what is broken."""
+    calm, seconds, startup = undisturbed(study, folder)
+    print(f"{study}: {len(calm)} folders, {seconds:.0f} s undisturbed, {startup:.1f} s of them before the first job")
+    roles, waits = list(islice(cycle(MODULES), kills)), delays(chance, seconds, startup, kills)
+    broken, rounds = list[str](), 0
+    while roles:
+        rounds += 1
+        results = folder / f"{study}-storm-{rounds}"
+        found = brought_to_its_end(study, results, roles, waits, chance) or checked(calm, results)
+        broken += [f"{study}, round {rounds}: {text}" for text in found]
+    print(f"{study}: {kills} kills, {rounds} sweeps brought to their end and compared\n")
+    return broken
+
+
+def brought_to_its_end(
+    study: str, results: Path, roles: list[str], waits: Iterator[float], chance: random.Random
+) -> list[str]:
+    """The same command again and again, until it ends with 0 and its mirror was left alone; what is broken."""
+    for _ in range(len(roles) + SPARE_SITTINGS):
+        sweep = Sweep(study, results)
+        killed = strike(sweep, roles, waits, chance)
+        if killed[-1:] != ["parent"] and not sweep.ended(MOST_SECONDS):
+            sweep.kill("parent", chance)
+            return [f"no end within {MOST_SECONDS:.0f} s: see {sweep.log}"]
+        code = sweep.process.returncode
+        if code == 0 and "mirror" not in killed:  # a mirror's death is said, and the same command catches up
+            psutil.wait_procs([one for one in psutil.process_iter() if _mirrors(one, results)], MOST_SECONDS)
+            return []
+        if code not in (0, 1, -signal.SIGKILL):  # 1: a worker was killed twice over the same cell
+            return [f"exit code {code}: see {sweep.log}"]
+    return [f"the same command does not come to its end: see {sweep.log}"]
+
+
+def strike(sweep: Sweep, roles: list[str], waits: Iterator[float], chance: random.Random) -> list[str]:
+    """Kill what is next in `roles`, and take it off, until the command ends; what was killed."""
+    killed: list[str] = []
+    while roles and killed[-1:] != ["parent"] and not sweep.ended(next(waits)):
+        elapsed, where = time.time() - sweep.started, sweep.where()
+        killed.append(sweep.kill(roles.pop(0), chance))
+        print(f"{len(roles):4} left  {elapsed:6.1f} s  {killed[-1]:7}  {where}", flush=True)
+    return killed
+
+
+def _mirrors(process: psutil.Process, results: Path) -> bool:
+    """Whether it is a mirror of these results that has outlived its command."""
+    words = _words(process)
+    return MODULES["mirror"] in words and str(results) in words
+
+
+def checked(calm: Folders, results: Path) -> list[str]:
+    """Differences to the undisturbed sweep, and what the tracking store lacks."""
+    verify = [*GRPOLAB, "track", "verify", "--results", str(results)]
+    done = subprocess.run(verify, capture_output=True, text=True, cwd=ROOT)
+    said = (done.stdout + done.stderr).strip().splitlines()
+    print(f"      track verify: {said[-1] if said else 'nothing said'}")
+    return differences(calm, outcomes(results)) + (
+        [f"track verify ends with {done.returncode}"] if done.returncode else []
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Storm over each study; 1 where something is broken."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("studies", nargs="*", choices=[*STUDIES, []], metavar="STUDY", help=", ".join(STUDIES))
+    parser.add_argument("--kills", type=int, default=20, help="of all studies together")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="an empty folder that is kept; default: one that is deleted")
+    given = parser.parse_args(arguments)
+    studies = given.studies or list(STUDIES)
+    broken = []
+    with tempfile.TemporaryDirectory(prefix="kill-storm-") as temporary:
+        for index, study in enumerate(studies):
+            kills = given.kills * (index + 1) // len(studies) - given.kills * index // len(studies)
+            folder = (given.folder or Path(temporary)).resolve()
+            folder.mkdir(parents=True, exist_ok=True)
+            broken += storm(study, folder, kills, random.Random(f"{given.seed} {study}"))
+    print("\n".join(broken) or f"nothing is lost: {given.kills} kills, every file equals the undisturbed sweep's")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

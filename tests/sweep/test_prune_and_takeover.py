@@ -1,0 +1,291 @@
+"""`grpolab prune-runs` and `runs import`: nothing that is asked for is deleted, nothing that is here is changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import tiny
+from fake_sweep import FakeSweep
+
+from grpolab.cli import main
+from grpolab.identity import signature
+from grpolab.paths import Results, project_root, read_json, write_json_atomic
+from grpolab.run.heartbeat import Heartbeat
+from grpolab.run.locks import exclusive
+from grpolab.run.train import run
+from grpolab.run.weights import save_weights
+from grpolab.sweep.takeover import weights_sha256
+
+NONE, WIDE = "    none: [kernel=ratio]\n", "    wide: [epsilon=0.4]\n"
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("*") if path.is_dir()}
+
+
+def content(results: Results) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(results.root)): file.read_bytes() for file in results.root.rglob("*") if file.is_file()
+    }
+
+
+# --- prune-runs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose only study, `mine`, can be edited."""
+    project = tmp_path / "project"
+    (project / "experiments").mkdir(parents=True)
+    shutil.copytree(project_root() / "conf", project / "conf")
+    study = (project_root() / "experiments" / "smoke.yaml").read_text()
+    (project / "experiments" / "mine.yaml").write_text(study.replace(NONE, NONE + WIDE))
+    monkeypatch.chdir(project)
+    return project
+
+
+def remove_level(project: Path) -> None:
+    file = project / "experiments" / "mine.yaml"
+    file.write_text(file.read_text().replace(WIDE, ""))
+
+
+def prune(results: Results, *options: str) -> int:
+    return main(["prune-runs", *options, "--results", str(results.root)])
+
+
+def test_the_runs_of_a_removed_level_are_found_and_only_they(
+    project: Path, fake_sweep: FakeSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = fake_sweep.results
+    fake_sweep("mine", seeds=[0])
+    before = names(results.runs)
+    remove_level(project)
+    assert prune(results, "--yes") == 0
+    assert names(results.runs) == before, "the plan still asks for them"
+    fake_sweep("mine", seeds=[0])
+    planned = {cell["signature"] for cell in (read_json(results.plan("mine")) or {})["cells"]}
+    capsys.readouterr()
+    assert prune(results, "--dry-run") == 0
+    (gone,) = before - planned
+    assert f"run {gone}: completed" in capsys.readouterr().out
+    assert names(results.runs) == before | planned, "only listed"
+    assert prune(results, "--yes") == 0
+    assert names(results.runs) == planned
+    assert "nothing to delete" not in capsys.readouterr().out
+    assert prune(results, "--yes") == 0
+    assert "nothing to delete" in capsys.readouterr().out
+
+
+def test_what_no_plan_but_a_study_file_asks_for_stays(project: Path, fake_sweep: FakeSweep) -> None:
+    fake_sweep("mine", seeds=[0])
+    before = content(fake_sweep.results)
+    plan = fake_sweep.results.plan("mine")
+    plan.unlink()
+    assert prune(fake_sweep.results, "--yes") == 0
+    assert content(fake_sweep.results).keys() == before.keys() - {str(plan.relative_to(fake_sweep.root))}
+
+
+def test_a_run_that_somebody_works_on_is_never_touched(tmp_path: Path, project: Path) -> None:
+    results = Results.open(tmp_path / "results")
+    alive, held, dead = (results.run(digit * 16) for digit in "abc")
+    for folder in (alive, held, dead):
+        folder.mkdir(parents=True)
+        (folder / "journal.jsonl").write_text("")
+    Heartbeat(alive, 9).beat(3, now=1.0)
+    with exclusive(held / ".lock"):
+        assert prune(results, "--yes") == 0
+        assert names(results.runs) == {alive.name, held.name}
+
+
+def test_warm_starts_go_with_the_last_run_that_needs_them(tmp_path: Path, project: Path) -> None:
+    results = Results.open(tmp_path / "results")
+    for digit in "ab":
+        write_json_atomic(results.run(digit * 16) / "provenance.json", {"warm_start": {"signature": 2 * digit}})
+        write_json_atomic(results.warm_start(2 * digit) / "outcome.json", {})
+    write_json_atomic(results.plan("adhoc"), {"includes": [], "cells": [{"signature": "a" * 16}]})
+    assert prune(results, "--yes") == 0
+    assert (names(results.runs), names(results.warm_starts)) == ({"a" * 16}, {"aa"})
+
+
+def test_a_person_is_asked(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = Results.open(tmp_path / "results")
+    results.run("a" * 16).mkdir(parents=True)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    for answer, left in (("", 1), ("no", 1), ("y", 0)):
+        monkeypatch.setattr("builtins.input", lambda question, answer=answer: answer)
+        assert prune(results) == 0
+        assert len(names(results.runs)) == left
+
+
+def test_wrong_requests_delete_nothing(
+    tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = Results.open(tmp_path / "results")
+    results.run("a" * 16).mkdir(parents=True)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False)
+    for options, said in (([], "give --dry-run or --yes"), (["--dry-run", "--yes"], "exclude each other")):
+        assert prune(results, *options) == 2
+        assert said in capsys.readouterr().err
+    (project / "experiments" / "mine.yaml").write_text("question: ")
+    assert prune(results, "--yes") == 2
+    shutil.copy(Path(__file__).parents[2] / "experiments" / "smoke.yaml", project / "experiments" / "mine.yaml")
+    results.plan("adhoc").parent.mkdir(parents=True)
+    results.plan("adhoc").write_text('{"cells": [')
+    assert prune(results, "--yes") == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert names(results.runs) == {"a" * 16}
+
+
+# --- runs import ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Another machine's results: two real runs with a warm start each, and their plan."""
+    results = Results.open(tmp_path_factory.mktemp("machine"))
+    cells = []
+    for seed in (0, 1):
+        settings = tiny.tiny_settings(
+            seed=seed, rollout_steps=1, warm_start={"max_steps": 2}, epsilon_high=float("inf")
+        )
+        assert run(settings, results)["outcome"] == "completed"
+        cells.append({"variant": "v", "seed": seed, "signature": signature(settings.identity())})
+    write_json_atomic(results.plan("mine"), {"study": "mine", "includes": [], "cells": cells})
+    return results
+
+
+@pytest.fixture
+def theirs(machine: Results, tmp_path: Path) -> Results:
+    """A copy of it, to be spoilt."""
+    return Results(shutil.copytree(machine.root, tmp_path / "theirs"))
+
+
+def take_over(theirs: Results, ours: Results) -> int:
+    return main(["runs", "import", str(theirs.root), "--results", str(ours.root)])
+
+
+def first(results: Results) -> Path:
+    return min(results.runs.iterdir())
+
+
+def test_runs_are_taken_over_whole_and_once(
+    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json_atomic(theirs.run("f" * 16) / "settings.yaml", {})  # not finished
+    assert take_over(theirs, results) == 0
+    assert "1 left there without a result, 2 taken over" in capsys.readouterr().out
+    expected = {
+        name: data for name, data in content(theirs).items() if not name.endswith("lock") and "f" * 16 not in name
+    }
+    assert content(results) == expected
+    assert main(["status", "mine", "--json", "--results", str(results.root)]) == 0
+    assert json.loads(capsys.readouterr().out)["mine"]["states"] == {"completed": 2}
+    assert take_over(theirs, results) == 0
+    assert "2 here already" in capsys.readouterr().out
+    assert content(results) == expected
+
+
+def test_copying_folders_by_hand_merges_two_machines(
+    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folders are the ledger."""
+    for folder in (theirs.runs, theirs.warm_starts, theirs.studies):
+        shutil.copytree(folder, results.root / folder.name, dirs_exist_ok=True)
+    assert main(["status", "mine", "--json", "--results", str(results.root)]) == 0
+    assert json.loads(capsys.readouterr().out)["mine"]["states"] == {"completed": 2}
+    assert take_over(theirs, results) == 0
+
+
+def test_the_fingerprint_without_torch_is_that_of_the_policy(tmp_path: Path) -> None:
+    policy = tiny.tiny_policy()
+    save_weights(tmp_path / "policy.safetensors", policy.weights())
+    assert weights_sha256(tmp_path / "policy.safetensors") == policy.fingerprint()
+
+
+def _spoil(file: str) -> None:
+    data = bytearray(Path(file).read_bytes())
+    data[-2] ^= 1
+    Path(file).write_bytes(data)
+
+
+def _truncate(file: str) -> None:
+    Path(file).write_bytes(Path(file).read_bytes()[:-4])
+
+
+def _edit(old: str, new: str):
+    def edit(file: str) -> None:
+        text = Path(file).read_text()
+        assert old in text
+        Path(file).write_text(text.replace(old, new))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "said"),
+    [
+        ("journal.jsonl", _spoil, "journal_sha256"),
+        ("journal.jsonl", _truncate, "journal_sha256"),
+        ("policy.safetensors", _spoil, "policy_sha256"),
+        ("policy.safetensors", _truncate, "policy_sha256"),
+        ("settings.yaml", _edit("beta: 0.0", "beta: 0.5"), "its settings.yaml is that of run"),
+        ("settings.yaml", _edit("beta: 0.0", "- ]"), "its settings.yaml cannot be read"),
+        ("provenance.json", _edit('"results_version": 1', '"results_version": 9'), "results_version is 9"),
+        ("../../warm_starts/{warm}/policy.safetensors", _spoil, "the weights of its warm start"),
+        ("../../warm_starts/{warm}/outcome.json", _edit('"sha256": "', '"sha256": "0'), "its warm start"),
+    ],
+)
+def test_a_damaged_run_is_refused_by_name(
+    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], name: str, spoil, said: str
+) -> None:
+    folder = first(theirs)
+    warm = (read_json(folder / "provenance.json") or {})["warm_start"]["signature"]
+    spoil(str(folder / name.format(warm=warm)))
+    assert take_over(theirs, results) == 1
+    out = capsys.readouterr().out
+    assert f"refused: run {folder.name}: " in out
+    assert said in out
+    assert names(results.runs) == names(theirs.runs) - {folder.name}, "the other one came, and no half of this one"
+
+
+@pytest.mark.parametrize("which", ["run", "warm start", "begun"])
+def test_another_one_of_the_same_signature_is_a_conflict_and_stays(
+    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], which: str
+) -> None:
+    folder = first(theirs)
+    here = results.run(folder.name)
+    if which == "run":
+        outcome = read_json(folder / "outcome.json") or {}
+        write_json_atomic(here / "outcome.json", {**outcome, "journal_sha256": "0"})
+    elif which == "begun":
+        (here / "settings.yaml").parent.mkdir(parents=True)
+        (here / "settings.yaml").write_text("{}")
+    else:
+        warm = (read_json(folder / "provenance.json") or {})["warm_start"]["signature"]
+        write_json_atomic(results.warm_start(warm) / "outcome.json", {"sha256": "0"})
+    before = content(results)
+    assert take_over(theirs, results) == 1
+    said = {
+        "run": "has another journal_sha256; it stays",
+        "warm start": "differs from the one here",
+        "begun": "is begun",
+    }
+    assert said[which] in capsys.readouterr().out
+    assert before.items() <= content(results).items(), "nothing was overwritten"
+
+
+def test_wrong_folders(theirs: Results, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "format.json").write_text('{"format": 0}')
+    for folder, said in (
+        (tmp_path / "nowhere", "is no results folder"),
+        (tmp_path, "is no results folder"),
+        (tmp_path / "old", "has format 0"),
+        (results.root, "is the results folder itself"),
+    ):
+        assert take_over(Results(folder), results) == 2
+        (sentence,) = capsys.readouterr().err.splitlines()
+        assert said in sentence
