@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 
+import pytest
 from fake_sweep import wait_for
 
 from grpolab.paths import write_json_atomic
@@ -77,11 +78,18 @@ def test_two_that_retry_failures_at_once_set_each_aside_once(fake_sweep):
     assert [file.name for file in folder.glob("outcome*")] == ["outcome.failed-1.json"]
 
 
-def test_a_worker_that_waits_behind_somebody_else_is_not_the_cells_failure(fake_sweep):
-    """It was handed out in the moment before the other began: killed for its silence, the cell is awaited instead."""
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("machine.hang_seconds=1", "no sign of life for 1 s (machine.hang_seconds)"),
+        ("machine.cell_timeout_seconds=1", "longer than machine.cell_timeout_seconds=1"),  # has no second attempt
+    ],
+)
+def test_a_worker_that_waits_behind_somebody_else_is_not_the_cells_failure(limit, said, fake_sweep):
+    """It was handed out in the moment before the other began: ended at a limit, the cell is awaited instead."""
     fake_sweep("smoke", "rollout_steps=11", seeds=[0])
     first = smoke_cells(fake_sweep)[0]
-    command = fake_sweep.start("--jobs", "1", "--seeds", "1", "machine.hang_seconds=1", lag=0.7)
+    command = fake_sweep.start("--jobs", "1", "--seeds", "1", limit, lag=0.7)
     wait_for(lambda: any(job[0] == "asked" and job[1] == first for job in fake_sweep.begun()))
     with exclusive(fake_sweep.results.run(first) / ".lock"):
         time.sleep(3)
@@ -90,4 +98,4 @@ def test_a_worker_that_waits_behind_somebody_else_is_not_the_cells_failure(fake_
     out, _ = command.communicate(timeout=20)
     assert command.returncode == 0, out
     assert json.loads((fake_sweep.results.run(first) / "outcome.json").read_text())["outcome"] == "completed"
-    assert "no sign of life for 1 s (machine.hang_seconds); it is tried again" in out
+    assert f"{said}; it is tried again" in out

@@ -61,7 +61,7 @@ def test_what_a_cell_does_to_itself_is_its_outcome_at_once(misdeed, fake_sweep):
 
 
 def test_a_second_silence_is_the_cells_outcome(fake_sweep):
-    code, jobs = fake_sweep("smoke", "machine.hang_seconds=0.6", misdeeds={"1": ["freeze", "freeze"]})
+    code, jobs = fake_sweep("smoke", "machine.hang_seconds=2", misdeeds={"1": ["freeze", "freeze"]})
     assert code == 1
     assert {outcome["reason"] for outcome in fake_sweep.outcomes()} == {None, REASONS["freeze"]}
     assert seeds_begun(jobs) == {"0": 2, "1": 4}

@@ -46,7 +46,7 @@ def test_a_sweep_as_events(fake_sweep):
     assert Counter(begun) == Counter([job[1] for job in fake_sweep.begun()])
     steps = [event for event in middle if event["event"] == "step"]
     assert {(event["step"], event["steps"]) for event in steps} == {(1, 12)}
-    assert any(note["text"].startswith("look: ") for note in middle if note["event"] == "note")
+    assert any(note["text"].startswith("4 runs: ") for note in middle if note["event"] == "note")
     assert {event["event"] for event in middle} == {"started", "step", "returned", "finished", "note"}
 
 

@@ -17,6 +17,8 @@ from grpolab.run.heartbeat import Heartbeat
 from grpolab.run.locks import exclusive
 from grpolab.run.train import run
 from grpolab.run.weights import save_weights
+from grpolab.sweep import takeover
+from grpolab.sweep.prune import prune as delete_unasked
 from grpolab.sweep.takeover import weights_sha256
 
 NONE, WIDE = "    none: [kernel=ratio]\n", "    wide: [epsilon=0.4]\n"
@@ -27,9 +29,8 @@ def names(folder: Path) -> set[str]:
 
 
 def content(results: Results) -> dict[str, bytes]:
-    return {
-        str(file.relative_to(results.root)): file.read_bytes() for file in results.root.rglob("*") if file.is_file()
-    }
+    files = [file for file in results.root.rglob("*") if file.is_file() and file.suffix != ".lock" != file.name]
+    return {str(file.relative_to(results.root)): file.read_bytes() for file in files}
 
 
 # --- prune-runs -----------------------------------------------------------------------------------------------------
@@ -110,6 +111,27 @@ def test_warm_starts_go_with_the_last_run_that_needs_them(tmp_path: Path, projec
     assert (names(results.runs), names(results.warm_starts)) == ({"a" * 16}, {"aa"})
 
 
+def test_a_warm_start_that_is_being_made_stays(tmp_path: Path, project: Path) -> None:
+    results = Results.open(tmp_path / "results")
+    results.warm_start("aa").mkdir(parents=True)
+    with exclusive(results.warm_starts / "aa.lock"):
+        assert prune(results, "--yes") == 0
+        assert names(results.warm_starts) == {"aa"}
+
+
+def test_what_begins_while_a_person_is_asked_stays(tmp_path: Path, project: Path) -> None:
+    results = Results.open(tmp_path / "results")
+    folder = results.run("a" * 16)
+    folder.mkdir(parents=True)
+
+    def consent(_question: str) -> bool:
+        Heartbeat(folder, 9).beat(0, now=1.0)
+        return True
+
+    delete_unasked(results, consent)
+    assert names(results.runs) == {folder.name}
+
+
 def test_a_person_is_asked(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = Results.open(tmp_path / "results")
     results.run("a" * 16).mkdir(parents=True)
@@ -177,9 +199,7 @@ def test_runs_are_taken_over_whole_and_once(
     write_json_atomic(theirs.run("f" * 16) / "settings.yaml", {})  # not finished
     assert take_over(theirs, results) == 0
     assert "1 left there without a result, 2 taken over" in capsys.readouterr().out
-    expected = {
-        name: data for name, data in content(theirs).items() if not name.endswith("lock") and "f" * 16 not in name
-    }
+    expected = {name: data for name, data in content(theirs).items() if "f" * 16 not in name}
     assert content(results) == expected
     assert main(["status", "mine", "--json", "--results", str(results.root)]) == 0
     assert json.loads(capsys.readouterr().out)["mine"]["states"] == {"completed": 2}
@@ -275,6 +295,39 @@ def test_another_one_of_the_same_signature_is_a_conflict_and_stays(
     }
     assert said[which] in capsys.readouterr().out
     assert before.items() <= content(results).items(), "nothing was overwritten"
+
+
+@pytest.mark.parametrize(
+    ("whose", "code", "said"),
+    [("theirs", 0, "1 left there without a result"), ("ours", 1, "is begun"), ("ours, warm start", 1, "is begun here")],
+)
+def test_what_somebody_works_on_is_neither_taken_nor_replaced(
+    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], whose: str, code: int, said: str
+) -> None:
+    name = first(theirs).name
+    warm = (read_json(first(theirs) / "provenance.json") or {})["warm_start"]["signature"]
+    locks = {
+        "theirs": theirs.run(name) / ".lock",
+        "ours": results.run(name) / ".lock",
+        "ours, warm start": results.warm_starts / f"{warm}.lock",
+    }
+    with exclusive(locks[whose]):
+        assert take_over(theirs, results) == code
+    assert said in capsys.readouterr().out
+    assert not (results.run(name) / "outcome.json").exists()
+
+
+def test_what_begins_here_while_it_is_copied_stays(
+    theirs: Results, results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = first(theirs).name
+
+    def begin(*_: object) -> None:
+        write_json_atomic(results.run(name) / "settings.yaml", {})
+
+    monkeypatch.setattr(takeover, "_check_content", begin)
+    assert take_over(theirs, results) == 1
+    assert not (results.run(name) / "journal.jsonl").exists()
 
 
 def test_wrong_folders(theirs: Results, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,10 +37,6 @@ class Heartbeat:
             beat = {**self.owner, "rollout_step": rollout_step, "rollout_steps": self.rollout_steps, "time": now}
             write_json_atomic(self.path, beat, durable=False)  # after a power cut nobody runs
 
-    def stop(self) -> None:
-        """The run no longer runs."""
-        self.path.unlink(missing_ok=True)
-
 
 def is_alive(beat: dict[str, Any], now: float) -> bool:
     """Whether the owner of a heartbeat still runs at `now`: the same process, or within its lease elsewhere."""

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from grpolab.identity import plain, signature
@@ -29,6 +28,7 @@ from grpolab.run.assembly import Parts, assemble
 from grpolab.run.locks import exclusive
 from grpolab.run.outcome import Outcome, conclude, reason_of, record_failure
 from grpolab.run.recorder import Recorder
+from grpolab.run.torch_setup import set_up_torch
 from grpolab.run.weights import save_weights
 from grpolab.settings import RunSettings
 from grpolab.vocabulary import DIVERGED
@@ -113,11 +113,9 @@ def run(
     with exclusive(folder / ".lock"):
         if outcome := read_json(folder / "outcome.json"):
             return outcome
-        torch.set_num_threads(settings.machine.threads)
+        set_up_torch(settings)
         gc.collect()
         gc.freeze()  # what the imports made lives on: collections need not walk half a million objects again and again
-        if settings.device == "cuda":
-            torch.use_deterministic_algorithms(True)
         parts: Parts | None = None
         try:
             remove_parts(folder)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from grpolab.identity import signature
@@ -20,6 +19,7 @@ from grpolab.learn.tasks import Example, Task, make_task
 from grpolab.paths import Results, write_json_atomic
 from grpolab.run.journal import Journal
 from grpolab.run.locks import exclusive
+from grpolab.run.torch_setup import set_up_torch
 from grpolab.run.weights import load_weights, save_weights
 from grpolab.settings import RunSettings
 
@@ -55,7 +55,7 @@ def ensure(settings: RunSettings, results: Results, on_step: Callable[[int], Non
 
 def _train(settings: RunSettings, folder: Path, name: str, on_step: Callable[[int], None]) -> None:
     started = time.monotonic()
-    torch.set_num_threads(settings.machine.threads)
+    set_up_torch(settings)
     task = make_task(settings.task)
     policy = make_policy(settings, task)
     accuracy, steps = None, 0

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from grpolab.paths import DISK_ERRORS, Results, project_root
+from grpolab.paths import DISK_ERRORS, Results, is_refusal, project_root
 from grpolab.run import tracking
+from grpolab.sweep import elsewhere
 from grpolab.sweep.estimate import Estimate
 from grpolab.sweep.events import Events
+from grpolab.sweep.ledger import no_outcome
 from grpolab.sweep.machine import slots
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.pool import WORKER_COMMAND, Pool, WorkerStartError
+from grpolab.sweep.pool import TICK_SECONDS, WORKER_COMMAND, Pool, WorkerStartError
 from grpolab.sweep.progress import make_progress, print_table
 from grpolab.sweep.request import Request
 from grpolab.sweep.schedule import Job, Schedule
@@ -64,7 +66,7 @@ def sweep(
         else:
             print("0 cells to train: every run has its outcome")
         # Before the mirror ends, so that figures and tables reach the tracking store too.
-        if todo or not (request.results.output(request.name) / "report.md").exists():
+        if todo or not _is_drawn(request):
             drawn = _draw(draw, request)
     return _conclude(request, events, drawn)
 
@@ -113,17 +115,42 @@ def _draw(draw: Draw, request: Request) -> bool:
     return True
 
 
+def _is_drawn(request: Request) -> bool:
+    """Whether the report is younger than the plans and outcomes that it is made of: an import or a kill leaves others.
+
+    By the time of a file's last change of any kind: a copy keeps the time of its content.
+    """
+    report = request.results.output(request.name) / "report.md"
+    made_of = [request.results.plan(plan.study.name) for plan in request.plans]
+    made_of += [request.results.run(name) / "outcome.json" for name in request.cells]
+    changed = max(file.stat().st_ctime for file in made_of if file.exists())
+    return report.exists() and report.stat().st_ctime >= changed
+
+
 def _run_here(request: Request, job: Job, events: Events | None) -> None:
     from grpolab.run.train import Interrupted, run  # here, because it imports torch
 
     settings = request.cells[job.signature].settings
+    _await_others(job, request.results)
     with make_progress([job], _estimate(request, 1), events) as progress, _stoppable() as stop:
         progress.started(job, 0)
         try:
             outcome = run(settings, request.results, on_step=lambda step: progress.stepped(job, step), stop=stop)
         except Interrupted:
             raise KeyboardInterrupt from None
+        except OSError as error:
+            if not is_refusal(error, request.results.root):
+                raise
+            outcome = no_outcome(error, request.results.root)
         progress.finished(job, outcome)
+
+
+def _await_others(job: Job, results: Results) -> None:
+    """Wait while somebody else does the job: another machine's lease is no lock, for which `run` would wait."""
+    if elsewhere.is_taken(job, results):
+        print("another command runs it: waiting for its outcome")
+    while elsewhere.is_taken(job, results):
+        time.sleep(TICK_SECONDS)
 
 
 def _estimate(request: Request, workers: int) -> Estimate:
@@ -178,12 +205,22 @@ def _conclude(request: Request, events: Events | None, drawn: bool = True) -> in
         print(f"the whole error: outcome.json in {request.results.runs}/; --retry-failed runs them again")
     if counts[MISSING]:
         print("missing runs have no outcome: the same command goes on with them")
-    elsewhere = f" --results {request.results.root}" if request.results.root != project_root() / "results" else ""
-    print(f"look: {request.results.output(request.name)}/report.md, grpolab ui {request.name}{elsewhere}")
+    if places := list(_places(request)):
+        print(f"look: {', '.join(places)}")
     code = 0 if drawn and sum(counts[name] for name in RESULTS) == len(states) else 1
     if events:
         events.send("end", counts=counts, exit_code=code)
     return code
+
+
+def _places(request: Request) -> Iterator[str]:
+    """Where the outcome can be seen: a single run draws no report, and not everybody tracks."""
+    report = request.results.output(request.name) / "report.md"
+    if report.exists():
+        yield str(report)
+    if request.tracking_uri:
+        named = f" --results {request.results.root}" if request.results.root != project_root() / "results" else ""
+        yield f"grpolab ui {request.name}{named}"
 
 
 @contextmanager

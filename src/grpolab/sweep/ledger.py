@@ -15,6 +15,7 @@ from typing import Any
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import Results, read_json
 from grpolab.run.heartbeat import is_alive
+from grpolab.run.locks import is_held
 from grpolab.vocabulary import MISSING
 
 Record = dict[str, Any]
@@ -29,7 +30,7 @@ class CellState:
     cell: Record  # its entry in plan.json
     state: str  # an outcome of the vocabulary, or `running`
     outcome: Record | None = None
-    running: Record | None = None  # last heartbeat
+    running: Record | None = None  # last heartbeat; none before its model is there
 
 
 def cell_state(cell: Record, results: Results, now: float) -> CellState:
@@ -39,7 +40,7 @@ def cell_state(cell: Record, results: Results, now: float) -> CellState:
         return CellState(cell, outcome["outcome"], outcome=outcome)
     if (beat := read_json(folder / "running.json")) and is_alive(beat, now):
         return CellState(cell, RUNNING, running=beat)
-    return CellState(cell, MISSING)
+    return CellState(cell, RUNNING if is_held(folder / ".lock") else MISSING)
 
 
 def study_states(results: Results, study: str, now: float) -> dict[str, list[CellState]]:

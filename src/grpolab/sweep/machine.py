@@ -32,8 +32,6 @@ def slots(jobs: int | None, uses_gpu: bool, threads: int, logs: Path) -> list[Sl
     # torch's and the tokenizer's thread pools are sized when they are imported.
     common = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     common |= KEEP_MEMORY
-    if devices:
-        common["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # deterministic matrix products
     return [
         Slot(
             index,

@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -77,6 +80,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **slot.environment},
+                process_group=0,
             )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -116,6 +120,12 @@ class Worker:
         if self._verdict and now >= self._deadline:
             self.process.kill()
 
+    def end_its_children(self) -> None:
+        """Where it has died: what it forked holds its locks, and its output open, whose end is what we wait for."""
+        if self.process.poll() is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
     def _rss_mib(self) -> float:
         try:
             return float(psutil.Process(self.process.pid).memory_info().rss) / MIB
@@ -135,7 +145,7 @@ class Pool:
         self.slots, self.results, self.command = slots, results, command
         self.workers: list[Worker] = []
         self._selector = selectors.DefaultSelector()
-        self._failed_starts = 0
+        self._failed_starts: Counter[int] = Counter()  # by slot, in a row
         self._said_waiting = False
 
     def run(self, schedule: Schedule, listener: Listener) -> None:
@@ -149,6 +159,7 @@ class Pool:
                 self._listen(key.data)
             for worker in self.workers:
                 worker.end_at_limit()
+                worker.end_its_children()
 
     def _start(self, slot: Slot) -> None:
         worker = Worker(slot, self.command)
@@ -181,7 +192,8 @@ class Pool:
             return
         for event in events:
             if event["event"] == "ready":
-                worker.ready, self._failed_starts = True, 0
+                worker.ready = True
+                del self._failed_starts[worker.slot.index]
             elif event["event"] == "step" and worker.job:
                 worker.step = event["rollout_step"]
                 self.listener.stepped(worker.job, worker.step)
@@ -194,15 +206,23 @@ class Pool:
         self._selector.unregister(worker.stdout)
         self.workers.remove(worker)
         death = worker.death()
-        self._failed_starts += not worker.ready
-        if self._failed_starts >= MOST_FAILED_STARTS:
-            raise WorkerStartError(
-                f"{death.reason} before it was ready, {self._failed_starts} times: see {worker.slot.log}"
-            )
+        if not worker.ready and self._is_given_up(worker.slot, death):
+            return
         if worker.job:
             self._release(worker.job, death, worker.step)
         if self.schedule.waiting:
             self._start(worker.slot)
+
+    def _is_given_up(self, slot: Slot, death: Death) -> bool:
+        """Whether no worker gets ready in this slot; the others go on. Raises WorkerStartError where there is none."""
+        self._failed_starts[slot.index] += 1
+        if self._failed_starts[slot.index] < MOST_FAILED_STARTS:
+            return False
+        reason = f"{death.reason} before it was ready, {MOST_FAILED_STARTS} times: see {slot.log}"
+        if not self.workers:
+            raise WorkerStartError(reason)
+        self.listener.note(f"worker {slot.index} is given up: {reason}")
+        return True
 
     def _release(self, job: Job, death: Death, step: int) -> None:
         """What becomes of the job of a dead worker, which may only have waited for somebody else who does it."""

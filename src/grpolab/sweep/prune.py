@@ -33,8 +33,8 @@ class Unasked:
 def prune(results: Results, consent: Callable[[str], bool]) -> None:
     """List what no study asks for, and delete it where `consent` to the question is given.
 
-    Asked for is what a plan of results/studies/ names (runs of the command line are there, too) and what a file of
-    experiments/ makes on this machine. Raises RequestError where one of these cannot be read.
+    Asked for is what a plan of results/studies/ names (of `grpolab train` the last command of each --name) and what a
+    file of experiments/ makes on this machine. Raises RequestError where one of these cannot be read.
     """
     found = list(unasked(results))
     for one in found:

@@ -50,7 +50,7 @@ def _row(cell: CellState, results: Results, now: float) -> Record:
         age = max(0.0, now - cell.running["time"])  # a clock may have been set back
         row |= {key: cell.running[key] for key in ("rollout_step", "rollout_steps", "host", "pid")}
         return row | {"heartbeat_seconds_ago": round(age, 1), "seconds_left": _seconds_left(cell.running, timed, age)}
-    return row | ({"interrupted_at_step": timed["rollout_step"] + 1} if timed else {})
+    return row | ({"interrupted_at_step": timed["rollout_step"] + 1} if timed and cell.state != RUNNING else {})
 
 
 def _seconds_left(beat: Record, timed: Record | None, age: float) -> float | None:
@@ -86,6 +86,8 @@ def _lines(found: Record) -> list[str]:
 
 def _says(row: Record) -> str:
     """What there is to say about a cell besides its state; empty for most."""
+    if row["state"] == RUNNING and "rollout_step" not in row:
+        return "begins: its warm start or its model is being made"
     if row["state"] == RUNNING:
         left = "no estimate yet" if row["seconds_left"] is None else f"about {duration(row['seconds_left'])} left"
         where = f"step {row['rollout_step']} of {row['rollout_steps']} on {row['host']} (pid {row['pid']})"

@@ -20,7 +20,8 @@ from grpolab import FOLDER_FORMAT, RESULTS_VERSION
 from grpolab.errors import RequestError
 from grpolab.identity import signature
 from grpolab.paths import Results, read_json, write_json_atomic
-from grpolab.run.locks import is_held
+from grpolab.run.locks import exclusive, is_held
+from grpolab.run.tracking.folder import is_begun
 from grpolab.sweep.elsewhere import is_run_taken
 from grpolab.sweep.ledger import Record
 from grpolab.vocabulary import RESULTS
@@ -43,9 +44,10 @@ def take_over(source: Path, results: Results) -> bool:
     for folder in sorted(path for path in theirs.runs.glob("[!.]*") if path.is_dir()):
         try:
             counts[import_of.run(folder.name)] += 1
-        except Refused as refusal:
+        except (Refused, KeyError) as refusal:
             counts[REFUSED] += 1
-            print(f"refused: run {folder.name}: {refusal}")
+            what = f"its files lack the key {refusal}" if isinstance(refusal, KeyError) else refusal
+            print(f"refused: run {folder.name}: {what}")
     _take_plans(theirs, results)
     said = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     print(f"{source}: {said or 'no run'}")
@@ -75,13 +77,13 @@ class Import:
         outcome = read_json(folder / "outcome.json") or {}
         if outcome.get("outcome") not in RESULTS or is_run_taken(folder):
             return UNFINISHED
-        if _is_begun(target):
+        if is_begun(target) or is_run_taken(target):
             _compare(outcome, read_json(target / "outcome.json"))
             return PRESENT
         provenance = read_json(folder / "provenance.json") or {}
         _check_identity(folder, provenance)
         self._warm_start(provenance.get("warm_start", {}))
-        _copy(folder, target, lambda part: _check_content(part, outcome))
+        _copy(folder, target, target / ".lock", lambda part: _check_content(part, outcome))
         return TAKEN
 
     def _warm_start(self, made: Record) -> None:
@@ -91,16 +93,10 @@ class Import:
         here, there = read_json(target / "outcome.json"), read_json(folder / "outcome.json")
         if there is None or there["sha256"] != made["sha256"]:
             raise Refused(f"its warm start {name} is not the one in {folder}")
-        if here is None and is_held(target.with_name(f"{name}.lock")):
-            raise Refused(f"its warm start {name} is being made here: try again later")
         if here is None:
-            _copy(folder, target, lambda part: _check_warm_start(part, there))
+            _copy(folder, target, target.with_name(f"{name}.lock"), lambda part: _check_warm_start(part, there))
         elif here["sha256"] != there["sha256"]:
             raise Refused(f"its warm start {name} differs from the one here: they could not be compared in pairs")
-
-
-def _is_begun(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("outcome.json", "settings.yaml")) or is_run_taken(folder)
 
 
 def _compare(theirs: Record, ours: Record | None) -> None:
@@ -173,8 +169,11 @@ def weights_sha256(file: Path) -> str | None:
     return digest.hexdigest()
 
 
-def _copy(folder: Path, target: Path, check: Callable[[Path], None]) -> None:
-    """Copy a folder, check the copy, and only then give it its name."""
+def _copy(folder: Path, target: Path, lock: Path, check: Callable[[Path], None]) -> None:
+    """Copy a folder, check the copy, and only then put it into its place, the outcome last. Raises Refused.
+
+    Copying takes long. Who begins meanwhile has `lock`; who comes while we have it waits, and finds the outcome.
+    """
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
@@ -183,8 +182,15 @@ def _copy(folder: Path, target: Path, check: Callable[[Path], None]) -> None:
         for file in part.rglob("*"):
             if file.is_file():
                 _flush(file)
-        shutil.rmtree(target, ignore_errors=True)  # no more than a lock is in it
-        part.rename(target)
+        begun_here = Refused(f"{target.name} is begun here: try again later")
+        if is_held(lock):
+            raise begun_here
+        with exclusive(lock):
+            if is_begun(target):
+                raise begun_here
+            target.mkdir(exist_ok=True)
+            for entry in sorted(part.iterdir(), key=lambda one: one.name == "outcome.json"):
+                entry.rename(target / entry.name)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

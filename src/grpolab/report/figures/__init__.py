@@ -51,7 +51,8 @@ def draw(study: Study, figure: str) -> tuple[Figure, Manifest]:
         raise RequestError(f"figures={figure} of study={study.name} is not one of {', '.join(FIGURES)}")
     if figure not in ANALYTIC_FIGURES and study.cells.empty:
         raise RequestError(
-            f"figures={figure} of study={study.name} needs cells; such a study can ask for {', '.join(ANALYTIC_FIGURES)}"
+            f"figures={figure} of study={study.name} needs cells; such a study can ask for"
+            f" {', '.join(ANALYTIC_FIGURES)}"
         )
     with paper_style():
         return FIGURES[figure](study)

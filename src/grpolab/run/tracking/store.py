@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mlflow import MlflowClient
 from mlflow.entities import (
@@ -35,6 +35,7 @@ from grpolab.run.tracking.view import variant_filter
 MAX_PARAMS, MAX_POINTS = 100, 1000  # MLflow's limits for one batch
 MAX_RUNS = 50  # in one query for histories
 READ_ATTEMPTS = 3
+Item = TypeVar("Item")
 
 
 class Store:
@@ -128,19 +129,19 @@ class Store:
             return found
         columns = (SqlMetric.run_uuid, SqlMetric.key, SqlMetric.step, SqlMetric.value, SqlMetric.is_nan)
         with sessions() as session:
-            for ids in _batches(list(found), MAX_RUNS):
+            for ids in batches(list(found), MAX_RUNS):
                 for run_id, name, step, value, is_nan in session.query(*columns).filter(SqlMetric.run_uuid.in_(ids)):
                     found[run_id][name, step].append(math.nan if is_nan else value)
         return found
 
     def log_points(self, run_id: str, points: list[Point]) -> None:
         """Write points, which must be new to the run."""
-        for batch in _batches([Metric(*point) for point in points], MAX_POINTS):
+        for batch in batches([Metric(*point) for point in points], MAX_POINTS):
             self._client.log_batch(run_id, metrics=batch)
 
     def log_params(self, run_id: str, params: dict[str, str]) -> None:
         """Write params, which MLflow lets nobody change."""
-        for batch in _batches([Param(*item) for item in params.items()], MAX_PARAMS):
+        for batch in batches([Param(*item) for item in params.items()], MAX_PARAMS):
             self._client.log_batch(run_id, params=batch)
 
     def tag(self, run_id: str, tags: dict[str, str]) -> None:
@@ -219,7 +220,8 @@ def _read(ask: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     return ask(*arguments, **options)
 
 
-def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
+def batches(items: list[Item], size: int) -> Iterator[list[Item]]:
+    """So many items at a time."""
     return (items[i : i + size] for i in range(0, len(items), size))
 
 

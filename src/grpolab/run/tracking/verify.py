@@ -17,7 +17,7 @@ from grpolab.run.tracking.compare import Stored, compare
 from grpolab.run.tracking.folder import History, Record, is_begun, is_final, plans_of, status
 from grpolab.run.tracking.mirror import UNUSABLE, lock_of, unusable
 from grpolab.run.tracking.mirrored_run import labels_of
-from grpolab.run.tracking.store import MAX_RUNS, Store
+from grpolab.run.tracking.store import MAX_RUNS, Store, batches
 
 SHOWN = 5  # differences of a study that are printed
 
@@ -58,7 +58,8 @@ def _study(results: Results, store: Store, plan: Record) -> Checked:
     experiment_id = store.find_experiment(plan["study"])
     runs = list(store.runs(experiment_id)) if experiment_id else []
     checked = Checked(plan["study"])
-    for cells in _batches([cell for cell in plan["cells"] if is_begun(results.run(cell["signature"]))]):
+    begun = [cell for cell in plan["cells"] if is_begun(results.run(cell["signature"]))]
+    for cells in batches(begun, MAX_RUNS):  # the points of so many runs fit into memory
         mine = {page.run_name(cell): [run for run in runs if _is_of(run, cell)] for cell in cells}
         histories = store.histories([run for found in mine.values() for run in found])
         for cell in cells:
@@ -74,11 +75,6 @@ def _study(results: Results, store: Store, plan: Record) -> Checked:
         elif signature and signature not in names and run.info.status == "RUNNING":
             checked.differences += _wrong_status(run, status(folder, read_json(folder / "outcome.json"), time.time()))
     return checked
-
-
-def _batches(cells: list[Record]) -> Iterator[list[Record]]:
-    """So many that the points of their runs fit into memory."""
-    return (cells[i : i + MAX_RUNS] for i in range(0, len(cells), MAX_RUNS))
 
 
 def _is_of(run: Run, cell: Record) -> bool:
