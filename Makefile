@@ -1,6 +1,6 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smoke sweep status figures report notebooks ui test test-slow fuzz kill-storm check bench-trl bench-overhead bench-resume lock
+.PHONY: help setup smoke sweep status figures report notebooks ui test test-slow fuzz kill-storm check bench-trl bench-overhead bench-resume conformance-trl lock
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -14,7 +14,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  STUDY=clip_range  SEEDS=10  JOBS=4 on the make line choose the study (reference unless given), its seeds"
 	@echo "  and the worker processes; TORCH_BACKEND=cpu|cu126|cu130|pypi the build of torch when the environment is made."
@@ -72,6 +72,11 @@ check: $(READY) ## style and types: ruff, mypy
 
 bench-trl: $(BENCH_READY) ## time one optimiser step against TRL's (TRL lives in .venv-bench alone)
 	.venv-bench/bin/python benchmarks/step_vs_trl.py
+
+conformance-trl: $(BENCH_READY) $(READY) ## replay what TRL computes on random options and inputs that no archive has
+	@rm -rf .venv-bench/trl_vectors
+	.venv-bench/bin/python benchmarks/trl_vectors.py .venv-bench/trl_vectors $(or $(SEED),0)
+	$(BIN)/grpolab conformance .venv-bench/trl_vectors
 
 bench-overhead: $(READY) ## what a sweep costs besides its work, part by part (minutes)
 	$(BIN)/python benchmarks/overhead.py $(STUDY) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))

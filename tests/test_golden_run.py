@@ -53,6 +53,7 @@ RUNS: dict[str, dict[str, Any]] = {
             "corruption_per_filler": 0.1,
         },
         "kernel": "cispo",
+        "epsilon": 1.0,
         "aggregation": "token_sum_constant",
         "epsilon_high": 0.1,
         "scale_rewards": "none",

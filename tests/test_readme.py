@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 BEGIN, END = "<!-- tree -->\n```\n", "```\n<!-- end of tree -->"
 OTHERS = {
-    "conf/": "one run's values: run.yaml, and groups task/ model/ loss_type/; a comment on every file",
+    "conf/": "one run's values: run.yaml, and groups task/ model/ dialect/ paper/ loss_type/; a comment on every file",
     "experiments/": "one file per study: question, factors, seeds, hypotheses, figures",
     "notebooks/": "jupytext scripts: load, call, show",
     "requirements/": "the lock, and the script that makes the environment",

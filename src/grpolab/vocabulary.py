@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from grpolab.peer_metrics import CLIP_METRIC, convention
+
 Kind = Literal["update", "rollout", "evaluation", "timing"]
 
 # --- outcomes of a cell --------------------------------------------------------------------------------------------
@@ -36,7 +38,7 @@ TAGS = {
 }
 
 # --- what a study may ask its report for, besides metrics -----------------------------------------------------------
-FIGURES = ("F1", "F2", "F3", "F4", "F7", "F9", "F12", "F16", "F18", "F20", "F24", "F26")
+FIGURES = ("F1", "F2", "F3", "F4", "F7", "F9", "F12", "F16", "F18", "F20", "F24", "F26", "D1")
 ANALYTIC_FIGURES = ("F9",)  # need no run: a collection of studies may ask for them
 # One number a run: columns of the stability table (report/stability.py says how each is computed).
 # fmt: off
@@ -88,8 +90,9 @@ _LISTED = [
     Metric("clip/active_high_nz", "clip/active_high among tokens with a non-zero advantage.", "share of tokens", "update"),
     Metric("clip/active_nz", "clip/active among tokens with a non-zero advantage.", "share of tokens", "update"),
     Metric("clip/active_sequences", "clip/active as a mean over sequences of their share of clipped tokens.", "share of sequences", "update", mirrored=True),
-    Metric("clip/outer", "Tokens with A<0 whose ratio the outer cap delta cut.", "share of tokens", "update", mirrored=True),
-    Metric("clip/capped", "Tokens whose weight CISPO's cap cut; their gradient is kept.", "share of tokens", "update", mirrored=True),
+    Metric("clip/outer", "Tokens with A<0 whose ratio the outer cap (delta, dual_clip) cut.", "share of tokens", "update", mirrored=True),
+    Metric("clip/dropped", "Tokens that the kernel left out for another reason than the ratio (clip_cov's draw).", "share of tokens", "update"),
+    Metric("clip/capped", "Tokens whose weight was cut (CISPO's cap) while their gradient was kept.", "share of tokens", "update", mirrored=True),
     Metric("kl_old/k1", "KL(old || new), estimator k1: mean of -log ratio (can be negative).", "nat per token", "update"),
     Metric("kl_old/k3", "KL(old || new), estimator k3: mean of ratio - 1 - log ratio.", "nat per token", "update", mirrored=True),
     Metric("kl_ref/k3", "KL(new || warm start), estimator k3; only where beta > 0.", "nat per token", "update", mirrored=True),
@@ -160,8 +163,30 @@ _COUNTERFACTUALS = [
     for level, epsilons in COUNTERFACTUAL_EPSILONS.items()
     for epsilon in epsilons
 ]
+# What each framework counts as clipped, at the run's own kernel and range; unit.
+_TOKENS, _SEQUENCE, _AS_LOSS = "share of tokens", "mean share of a sequence", "as the loss is averaged"
+_COUNTED = {
+    "trl": (
+        "A<0 below or A>0 above the range, the ratio after the cap delta; a sequence ratio: of all sequences",
+        _TOKENS,
+    ),
+    "verl": ("the clip, before the dual clip, changed the loss (cispo: ratio-only); without padding", _TOKENS),
+    "roll": ("the clip changed the loss; token means count padding, sequence_sum has no upper bound of 1", _AS_LOSS),
+    "openrlhf": ("the clip, before the dual clip, changed the loss; without padding", _TOKENS),
+    "slime": ("the clip changed the loss (cispo: ratio-only); by default the mean of sequences' shares", _AS_LOSS),
+    "areal": ("A<0 below or A>0 above the range; without padding and rejected tokens", _TOKENS),
+    "open_instruct": ("A<0 below or A>0 above the range (cispo: above, any A); without padding", _TOKENS),
+    "prime_rl": ("dropped from the loss by the kernel's own rule; empty sequences count as 0", _SEQUENCE),
+    "skyrl": ("A<0 below or A>0 above the range (cispo: ratio-only), the ratio in float32; without padding", _TOKENS),
+    "torchtune": ("A<0 below or A>0 above the range; without padding", _AS_LOSS),
+}
+_CONVENTIONS = [
+    Metric(convention(name), f"`{CLIP_METRIC[name]}` of {name}: {counted}.", unit, "update", mirrored=True)
+    for name, (counted, unit) in _COUNTED.items()
+]
 
-METRICS: dict[str, Metric] = {metric.name: metric for metric in [*_LISTED, *_QUANTILES, *_COUNTERFACTUALS]}
+_EVERY = [*_LISTED, *_QUANTILES, *_COUNTERFACTUALS, *_CONVENTIONS]
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _EVERY}
 
 # Columns that every record has besides its metrics.
 POSITIONS = {

@@ -32,9 +32,11 @@ GRPOLAB = [sys.executable, "-m", "grpolab"]
 ALWAYS = ["machine.checkpoint_seconds=0.3", "machine.tracking_uri=auto"]
 STUDIES: dict[str, list[str]] = {
     "smoke": [],
-    # A part of the reference: every arm, task and regime, with short runs that reuse each batch in 4 x 2 updates.
+    # A part of the reference: every arm, task and regime, with short runs that reuse each batch in 4 x 2 updates, a
+    # rollout step late, so that a sampled batch is in flight at every moment.
     "clip_range": [
         *("--seeds=1", "rollout_steps=6", "num_minibatches=2", "evaluation.every=2", "evaluation.items=200"),
+        *("staleness=1", "old_log_probs=sampler"),
         *("warm_start.max_steps=60", "warm_start.batch_size=64", "warm_start.check_items=200"),
     ],
 }

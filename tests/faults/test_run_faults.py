@@ -114,15 +114,20 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("fault", "number", "where"),
-    [("journal", errno.ENOSPC, "flush"), ("checkpoint", errno.ENOSPC, "save"), ("read-only", errno.EACCES, "save")],
+    [
+        ("journal", errno.ENOSPC, {"flush", "close"}),  # whichever hands the buffer to the disk
+        ("checkpoint", errno.ENOSPC, {"save"}),
+        ("read-only", errno.EACCES, {"save"}),
+    ],
+    ids=["journal", "checkpoint", "read-only"],
 )
 def test_a_disk_that_refuses_is_no_outcome(
-    fault: str, number: int, where: str, disk: dict[str, Any], straight: dict[str, Any]
+    fault: str, number: int, where: set[str], disk: dict[str, Any], straight: dict[str, Any]
 ) -> None:
     """The fourth rollout step is lost; both checkpoints before it stand, and the next call goes on from the third."""
     found = disk[fault]
     assert found["errno"] == number
-    assert where in found["where"]
+    assert where & set(found["where"])
     assert found["left"] == [sorted(checkpoint.GENERATIONS), False]
     assert found["steps"] == [4, 5]
     assert sums(found["outcome"]) == sums(straight)

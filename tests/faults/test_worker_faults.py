@@ -15,7 +15,7 @@ REASONS = {
     "stop": "worker died (exit code 0)",
     "crash": "worker died (signal 11)",
     "exit": "worker died (exit code 3)",
-    "freeze": "no sign of life for 0.6 s (machine.hang_seconds)",
+    "freeze": "no sign of life for 2 s (machine.hang_seconds)",
     "fail": "MemoryError: ",
 }
 
@@ -26,7 +26,7 @@ def seeds_begun(jobs):
 
 @pytest.mark.parametrize("misdeed", ["kill", "stop", "freeze"])
 def test_a_kill_from_outside_and_a_silence_are_tried_once_more(misdeed, fake_sweep, capsys):
-    code, jobs = fake_sweep("smoke", "machine.hang_seconds=0.6", misdeeds={"1": [misdeed]}, jobs=1)
+    code, jobs = fake_sweep("smoke", "machine.hang_seconds=2", misdeeds={"1": [misdeed]}, jobs=1)
     assert code == 0
     assert seeds_begun(jobs) == {"0": 2, "1": 4}
     said = capsys.readouterr().out
@@ -119,7 +119,7 @@ def test_a_failure_that_cannot_be_written_down_costs_only_its_cell(fake_sweep, c
 
 @pytest.mark.parametrize("misdeed", ["kill", "freeze"])
 def test_a_warm_start_is_tried_twice_and_then_fails_its_cells(misdeed, fake_sweep):
-    limit = "machine.hang_seconds=0.6"
+    limit = "machine.hang_seconds=2"
     code, jobs = fake_sweep("smoke", limit, misdeeds={"warm_start": [misdeed, misdeed]}, seeds=[0])
     assert code == 1
     assert [job[0] for job in jobs] == ["warm_start", "warm_start"]

@@ -15,11 +15,13 @@ from grpolab import vocabulary
 from grpolab.learn.diagnostics import Update, histograms, update_metrics
 from grpolab.learn.kernels.parts import KernelInputs
 from grpolab.learn.ratios import sequence_ratio, token_ratio
+from grpolab.peer_metrics import CLIP_METRIC, convention
 from grpolab.registry import KERNELS, resolve
 
 ALL_ON = tiny_settings().diagnostics
 ALL_OFF = tiny_settings(diagnostics={"quantiles": False, "counterfactual": False}).diagnostics
-UPDATE_NAMES = {name for name, metric in vocabulary.METRICS.items() if metric.kind == "update"}
+CONVENTIONS = {convention(framework) for framework in CLIP_METRIC}  # the learner's
+UPDATE_NAMES = {name for name, metric in vocabulary.METRICS.items() if metric.kind == "update"} - CONVENTIONS
 
 
 def update_of(level: str = "token", kernel: str = "clipped", delta: float | None = None, **changes: Any) -> Update:
@@ -39,8 +41,9 @@ def update_of(level: str = "token", kernel: str = "clipped", delta: float | None
     log_ratio_BT = values["log_ratio_BT"]
     ratio = {"token": token_ratio, "sequence": sequence_ratio}[level](log_ratio_BT, mask_BT)
     A_B1 = values["advantages_B"][:, None]
-    inputs = KernelInputs(ratio, values["old_log_probs_BT"], A_B1, 0.2, 0.28, delta, "min_positive")
-    return Update(**values, kernel=resolve(KERNELS[kernel])(inputs), epsilon=0.2, epsilon_high=0.28)
+    old_BT = values["old_log_probs_BT"]
+    inputs = KernelInputs(ratio, log_ratio_BT, old_BT + log_ratio_BT, old_BT, A_B1, mask_BT, 0.2, 0.28, delta)
+    return Update(**values, kernel=resolve(KERNELS[kernel])(inputs))
 
 
 def tokens_of(update: Update, level: str) -> list[tuple[int, int, float, float]]:
@@ -85,7 +88,7 @@ def test_outer_cap_and_cispo_have_their_own_fractions() -> None:
     outer = update_metrics(update_of(delta=1.3), ALL_OFF)
     assert outer["clip/outer"] == pytest.approx(np.mean([r > 1.3 and A < 0 for _, _, r, A in tokens]))
     cispo = update_metrics(update_of(kernel="cispo"), ALL_OFF)
-    assert cispo["clip/capped"] == pytest.approx(np.mean([r > 1.28 for _, _, r, _ in tokens]))
+    assert cispo["clip/capped"] == pytest.approx(np.mean([r < 0.8 or r > 1.28 for _, _, r, _ in tokens]))
     assert min(outer["clip/outer"], cispo["clip/capped"]) > 0
     assert cispo["clip/active"] == 0
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tiny import tiny_parts, tiny_settings
 
 from grpolab.errors import RequestError
-from grpolab.learn.advantages import group_advantages
+from grpolab.learn.advantages import Scored, advantages
 from grpolab.learn.rewards import make_score, reward_parts, total_reward
 from grpolab.learn.rollout_metrics import rollout_metrics
 from grpolab.learn.tasks import Example, make_task
@@ -24,29 +24,33 @@ EXAMPLES = [Example("1+2=", "3"), Example("4+4=", "8")]
 
 def test_prompts_of_an_epoch_are_all_different_and_the_next_epoch_is_shuffled_anew() -> None:
     learner = tiny_parts(prompts_per_step=7).learner
-    count = len(learner.examples)
-    stream = list(itertools.chain.from_iterable(learner.prompts(step) for step in range(2 * count // 7 + 1)))
+    count = len(learner.collector.examples)
+    stream = list(itertools.chain.from_iterable(learner.collector.prompts(step) for step in range(2 * count // 7 + 1)))
     first, second = stream[:count], stream[count : 2 * count]
-    assert set(first) == set(second) == set(learner.examples)
+    assert set(first) == set(second) == set(learner.collector.examples)
     assert first != second
-    assert learner.prompts(3) == stream[21:28]
+    assert learner.collector.prompts(3) == stream[21:28]
 
 
 def test_prompts_are_shared_by_arms_and_differ_by_seed() -> None:
-    base = tiny_parts().learner.prompts(2)
-    assert tiny_parts(learning_rate=0.5, importance_sampling_level="sequence", epsilon=0.0).learner.prompts(2) == base
-    assert tiny_parts(seed=1).learner.prompts(2) != base
+    base = tiny_parts().learner.collector.prompts(2)
+    assert (
+        tiny_parts(learning_rate=0.5, importance_sampling_level="sequence", epsilon=0.0).learner.collector.prompts(2)
+        == base
+    )
+    assert tiny_parts(seed=1).learner.collector.prompts(2) != base
 
 
 def test_a_rollout_is_scored_row_by_row() -> None:
     parts = tiny_parts()
-    rollout = parts.learner.rollout(parts.state.policy, 0)
-    prompts = parts.learner.prompts(0)
+    rollout = parts.learner.collector.rollout(parts.state.policy, 0)
+    prompts = parts.learner.collector.prompts(0)
     assert rollout.examples_B == [example for example in prompts for _ in range(4)]
-    score = parts.learner.score
+    score = parts.learner.collector.score
     expected = [sum(score(e, t).values()) for e, t in zip(rollout.examples_B, rollout.texts_B, strict=True)]
     assert rollout.rewards_B.tolist() == expected
-    torch.testing.assert_close(rollout.batch.advantages_B, group_advantages(rollout.rewards_B, 4, "group", 1e-4))
+    alone = advantages(Scored(rollout.rewards_B, rollout.batch.prompt_of_B))
+    torch.testing.assert_close(rollout.batch.advantages_B, alone)
     for row, text in enumerate(rollout.texts_B):
         kept = rollout.batch.tokens_BT[row][rollout.batch.mask_BT[row]]
         assert parts.state.policy.tokenizer.decode(kept, skip_special_tokens=True) == text
@@ -56,10 +60,10 @@ def test_a_rollout_is_scored_row_by_row() -> None:
 
 def test_the_same_rollout_twice_and_another_at_the_next_step() -> None:
     first, again = tiny_parts(), tiny_parts()
-    one, two = (parts.learner.rollout(parts.state.policy, 5) for parts in (first, again))
+    one, two = (parts.learner.collector.rollout(parts.state.policy, 5) for parts in (first, again))
     assert torch.equal(one.batch.tokens_BT, two.batch.tokens_BT)
     assert torch.equal(one.batch.sampler_log_probs_BT, two.batch.sampler_log_probs_BT)
-    later = first.learner.rollout(first.state.policy, 6)
+    later = first.learner.collector.rollout(first.state.policy, 6)
     assert one.texts_B != later.texts_B
 
 
@@ -141,7 +145,7 @@ def test_a_reward_function_that_cannot_be_used_is_refused(path: str, says: str) 
 def test_rollout_metrics_by_hand() -> None:
     """Four groups of two: all right, one right, none right, and equal rewards for a right and a wrong answer."""
     parts = tiny_parts(prompts_per_step=4, num_generations=2)
-    rollout = parts.learner.rollout(parts.state.policy, 0)
+    rollout = parts.learner.collector.rollout(parts.state.policy, 0)
     step = parts.learner.update(parts.state, rollout.batch, int(rollout.batch.mask_BT.sum()))
     right = [True, True, False, True, False, False, True, False]
     rollout = replace(

@@ -10,37 +10,41 @@ from typing import Any
 
 import pytest
 import torch
+from tiny import VALUES
 from torch import Tensor
 from torch.nn.functional import pad
 
-from grpolab.learn.advantages import group_advantages
+from grpolab.learn.advantages import Scored, advantages
 from grpolab.learn.aggregation import Totals, aggregate
 from grpolab.learn.kernels.parts import KernelInputs, KernelParts
-from grpolab.learn.objective import Loss, Objective, policy_loss
-from grpolab.registry import AGGREGATIONS, KERNELS
+from grpolab.learn.objective import Loss, LossInputs, Objective, policy_loss
+from grpolab.registry import AGGREGATIONS, KERNELS, WHOLE_MINIBATCH
 
 GRPO = Objective("token", "clipped", 0.2, 0.28, None, "min_positive", "sequence_mean", 0.0)
 GSPO = replace(GRPO, importance_sampling_level="sequence")
 DAPO = replace(GRPO, aggregation="token_mean_rollout")
-CISPO = replace(DAPO, kernel="cispo", epsilon_high=4.0)
+CISPO = replace(DAPO, kernel="cispo", epsilon=1.0, epsilon_high=4.0)
 DR_GRPO = replace(GRPO, aggregation="token_sum_constant")
 BNPO = replace(GRPO, aggregation="token_mean_microbatch")
-LEVELS = ("token", "sequence")
-KERNEL_OPTIONS = {
-    "clipped": {"kernel": "clipped", "epsilon_high": 0.28, "delta": None},
+LEVELS = ("token", "sequence", "sequence_token", "segment")
+OPTIONS = VALUES["kernel_options"]
+POINTS: dict[str, dict[str, Any]] = {
+    **{kernel: {"kernel": kernel, "kernel_options": OPTIONS.get(kernel, {})} for kernel in KERNELS},
     "outer cap": {"kernel": "clipped", "epsilon_high": math.inf, "delta": 2.0},
-    "ratio": {"kernel": "ratio", "epsilon_high": 0.2, "delta": None},
-    "cispo": {"kernel": "cispo", "epsilon_high": 4.0, "delta": None},
+    "dual clip": {"kernel": "clipped", "dual_clip": 2.0},
+    "cispo, no lower bound": {"kernel": "cispo", "epsilon": 1.0, "epsilon_high": 4.0},
 }
-every_kernel = pytest.mark.parametrize("kernel", KERNEL_OPTIONS)
+for whole_minibatch in WHOLE_MINIBATCH:  # they compare tokens with each other: tests of their own
+    POINTS.pop(whole_minibatch)
+PENALISED = {"dro", "dppo_ratio", "ipo"}  # their penalty on the log ratio acts on any token
+every_kernel = pytest.mark.parametrize("kernel", POINTS)
 every_level = pytest.mark.parametrize("level", LEVELS)
 
 
 def every_average(kernel: str, level: str, betas: tuple[float, ...] = (0.0, 0.1)) -> Iterator[Objective]:
     """A kernel at a ratio level with every aggregation, without and with a KL."""
     for aggregation, beta in itertools.product(AGGREGATIONS, betas):
-        options: Any = KERNEL_OPTIONS[kernel]
-        yield replace(GRPO, **options, importance_sampling_level=level, aggregation=aggregation, beta=beta)
+        yield replace(GRPO, **POINTS[kernel], importance_sampling_level=level, aggregation=aggregation, beta=beta)
 
 
 def example(rows: int = 8, seed: int = 0, spread: float = 0.4, dtype: torch.dtype = torch.double) -> dict[str, Tensor]:
@@ -59,16 +63,25 @@ def example(rows: int = 8, seed: int = 0, spread: float = 0.4, dtype: torch.dtyp
 
 def totals_of(mask_BT: Tensor, micro_batches: int = 1) -> Totals:
     tokens = int(mask_BT.sum())
-    return Totals(len(mask_BT), tokens, tokens, 16, micro_batches)
+    return Totals(len(mask_BT), int(mask_BT.any(1).sum()), tokens, tokens, 16, micro_batches)
+
+
+def inputs_of(given: dict[str, Tensor], totals: Totals | None = None) -> LossInputs:
+    names = ("log_probs_BT", "old_log_probs_BT", "reference_log_probs_BT")
+    return LossInputs(
+        **{name: given[name] for name in names if name in given},
+        advantages=given["advantages_B"][:, None],
+        rewards_B1=given["advantages_B"][:, None],
+        mask_BT=given["mask_BT"],
+        totals=totals or totals_of(given["mask_BT"]),
+    )
 
 
 def loss_and_gradient(
     objective: Objective, given: dict[str, Tensor], totals: Totals | None = None
 ) -> tuple[Loss, Tensor]:
     log_probs_BT = given["log_probs_BT"].clone().requires_grad_()
-    loss = policy_loss(
-        objective, **{**given, "log_probs_BT": log_probs_BT}, totals=totals or totals_of(given["mask_BT"])
-    )
+    loss = policy_loss(objective, inputs_of({**given, "log_probs_BT": log_probs_BT}, totals))
     (gradient_BT,) = torch.autograd.grad(loss.total, log_probs_BT)
     return loss, gradient_BT
 
@@ -174,14 +187,17 @@ def test_what_stands_at_padding_changes_nothing(kernel: str, level: str) -> None
 # --- O8: groups that teach nothing ------------------------------------------------------------------------------------
 
 
-@every_kernel
+PENALISED = ("dro", "dppo_ratio", "ipo")  # their penalty acts on any token
+
+
+@pytest.mark.parametrize("kernel", [kernel for kernel in POINTS if kernel not in PENALISED])
 @every_level
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_equal_rewards_give_exactly_no_gradient(kernel: str, level: str, scale: str) -> None:
     rewards_B = torch.tensor([0.9, 0.9, 0.9, 1.0, 0.0, 0.1])
     assert rewards_B.view(2, 3).mean(1)[0] != rewards_B[0]  # the zero must not depend on rounding
     given = {name: value[:6] for name, value in example().items()}
-    given["advantages_B"] = group_advantages(rewards_B, 3, scale, 1e-4).double()
+    given["advantages_B"] = advantages(Scored(rewards_B, torch.arange(len(rewards_B)) // 3), scale=scale).double()
     for objective in every_average(kernel, level, betas=(0.0,)):
         _, gradient_BT = loss_and_gradient(objective, given)
         assert (gradient_BT[:3] == 0).all(), objective
@@ -191,20 +207,20 @@ def test_equal_rewards_give_exactly_no_gradient(kernel: str, level: str, scale: 
 # --- derivatives ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kernel", ["clipped", "outer cap", "ratio"])
-@every_level
+@pytest.mark.parametrize("kernel", ["clipped", "outer cap", "dual clip", "ratio", "dro", "sapo", "gmpo"])
+@pytest.mark.parametrize("level", ["token", "sequence", "segment"])  # GSPO-token holds the sequence's value
 def test_gradient_is_the_derivative(kernel: str, level: str) -> None:
     given = example(seed=3, spread=0.6)
     totals = totals_of(given["mask_BT"])
     for objective in every_average(kernel, level):
 
         def total(log_probs_BT: Tensor, objective: Objective = objective) -> Tensor:
-            return policy_loss(objective, **{**given, "log_probs_BT": log_probs_BT}, totals=totals).total
+            return policy_loss(objective, inputs_of({**given, "log_probs_BT": log_probs_BT}, totals)).total
 
         assert torch.autograd.gradcheck(total, given["log_probs_BT"].clone().requires_grad_(), fast_mode=True)
 
 
-@every_level
+@pytest.mark.parametrize("level", ["token", "sequence"])
 def test_gradient_of_cispo_is_the_derivative_with_the_weight_held(level: str) -> None:
     given = example(seed=3, spread=1.5)
     objective = replace(CISPO, importance_sampling_level=level, epsilon_high=0.3)
@@ -261,8 +277,7 @@ def test_the_clip_hides_an_infinite_ratio_where_it_wins() -> None:
 
 def reinforce(inputs: KernelInputs) -> KernelParts:
     """-A log pi: what a user would write."""
-    nothing = torch.zeros_like(inputs.ratio, dtype=torch.bool)
-    return KernelParts(-inputs.advantages_B1 * inputs.log_probs_BT, nothing, nothing, nothing, nothing)
+    return KernelParts.of(inputs, -inputs.advantages * inputs.log_probs_BT)
 
 
 def test_a_new_kernel_is_a_function_and_a_line_in_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ SMOOTH = {"adam_epsilon": 1.0, "max_grad_norm": math.inf, "learning_rate": 1.0}
 def ready(**changes: Any) -> tuple[Parts, TrainingBatch, int]:
     """A run, its first batch and the batch's tokens."""
     parts = tiny_parts(**{"max_completion_length": 5, **changes})
-    batch = parts.learner.rollout(parts.state.policy, 0).batch
+    batch = parts.learner.collector.rollout(parts.state.policy, 0).batch
     lengths_B = batch.mask_BT.sum(1)
     assert lengths_B.min() < lengths_B.max()
     return parts, batch, int(batch.mask_BT.sum())
@@ -258,7 +258,7 @@ def test_the_learning_rate_reaches_the_optimiser() -> None:
 def test_kl_to_the_warm_start_is_exact_and_starts_at_zero() -> None:
     parts, batch, tokens = ready()
     learner, policy = parts.learner, parts.state.policy
-    assert learner.reference is not None
+    assert learner.collector.reference is not None
     assert learner.kl_to_reference(policy, batch) <= 1e-7
     moved(parts, batch, tokens)
     found = learner.kl_to_reference(policy, batch)
@@ -269,7 +269,7 @@ def test_kl_to_the_warm_start_is_exact_and_starts_at_zero() -> None:
         with torch.no_grad():
             new_TV, reference_TV = (
                 model(torch.cat([prompt_L, tokens_T])[None]).logits[0, len(prompt_L) - 1 : -1].double().log_softmax(-1)
-                for model in (policy.model, learner.reference.model)
+                for model in (policy.model, learner.collector.reference.model)
             )
         total += (new_TV.exp() * (new_TV - reference_TV)).sum().item()
         count += len(tokens_T)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from grpolab.paths import Results, write_json_atomic
+from grpolab.peer_metrics import CLIP_METRIC, convention
 from grpolab.vocabulary import EXCESS_EDGES
 
 ROLLOUT_STEPS = 12
@@ -161,6 +162,8 @@ def _update(cell: dict[str, Any], rng: np.random.Generator, step: int, iteration
         **{"clip/active_low_nz": low, "clip/active_high_nz": low / 2, "clip/active_nz": 1.5 * low},
         **{"ratio/token_max": 1.0 + iteration, "ratio/sequence_max": 1.0, "ratio/ess": 0.9, "kl_old/k3": 0.01},
         **{"cf/token_0.2": 1.5 * low, "cf/sequence_0.2": low},
+        **{convention(name): 1.5 * low for name in CLIP_METRIC},
+        **{convention("slime"): low, convention("prime_rl"): low, convention("roll"): 100 * low},
     }
 
 

@@ -84,6 +84,30 @@ def test_bars_are_the_manifests_means_and_zero_is_written_out(study):
     assert unclipped[0]["ceiling"] == pytest.approx(0.4)
 
 
+def test_d1_has_a_line_for_each_number_and_names_all_that_log_it(study):
+    picture, manifest = draw(study, "D1")
+    (legend,) = picture.legends
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert shown[:3] == ["trl, verl, openrlhf, areal, open_instruct, skyrl, torchtune", "roll", "slime, prime_rl"]
+    assert len(shown) == 5
+    assert len(manifest.numbers) == 5 * 2 * len(study.facets)
+    by_pass = {s["metric"]: s for s in manifest.numbers if (s["by"], s["facet"]) == ("iteration", "addition/healthy")}
+    assert by_pass["convention/trl"]["x"] == [0, 1]
+    assert by_pass["convention/trl"]["mean"][0] == 0
+    own = study.updates[(study.updates["arm"] == "symmetric") & (study.updates["facet"] == "addition/healthy")]
+    last = own[own["iteration"] == 1]
+    assert by_pass["convention/slime"]["mean"][1] == pytest.approx(last["convention/slime"].mean())
+    assert {panel.get_yscale() for panel in picture.axes} == {"symlog"}  # ROLL's sum is above 1 here
+
+
+def test_d1_says_where_the_diagnostic_was_off(study):
+    off = study.updates.drop(columns=[name for name in study.updates if name.startswith("convention/")])
+    picture, _ = draw(dataclasses.replace(study, updates=off), "D1")
+    said = {text.get_text() for panel in picture.axes for text in panel.texts}
+    assert said == {"no run of `symmetric` has diagnostics.clip_conventions"}
+    assert {panel.get_yscale() for panel in picture.axes} == {"linear"}
+
+
 def test_manifest_numbers_come_from_the_journals(study, results):
     _, manifest = draw(study, "F2")
     series = next(s for s in manifest.numbers if (s["metric"], s["arm"]) == ("clip/active", "symmetric"))

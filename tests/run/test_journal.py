@@ -76,7 +76,10 @@ def test_every_line_is_strict_json_with_known_names(folder: Path) -> None:
 
 
 def test_every_word_of_the_vocabulary_is_measured_somewhere(folder: Path, results: Results) -> None:
-    free = tiny_settings(task=FILLER, max_completion_length=5, rollout_steps=4, warm_start={"max_steps": 60})
+    conventions = {"diagnostics": {"clip_conventions": True}}
+    free = tiny_settings(
+        task=FILLER, max_completion_length=5, rollout_steps=4, warm_start={"max_steps": 60}, **conventions
+    )
     assert run(free, results)["outcome"] == "completed"
     seen = set(itertools.chain.from_iterable(records(folder)))
     seen |= set(itertools.chain.from_iterable(records(run_folder(free, results))))

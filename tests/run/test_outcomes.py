@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,12 @@ def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     """From now on the `at`-th loss is NaN."""
     taken, original = 0, update.policy_loss
 
-    def poisoned(*arguments: Any, **given: Any) -> Any:
+    def poisoned(objective: Any, inputs: Any, stages: Any) -> Any:
         nonlocal taken
         taken += 1
         if taken == at:
-            given["advantages_B"] = given["advantages_B"] * math.nan
-        return original(*arguments, **given)
+            inputs = replace(inputs, advantages=inputs.advantages * math.nan)
+        return original(objective, inputs, stages)
 
     monkeypatch.setattr(update, "policy_loss", poisoned)
 

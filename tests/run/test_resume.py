@@ -81,6 +81,27 @@ def test_a_stopped_run_goes_on(
     assert outputs(settings, results) == straight
 
 
+CARRIED: dict[str, dict[str, Any]] = {
+    "stale batches": {"staleness": 2, "old_log_probs": "sampler"},
+    "stale batches with greedy baselines": {"staleness": 1, "advantage_estimator": "given", "beta": 0.1},
+    "an adaptive entropy bonus": {
+        "entropy_coef": 0.1,
+        "adaptive_entropy": {"target": 2.0, "step": 0.05, "least": 0.0, "most": 1.0},
+    },
+}
+
+
+@pytest.mark.parametrize("what", CARRIED)
+def test_what_a_run_carries_from_step_to_step_goes_on_too(what: str, tmp_path: Path) -> None:
+    settings = tiny_settings(rollout_steps=STEPS, **CARRIED[what])
+    whole, broken = (Results.open(tmp_path / name) for name in ("whole", "broken"))
+    run(settings, whole)
+    for steps in (1, 2):
+        stop_after(steps, settings, broken)
+    run(settings, broken)
+    assert outputs(settings, broken) == outputs(settings, whole)
+
+
 def test_what_was_written_after_the_checkpoint_is_cut_off(
     settings: RunSettings, straight: dict[str, bytes], results: Results
 ) -> None:

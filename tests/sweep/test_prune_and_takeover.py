@@ -10,6 +10,7 @@ import pytest
 import tiny
 from fake_sweep import FakeSweep
 
+from grpolab import RESULTS_VERSION
 from grpolab.cli import main
 from grpolab.identity import signature
 from grpolab.paths import Results, project_root, read_json, write_json_atomic
@@ -253,7 +254,7 @@ def _edit(old: str, new: str):
         ("policy.safetensors", _truncate, "policy_sha256"),
         ("settings.yaml", _edit("beta: 0.0", "beta: 0.5"), "its settings.yaml is that of run"),
         ("settings.yaml", _edit("beta: 0.0", "- ]"), "its settings.yaml cannot be read"),
-        ("provenance.json", _edit('"results_version": 1', '"results_version": 9'), "results_version is 9"),
+        ("provenance.json", _edit(f'_version": {RESULTS_VERSION}', '_version": 9'), "results_version is 9"),
         ("../../warm_starts/{warm}/policy.safetensors", _spoil, "the weights of its warm start"),
         ("../../warm_starts/{warm}/outcome.json", _edit('"sha256": "', '"sha256": "0'), "its warm start"),
     ],

@@ -101,6 +101,6 @@ def test_help_names_every_group_option_and_every_key():
         assert f"  {option} " in page
     for key in ("epsilon_high", "warm_start.target_accuracy", "task.max_fillers", "model.path", "machine.tracking_uri"):
         assert f"  {key} " in page
-    assert "token | sequence; default token" in page
+    assert "token | sequence | sequence_token | segment; default token" in page
     assert "number >= 0 or null; default null" in page
     assert "Clip range below 1" in page

@@ -1,7 +1,7 @@
 """How masked per-token losses become one number. Every way is a weight per token: loss = sum(weight * loss).
 
 The weights of an optimiser step's micro-batches add up to those of the whole, so that micro-batching never changes a
-result; `token_mean_microbatch` is the exception by definition (TRL's bnpo).
+result; `token_mean_microbatch` is the exception by definition (TRL's bnpo). The denominator is in the name.
 """
 
 from __future__ import annotations
@@ -19,18 +19,38 @@ class Totals:
     """Counts that a micro-batch cannot see by itself."""
 
     sequences: int  # of the minibatch
+    nonempty_sequences: int  # of the minibatch: those with at least one token
     tokens: int  # of the minibatch
     rollout_tokens: float  # of the rollout batch, over num_minibatches
     max_completion_length: int
     micro_batches: int  # of the minibatch
 
+    @classmethod
+    def of(cls, mask_BT: Tensor, max_completion_length: int | None = None) -> Totals:
+        """The counts where this is the whole rollout batch in one micro-batch, as wide as completions may be long."""
+        tokens = int(mask_BT.sum())
+        full = int(mask_BT.any(1).sum())
+        return cls(len(mask_BT), full, tokens, tokens, max_completion_length or mask_BT.shape[1], 1)
+
 
 def sequence_mean(mask_BT: Tensor, totals: Totals) -> Tensor:
-    """Mean over each sequence's tokens, then over sequences, empty ones counted.
+    """Mean over each sequence's tokens, then over sequences, empty ones too. GRPO (2402.03300, eq. 3); TRL `grpo`."""
+    return _row_means(mask_BT) / totals.sequences
 
-    GRPO (2402.03300, eq. 3); TRL `grpo`; verl and ROLL `seq-mean-token-mean` where no row is empty.
-    """
-    return mask_BT / mask_BT.sum(1, keepdim=True).clamp(min=1) / totals.sequences
+
+def sequence_mean_nonempty(mask_BT: Tensor, totals: Totals) -> Tensor:
+    """Mean over each sequence's tokens, then over sequences with a token. verl, ROLL `seq-mean-token-mean`."""
+    return _row_means(mask_BT) / max(totals.nonempty_sequences, 1)
+
+
+def sequence_sum(mask_BT: Tensor, totals: Totals) -> Tensor:
+    """Sum over each sequence's tokens, mean over sequences, empty ones counted. TRL `luspo`."""
+    return mask_BT / totals.sequences
+
+
+def sequence_sum_nonempty(mask_BT: Tensor, totals: Totals) -> Tensor:
+    """Sum over each sequence's tokens, mean over sequences with a token. verl, ROLL `seq-mean-token-sum`."""
+    return mask_BT / max(totals.nonempty_sequences, 1)
 
 
 def token_mean_rollout(mask_BT: Tensor, totals: Totals) -> Tensor:
@@ -38,7 +58,7 @@ def token_mean_rollout(mask_BT: Tensor, totals: Totals) -> Tensor:
 
     DAPO (2503.14476, eq. 8); TRL `dapo`.
     """
-    return mask_BT / max(totals.rollout_tokens, 1)
+    return mask_BT / (totals.rollout_tokens or 1)
 
 
 def token_mean_minibatch(mask_BT: Tensor, totals: Totals) -> Tensor:
@@ -51,9 +71,23 @@ def token_mean_microbatch(mask_BT: Tensor, totals: Totals) -> Tensor:
     return mask_BT / mask_BT.sum().clamp(min=1) / totals.micro_batches
 
 
+def token_sum(mask_BT: Tensor, totals: Totals) -> Tensor:
+    """Sum over all tokens. verl `token-sum`."""
+    return mask_BT
+
+
 def token_sum_constant(mask_BT: Tensor, totals: Totals) -> Tensor:
     """Sum over tokens over (sequences times max_completion_length). Dr. GRPO's code (2503.20783); TRL `dr_grpo`."""
     return mask_BT / (totals.sequences * totals.max_completion_length)
+
+
+def token_sum_length(mask_BT: Tensor, totals: Totals) -> Tensor:
+    """Sum over tokens over max_completion_length alone. ROLL `seq-mean-token-sum-norm` (there: the padded width)."""
+    return mask_BT / totals.max_completion_length
+
+
+def _row_means(mask_BT: Tensor) -> Tensor:
+    return mask_BT / mask_BT.sum(1, keepdim=True).clamp(min=1)
 
 
 def aggregate(name: str, loss: Tensor, mask_BT: Tensor, totals: Totals) -> Tensor:

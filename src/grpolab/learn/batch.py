@@ -33,6 +33,7 @@ class Rollout:
     rewards_B: Tensor
     truncated_B: Tensor  # bool: no end token within max_completion_length
     batch: TrainingBatch
+    baseline_B: Tensor | None = None  # reward of the prompt's greedy completion, where rewards are compared with it
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class TrainingBatch:
     mask_BT: Tensor
     sampler_log_probs_BT: Tensor
     advantages_B: Tensor
+    rewards_B: Tensor
     old_log_probs_BT: Tensor | None = None  # None until known: the first pass fills it in
     old_entropy_BT: Tensor | None = None
     reference_log_probs_BT: Tensor | None = None  # only where beta > 0
@@ -81,10 +83,9 @@ def joined(batches: list[TrainingBatch]) -> TrainingBatch:
     return replace(batches[0], **together)
 
 
-def sampler_gap(batch: TrainingBatch) -> Tensor:
-    """|log-prob of the sampler - old log-prob of the trainer| of each token, in nat, shape (N,)."""
-    assert batch.old_log_probs_BT is not None
-    return (batch.sampler_log_probs_BT - batch.old_log_probs_BT)[batch.mask_BT].abs()
+def sampler_gap(batch: TrainingBatch, trainer_log_probs_BT: Tensor) -> Tensor:
+    """|log-prob of the sampler - log-prob of the trainer| of each token, in nat, shape (N,)."""
+    return (batch.sampler_log_probs_BT - trainer_log_probs_BT)[batch.mask_BT].abs()
 
 
 def concatenate(pieces: list[Tensor]) -> Tensor:

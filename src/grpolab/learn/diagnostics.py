@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from grpolab import vocabulary
 from grpolab.learn.kernels.parts import KernelParts
-from grpolab.learn.kl import k1, k3
 from grpolab.settings import DiagnosticsSettings
 
 
@@ -24,9 +25,7 @@ class Update:
     log_ratio_BT: Tensor
     old_log_probs_BT: Tensor
     entropy_BT: Tensor
-    kernel: KernelParts  # shaped like the ratio
-    epsilon: float
-    epsilon_high: float
+    kernel: KernelParts
     kl_ref_BT: Tensor | None
 
     def tokens(self, values: Tensor) -> Tensor:
@@ -39,112 +38,156 @@ class Update:
         return self.log_ratio_BT.sum(1, keepdim=True) / self.mask_BT.sum(1, keepdim=True).clamp(min=1)
 
 
+# Metric of a mask of `KernelParts`.
+MASKS = {
+    "active_low": "clip/active_low",
+    "active_high": "clip/active_high",
+    "out_of_range": "clip/out_of_range",
+    "outer": "clip/outer",
+    "capped": "clip/capped",
+    "dropped": "clip/dropped",
+}
+QUANTILE_NAMES = {
+    (level, sign): [f"ratio/{level}_{name}_{sign}" for name in vocabulary.QUANTILES]
+    for level in vocabulary.LEVELS
+    for sign in vocabulary.SIGNS
+}
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Host:
+    """An update in NumPy and float64: for some hundred tokens an operation costs a fraction of torch's."""
+
+    advantages_B: Floats
+    lengths_B: NDArray[np.int64]
+    sequence_log_ratio_B: Floats
+    log_ratio_N: Floats
+    old_log_probs_N: Floats
+    entropy_N: Floats
+    kl_ref_N: Floats | None
+    active_B: NDArray[np.int64]  # clipped tokens of each sequence
+    masks_KN: Bools  # in the order of MASKS
+
+    @classmethod
+    def of(cls, update: Update) -> Host:
+        """Two transfers from the device."""
+        given = [update.log_ratio_BT, update.old_log_probs_BT, update.entropy_BT, update.kl_ref_BT]
+        values_FBT = torch.stack([value_BT for value_BT in given if value_BT is not None]).cpu().numpy()
+        named = [getattr(update.kernel, name).expand_as(update.mask_BT) for name in MASKS]
+        masks_KBT = torch.stack([*named, update.mask_BT]).cpu().numpy()
+        mask_BT = masks_KBT[-1]
+        lengths_B = mask_BT.sum(1)
+        values_FN = values_FBT[:, mask_BT].astype(np.float64)
+        return cls(
+            advantages_B=update.advantages_B.cpu().numpy(),
+            lengths_B=lengths_B,
+            sequence_log_ratio_B=values_FBT[0].sum(1, dtype=np.float64) / lengths_B.clip(1),
+            log_ratio_N=values_FN[0],
+            old_log_probs_N=values_FN[1],
+            entropy_N=values_FN[2],
+            kl_ref_N=values_FN[3] if len(values_FN) > 3 else None,
+            active_B=((masks_KBT[0] | masks_KBT[1]) & mask_BT).sum(1),
+            masks_KN=masks_KBT[:-1, mask_BT],
+        )
+
+    @cached_property
+    def advantages_N(self) -> Floats:
+        """The advantage of each token."""
+        return np.repeat(self.advantages_B, self.lengths_B)
+
+
 @torch.no_grad()
 def update_metrics(update: Update, switches: DiagnosticsSettings) -> dict[str, float]:
     """Every metric of kind `update` that follows from the tensors; absent where nothing is there to be measured."""
-    advantages_N = update.tokens(update.advantages_B[:, None])
-    log_ratio_N = update.tokens(update.log_ratio_BT)
-    found = _clip_fractions(update, advantages_N) | _ratios(update, log_ratio_N)
-    found["kl_old/k1"] = k1(log_ratio_N).mean()
-    found["kl_old/k3"] = k3(log_ratio_N).mean()
-    found["entropy/current"] = update.tokens(update.entropy_BT).mean()
-    if update.kl_ref_BT is not None:
-        found["kl_ref/k3"] = update.tokens(update.kl_ref_BT).mean()
+    host = Host.of(update)
+    found = _clip_fractions(host) | _ratios(host)
+    found["kl_old/k1"] = -_mean(host.log_ratio_N)
+    found["kl_old/k3"] = found["ratio/token_mean"] - 1 + found["kl_old/k1"]
+    found["entropy/current"] = _mean(host.entropy_N)
+    if host.kl_ref_N is not None:
+        found["kl_ref/k3"] = _mean(host.kl_ref_N)
     if switches.counterfactual:
-        found |= _counterfactual(update, advantages_N, log_ratio_N)
-    numbers = _numbers(found)
-    return numbers | _quantiles(update, advantages_N, log_ratio_N) if switches.quantiles else numbers
+        found |= _counterfactual(host)
+    if switches.quantiles:
+        found |= _quantiles(host)
+    return {name: float(value) for name, value in found.items()}
 
 
-def _numbers(found: dict[str, Tensor]) -> dict[str, float]:
-    """One transfer from the device for all of them; a mean over nothing (NaN from 0/0) was never put in."""
-    values = torch.stack([value.double() for value in found.values()]).tolist()
-    return dict(zip(found, values, strict=True))
+def _mean(values_N: Floats) -> float:
+    """NumPy's own takes three times as long."""
+    return values_N.sum() / len(values_N)
 
 
-def _clip_fractions(update: Update, advantages_N: Tensor) -> dict[str, Tensor]:
-    parts = update.kernel
-    ratio = update.log_ratio_BT.exp() if parts.loss.shape[1] > 1 else update.sequence_log_ratio_B1.exp()
-    masks = {
-        "clip/active_low": parts.active_low,
-        "clip/active_high": parts.active_high,
-        "clip/active": parts.active_low | parts.active_high,
-        "clip/out_of_range": (ratio < 1 - update.epsilon) | (ratio > 1 + update.epsilon_high),
-        "clip/outer": parts.outer,
-        "clip/capped": parts.capped,
-    }
-    masks_KN = torch.stack([mask.expand_as(update.mask_BT) for mask in masks.values()])[:, update.mask_BT]
-    found = dict(zip(masks, masks_KN.double().mean(1), strict=True))
-    active_BT = masks["clip/active"] & update.mask_BT
-    lengths_B = update.mask_BT.sum(1).clamp(min=1)
-    found["clip/active_sequences"] = (active_BT.sum(1) / lengths_B).double().mean()
-    low_N, high_N = masks_KN[:2]
-    nonzero_N = advantages_N != 0
-    if nonzero_N.any():
-        names = ("clip/active_low_nz", "clip/active_high_nz", "clip/active_nz")
-        found |= dict(zip(names, masks_KN[:3, nonzero_N].double().mean(1), strict=True))
-    old_N = update.tokens(update.old_log_probs_BT).exp()
-    found["p_old/all"] = old_N.mean()
+def _clip_fractions(host: Host) -> dict[str, Any]:
+    tokens = host.masks_KN.shape[1]
+    low_N, high_N = host.masks_KN[:2]
+    found: dict[str, Any] = dict(zip(MASKS.values(), host.masks_KN.sum(1) / tokens, strict=True))
+    found["clip/active"] = host.active_B.sum() / tokens
+    found["clip/active_sequences"] = _mean(host.active_B / host.lengths_B.clip(1))
+    nonzero_N = host.advantages_N != 0
+    if among := np.count_nonzero(nonzero_N):
+        active = {"active_low": low_N, "active_high": high_N, "active": low_N | high_N}
+        found |= {f"clip/{name}_nz": np.count_nonzero(mask_N & nonzero_N) / among for name, mask_N in active.items()}
+    old_N = np.exp(host.old_log_probs_N)
+    found["p_old/all"] = _mean(old_N)
     for name, chosen_N in (("p_old/up_clipped", high_N), ("p_old/down_clipped", low_N)):
         if chosen_N.any():
-            found[name] = old_N[chosen_N].mean()
+            found[name] = _mean(old_N[chosen_N])
     return found
 
 
-def _ratios(update: Update, log_ratio_N: Tensor) -> dict[str, Tensor]:
-    ratio_N = log_ratio_N.double().exp()
-    sequence_B = update.sequence_log_ratio_B1.double().squeeze(1).exp()
+def _ratios(host: Host) -> dict[str, Any]:
+    ratio_N, sequence_B = np.exp(host.log_ratio_N), np.exp(host.sequence_log_ratio_B)
+    total = ratio_N.sum()
     found = {
-        "ratio/ess": ratio_N.sum().square() / (len(ratio_N) * ratio_N.square().sum()),
-        "ratio/token_mean": ratio_N.mean(),
+        "ratio/ess": total**2 / (len(ratio_N) * ratio_N.dot(ratio_N)),
+        "ratio/token_mean": total / len(ratio_N),
         "ratio/token_min": ratio_N.min(),
         "ratio/token_max": ratio_N.max(),
         "ratio/sequence_min": sequence_B.min(),
         "ratio/sequence_max": sequence_B.max(),
     }
-    for sign, chosen_B in _by_sign(update.advantages_B).items():
+    for sign, chosen_B in _by_sign(host.advantages_B).items():
         if chosen_B.any():
-            found[f"ratio/sequence_mean_{sign}"] = sequence_B[chosen_B].mean()
+            found[f"ratio/sequence_mean_{sign}"] = _mean(sequence_B[chosen_B])
     return found
 
 
-def _by_sign(advantages: Tensor) -> dict[str, Tensor]:
+def _by_sign(advantages: Any) -> dict[str, Any]:
+    """Where the advantages, of either library, are above and below zero."""
     return {"pos": advantages > 0, "neg": advantages < 0}
 
 
-def _levels(update: Update, log_ratio_N: Tensor) -> dict[str, Tensor]:
-    """Log ratio of every token at either level, shape (N,) each."""
-    return {"token": log_ratio_N, "sequence": update.tokens(update.sequence_log_ratio_B1)}
-
-
-def _counterfactual(update: Update, advantages_N: Tensor, log_ratio_N: Tensor) -> dict[str, Tensor]:
+def _counterfactual(host: Host) -> dict[str, Any]:
     """Share of tokens that each epsilon would have clipped at each ratio level, whatever this run's rule was."""
-    found: dict[str, Tensor] = {}
-    for level, log_N in _levels(update, log_ratio_N).items():
+    found: dict[str, Any] = {}
+    sign_B, lengths_B = np.sign(host.advantages_B), host.lengths_B
+    excess = {
         # How far the ratio is out on the side where clipping acts; 0 or less: not out.
-        excess_N = (log_N.exp() - 1) * advantages_N.sign()
-        epsilons = vocabulary.COUNTERFACTUAL_EPSILONS[level]
-        beyond_EN = excess_N > torch.tensor(epsilons, device=excess_N.device)[:, None]
-        names = [vocabulary.counterfactual(level, epsilon) for epsilon in epsilons]
-        found |= dict(zip(names, beyond_EN.double().mean(1), strict=True))
+        "token": (np.exp(host.log_ratio_N) - 1) * np.repeat(sign_B, lengths_B),
+        "sequence": np.repeat((np.exp(host.sequence_log_ratio_B) - 1) * sign_B, lengths_B),
+    }
+    for level, excess_N in excess.items():
+        for epsilon in vocabulary.COUNTERFACTUAL_EPSILONS[level]:
+            found[vocabulary.counterfactual(level, epsilon)] = np.count_nonzero(excess_N > epsilon) / len(excess_N)
     return found
 
 
-def _quantiles(update: Update, advantages_N: Tensor, log_ratio_N: Tensor) -> dict[str, float]:
-    """In NumPy: torch.quantile takes longer than all the other metrics."""
-    found: dict[str, float] = {}
+def _quantiles(host: Host) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     at = np.array(list(vocabulary.QUANTILES.values()))
     units = {
-        "token": (log_ratio_N, advantages_N),
-        "sequence": (update.sequence_log_ratio_B1.squeeze(1), update.advantages_B),
+        "token": (host.log_ratio_N, host.advantages_N),
+        "sequence": (host.sequence_log_ratio_B, host.advantages_B),
     }
     for level, (log_ratios, advantages) in units.items():
         for sign, chosen in _by_sign(advantages).items():
-            ordered = np.sort(log_ratios[chosen].double().cpu().numpy())
+            ordered = np.sort(log_ratios[chosen])
             if len(ordered):
                 values = np.exp(np.interp(at * (len(ordered) - 1), np.arange(len(ordered)), ordered))
-                names = [f"ratio/{level}_{name}_{sign}" for name in vocabulary.QUANTILES]
-                found |= dict(zip(names, values.tolist(), strict=True))
+                found |= dict(zip(QUANTILE_NAMES[level, sign], values, strict=True))
     return found
 
 
@@ -153,7 +196,8 @@ def histograms(update: Update) -> dict[str, list[float]]:
     """The lists of a histogram record; their meaning stands in `vocabulary.HISTOGRAM_FIELDS`."""
     advantages_N = update.tokens(update.advantages_B[:, None])
     found: dict[str, list[float]] = {}
-    for level, log_N in _levels(update, update.tokens(update.log_ratio_BT)).items():
+    levels = {"token": update.log_ratio_BT, "sequence": update.sequence_log_ratio_B1}
+    for level, log_N in ((level, update.tokens(log_ratio)) for level, log_ratio in levels.items()):
         excess_N = (log_N.double().exp() - 1) * advantages_N.sign()
         for sign, chosen_N in _by_sign(advantages_N).items():
             found[f"excess/{level}_{sign}"] = _excess_counts(excess_N[chosen_N])

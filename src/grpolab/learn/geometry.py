@@ -16,7 +16,7 @@ CURVES: dict[str, tuple[str, float, float, float | None]] = {
     "clip 0.2 / 0.28": ("clipped", 0.2, 0.28, None),
     "lower clip only": ("clipped", 0.2, math.inf, None),
     "clip 0.2 / 0.2, delta 2": ("clipped", 0.2, 0.2, 2.0),
-    "cispo, cap 1.28": ("cispo", 0.2, 0.28, None),
+    "cispo, cap 1.28": ("cispo", 1.0, 0.28, None),
 }
 
 
@@ -31,8 +31,11 @@ def table(points: int = 301, largest: float = 3.0) -> list[dict[str, str | float
             log_probs_1N = (ratios_N[None].log() + math.log(0.25)).requires_grad_()
             inputs = KernelInputs(
                 ratio=(log_probs_1N - math.log(0.25)).exp(),
+                log_ratio_BT=log_probs_1N - math.log(0.25),
                 log_probs_BT=log_probs_1N,
-                advantages_B1=torch.full((1, 1), advantage, dtype=torch.double),
+                old_log_probs_BT=torch.full_like(log_probs_1N, math.log(0.25)),
+                advantages=torch.full((1, 1), advantage, dtype=torch.double),
+                mask_BT=torch.ones_like(log_probs_1N, dtype=torch.bool),
                 epsilon=epsilon,
                 epsilon_high=epsilon_high,
                 delta=delta,

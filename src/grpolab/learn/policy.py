@@ -207,9 +207,11 @@ def completion_logits(policy: Policy, prompts: Prompts, prompt_of_B: Tensor, tok
     return torch.cat(logits, dim=1).float() / policy.temperature
 
 
-def token_log_probs(logits_BTV: Tensor, completions_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of each completion token (with gradient) and entropy in nat (without), both (B, T), float32."""
+def token_log_probs(
+    logits_BTV: Tensor, completions_BT: Tensor, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of each completion token (with gradient) and entropy in nat, both (B, T), float32."""
     log_probs_BTV = logits_BTV.log_softmax(-1)
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy_BT = -(log_probs_BTV.exp() * log_probs_BTV).sum(-1)
     return log_probs_BTV.gather(-1, completions_BT[..., None]).squeeze(-1), entropy_BT

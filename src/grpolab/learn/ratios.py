@@ -1,4 +1,7 @@
-"""Importance ratios: how far the policy has moved from the one at the start of the update."""
+"""Importance ratios: how far the policy has moved from the one at the start of the update.
+
+A level takes the log ratio, 0 at padding, and the mask, and gives a ratio of shape (B, T) or (B, 1).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,11 @@ from torch import Tensor
 def masked_log_ratio(log_probs_BT: Tensor, old_log_probs_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """log pi_new - log pi_old per token, 0 at padding whatever stands there, shape (B, T)."""
     return torch.where(mask_BT, log_probs_BT - old_log_probs_BT, 0.0)
+
+
+def row_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Mean over each sequence's tokens, 0 for an empty one, shape (B, 1)."""
+    return (values_BT * mask_BT).sum(1, keepdim=True) / mask_BT.sum(1, keepdim=True).clamp(min=1)
 
 
 def token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -23,3 +31,23 @@ def sequence_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """
     lengths_B1 = mask_BT.sum(1, keepdim=True).clamp(min=1)
     return (log_ratio_BT.sum(1, keepdim=True) / lengths_B1).exp()
+
+
+def sequence_token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The sequence's ratio as the value, each token's own log-probability as the gradient, shape (B, T).
+
+    GSPO-token (2507.18071, eq. 14); the same function as `sequence` where a sequence has one advantage.
+    """
+    own_BT = log_ratio_BT - log_ratio_BT.detach()  # 0, with the token's gradient
+    return (own_BT + row_mean(log_ratio_BT, mask_BT).detach()).exp()
+
+
+def segment_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Geometric mean over each contiguous run of tokens, 1 where there is none, shape (B, T). ROLL's agentic worker."""
+    begins_BT = mask_BT & ~mask_BT.roll(1, 1)
+    begins_BT[:, 0] = mask_BT[:, 0]
+    segment_BT = begins_BT.long().cumsum(1) * mask_BT  # 0 is padding
+    empty_BS = log_ratio_BT.new_zeros(len(mask_BT), int(segment_BT.max()) + 1)
+    sums_BS = empty_BS.scatter_add(1, segment_BT, log_ratio_BT)
+    counts_BS = empty_BS.scatter_add(1, segment_BT, mask_BT.to(log_ratio_BT.dtype)).clamp(min=1)
+    return torch.where(mask_BT, (sums_BS / counts_BS).gather(1, segment_BT), 0.0).exp()

@@ -65,11 +65,11 @@ def reward_parts(score: Score, examples_B: Sequence[Example], completions_B: Seq
 
 
 def total_reward(parts: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
-    """Weighted sum of the parts, shape (B,).
+    """Weighted sum of the parts, shape (B,); NaN for a completion that cannot be scored.
 
     Raises RequestError where a weight names a part that there is not.
     """
-    import torch
+    from grpolab.learn.advantages import weighted_sum
 
     _check_parts(weights, parts)
-    return torch.stack([weight * parts[name] for name, weight in weights.items()]).sum(0)
+    return weighted_sum(parts, weights)

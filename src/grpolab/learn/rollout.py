@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -38,10 +40,21 @@ def inverse_cdf(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
     return chosen_B.clamp(max=log_probs_BV.shape[1] - 1)  # not-a-number has no place: the update will say "diverged"
 
 
-def sample(policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor) -> Completions:
+def most_likely(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
+    """The token of highest probability, the first of equals, shape (B,); the noise is not looked at."""
+    return log_probs_BV.argmax(-1)
+
+
+def sample(
+    policy: Policy,
+    prompts: Prompts,
+    group: int,
+    uniforms_BT: Tensor,
+    choose: Callable[[Tensor, Tensor], Tensor] = inverse_cdf,
+) -> Completions:
     """`group` completions of every prompt, at most as long as the noise; stops when all have ended.
 
-    Rows of one prompt stand together.
+    Rows of one prompt stand together. `choose` picks each row's next token.
     """
     pad, end = policy.pad, policy.end  # looked up once: the tokenizer is slow to say
     uniforms_BT = uniforms_BT.to(policy.device)
@@ -52,7 +65,7 @@ def sample(policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor) ->
         done_B = torch.zeros(len(logits_BV), dtype=torch.bool, device=policy.device)
         for t, uniforms_B in enumerate(uniforms_BT.unbind(1)):
             log_probs_BV = (logits_BV.float() / policy.temperature).log_softmax(-1)
-            chosen_B1 = inverse_cdf(log_probs_BV, uniforms_B).masked_fill(done_B, pad)[:, None]
+            chosen_B1 = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad)[:, None]
             tokens.append(chosen_B1)
             log_probs.append(log_probs_BV.gather(1, chosen_B1))
             done_B = done_B | (chosen_B1[:, 0] == end)

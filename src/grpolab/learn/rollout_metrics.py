@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from grpolab.learn.advantages import equal_rewards
-from grpolab.learn.batch import Rollout, TrainingBatch, sampler_gap
+from grpolab.learn.batch import Rollout, TrainingBatch
 
 
 def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dict[str, float]:
@@ -13,9 +13,12 @@ def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dic
     rewards_PG = rollout.rewards_B.view(-1, group)
     right_B = rollout.parts["correct"] > 0.5
     lengths_B = rollout.batch.mask_BT.sum(1).double().cpu()
-    found = {"reward/mean": rollout.rewards_B.mean().item(), "reward/std": rollout.rewards_B.std().item()}
+    scorable_N = rollout.rewards_B[~rollout.rewards_B.isnan()]
+    found = {"reward/mean": scorable_N.mean().item(), "reward/std": scorable_N.std().item()}
     found |= {
-        f"reward/{name}": rollout.parts[name].mean().item() for name in ("correct", "format") if name in rollout.parts
+        f"reward/{name}": rollout.parts[name].nanmean().item()
+        for name in ("correct", "format")
+        if name in rollout.parts
     }
     found |= _zero_variance(rewards_PG, right_B.view(-1, group)) | _lengths(lengths_B, right_B, rollout.truncated_B)
     texts = [rollout.texts_B[start : start + group] for start in range(0, len(rollout.texts_B), group)]
@@ -56,5 +59,4 @@ def _probabilities(batch: TrainingBatch) -> dict[str, float]:
         "entropy/behaviour": entropy_N.mean().item(),
         "entropy/behaviour_p80": entropy_N.quantile(0.8).item(),
         "probability/below_0.1": (old_N.exp() < 0.1).double().mean().item(),
-        "gap/sampler_trainer": sampler_gap(batch).max().item(),
     }

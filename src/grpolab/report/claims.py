@@ -125,11 +125,11 @@ def _sentence(
 
 def _placebo(study: Study, first: str, second: str) -> Claim:
     """Journals and weights of two arms that are the same function, compared by their hashes."""
-    equal, different = _compare_bits(study, first, second)
+    equal, different, what = _compare_bits(study, first, second)
     planned = (study.cells["arm"] == first).sum()
     decision = REFUTED if different else SUPPORTED if equal == planned else UNDECIDED
     sentence = (
-        f"`{second}` and `{first}` are bit-identical (whole journal and final weights) in {equal} of"
+        f"`{second}` and `{first}` are bit-identical ({what}) in {equal} of"
         f" {count(int(planned), 'planned pair')}" + (f"; they differ in {listing(different)}." if different else ".")
     )
     return Claim(
@@ -146,12 +146,19 @@ def _placebo(study: Study, first: str, second: str) -> Claim:
     )
 
 
-def _compare_bits(study: Study, first: str, second: str) -> tuple[int, list[str]]:
-    """How many pairs are equal, and the names of those that are not."""
-    keys, hashes = ["facet", "seed"], ["journal_sha256", "policy_sha256"]
+def _compare_bits(study: Study, first: str, second: str) -> tuple[int, list[str], str]:
+    """How many pairs are equal, the names of those that are not, and what of them was compared.
+
+    The journals of two dialects differ in any case: each has its framework's metrics.
+    """
+    keys, hashes, what = ["facet", "seed"], ["journal_sha256", "policy_sha256"], "whole journal and final weights"
+    if "setting/framework" in study.cells:
+        pair = study.cells[study.cells["arm"].isin((first, second))]
+        if pair["setting/framework"].nunique(dropna=False) > 1:
+            hashes, what = hashes[1:], "final weights"
     if study.done.empty:
-        return 0, []
+        return 0, [], what
     sides = [study.done[study.done["arm"] == arm].set_index(keys)[hashes] for arm in (first, second)]
     pairs: pd.DataFrame = sides[0].join(sides[1], suffixes=("_first", "_second"), how="inner")
     same = np.logical_and.reduce([pairs[f"{name}_first"] == pairs[f"{name}_second"] for name in hashes])
-    return int(same.sum()), [f"{facet} seed {seed}" for facet, seed in pairs.index[~same]]
+    return int(same.sum()), [f"{facet} seed {seed}" for facet, seed in pairs.index[~same]], what

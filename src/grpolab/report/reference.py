@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from grpolab.errors import RequestError
 from grpolab.paths import REFERENCE_STUDY, Results, write_json_atomic
+from grpolab.peer_metrics import CLIP_METRIC, convention
 from grpolab.report.runs import TABLES, Runs, read_runs
 from grpolab.vocabulary import METRICS, POSITIONS
 
@@ -26,6 +27,7 @@ _UPDATE_METRICS = (
     *("clip/active_nz", "clip/active_low_nz", "clip/active_high_nz"),
     *("cf/token_0.2", "cf/sequence_0.2", "cf/token_0.28", "cf/sequence_0.02", "cf/sequence_0.0003"),
     *("grad_norm", "kl_old/k3", "ratio/ess", "ratio/token_max", "ratio/sequence_max"),
+    *(convention(framework) for framework in CLIP_METRIC),
 )
 _HISTOGRAM_PREFIXES = ("excess/", "position/", "position_end/")
 

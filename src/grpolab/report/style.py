@@ -17,6 +17,8 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 from PIL import Image
 
+from grpolab.peer_metrics import PEER_METRICS
+
 TEXT_WIDTH = 7.0  # inches: both columns of a two-column paper
 COLUMN_WIDTH = 3.4
 DPI = 200
@@ -35,6 +37,9 @@ _SLOTS: list[tuple[str, Any, str]] = [
     ("#882255", (0, (6, 2)), "<"),
     ("#999933", (0, (4, 1, 1, 1)), ">"),
     ("#332288", (0, (2, 2)), "h"),
+    ("#44aa99", (0, (8, 2)), "d"),
+    ("#6b3d1e", (0, (3, 1, 1, 1)), "p"),
+    ("#9e7bb5", (0, (1, 2)), "*"),
 ]
 # The same settings have the same colour under every name that a study gives them: slot 0 is plain GRPO.
 _KNOWN = {
@@ -45,6 +50,7 @@ _KNOWN = {
     **dict.fromkeys(("lower_only", "dr_grpo", "8", "lower clip only"), 4),
     **dict.fromkeys(("cispo", "1", "cispo, cap 1.28"), 5),
     **dict.fromkeys(("bnpo", "2"), 6),
+    **{framework: slot for slot, framework in enumerate(PEER_METRICS, 1)},
 }
 
 

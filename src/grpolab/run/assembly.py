@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from grpolab.learn.collector import Collector
 from grpolab.learn.evaluation import Evaluator
-from grpolab.learn.learner import Learner, LearnerState
+from grpolab.learn.learner import EntropyControl, Learner, LearnerState
 from grpolab.learn.objective import Objective
 from grpolab.learn.policy import make_policy
 from grpolab.learn.rewards import make_score
@@ -42,14 +43,9 @@ def assemble(settings: RunSettings, warm: WarmStart) -> Parts:
     train = task.examples("train", TRAINING_ITEMS)
     held_out = task.examples("evaluation", settings.evaluation.items)
     needs_reference = settings.beta > 0 or settings.diagnostics.kl_ref_every > 0
-    learner = Learner(
-        settings=settings,
-        objective=Objective.of(settings),
-        examples=train,
-        score=score,
-        reference=policy.frozen_copy() if needs_reference else None,
-        chat=chat,
-    )
+    reference = policy.frozen_copy() if needs_reference else None
+    collector = Collector(settings=settings, examples=train, score=score, reference=reference, chat=chat)
+    learner = Learner(settings=settings, objective=Objective.of(settings), collector=collector)
     evaluator = Evaluator(
         task=task,
         score=score,
@@ -68,4 +64,6 @@ def assemble(settings: RunSettings, warm: WarmStart) -> Parts:
         "evaluation_sha256": content_hash(held_out),
         "evaluation_items": len(held_out),
     }
-    return Parts(settings, learner, evaluator, LearnerState(policy, make_optimizer(policy, settings)), dataset)
+    entropy = EntropyControl(settings.entropy_coef or 0.0) if settings.adaptive_entropy else None
+    state = LearnerState(policy, make_optimizer(policy, settings), entropy=entropy)
+    return Parts(settings, learner, evaluator, state, dataset)

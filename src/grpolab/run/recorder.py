@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from grpolab.learn.batch import Rollout, joined
+from grpolab.learn.batch import Rollout, joined, sampler_gap
 from grpolab.learn.diagnostics import histograms, update_metrics
 from grpolab.learn.evaluation import Evaluation
-from grpolab.learn.learner import LearnerState
+from grpolab.learn.learner import EntropyControl, LearnerState
 from grpolab.learn.rollout_metrics import rollout_metrics
 from grpolab.learn.update import Step, learning_rate
 from grpolab.paths import write_json_atomic
@@ -33,7 +35,11 @@ class Recorder:
     def __init__(self, folder: Path, parts: Parts) -> None:
         self.folder, self.parts = folder, parts
         self.settings = parts.settings
-        saved, problems = checkpoint.restore(folder / "checkpoint", parts.state, self._misfit)
+        state, collector = parts.state, parts.learner.collector
+        saved, problems = checkpoint.restore(folder / "checkpoint", state, self._misfit)
+        state.waiting = collector.unpacked(state.policy, state.rollout_step, saved.get("waiting", []))
+        if "entropy" in saved:
+            state.entropy = EntropyControl(*saved["entropy"])
         if problems:
             self._say_recovery(problems)
         self.journal = Journal(folder / "journal.jsonl", saved.get("journal_bytes", 0))
@@ -41,7 +47,7 @@ class Recorder:
         self.final: dict[str, float] = saved.get("final", {})  # metrics of the last finite evaluation
         self.ending = Ending(self.settings, **saved.get("ending", {}))
         self.heartbeat = Heartbeat(folder, self.settings.planned_steps)
-        self.heartbeat.beat(parts.state.rollout_step, time.time())  # another machine sees no lock
+        self.heartbeat.beat(state.rollout_step, time.time())  # another machine sees no lock
         self._earlier_seconds = saved.get("seconds", 0.0)
         self._process = psutil.Process()
         self._opened = self._lap_start = self._saved = time.perf_counter()
@@ -59,8 +65,10 @@ class Recorder:
         self._laps[f"seconds/{phase}"] = self._laps.get(f"seconds/{phase}", 0.0) + now - self._lap_start
         self._lap_start = now
 
-    def update(self, taken: Step, state: LearnerState, iteration: int, minibatch: int) -> None:
-        """An optimiser step."""
+    def update(
+        self, taken: Step, state: LearnerState, iteration: int, minibatch: int, peers: Mapping[str, float]
+    ) -> None:
+        """An optimiser step; `peers` are other frameworks' metrics of it."""
         number = state.optimizer_step - 1
         self.journal.append(
             kind="update",
@@ -72,6 +80,7 @@ class Recorder:
             grad_norm=taken.grad_norm,
             learning_rate=learning_rate(self.settings, number),
             **update_metrics(taken.update, self.settings.diagnostics),
+            **peers,
         )
 
     def rollout(self, rollout: Rollout, last_pass: list[Step], state: LearnerState, **measured: float) -> None:
@@ -89,12 +98,16 @@ class Recorder:
             )
         if switches.samples_every and step % switches.samples_every == 0:
             write_samples(self.folder, step, sample_table(rollout, last_pass, state.policy, group))
+        trained = joined([taken.batch for taken in last_pass])
+        if self.settings.old_log_probs == "trainer":  # else the trainer's are not known
+            assert trained.old_log_probs_BT is not None
+            measured["gap__sampler_trainer"] = sampler_gap(trained, trained.old_log_probs_BT).max().item()
         self.journal.append(
             kind="rollout",
             rollout_step=step,
             optimizer_step=state.optimizer_step,
             completions=(step + 1) * self.settings.batch_size,
-            **rollout_metrics(rollout, joined([taken.batch for taken in last_pass]), group),
+            **rollout_metrics(rollout, trained, group),
             **{name.replace("__", "/"): value for name, value in measured.items()},
         )
 
@@ -172,6 +185,8 @@ class Recorder:
             final=self.final,
             ending=self.ending.saved(),
             seconds=self.seconds,
+            waiting=self.parts.learner.collector.packed(state.waiting),
+            **({"entropy": astuple(state.entropy)} if state.entropy else {}),
         )
 
 

@@ -46,7 +46,7 @@ def train(parts: Parts, recorder: Recorder, on_step: Callable[[int], None], stop
         _evaluate(parts, recorder)
     while not ending.reached(step := state.rollout_step):
         before = flat_weights(policy) if settings.diagnostics.step_norm else None
-        rollout = learner.rollout(policy, step)  # prompts -> sample -> score -> advantages
+        rollout = learner.collector.next(policy, step, state.waiting)  # prompts -> sample -> score -> advantages
         minibatches = learner.minibatches(policy, rollout.batch, step)
         tokens = int(rollout.batch.mask_BT.sum())
         recorder.lap("rollout")
@@ -58,7 +58,7 @@ def train(parts: Parts, recorder: Recorder, on_step: Callable[[int], None], stop
                 taken = learner.update(state, minibatch, tokens)
                 if iteration == index == 0:
                     measured["gap__first_pass"] = learner.check_first_update(taken)
-                recorder.update(taken, state, iteration, index)
+                recorder.update(taken, state, iteration, index, learner.peer_metrics(taken))
                 last_pass.append(taken)
             minibatches = [taken.batch for taken in last_pass]
         if before is not None:

@@ -21,6 +21,7 @@ class DiagnosticsSettings(Settings):
 
     quantiles: bool = Field(description="Ratio quantiles by level and advantage sign, at every optimiser step.")
     counterfactual: bool = Field(description="What other epsilons would have clipped, at every optimiser step.")
+    clip_conventions: bool = Field(description="The clip fraction by each framework's definition, at every update.")
     histogram_every: Natural = Field(description="Rollout steps between two histograms of ratios; 0: never.")
     samples_every: Natural = Field(description="Rollout steps between two tables of completions; 0: never.")
     step_norm: bool = Field(description="How far the weights moved in each rollout step.")

@@ -6,25 +6,19 @@ It refuses what Hydra alone lets pass: `epsilon=-1`, a mistyped `+key=1`, a batc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from grpolab.registry import AGGREGATIONS, KERNELS, RATIOS
-from grpolab.settings.base import Count, Natural, NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Seed, Settings
+from grpolab.registry import UNCLIPPED, WHOLE_MINIBATCH
+from grpolab.settings.base import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed
 from grpolab.settings.budget import Budget, EarlyStopSettings
 from grpolab.settings.machine import DiagnosticsSettings, EvaluationSettings, MachineSettings
+from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
 
-if TYPE_CHECKING:
-    RatioLevel: TypeAlias = str
-    KernelName: TypeAlias = str
-    AggregationName: TypeAlias = str
-else:  # one of the registry's names; the checker cannot know them
-    RatioLevel, KernelName, AggregationName = (Literal[tuple(names)] for names in (RATIOS, KERNELS, AGGREGATIONS))
 
-
-class RunSettings(Settings):
+class RunSettings(ObjectiveSettings):
     """One run."""
 
     seed: Seed = Field(description="Every random draw of the run follows from this number.")
@@ -45,23 +39,10 @@ class RunSettings(Settings):
     num_generations: Count = Field(description="Completions per prompt: the group of GRPO.")
     max_completion_length: Count = Field(description="Most tokens of a completion, end token included.")
     temperature: Positive = Field(description="Sampling temperature; the log-probabilities use it too.")
-
-    importance_sampling_level: RatioLevel = Field(
-        description="Importance ratio per token, or one per sequence (geometric mean over its tokens, GSPO)."
+    staleness: Natural = Field(description="Rollout steps between sampling a batch and learning from it; 0: on-policy.")
+    sampler_dtype: Literal["float32", "bfloat16"] | None = Field(
+        description="Precision of the sampler's forward pass; empty: that of training."
     )
-    kernel: KernelName = Field(
-        description="Per-token loss: PPO's clipped surrogate, the unclipped ratio, or CISPO's capped weight."
-    )
-    epsilon: NonNegative = Field(description="Clip range below 1 (and above, where epsilon_high is empty).")
-    epsilon_high: NonNegativeOrInf | None = Field(description="Clip range above 1; `.inf` is no upper clip.")
-    delta: Positive | None = Field(description="Outer cap of the ratio (two-sided clip); empty: none.")
-    loss_form: Literal["min_positive", "max_negative"] = Field(description="The same function, written in two ways.")
-    aggregation: AggregationName = Field(description="How per-token losses are averaged; the name has the denominator.")
-    beta: NonNegative = Field(description="Weight of the KL (k3) to the warm start in the loss; 0: no reference model.")
-    scale_rewards: Literal["group", "batch", "none"] = Field(
-        description="What the centred reward is divided by: its group's std, the batch's, or nothing (Dr. GRPO)."
-    )
-    scale_epsilon: NonNegative = Field(description="Added to that std.")
 
     num_iterations: Count = Field(description="Passes over a rollout batch (mu).")
     num_minibatches: Count = Field(description="Optimiser steps in a pass.")
@@ -100,7 +81,19 @@ class RunSettings(Settings):
             problems.append(
                 f"micro_batch_size={self.micro_batch_size} must divide the minibatch of {self.minibatch_size} sequences"
             )
-        problems += self.budget.problems()
+        whole = f"kernel={self.kernel}" if self.kernel in WHOLE_MINIBATCH else ""
+        whole = whole or ("top_entropy_quantile" if self.top_entropy_quantile is not None else "")
+        if whole and self.micro_batch_size not in (None, self.minibatch_size):
+            problems.append(
+                f"micro_batch_size={self.micro_batch_size}: {whole} compares the tokens of a minibatch and needs it in"
+                f" one piece of {self.minibatch_size} sequences"
+            )
+        short = self.budget.problems()
+        problems += short
+        if not short and self.staleness >= self.planned_steps:
+            problems.append(
+                f"staleness={self.staleness} must be less than the run's {self.planned_steps} rollout steps"
+            )
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -139,16 +132,17 @@ class RunSettings(Settings):
     @property
     def clip_can_bind(self) -> bool:
         """False where every ratio is exactly 1 (one update per fresh batch) or the kernel has no clip."""
-        return self.kernel != "ratio" and self.num_iterations * self.num_minibatches > 1
+        stale = self.old_log_probs == "sampler" and self.staleness > 0
+        return self.kernel not in UNCLIPPED and (stale or self.num_iterations * self.num_minibatches > 1)
 
     def resolved(self) -> RunSettings:
         """The same run with nothing left to be filled in; two ways to write one run become equal here."""
         return self.model_copy(
             update={
+                **self.resolved_axes(),
                 "rollout_steps": self.planned_steps,
                 "max_completions": None,
                 "max_optimizer_steps": None,
-                "epsilon_high": self.epsilon if self.epsilon_high is None else self.epsilon_high,
                 "micro_batch_size": self.micro_batch_size or self.minibatch_size,
                 "warm_start": self.warm_start.model_copy(
                     update={"seed": self.seed if self.warm_start.seed is None else self.warm_start.seed}

@@ -34,6 +34,11 @@ MISSING = "???"
 _INFINITIES = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf}
 
 
+def _option(file: Path, group: Path) -> str:
+    """`trl`, or `trl/grpo` for a file in a folder of the group."""
+    return file.relative_to(group).with_suffix("").as_posix()
+
+
 def compose(overrides: Sequence[str]) -> RunSettings:
     """The run that `overrides` ask for.
 
@@ -50,7 +55,8 @@ class Composer:
         self.conf = project_root() / CONF_FOLDER
         self.defaults = _default_choices(self.conf / f"{CONFIG_NAME}.yaml")
         self.groups = {
-            group: sorted(file.stem for file in (self.conf / group).glob("*.yaml")) + ["null"] * (option is None)
+            group: sorted(_option(file, self.conf / group) for file in (self.conf / group).rglob("*.yaml"))
+            + ["null"] * (option is None)
             for group, option in self.defaults.items()
         }
         self._bases: dict[tuple[tuple[str, str], ...], DictConfig] = {}

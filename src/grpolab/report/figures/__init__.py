@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from grpolab.errors import RequestError
 from grpolab.report.figures import (
     clip_ceiling,
+    clip_conventions,
     clip_fraction,
     counterfactual,
     entropy,
@@ -39,6 +40,7 @@ FIGURES: dict[str, Callable[[Study], tuple[Figure, Manifest]]] = {
     "F20": zero_variance.draw,
     "F24": sensitivity.draw,
     "F26": stability_summary.draw,
+    "D1": clip_conventions.draw,
 }
 
 
@@ -50,9 +52,7 @@ def draw(study: Study, figure: str) -> tuple[Figure, Manifest]:
     if figure not in FIGURES:
         raise RequestError(f"figures={figure} of study={study.name} is not one of {', '.join(FIGURES)}")
     if figure not in ANALYTIC_FIGURES and study.cells.empty:
-        raise RequestError(
-            f"figures={figure} of study={study.name} needs cells; such a study can ask for"
-            f" {', '.join(ANALYTIC_FIGURES)}"
-        )
+        able = ", ".join(ANALYTIC_FIGURES)
+        raise RequestError(f"figures={figure} of study={study.name} needs cells; such a study can ask for {able}")
     with paper_style():
         return FIGURES[figure](study)

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple, get_args
 
 from grpolab import vocabulary
 from grpolab.paths import Results, read_json
+from grpolab.peer_metrics import PEER_METRICS
 from grpolab.run.heartbeat import is_alive
 from grpolab.vocabulary import FAILED
 
 Record = dict[str, Any]
-MIRRORED = {kind: vocabulary.mirrored(kind) for kind in get_args(vocabulary.Kind)}
+MIRRORED = {kind: set(vocabulary.mirrored(kind)) for kind in get_args(vocabulary.Kind)}
+PEERS = tuple(f"{framework}/" for framework in PEER_METRICS)
 
 
 class Point(NamedTuple):
@@ -163,8 +165,14 @@ def _timed_by(record: Record) -> int:
 
 
 def _points(record: Record, milliseconds: int) -> list[Point]:
+    mirrored = MIRRORED[record["kind"]]
     return [
-        Point(name, value, milliseconds, record["rollout_step"])
-        for name in MIRRORED[record["kind"]]
-        if isinstance(value := record.get(name), int | float)  # the journal writes what is not finite as a string
+        Point(_allowed(name), value, milliseconds, record["rollout_step"])
+        for name, value in record.items()
+        if (name in mirrored or name.startswith(PEERS)) and isinstance(value, int | float)  # not finite: a string
     ]
+
+
+def _allowed(name: str) -> str:
+    """ROLL's `actor/clipfrac@sum` as `actor/clipfrac:sum`: MLflow takes no @ in a metric's name."""
+    return name.replace("@", ":")

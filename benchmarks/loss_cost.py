@@ -1,0 +1,143 @@
+"""What the loss and its metrics cost beside the forward and backward pass: `python benchmarks/loss_cost.py`, a minute.
+
+One minibatch of 32 completions by the tiny model (135k parameters), each as if it had 16 tokens, on its second pass, so
+that ratios differ from 1. One process, one torch thread; the cases take turns, each with a pass of its own before it,
+and the median of many rounds counts:
+
+- pass: forward, log-softmax, entropy, and the backward pass through the model;
+- loss: `policy_loss` from log-probs to the number, and its backward pass to the log-probs;
+- metrics: all that is journalled of the optimiser step, with each switch of the diagnostics on and off, and with the
+  metrics that a framework's own dialect adds.
+
+Loss and metrics are some hundred small operations: right behind a pass, which took the processor's caches for itself,
+they cost about twice what they cost once more: `at once` and `again`. Promised are at most 5% for loss and metrics,
+again, at the default diagnostics and with the dialects of TRL and verl; the exit code is 1 where that is not so.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from grpolab.learn.learner import Learner
+    from grpolab.learn.policy import Policy
+    from grpolab.learn.update import Step
+
+SHAPE = ["task=addition", "prompts_per_step=4", "num_generations=8", "max_completion_length=16", "evaluation.items=50"]
+OFF = ["diagnostics.quantiles=false", "diagnostics.counterfactual=false"]
+CONVENTIONS = "every framework's clip fraction"  # ten other losses: not by default
+# Line of the table -> overrides.
+CASES = {
+    "default": [],
+    "quantiles off": OFF[:1],
+    "counterfactual off": OFF[1:],
+    "both off": OFF,
+    "dialect=trl": ["dialect=trl"],
+    "dialect=verl": ["dialect=verl"],
+    CONVENTIONS: ["diagnostics.clip_conventions=true"],
+}
+ROUNDS, WARM_UP = 60, 6
+MOST_SHARE = 0.05
+
+
+def main() -> int:
+    """Print the table; the exit code."""
+    import torch
+
+    torch.set_num_threads(1)
+    timed = {}
+    for name, overrides in CASES.items():
+        learner, policy, step = second_pass(overrides)
+        timed[name] = [
+            partial(forward_and_backward, policy, step),
+            *2 * [partial(loss_and_gradient, learner, step)],
+            *2 * [partial(metrics, learner, step)],
+        ]
+    seconds = in_turns(timed)
+    print(f"{'32 x 16 tokens':<34}{'pass':>10}{'loss':>8}{'metrics':>10}{'both again':>13}{'at once':>10}")
+    worst = 0.0
+    for name, (of_pass, *others) in seconds.items():
+        first_loss, loss, first_metrics, measured = (part / of_pass for part in others)
+        shares = f"{loss:>8.1%}{measured:>10.1%}{loss + measured:>13.1%}{first_loss + first_metrics:>10.1%}"
+        print(f"{name:<34}{1000 * of_pass:>7.2f} ms{shares}")
+        if name != CONVENTIONS:
+            worst = max(worst, loss + measured)
+    return int(worst > MOST_SHARE)
+
+
+def second_pass(overrides: Sequence[str]) -> tuple[Learner, Policy, Step]:
+    """A run's first minibatch after its second optimiser step."""
+    from pathlib import Path
+
+    import torch
+
+    from grpolab.run.assembly import assemble
+    from grpolab.run.warm_start import WarmStart
+    from grpolab.sweep.compose import compose
+
+    settings = compose([*SHAPE, "reward.weights.format=1.0", *overrides]).resolved()
+    parts = assemble(settings, WarmStart(Path(), "", "", None, steps=0, seconds=0.0))
+    learner, state = parts.learner, parts.state
+    rollout = learner.collector.rollout(state.policy, 0)
+    full = replace(rollout.batch, mask_BT=torch.ones_like(rollout.batch.mask_BT))
+    tokens = full.mask_BT.numel()
+    (batch,) = learner.minibatches(state.policy, full, 0)
+    batch = learner.update(state, batch, tokens).batch
+    return learner, state.policy, learner.update(state, batch, tokens)
+
+
+def forward_and_backward(policy: Policy, step: Step) -> None:
+    """Log-probs and entropy of the minibatch, and a gradient of the weights."""
+    from grpolab.learn.policy import completion_logits, token_log_probs
+
+    batch = step.batch
+    logits_BTV = completion_logits(policy, *batch.own_prompts(), batch.tokens_BT)
+    log_probs_BT, _ = token_log_probs(logits_BTV, batch.tokens_BT)
+    log_probs_BT.backward(batch.mask_BT.to(log_probs_BT.dtype))
+
+
+def loss_and_gradient(learner: Learner, step: Step) -> Tensor:
+    """The loss from log-probs on, and back to them."""
+    from grpolab.learn.dialects import stages_of
+    from grpolab.learn.objective import policy_loss
+
+    leaf_BT = step.inputs.log_probs_BT.detach().requires_grad_()
+    inputs = replace(step.inputs, log_probs_BT=leaf_BT)
+    policy_loss(step.objective, inputs, stages_of(learner.settings.framework)).total.backward()
+    assert leaf_BT.grad is not None
+    return leaf_BT.grad
+
+
+def metrics(learner: Learner, step: Step) -> dict[str, float]:
+    """Ours, and those of frameworks that the settings ask for."""
+    from grpolab.learn.diagnostics import update_metrics
+
+    return update_metrics(step.update, learner.settings.diagnostics) | learner.peer_metrics(step)
+
+
+def in_turns(timed: dict[str, list[Callable[[], object]]]) -> dict[str, list[float]]:
+    """Median CPU seconds of each call; another process disturbs them less than wall time."""
+    spent: dict[str, list[list[float]]] = {name: [[] for _ in calls] for name, calls in timed.items()}
+    for number in range(WARM_UP + ROUNDS):
+        for name, calls in timed.items():
+            for seconds, call in zip(spent[name], calls, strict=True):
+                started = time.process_time()
+                call()
+                if number >= WARM_UP:
+                    seconds.append(time.process_time() - started)
+    return {name: [statistics.median(seconds) for seconds in parts] for name, parts in spent.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Steps that the replays of several frameworks share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpolab.learn.aggregation import Totals
+from grpolab.learn.conformance.vectors import Replayed
+from grpolab.learn.dialects import Dialect
+from grpolab.learn.kl import kl_penalty, own_gradient
+from grpolab.learn.objective import LossInputs, Objective, policy_loss
+
+
+def loss_inputs(inputs: Mapping[str, Any], max_completion_length: int | None = None, **changed: Tensor) -> LossInputs:
+    """A case's inputs as the loss takes them, the whole batch in one micro-batch; `changed` replaces fields."""
+    fields: dict[str, Any] = {
+        "log_probs_BT": inputs["logprobs"],
+        "old_log_probs_BT": inputs.get("old_logprobs"),
+        "advantages": inputs.get("advantages"),
+        "mask_BT": inputs["mask"],
+        "totals": Totals.of(inputs["mask"], max_completion_length),
+        "reference_log_probs_BT": inputs.get("ref_logprobs"),
+        "sampler_log_probs_BT": inputs.get("rollout_logprobs"),
+        "entropy_BT": inputs.get("entropies"),
+    }
+    return LossInputs(**{**fields, **changed})
+
+
+def replay_loss(dialect: Dialect, objective: Objective, inputs: LossInputs, kept_BT: Tensor | None = None) -> Replayed:
+    """Loss and metrics of a dialect, as training computes them; `kept_BT`: tokens that a rejection left in the loss."""
+    learnt_from = inputs if kept_BT is None else replace(inputs, mask_BT=kept_BT)
+    loss = policy_loss(objective, learnt_from, dialect.stages)
+    with torch.no_grad():
+        prepared = dialect.stages.prepare(objective, learnt_from)
+        scale = float(dialect.stages.average(objective, prepared, loss.per_token.abs()))
+        metrics = dialect.metrics(objective, inputs, loss)
+    return Replayed(loss.total, scale, metrics)
+
+
+def replay_kl(
+    inputs: Mapping[str, Any],
+    estimator: str,
+    input_clamp: float | None = None,
+    output_clamp: float | None = None,
+    dtype: torch.dtype = torch.double,
+    masked: bool = False,
+) -> Replayed:
+    """A KL estimate at each position (`masked`: 0 at padding) and its sum over the tokens as the loss, in `dtype`."""
+    log_probs_BT, mask_BT = inputs["logprobs"].to(dtype), inputs["mask"]
+    log_ratio_BT = inputs["ref_logprobs"].to(dtype) - log_probs_BT
+    own = own_gradient(log_probs_BT)
+    values_BT = kl_penalty(log_ratio_BT, estimator, "plain", input_clamp, output_clamp, own, own)
+    masked_BT = torch.where(mask_BT, values_BT, 0.0)
+    scale = float(masked_BT.detach().abs().sum())
+    return Replayed(masked_BT.sum(), scale, tensors={"per_token": masked_BT if masked else values_BT})
+
+
+def at_last_token(values_B: Tensor, mask_BT: Tensor) -> Tensor:
+    """The values at each row's last token, 0 elsewhere and for a row without tokens, (B, T)."""
+    last_B1 = mask_BT.shape[1] - 1 - mask_BT.flip(1).int().argmax(1, keepdim=True)
+    return values_B.new_zeros(mask_BT.shape).scatter(1, last_B1, values_B[:, None]) * mask_BT
+
+
+def groups_of(rewards_B: Tensor, size: int) -> Tensor:
+    """Group numbers of rows that stand together in groups of one size, (B,)."""
+    return torch.arange(len(rewards_B)) // size
+
+
+def group_means(rewards_B: Tensor, size: int) -> Tensor:
+    """The mean of each row's group as frameworks take it, (B,): that of equal rewards may round, ours must not."""
+    return rewards_B.view(-1, size).mean(1).repeat_interleave(size)

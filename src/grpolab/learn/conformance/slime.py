@@ -1,0 +1,51 @@
+"""Replays slime's policy loss and reward post-processing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from grpolab.learn.advantages import Scored, advantages, group_std
+from grpolab.learn.aggregation import Totals
+from grpolab.learn.conformance.common import group_means, groups_of, loss_inputs, replay_loss
+from grpolab.learn.conformance.compare import Bounds
+from grpolab.learn.conformance.replay import Peer
+from grpolab.learn.conformance.vectors import Replayed
+from grpolab.learn.dialects.slime import DIALECT
+
+# The engine divides later: until then, loss and metrics are sums.
+UNDIVIDED = Totals(
+    sequences=1, nonempty_sequences=1, tokens=1, rollout_tokens=1, max_completion_length=1, micro_batches=1
+)
+
+
+def policy_loss_function(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """`policy_loss_function`, before the engine's division."""
+    given = replace(loss_inputs(inputs), totals=UNDIVIDED)
+    return replay_loss(DIALECT, DIALECT.objective(options), given)
+
+
+def post_process_rewards(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """Rewards less their group's mean, in float32; without groups of one size the whole batch is one."""
+    rewards_B, size = inputs["rewards"].float(), inputs["group_size"] or len(inputs["rewards"])
+    if not options["rewards_normalization"] or options["advantage_estimator"] in ("ppo", "reinforce_plus_plus"):
+        return Replayed(tensors={"advantages": rewards_B})
+    groups_B = groups_of(rewards_B, size)
+    centred_B = advantages(Scored(rewards_B, groups_B, baseline_B=group_means(rewards_B, size)), "given", "none")
+    if options["grpo_std_normalization"] and options["advantage_estimator"] != "reinforce_plus_plus_baseline":
+        centred_B = centred_B / group_std(Scored(centred_B, groups_B), 1e-6)
+    return Replayed(tensors={"advantages": centred_B})
+
+
+PEER = Peer(
+    functions={
+        "policy_loss_function": policy_loss_function,
+        "RolloutManager._post_process_rewards": post_process_rewards,
+    },
+    bounds={
+        "policy_loss_function": Bounds(loss=2e-6, gradient=2e-6, metric=1e-5),  # its KL is added up in float32
+        "RolloutManager._post_process_rewards": Bounds(tensor=2e-5),
+    },
+    limits=("`use_rollout_logprobs` is the axis `old_log_probs: sampler` of a run, and is not replayed.",),
+)

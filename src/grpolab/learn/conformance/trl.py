@@ -1,0 +1,86 @@
+"""Replays TRL 1.16.0: losses of `_compute_loss`, with vLLM's weights too, and advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpolab.learn.advantages import Scored, advantages, normalized_sum, weighted_sum
+from grpolab.learn.aggregation import Totals
+from grpolab.learn.conformance.common import loss_inputs, replay_loss
+from grpolab.learn.conformance.compare import Bounds
+from grpolab.learn.conformance.replay import Peer
+from grpolab.learn.conformance.vectors import Replayed
+from grpolab.learn.dialects.trl import DEFAULTS, DIALECT, vllm_weight
+from grpolab.learn.dialects.trl_metrics import reward_metrics
+
+# What else of `GRPOConfig` the loss depends on; `steps_per_generation` is by default the accumulation.
+TRAINER = {"gradient_accumulation_steps": 1, "steps_per_generation": None, "max_completion_length": 512}
+EPSILON = 1e-4  # added to each std
+
+
+def compute_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """Loss and metrics of a micro-batch. `effective` has the values that `options` leaves to the defaults."""
+    given = {**options, **options.get("effective", {})}
+    objective = DIALECT.objective({name: given[name] for name in DEFAULTS if name in given})
+    return replay_loss(DIALECT, objective, _loss_inputs({**TRAINER, **given}, inputs))
+
+
+def vllm_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """The same with a sampler whose log-probs are known, and its weights."""
+    options = {**options, "use_vllm": True}
+    found = compute_loss(options, inputs)
+    objective = DIALECT.objective({name: options[name] for name in DEFAULTS if name in options})
+    prepared = DIALECT.stages.prepare(objective, _loss_inputs({**TRAINER, **options}, inputs))
+    return replace(found, tensors={"importance_sampling_ratio": vllm_weight(objective, prepared)})
+
+
+def _loss_inputs(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+    """A micro-batch of one accumulation window, whose others are as large.
+
+    TRL got one advantage per sequence, and one per token in the cases whose tag says that tokens differ.
+    """
+    by_token = "seq_advantages" not in inputs or {"dirty", "per_token_adv"} & set(inputs.get("tags") or ())
+    A = inputs["advantages"] if by_token else inputs["seq_advantages"][:, None]
+    mask_BT, windows = inputs["mask"], given["gradient_accumulation_steps"]
+    items = given.get("num_items_in_batch", "mask.sum()")
+    items = int(mask_BT.sum()) if items == "mask.sum()" else items
+    totals = Totals(
+        sequences=len(mask_BT) * windows,
+        nonempty_sequences=int(mask_BT.any(1).sum()) * windows,
+        tokens=int(mask_BT.sum()) * windows,
+        rollout_tokens=max(items, 1) * windows / (given["steps_per_generation"] or windows),
+        max_completion_length=given["max_completion_length"],
+        micro_batches=windows,
+    )
+    return replace(loss_inputs(inputs, advantages=A), totals=totals)
+
+
+def score(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """Advantages and reward metrics; a row has one reward, or one of each reward function."""
+    rewards_BK = inputs["rewards"].view(len(inputs["group_ids"]), -1)
+    parts = {f"f{k}": rewards_B for k, rewards_B in enumerate(rewards_BK.unbind(1))}
+    weights = dict(zip(parts, options.get("reward_weights") or [1.0] * len(parts), strict=True))
+    group_B, scale = torch.arange(len(rewards_BK)) // inputs["group_size"], options.get("scale_rewards", "group")
+    rewards_B = weighted_sum(parts, weights)
+    source_B, baseline = rewards_B, "group_mean"
+    if options.get("multi_objective_aggregation") == "normalize_then_sum":
+        source_B, baseline, scale = normalized_sum(parts, weights, group_B, EPSILON), "batch_mean", "batch"
+    found_B: Tensor = advantages(Scored(source_B, group_B), baseline, scale, EPSILON)
+    return Replayed(metrics=reward_metrics(parts, rewards_B, source_B, group_B, scale), tensors={"advantages": found_B})
+
+
+PEER = Peer(
+    functions={
+        "GRPOTrainer._compute_loss": compute_loss,
+        "GRPOTrainer._generate_and_score_completions + _compute_loss": vllm_loss,
+        "GRPOTrainer._generate_and_score_completions": score,
+    },
+    # The Bessel factor n / (n - 1) of two integers is float32.
+    bounds={"GRPOTrainer._generate_and_score_completions": Bounds(tensor=1e-7)},
+    limits=("the Liger kernel and reductions over several ranks are not carried.",),
+)

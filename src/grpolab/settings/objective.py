@@ -1,0 +1,176 @@
+"""The axes of the objective: what is averaged, capped, compared with what. `learn/objective.py` computes it.
+
+A key that is empty switches its axis off and is no part of a run's signature.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, FiniteFloat, field_validator, model_validator
+
+from grpolab.registry import (
+    ADVANTAGES,
+    AGGREGATIONS,
+    DIALECTS,
+    KERNEL_OPTIONS,
+    KERNELS,
+    KL_ESTIMATORS,
+    RATIOS,
+    SCALES,
+)
+from grpolab.settings.base import NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Settings, Share
+
+if TYPE_CHECKING:
+    RatioLevel: TypeAlias = str
+    KernelName: TypeAlias = str
+    AggregationName: TypeAlias = str
+    EstimatorName: TypeAlias = str
+    AdvantageName: TypeAlias = str
+    ScaleName: TypeAlias = str
+    DialectName: TypeAlias = str
+else:  # one of the registry's names; the checker cannot know them
+    RatioLevel, KernelName, AggregationName, EstimatorName, AdvantageName, ScaleName, DialectName = (
+        Literal[tuple(names)] for names in (RATIOS, KERNELS, AGGREGATIONS, KL_ESTIMATORS, ADVANTAGES, SCALES, DIALECTS)
+    )
+
+
+class SamplerCorrectionSettings(Settings):
+    """A weight exp(old - sampler) on the loss, for samples that are not from the policy that is trained."""
+
+    level: Literal["token", "sequence", "geometric"] = Field(
+        description="Per token, its product over a sequence, or the geometric mean over a sequence."
+    )
+    mode: Literal["truncate", "mask"] = Field(description="Outside [low, high]: cut to it (TIS), or 0 (IcePop).")
+    low: NonNegative = Field(description="Least weight.")
+    high: PositiveOrInf = Field(description="Largest weight.")
+
+
+class AdaptiveEntropySettings(Settings):
+    """Raise the entropy bonus while the entropy is at or below a target, and switch it off above (TRL)."""
+
+    target: NonNegative = Field(description="Entropy in nat per token.")
+    step: Positive = Field(description="Change of the coefficient after each optimiser step.")
+    least: NonNegative = Field(description="Least coefficient.")
+    most: Positive = Field(description="Largest coefficient.")
+
+
+class ObjectiveSettings(Settings):
+    """The objective; `dialect`, `paper` and `loss_type` of conf/ are presets of these keys."""
+
+    framework: DialectName | None = Field(
+        description="Whose own way of computing the loss and whose metrics (a dialect sets it); empty: ours."
+    )
+    importance_sampling_level: RatioLevel = Field(
+        description="Importance ratio per token; one per sequence (geometric mean, GSPO); that value with each token's"
+        " own gradient; or one per contiguous segment."
+    )
+    log_ratio_clamp: Positive | None = Field(description="Bound of |log ratio| before the exponential; empty: none.")
+    kernel: KernelName = Field(description="Loss of a token before averaging (learn/kernels/).")
+    kernel_options: dict[str, dict[str, float]] | None = Field(
+        description="The kernels' own numbers, by kernel; only the chosen kernel's count."
+    )
+    epsilon: NonNegative = Field(description="Clip range below 1 (and above, where epsilon_high is empty).")
+    epsilon_high: NonNegativeOrInf | None = Field(description="Clip range above 1; `.inf` is no upper clip.")
+    delta: Positive | None = Field(description="Outer cap of the ratio for both signs of the advantage; empty: none.")
+    dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = Field(
+        description="Outer cap of the ratio where the advantage is negative, after the clip; empty: none."
+    )
+    loss_form: Literal["min_positive", "max_negative"] = Field(description="The same function, written in two ways.")
+    aggregation: AggregationName = Field(description="How per-token losses are averaged; the name has the denominator.")
+
+    beta: NonNegative = Field(description="Weight of the KL to the warm start; 0: no reference model.")
+    kl_estimator: EstimatorName | None = Field(description="Estimator of that KL from sampled tokens.")
+    kl_gradient: Literal["plain", "importance_weighted", "score_function", "straight_through"] | None = Field(
+        description="The estimator's own gradient, times the ratio (TRL), times the score function (NeMo-RL), or k2's."
+    )
+    kl_input_clamp: Positive | None = Field(description="Bound of |log(reference / policy)|; empty: none.")
+    kl_output_clamp: Positive | None = Field(description="Bound of the estimate; empty: none.")
+    kl_placement: Literal["loss", "reward", "advantage"] | None = Field(
+        description="In the loss of each token; in the reward, before it is compared (verl); or taken from the"
+        " advantage, which no std then scales (OpenRLHF, AReaL)."
+    )
+
+    scale_reward_parts: Literal["group"] | None = Field(
+        description="Each reward part is centred and divided by its group's std before the weighted sum (GDPO);"
+        " empty: no."
+    )
+    advantage_estimator: AdvantageName = Field(
+        description="Baseline that a reward is compared with; `given` is the reward of the prompt's greedy completion"
+        " (ReMax)."
+    )
+    scale_rewards: ScaleName = Field(
+        description="What the centred reward is divided by: the std of its group (with Bessel's correction, or over n),"
+        " of the batch or of the others of its group; its group's mean (MaxRL); the share of rewards that are not 0"
+        " (GPG); or nothing (Dr. GRPO)."
+    )
+    scale_epsilon: NonNegative = Field(description="Added to that std or mean.")
+    whiten_advantages: Literal["bessel", "population"] | None = Field(
+        description="Advantages are then centred and divided by their std over the batch's tokens, over N - 1 (verl's"
+        " reinforce++) or N (OpenRLHF); empty: no."
+    )
+
+    entropy_coef: FiniteFloat | None = Field(description="Weight of the entropy bonus; empty: none.")
+    adaptive_entropy: AdaptiveEntropySettings | None = Field(description="Rule that moves that weight; empty: fixed.")
+    top_entropy_quantile: Share | None = Field(
+        description="Share of a minibatch's tokens, those of highest entropy, that are learnt from; empty: all."
+    )
+    off_policy_mask_threshold: FiniteFloat | None = Field(
+        description="Sequences with a negative advantage and a mean log(behaviour / policy) above this are left out."
+    )
+    sampler_correction: SamplerCorrectionSettings | None = Field(description="Weight for another sampler; empty: none.")
+    old_log_probs: Literal["trainer", "sampler"] = Field(
+        description="Denominator of the ratio: the trainer's policy before the update, or the sampler's own numbers."
+    )
+
+    @field_validator("kernel_options")
+    @classmethod
+    def _known_options(cls, given: dict[str, dict[str, float]] | None) -> dict[str, dict[str, float]] | None:
+        for kernel, options in (given or {}).items():
+            known = KERNEL_OPTIONS.get(kernel)
+            if known is None:
+                raise ValueError(f"kernel_options.{kernel}: only {', '.join(KERNEL_OPTIONS)} have options")
+            for name, value in options.items():
+                if name not in known:
+                    raise ValueError(f"kernel_options.{kernel}.{name}: {kernel} has {', '.join(known)}")
+                above, most = known[name]
+                if not above < value <= most:
+                    raise ValueError(
+                        f"kernel_options.{kernel}.{name}={value} must be more than {above}, at most {most}"
+                    )
+        return given
+
+    @model_validator(mode="after")
+    def _axes_fit(self) -> ObjectiveSettings:
+        problems = []
+        needed = KERNEL_OPTIONS.get(self.kernel, {})
+        if absent := [name for name in needed if name not in (self.kernel_options or {}).get(self.kernel, {})]:
+            problems.append(f"kernel_options.{self.kernel} lacks {', '.join(absent)}, which kernel={self.kernel} needs")
+        if self.delta is not None and self.dual_clip is not None:
+            problems.append(f"delta={self.delta} and dual_clip={self.dual_clip} are two outer caps: set one")
+        if self.beta and None in (self.kl_estimator, self.kl_gradient, self.kl_placement):
+            problems.append(f"beta={self.beta} needs kl_estimator, kl_gradient and kl_placement")
+        if self.scale_reward_parts and self.advantage_estimator == "given":
+            problems.append("scale_reward_parts leaves no reward that advantage_estimator=given could compare with")
+        if self.adaptive_entropy is not None and self.entropy_coef is None:
+            problems.append("adaptive_entropy needs entropy_coef, the weight that it starts from")
+        if self.sampler_correction is not None and self.old_log_probs == "sampler":
+            problems.append(
+                "sampler_correction needs old_log_probs=trainer: against the sampler's own every weight is 1"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def resolved_axes(self) -> dict[str, Any]:
+        """Values of the keys that follow from others: two ways to write one objective become equal here."""
+        chosen = (self.kernel_options or {}).get(self.kernel)
+        values: dict[str, Any] = {
+            "epsilon_high": self.epsilon if self.epsilon_high is None else self.epsilon_high,
+            "kernel_options": {self.kernel: chosen} if chosen else None,
+        }
+        if not self.beta:
+            values |= dict.fromkeys(
+                ("kl_estimator", "kl_gradient", "kl_input_clamp", "kl_output_clamp", "kl_placement"), None
+            )
+        return values
