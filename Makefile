@@ -1,6 +1,6 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smoke sweep status figures report notebooks ui test test-slow fuzz kill-storm check bench-trl bench-overhead bench-resume conformance-trl lock
+.PHONY: help setup smoke sweep status figures report notebooks ui test test-slow fuzz kill-storm check bench-trl bench-overhead bench-resume bench-loss conformance-trl lock
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -83,6 +83,9 @@ bench-overhead: $(READY) ## what a sweep costs besides its work, part by part (m
 
 bench-resume: $(READY) ## what checkpoints cost a run, and how long one takes to go on (minutes)
 	$(BIN)/python benchmarks/checkpoint_cost.py
+
+bench-loss: $(READY) ## what loss and metrics cost beside the forward and backward pass (a minute)
+	$(BIN)/python benchmarks/loss_cost.py
 
 $(BENCH_READY): $(ENVIRONMENT) requirements/bench.txt
 	@VENV=.venv-bench requirements/setup.sh requirements/bench.txt

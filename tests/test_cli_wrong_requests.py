@@ -35,7 +35,7 @@ WRONG = [
     (["train", "num_minibatches=3"], "must divide prompts_per_step * num_generations"),
     (["train", "micro_batch_size=5"], "micro_batch_size=5 must divide"),
     (["train", "kernel=clippd"], "did you mean clipped?"),
-    (["train", "loss_type=grp"], "loss_type is one of bnpo, cispo"),
+    (["train", "loss_type=grp"], "loss_type is one of aspo, bnpo, cispo"),
     (["train", "task=adition"], "did you mean addition?"),
     (["train", "task=sorting", "task.digits=2"], "task.digits is unknown"),
     (["train", "task=jsonl"], "task.train_file has no value"),

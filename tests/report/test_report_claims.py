@@ -98,6 +98,22 @@ def test_placebo_arms_are_compared_by_their_bits(tmp_path):
     assert decide(load(results, "placebo")[-1])[0].verdict == UNDECIDED
 
 
+def test_placebo_dialects_are_compared_by_their_weights(tmp_path):
+    """Their journals have other names: each its framework's."""
+    results, cells = placebo_study(tmp_path)
+    plan = json.loads(results.plan("placebo").read_text())
+    for cell in plan["cells"]:
+        cell["settings"]["framework"] = {"a": None, "b": "roll"}[cell["levels"]["form"]]
+    write_json_atomic(results.plan("placebo"), plan)
+    path = results.run(cells[-1]["signature"]) / "outcome.json"
+    write_json_atomic(path, json.loads(path.read_text()) | {"journal_sha256": "another"})
+    (claim,) = decide(load(results, "placebo")[-1])
+    assert claim.verdict == SUPPORTED
+    assert "bit-identical (final weights) in 3 of 3 planned pairs" in claim.sentence
+    write_json_atomic(path, json.loads(path.read_text()) | {"policy_sha256": "another"})
+    assert decide(load(results, "placebo")[-1])[0].verdict == REFUTED
+
+
 def test_equivalence_is_two_one_sided_tests():
     """TOST at margin m: p is the larger of the one-sided p-values against -m and +m."""
     from scipy import stats

@@ -196,9 +196,9 @@ def masked_means(values: Mapping[str, Tensor], mask_BT: Tensor) -> dict[str, flo
     """Means over the tokens, 0 without any."""
     if not values:
         return {}
-    values_KBT = torch.stack([value.double().expand_as(mask_BT) for value in values.values()])
-    means_K = torch.where(mask_BT, values_KBT, 0.0).sum((1, 2)) / mask_BT.sum().clamp(min=1)
-    return dict(zip(values, means_K.tolist(), strict=True))
+    values_KBT = torch.stack([value.expand_as(mask_BT) for value in values.values()])  # masks become numbers
+    sums_K = torch.where(mask_BT, values_KBT, 0.0).sum((1, 2), dtype=torch.double)
+    return dict(zip(values, (sums_K / mask_BT.sum().clamp(min=1)).tolist(), strict=True))
 
 
 def clip_fractions(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:

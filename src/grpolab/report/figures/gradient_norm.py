@@ -47,7 +47,8 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
 def _by_update(updates: pd.DataFrame) -> pd.DataFrame:
     """Median norm over the run at each update of a batch (index) for each seed (columns)."""
     place = updates.groupby(["seed", "rollout_step"]).cumcount()
-    return pivot_seeds(updates.assign(update=place), "update", "grad_norm", "median")
+    norms = updates[["seed", "grad_norm"]].assign(update=place)
+    return pivot_seeds(norms, "update", "grad_norm", "median")
 
 
 def _mark_spikes(panel: Axes, norms_XS: pd.DataFrame, style: ArmStyle) -> dict[int, list[int]]:
