@@ -14,13 +14,15 @@ SOURCE = Path(__file__).parents[1] / "src" / "grpolab"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 LEAVES = {"vocabulary", "errors", "identity", "settings", "paths", "registry", "peer_metrics"}
-ROOMS = {"learn", "run", "sweep", "report"}
+ROOMS = {"learn", "run", "sweep", "report", "lint", "exchange"}
 # Room -> what of the package it may import, besides itself and `grpolab` (version numbers).
 ARROWS = {
     "learn": LEAVES - {"paths"},
     "run": LEAVES | {"learn"},
     "sweep": LEAVES | {"run"},
     "report": LEAVES - {"settings", "registry"},
+    "lint": LEAVES | {"sweep"},
+    "exchange": LEAVES | {"sweep", "lint", "learn"},
     **dict.fromkeys(LEAVES, LEAVES),
     "cli": LEAVES | ROOMS,
     "__main__": {"cli"},
@@ -31,6 +33,7 @@ NEVER = {
     "learn": {"hydra", "omegaconf", "mlflow", "optuna", "random"},
     "run": {"hydra", "omegaconf", "optuna", "random"},
     "sweep": {*HEAVY, "random"},
+    "lint": {*HEAVY, "random"},
     "report": {*HEAVY, "hydra", "omegaconf", "optuna", "random"},
 }
 
@@ -84,7 +87,7 @@ def modules_of(*rooms: str) -> list[str]:
 
 def test_parent_and_leaves_start_without_heavy_packages() -> None:
     """The parent of a sweep, and whoever only reads settings, must not wait for torch."""
-    assert not HEAVY & loaded_by(modules_of("cli", "sweep", *LEAVES))
+    assert not HEAVY & loaded_by(modules_of("cli", "sweep", "lint", "exchange", *LEAVES))
 
 
 def test_report_needs_no_framework() -> None:

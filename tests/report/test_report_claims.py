@@ -5,9 +5,9 @@ import json
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import pytest
-from report_results import HYPOTHESES, write_study
+from report_results import FACTORS, HYPOTHESES, write_study
+from statsmodels.stats.power import TTestPower
 
 from grpolab.errors import RequestError
 from grpolab.paths import write_json_atomic
@@ -114,14 +114,46 @@ def test_placebo_dialects_are_compared_by_their_weights(tmp_path):
     assert decide(load(results, "placebo")[-1])[0].verdict == REFUTED
 
 
-def test_equivalence_is_two_one_sided_tests():
-    """TOST at margin m: p is the larger of the one-sided p-values against -m and +m."""
-    from scipy import stats
+def test_undecided_says_how_many_seeds_would_decide(results):
+    healthy, stressed = decided(results)
+    assert stressed.needed is None
+    assert "would decide" not in stressed.sentence
+    size = abs(healthy.effect.effect) / healthy.effect.sd
+    assert healthy.needed == np.ceil(TTestPower().solve_power(size, power=0.8, alpha=0.05))
+    assert f"; about {healthy.needed} seeds in all would decide it (power .8, were" in healthy.sentence
 
-    difference = pd.Series([0.01, 0.02, -0.01, 0.015])
-    margin = 0.03
-    expected = max(
-        stats.ttest_1samp(difference, -margin, alternative="greater").pvalue,
-        stats.ttest_1samp(difference, margin, alternative="less").pvalue,
+
+def test_undecided_claims_share_the_level_that_holm_leaves_them(results):
+    (alone,) = decided(results, where={"regime": "healthy"}, metric="mean_score")
+    plan = json.loads(results.plan("clip_range").read_text())
+    claim = HYPOTHESES[0] | {"metric": "mean_score", "where": {"regime": "healthy"}}
+    twice = dataclasses.replace(
+        load(results, "clip_range")[-1], plan=plan | {"hypotheses": [claim, claim | {"id": "H"}]}
     )
-    assert claims.equivalence(difference, difference * 0, margin).p == pytest.approx(expected)
+    assert [again.needed > alone.needed for again in decide(twice)] == [True, True]
+
+
+def test_more_seeds_are_not_promised_where_they_would_not_help(results):
+    (claim,) = decided(results, metric="truncation", where={"regime": "healthy"})
+    assert claim.needed is None
+    assert claim.sentence.endswith("no seed shows a difference, and more seeds like these would not decide it.")
+    effect = claim.effect._replace(effect=1e-9, sd=1.0, p=0.9)
+    assert "not even 1,000 seeds" in claims._outlook(effect, None)
+
+
+def test_a_claim_may_ask_for_seeds(results):
+    (claim,) = decided(results, where={"regime": "stressed"}, seeds=5)
+    assert (claim.verdict, claim.needed) == (UNDECIDED, 5)
+    assert "3 seeds of the 5 that it asks for" in claim.sentence
+
+
+def test_labels_are_counted_with_fishers_test(results, tmp_path):
+    (three,) = decided(results, metric="collapsed", direction="greater", where={"regime": "stressed"})
+    assert (three.verdict, three.effect.p, three.needed) == (UNDECIDED, pytest.approx(0.1), 4)
+    assert "+1 [" in three.sentence
+    more = write_study(tmp_path, factors=FACTORS | {"clip": ["symmetric", "none"], "regime": ["stressed"]}, seeds=4)
+    (four,) = decided(more, metric="collapsed", direction="greater")
+    assert (four.verdict, four.effect.p) == (SUPPORTED, pytest.approx(0.029, abs=0.001))
+    (equal,) = decided(more, metric="collapsed", direction="equal", margin=0.1)
+    assert equal.verdict == UNDECIDED
+    assert "no exact test of rates against a margin" in equal.sentence

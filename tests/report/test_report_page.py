@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from report_results import write_run, write_study
 
@@ -51,6 +52,10 @@ def test_a_collection_is_one_report_with_claims_first(results):
     assert places == sorted(places)
     assert "27 of 27 planned cells completed." in text
     assert "c0ffee" in text
+    assert "| addition/stressed | none - symmetric |" in text
+    assert "| Holm p | sign p | Wilcoxon p | verdict |" in text
+    (stressed,) = [line for line in text.splitlines() if line.startswith("| clip_range H6 ") and "/stressed" in line]
+    assert stressed.endswith("| .250 | .250 | **supported** |")
     for name, figures in (("clip_range", ["F1", "F2"]), ("num_iterations", ["F18"])):
         for figure in figures:
             assert f"(figures/{name}/{figure}.png)" in text
@@ -89,6 +94,7 @@ def test_collapse_without_clipping_is_counted(results):
     (stressed,) = [s for s in said if "`none`" in s and "collapse in addition/stressed" in s]
     assert "3 of 3 runs (95%: [0.439, 1]) collapse" in stressed
     assert "of `symmetric`, 0 of 3 runs" in stressed
+    assert stressed.endswith("(Fisher's exact test: p = .100).")
 
 
 def test_ratio_levels_are_compared_as_factors(tmp_path):
@@ -111,6 +117,13 @@ def test_score_table_is_paired_and_holm_corrected(results):
         stressed["final_score"] - numbers.loc["addition/stressed", "symmetric"]["final_score"]
     )
     assert numbers["n"].eq(3).all()
+
+
+def test_stability_table_compares_lost_runs_with_the_baselines(results):
+    numbers = tables.stability(load(results, "clip_range")[-1]).numbers.set_index(["facet", "arm"])
+    stressed = numbers.loc["addition/stressed"]
+    assert stressed["p"].to_dict() == pytest.approx({"symmetric": np.nan, "clip_higher": 1, "none": 0.1}, nan_ok=True)
+    assert stressed.loc["none", "p_holm"] == pytest.approx(0.4)  # of four comparisons
 
 
 def test_tables_come_as_csv_markdown_and_latex(results, tmp_path):

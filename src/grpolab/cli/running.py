@@ -6,6 +6,7 @@ import argparse
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from grpolab.cli import linting
 from grpolab.cli.common import OK, Add, count, draw_all, seeds
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def _train(arguments: argparse.Namespace) -> int:
         if not arguments.multirun:
             return launch.train_here(adhoc.expand_single(overrides, name), events)
         plan = adhoc.expand_multirun(overrides, name)
+        linting.warn([plan])
         return launch.sweep([plan], draw_all, arguments.jobs, arguments.retry_failed, events=events)
 
 
@@ -55,6 +57,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from grpolab.sweep.plan import plans
 
     asked = plans(arguments.study, arguments.overrides, arguments.seeds)
+    linting.warn(asked)
     with _events(arguments.json_lines) as events:
         return launch.sweep(asked, draw_all, arguments.jobs, arguments.retry_failed, events=events)
 

@@ -96,6 +96,8 @@ def _claims(claims: Sequence[Claim]) -> str:
             "effect, paired [95%]": [estimate(*claim.effect[:3], signed) for claim in claims],
             "seeds": [claim.effect.n for claim in claims],
             "Holm p": [probability(claim.holm_p) for claim in claims],
+            "sign p": [probability(claim.effect.sign_p) for claim in claims],
+            "Wilcoxon p": [probability(claim.effect.wilcoxon_p) for claim in claims],
             "verdict": [f"**{claim.verdict}**" for claim in claims],
         }
     )
@@ -104,7 +106,8 @@ def _claims(claims: Sequence[Claim]) -> str:
     sentences = "\n".join(f"- {claim.sentence}" for claim in claims)
     return (
         f"## Claims\n\nStated in the study files before the runs, each decided where its study leaves it open: {sums}."
-        f" Undecided is an answer.\n\n{markdown_table(frame)}\n\n{sentences}"
+        " Undecided is an answer. The sign test and Wilcoxon's signed ranks check each t-test for itself; two-sided,"
+        f" they cannot fall below .05 with fewer than 6 seeds.\n\n{markdown_table(frame)}\n\n{sentences}"
     )
 
 

@@ -9,8 +9,8 @@ import pandas as pd
 
 from grpolab.report.load import Study
 from grpolab.report.measures import at, by_setting, means_after_first_step, measure, run_means
-from grpolab.report.stability import is_lost, stability_table
-from grpolab.report.statistics import Interval, page_trend, paired_difference, t_interval, wilson
+from grpolab.report.stability import count_lost, stability_table
+from grpolab.report.statistics import Interval, fisher, page_trend, paired_difference, t_interval, wilson
 from grpolab.report.text import bounds, count, estimate, number, p_equals, percent, signed
 
 
@@ -115,17 +115,20 @@ def _unclipped(study: Study) -> Iterator[str]:
     unclipped = study.cells.loc[study.cells["setting/kernel"] == "ratio", "arm"].unique()
     for facet in study.facets:
         for arm in unclipped:
-            rates = [_collapse(runs, facet, name) for name in (arm, study.baseline)]
-            if all(rates):
-                yield f"Without clipping (`{arm}`), {rates[0]} collapse{_in(facet)}; of `{study.baseline}`, {rates[1]}."
+            counts = [count_lost(runs, facet, name) for name in (arm, study.baseline)]
+            p = fisher(*counts[0], *counts[1])
+            if np.isfinite(p):
+                own, base = (_rate(*pair) for pair in counts)
+                yield (
+                    f"Without clipping (`{arm}`), {own} collapse{_in(facet)}; of `{study.baseline}`, {base}"
+                    f" (Fisher's exact test: {p_equals(p)})."
+                )
 
 
-def _collapse(runs: pd.DataFrame, facet: str, arm: str) -> str:
-    """`2 of 3 runs (95%: [.2, .9])`, diverged and stopped runs counted in; empty without runs."""
-    own = runs[(runs["facet"] == facet) & (runs["arm"] == arm)]
-    lost = int(is_lost(own).sum())
-    rate = wilson(lost, len(own))
-    return f"{lost} of {count(rate.n, 'run')} (95%: {bounds(rate.low, rate.high)})" if rate.n else ""
+def _rate(lost: int, n: int) -> str:
+    """`2 of 3 runs (95%: [.2, .9])`."""
+    rate = wilson(lost, n)
+    return f"{lost} of {count(n, 'run')} (95%: {bounds(rate.low, rate.high)})"
 
 
 def _against_baseline(study: Study) -> Iterator[str]:

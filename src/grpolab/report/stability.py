@@ -110,6 +110,12 @@ def is_lost(runs: pd.DataFrame) -> pd.Series:
     return runs["collapsed"] | runs["diverged"] | runs["stopped"]
 
 
+def count_lost(runs: pd.DataFrame, facet: str, arm: str) -> tuple[int, int]:
+    """How many runs of one arm in one facet are lost, and how many it has."""
+    own = runs[(runs["facet"] == facet) & (runs["arm"] == arm)]
+    return int(is_lost(own).sum()), len(own)
+
+
 def run_quantities(
     accuracy_E: NDArray,
     updates: pd.DataFrame,

@@ -12,8 +12,8 @@ import pandas as pd
 from grpolab.paths import write_text_atomic
 from grpolab.report.load import Study
 from grpolab.report.measures import at, clip_ceiling, means_after_first_step, measure, run_means
-from grpolab.report.stability import stability_table
-from grpolab.report.statistics import holm, paired_difference, t_interval, wilson
+from grpolab.report.stability import count_lost, stability_table
+from grpolab.report.statistics import fisher, holm, paired_difference, t_interval, wilson
 from grpolab.report.text import bounds, estimate, latex_table, markdown_table, number, percent, probability, signed
 
 
@@ -55,11 +55,9 @@ def scores(study: Study) -> Table:
             | {"final_score": score.mean, "final_low": score.low, "final_high": score.high}
             | {"gain": risen.mean, "gain_low": risen.low, "gain_high": risen.high}
             | {"difference": difference.effect, "difference_low": difference.low, "difference_high": difference.high}
-            | {"pairs": difference.n, "p": np.nan if arm == study.baseline else difference.p}
+            | {"pairs": difference.n, "p": difference.p}
         )
-    numbers = pd.DataFrame(rows)
-    compared = numbers["arm"] != study.baseline
-    numbers.loc[compared, "p_holm"] = holm(numbers.loc[compared, "p"])
+    numbers = _holm_adjusted(study, pd.DataFrame(rows))
     shown = {name: numbers[name].to_list() for name in ("facet", "arm", "n")} | {
         "final score": [estimate(r.final_score, r.final_low, r.final_high) for r in numbers.itertuples()],
         "gain over start": [estimate(r.gain, r.gain_low, r.gain_high, signed) for r in numbers.itertuples()],
@@ -95,7 +93,10 @@ _LABELS = {"collapsed": "collapsed", "diverged": "diverged", "stopped": "stopped
 
 
 def stability(study: Study) -> Table:
-    """Rates of the labels (collapsed, diverged, ...), and the worst or mean of each stability quantity over seeds."""
+    """Rates of the labels (collapsed, diverged, ...), and the worst or mean of each stability quantity over seeds.
+
+    `p` compares how many runs were lost (collapsed, diverged or stopped) with the baseline's; Holm over the study.
+    """
     runs = stability_table(study)
     rows, shown = [], []
     for facet, arm in _variants(study):
@@ -108,19 +109,33 @@ def stability(study: Study) -> Table:
             | {label: rate.mean for label, rate in rates.items()}
             | {f"{label}_{end}": getattr(rate, end) for label, rate in rates.items() for end in ("low", "high")}
             | values
+            | {"p": fisher(*count_lost(runs, facet, arm), *count_lost(runs, facet, study.baseline))}
         )
-        lost = rates["collapsed"]
+        collapse = rates["collapsed"]
         shown.append(
             names
             | {
                 title: f"{round(rates[label].mean * len(own))}/{len(own)}" if len(own) else "–"
                 for label, title in _LABELS.items()
             }
-            | {"collapse rate, 95%": bounds(lost.low, lost.high)}
+            | {"collapse rate, 95%": bounds(collapse.low, collapse.high)}
             | {title: form(values[name]) for name, (title, _, form) in _STABILITY.items()}
         )
-    caption = f"{study.name}: stability per variant over its seeds; the collapse rate with its Wilson interval."
-    return Table("stability", caption, pd.DataFrame(rows), _named(study, pd.DataFrame(shown)))
+    numbers = _holm_adjusted(study, pd.DataFrame(rows))
+    shown_frame = pd.DataFrame(shown).assign(**{"lost, Holm p": [probability(p) for p in numbers["p_holm"]]})
+    caption = (
+        f"{study.name}: stability per variant over its seeds; the collapse rate with its Wilson interval. `lost`:"
+        f" runs that collapsed, diverged or were stopped, against those of {study.baseline} (Fisher's exact test)."
+    )
+    return Table("stability", caption, numbers, _named(study, shown_frame))
+
+
+def _holm_adjusted(study: Study, numbers: pd.DataFrame) -> pd.DataFrame:
+    """With a column `p_holm`: the column `p` as one family. The baseline's own rows have neither."""
+    compared = numbers["arm"] != study.baseline
+    numbers.loc[~compared, "p"] = np.nan
+    numbers.loc[compared, "p_holm"] = holm(numbers.loc[compared, "p"])
+    return numbers
 
 
 def clipping(study: Study) -> Table:

@@ -132,7 +132,8 @@ class RunSettings(ObjectiveSettings):
     @property
     def clip_can_bind(self) -> bool:
         """False where every ratio is exactly 1 (one update per fresh batch) or the kernel has no clip."""
-        stale = self.old_log_probs == "sampler" and self.staleness > 0
+        other_sampler = self.staleness > 0 or self.sampler_dtype not in (None, self.dtype)
+        stale = self.old_log_probs == "sampler" and other_sampler
         return self.kernel not in UNCLIPPED and (stale or self.num_iterations * self.num_minibatches > 1)
 
     def resolved(self) -> RunSettings:

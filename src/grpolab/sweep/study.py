@@ -63,6 +63,7 @@ class Hypothesis(Part):
     where: dict[str, str] = Field(default={}, description="Levels of other factors that the claim is about.")
     direction: Literal["less", "greater", "equal"]
     margin: FiniteFloat = Field(ge=0, description="less, greater: by more than this; equal: within this.")
+    seeds: int = Field(default=2, ge=2, strict=True, description="With fewer shared seeds it stays undecided.")
     source: str = Field(min_length=1, description="Who claims it.")
 
 

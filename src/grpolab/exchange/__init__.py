@@ -1,0 +1,1 @@
+"""Configs of other frameworks: read into ours, and ours written as theirs."""

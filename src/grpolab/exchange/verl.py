@@ -1,0 +1,260 @@
+"""verl 1dda039b (2026-08-22): overrides of `verl.trainer.main_ppo` read and written.
+
+Of its hundreds of keys, those of the actor, the algorithm and the sizes of batches decide what is learnt. The others
+are passed over; an unknown key of the actor or the algorithm is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from grpolab.errors import RequestError
+from grpolab.exchange.checks import refuse_unknown, refuse_wrong_counts, refuse_wrong_types
+from grpolab.exchange.document import flat
+from grpolab.exchange.peer import Options, Peer
+from grpolab.exchange.verl_keys import ACTOR, ALGORITHM, CARRIED, PASSED_OVER, SECTIONS
+from grpolab.lint.equalities import rewritten
+from grpolab.settings import PretrainedModel, RunSettings
+
+PROMPTS, GROUP = "data.train_batch_size", "actor_rollout_ref.rollout.n"
+MINI, EPOCHS = f"{ACTOR}ppo_mini_batch_size", f"{ACTOR}ppo_epochs"
+ESTIMATOR, BY_STD = f"{ALGORITHM}adv_estimator", f"{ALGORITHM}norm_adv_by_std_in_grpo"
+MODE, CORRECTION = f"{ACTOR}policy_loss.loss_mode", f"{ALGORITHM}rollout_correction."
+BETAS, SCHEDULE = f"{ACTOR}optim.betas", f"{ACTOR}optim.lr_scheduler_type"
+SCHEDULES = ("constant", "cosine")
+TOTAL_STEPS, MODEL = "trainer.total_training_steps", "actor_rollout_ref.model.path"
+COUNTS = (PROMPTS, GROUP, MINI, EPOCHS)
+# Theirs -> ours, where the value is the same number.
+SAME_NAME = {
+    GROUP: "num_generations",
+    PROMPTS: "prompts_per_step",
+    EPOCHS: "num_iterations",
+    "data.max_response_length": "max_completion_length",
+    "actor_rollout_ref.rollout.temperature": "temperature",
+    f"{ACTOR}optim.lr": "learning_rate",
+    f"{ACTOR}optim.weight_decay": "weight_decay",
+    SCHEDULE: "lr_scheduler_type",
+    f"{ACTOR}grad_clip": "max_grad_norm",
+}
+# adv_estimator -> baseline, scale (None: the group's std if norm_adv_by_std_in_grpo), whitening.
+ESTIMATORS: dict[str, tuple[str, str | None, str | None]] = {
+    "grpo": ("group_mean", None, None),
+    "grpo_passk": ("second_best", None, None),
+    "rloo": ("leave_one_out", "none", None),
+    "opo": ("length_weighted", "none", None),
+    "gpg": ("group_mean", "nonzero_share", None),
+    "remax": ("given", "none", None),
+    "reinforce_plus_plus": ("none", "none", "bessel"),
+    "reinforce_plus_plus_baseline": ("group_mean", "none", "bessel"),
+}
+
+
+def options(given: Options) -> Options:
+    """All keys that matter, dotted, defaults filled in. Raises RequestError for a key that verl does not have."""
+    named = flat(given)
+    refuse_unknown("verl", [name for name in named if not _known(name)], [*CARRIED, *PASSED_OVER])
+    found = CARRIED | {name: value for name, value in named.items() if name in CARRIED}
+    refuse_wrong_types("verl", found, CARRIED)
+    refuse_wrong_counts("verl", found, COUNTS)
+    if found[PROMPTS] % found[MINI]:
+        raise RequestError(f"verl: {MINI}={found[MINI]} must divide {PROMPTS}={found[PROMPTS]}, both in prompts")
+    if not isinstance(found[BETAS], list | tuple) or len(found[BETAS]) != 2:
+        raise RequestError(f"verl: {BETAS}={found[BETAS]} is not allowed: it must be a list of two numbers")
+    if found[SCHEDULE] not in SCHEDULES:
+        raise RequestError(f"verl: {SCHEDULE}={found[SCHEDULE]} is not allowed: it is one of {', '.join(SCHEDULES)}")
+    if found[f"{CORRECTION}bypass_mode"]:
+        found[MODE] = "bypass_mode"
+    return found
+
+
+def _known(name: str) -> bool:
+    """A key of the loss must be one that verl has; what stands elsewhere is passed over."""
+    if name.startswith((ACTOR, ALGORITHM)):
+        return name in CARRIED or any(f"{name}.".startswith(f"{known}.") for known in PASSED_OVER)
+    return name.partition(".")[0] in SECTIONS
+
+
+def loss(options: Options) -> Options:
+    """What `learn/dialects/verl.py` takes."""
+    from grpolab.learn.dialects.verl import DEFAULTS
+
+    of_actor = {name: options[ACTOR + name] for name, value in DEFAULTS.items() if not isinstance(value, dict)}
+    policy = {name: options[f"{ACTOR}policy_loss.{name}"] for name in DEFAULTS["policy_loss"]}
+    return {
+        **of_actor,
+        "policy_loss": policy,
+        "rollout_correction": {name: options[CORRECTION + name] for name in DEFAULTS["rollout_correction"]},
+    }
+
+
+def run(options: Options) -> Options:
+    """What is no loss, by our keys."""
+    baseline, scale, whitening = ESTIMATORS.get(options[ESTIMATOR], ESTIMATORS["grpo"])
+    warmup = options[f"{ACTOR}optim.lr_warmup_steps"]
+    values: Options = {ours: options[theirs] for theirs, ours in SAME_NAME.items()}
+    values |= {
+        "num_minibatches": options[PROMPTS] // options[MINI],
+        "advantage_estimator": baseline,
+        "scale_rewards": scale or ("group" if options[BY_STD] else "none"),
+        "whiten_advantages": whitening,
+        "warmup_steps": max(warmup, 0),
+        "adam_beta1": options[BETAS][0],
+        "adam_beta2": options[BETAS][1],
+        "warm_start.max_steps": 0,
+        "old_log_probs": "sampler" if options[MODE] == "bypass_mode" else "trainer",
+    }
+    if options[f"{ALGORITHM}use_kl_in_reward"]:
+        values |= {"beta": options[f"{ALGORITHM}kl_ctrl.kl_coef"], "kl_estimator": "k1", "kl_gradient": "plain"}
+        values |= {"kl_placement": "reward", "kl_input_clamp": None, "kl_output_clamp": None}
+    if options[TOTAL_STEPS] is not None:
+        values["rollout_steps"] = options[TOTAL_STEPS]
+    if options[MODEL]:
+        values |= {"model": "pretrained", "model.path": options[MODEL]}
+    return values
+
+
+def left_out(options: Options) -> Iterator[str]:
+    """What of verl's has no counterpart here."""
+    if options[ESTIMATOR] not in ESTIMATORS:
+        yield f"{ESTIMATOR}={options[ESTIMATOR]}: here it is one of {', '.join(ESTIMATORS)}; grpo stands for it"
+    for name, off, says in NOT_CARRIED:
+        if options[name] != off:
+            yield f"{name}={options[name]}: {says}"
+    if options[f"{ALGORITHM}use_kl_in_reward"] and options[f"{ALGORITHM}kl_penalty"] not in ("kl", "k1"):
+        yield f"{ALGORITHM}kl_penalty={options[f'{ALGORITHM}kl_penalty']}: the KL in the reward is k1 here"
+    if options[f"{ALGORITHM}use_kl_in_reward"] and options[f"{ACTOR}use_kl_loss"]:
+        yield f"{ACTOR}use_kl_loss=True: there is one KL here, and the one in the reward is kept"
+    if options[TOTAL_STEPS] is None:
+        yield "trainer.total_epochs: set rollout_steps, the length of a run here"
+    scale = options[f"{ACTOR}loss_scale_factor"]
+    if scale is not None and scale != options["data.max_response_length"]:
+        yield f"{ACTOR}loss_scale_factor={scale}: token_sum_constant divides by max_completion_length here"
+
+
+NOT_CARRIED: tuple[tuple[str, Any, str], ...] = (
+    (f"{CORRECTION}rollout_rs", None, "nothing is rejected here"),
+    (f"{CORRECTION}rollout_is_batch_normalize", False, "sampler weights are not normalised here"),
+    (f"{ALGORITHM}filter_groups.enable", False, "groups are not sampled again here"),
+    (f"{ALGORITHM}use_pf_ppo", False, "there is no preference feedback here"),
+    (f"{ALGORITHM}kl_ctrl.type", "fixed", "the weight of the KL is fixed here"),
+    (f"{ACTOR}optim.lr_warmup_steps_ratio", 0.0, "give warmup_steps"),
+    ("actor_rollout_ref.rollout.top_p", 1, "sampling is never truncated here"),
+    ("actor_rollout_ref.rollout.top_k", -1, "sampling is never truncated here"),
+)
+
+
+def guesses(settings: RunSettings) -> Iterator[Options]:
+    """Options that may say what a run does, one for each loss_mode and average: that of its kernel first."""
+    from grpolab.learn.dialects import verl
+
+    ours = {settings.aggregation, *_also(rewritten(settings)["aggregation"])}
+    averages = [name for name, aggregation in verl.AGGREGATION.items() if aggregation in ours]
+    averages.sort(key=lambda name: verl.AGGREGATION[name] != settings.aggregation)
+    by_sequence = settings.importance_sampling_level != "token"
+    for mode in sorted(
+        verl.KERNEL, key=lambda name: (verl.KERNEL[name] != settings.kernel, (name == "gspo") != by_sequence)
+    ):
+        for average in averages or ["token-mean"]:
+            guess = _guess(settings, mode, average)
+            yield {name: value for name, value in guess.items() if value != CARRIED[name]}
+
+
+def _also(aggregation: str) -> set[str]:
+    """The mean over a rollout batch that is a single minibatch is verl's mean over the minibatch."""
+    return {aggregation, aggregation.replace("token_mean_rollout", "token_mean_minibatch")}
+
+
+def _guess(settings: RunSettings, mode: str, average: str) -> Options:
+    run, sampler = settings.resolved(), settings.old_log_probs == "sampler"
+    found: Options = {
+        MODE: "bypass_mode" if sampler and mode in BYPASSED else mode,
+        f"{CORRECTION}loss_type": BYPASSED[mode] if sampler and mode in BYPASSED else "ppo_clip",
+        f"{ACTOR}loss_agg_mode": average,
+        f"{ACTOR}clip_ratio_low": run.epsilon,
+        f"{ACTOR}clip_ratio_high": run.epsilon_high,
+        f"{ACTOR}entropy_coeff": run.entropy_coef or 0.0,
+        **{theirs: getattr(run, ours) for theirs, ours in SAME_NAME.items()},
+        MINI: run.prompts_per_step // run.num_minibatches,
+        BETAS: [run.adam_beta1, run.adam_beta2],
+        f"{ACTOR}optim.lr_warmup_steps": run.warmup_steps or -1,
+        BY_STD: run.scale_rewards == "group",
+        ESTIMATOR: _estimator(run),
+        **_of_kernel(run, mode),
+        **_kl(run),
+    }
+    if (weight := run.sampler_correction) is not None:
+        bounds = f"{weight.low:g}_{weight.high:g}" if weight.mode == "mask" else weight.high
+        found |= {f"{CORRECTION}rollout_is": weight.level, f"{CORRECTION}rollout_is_threshold": bounds}
+    if isinstance(run.model, PretrainedModel):
+        found[MODEL] = run.model.path
+    return found
+
+
+def _estimator(run: RunSettings) -> str:
+    """The first estimator with that baseline, scale and whitening; grpo where there is none."""
+    scales = {run.scale_rewards, None} if run.scale_rewards in ("group", "none") else {run.scale_rewards}
+    for name, (baseline, scale, whitening) in ESTIMATORS.items():
+        if (baseline, whitening) == (run.advantage_estimator, run.whiten_advantages) and scale in scales:
+            return name
+    return "grpo"
+
+
+def _of_kernel(run: RunSettings, mode: str) -> Options:
+    """The kernel's own numbers. Dual clip is always on in verl: what no ratio reaches is off."""
+    given = (run.kernel_options or {}).get(run.kernel, {})
+    keys = OPTION_KEYS.get(run.kernel, {})
+    found = {ACTOR + theirs: given[ours] for ours, theirs in keys.items()}
+    return found | ({f"{ACTOR}clip_ratio_c": run.dual_clip or run.delta or NEVER} if mode == "vanilla" else {})
+
+
+NEVER = 1e9  # above e^20, the largest ratio that verl knows
+BYPASSED = {"vanilla": "ppo_clip", "gpg": "reinforce"}  # loss_mode -> bypass_mode's loss_type
+OPTION_KEYS = {
+    "sapo": {"temperature_positive": "tau_pos", "temperature_negative": "tau_neg"},
+    "clip_cov": {
+        "share": "policy_loss.clip_cov_ratio",
+        "lower": "policy_loss.clip_cov_lb",
+        "upper": "policy_loss.clip_cov_ub",
+    },
+    "kl_cov": {"share": "policy_loss.kl_cov_ratio", "coefficient": "policy_loss.ppo_kl_coef"},
+    "dro": {"coefficient": "policy_loss.dro_beta"},
+    "dppo_tv": {"cap": "clip_ratio_c"},
+    "dppo_kl": {"cap": "clip_ratio_c"},
+}
+KL_TYPES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl", "abs": "abs"}
+
+
+def _kl(run: RunSettings) -> Options:
+    """The KL in the loss or in the reward."""
+    if not run.beta:
+        return {}
+    if run.kl_placement == "reward":
+        return {f"{ALGORITHM}use_kl_in_reward": True, f"{ALGORITHM}kl_ctrl.kl_coef": run.beta}
+    straight = "+" if run.kl_gradient == "straight_through" else ""
+    return {
+        f"{ACTOR}use_kl_loss": True,
+        f"{ACTOR}kl_loss_coef": run.beta,
+        f"{ACTOR}kl_loss_type": KL_TYPES[run.kl_estimator or "k3"] + straight,
+    }
+
+
+def shown(options: Options) -> str:
+    """`key=value`, a line for each."""
+    return "\n".join(f"{name}={_shown(value)}" for name, value in options.items())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float) and math.isinf(value):
+        return ".inf"
+    return "null" if value is None else str(value).replace(" ", "")
+
+
+def own_way(settings: RunSettings) -> Iterator[str]:
+    """Where verl computes something else by the same options."""
+    if settings.kernel == "gmpo" and settings.sampler_correction is not None:
+        yield "geo_mean takes the geometric mean of a sequence's sampler weights"
+
+
+PEER = Peer("verl", options, loss, run, left_out, guesses, own_way, shown)

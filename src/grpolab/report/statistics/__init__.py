@@ -1,0 +1,38 @@
+"""Statistics for a handful of seeds: pure functions on arrays, each with its source and what it refuses.
+
+Dimension letters: S seeds, T tasks, A arms, X points, L levels, R replicates. Arms share warm start, prompts and noise
+with their seed, so differences are taken seed by seed.
+
+Where a gap is an honest answer (a band with one seed, a rate without runs), the result is NaN. Where a number would say
+more than the data do, TooFewError is raised; its text is the sentence for the report.
+"""
+
+from grpolab.report.statistics.aggregates import iqm as iqm
+from grpolab.report.statistics.aggregates import optimality_gap as optimality_gap
+from grpolab.report.statistics.aggregates import performance_profile as performance_profile
+from grpolab.report.statistics.aggregates import probability_of_improvement as probability_of_improvement
+from grpolab.report.statistics.bootstrap import bootstrap as bootstrap
+from grpolab.report.statistics.intervals import Interval as Interval
+from grpolab.report.statistics.intervals import TooFewError as TooFewError
+from grpolab.report.statistics.intervals import t_band as t_band
+from grpolab.report.statistics.intervals import t_interval as t_interval
+from grpolab.report.statistics.paired import Difference as Difference
+from grpolab.report.statistics.paired import equivalence as equivalence
+from grpolab.report.statistics.paired import holm as holm
+from grpolab.report.statistics.paired import paired_difference as paired_difference
+from grpolab.report.statistics.power import MOST_SEEDS as MOST_SEEDS
+from grpolab.report.statistics.power import POWER as POWER
+from grpolab.report.statistics.power import equivalence_power as equivalence_power
+from grpolab.report.statistics.power import paired_t_power as paired_t_power
+from grpolab.report.statistics.power import rate_seeds_to_decide as rate_seeds_to_decide
+from grpolab.report.statistics.power import seeds_to_decide as seeds_to_decide
+from grpolab.report.statistics.rates import fisher as fisher
+from grpolab.report.statistics.rates import rate_difference as rate_difference
+from grpolab.report.statistics.rates import wilson as wilson
+from grpolab.report.statistics.survival import LogRank as LogRank
+from grpolab.report.statistics.survival import Survival as Survival
+from grpolab.report.statistics.survival import kaplan_meier as kaplan_meier
+from grpolab.report.statistics.survival import log_rank as log_rank
+from grpolab.report.statistics.survival import time_to_threshold as time_to_threshold
+from grpolab.report.statistics.trend import jonckheere_trend as jonckheere_trend
+from grpolab.report.statistics.trend import page_trend as page_trend

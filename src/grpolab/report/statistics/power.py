@@ -1,0 +1,78 @@
+"""How surely a test with n seeds would find an effect, and how many seeds that takes. Nothing is simulated."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from grpolab.report.statistics.paired import Difference
+
+POWER = 0.8
+# Nobody trains more seeds than this to settle one claim.
+MOST_SEEDS = 1000
+_POINTS = 1000  # of the integral over the observed spread; power is then right to three digits
+
+
+def paired_t_power(effect: float, sd: float, n: int, alpha: float = 0.05) -> float:
+    """Power of the two-sided paired t-test: P(p < alpha) where differences have this mean and standard deviation."""
+    shift = effect / sd * np.sqrt(n)
+    reach = stats.t.isf(alpha / 2, n - 1) * _relative_spread(n)
+    return float(np.mean(special.ndtr(shift - reach) + special.ndtr(-shift - reach)))
+
+
+def equivalence_power(effect: float, sd: float, n: int, margin: float, alpha: float = 0.05) -> float:
+    """Power of the two one-sided t-tests (TOST) to show that a difference of mean `effect` is within the margin."""
+    reach = stats.t.isf(alpha, n - 1) * _relative_spread(n)
+    above, below = ((margin - side * effect) / sd * np.sqrt(n) for side in (1, -1))
+    return float(np.mean(np.maximum(special.ndtr(above - reach) - special.ndtr(reach - below), 0)))
+
+
+def seeds_to_decide(
+    difference: Difference, direction: str, margin: float, alpha: float = 0.05, power: float = POWER
+) -> int | None:
+    """How many seeds in all would decide a claim, were the true effect and spread those that were observed.
+
+    `direction` and `margin` as in the claim (less, greater: by more than the margin; equal: within it); decided means
+    supported or refuted. None where no number up to MOST_SEEDS would: the effect is (nearly) at the margin.
+    NaN effects and fewer than two seeds give None too.
+    """
+    effect, sd = difference.effect, difference.sd
+    nearer = np.copysign(margin, effect) if direction == "equal" else margin if direction == "greater" else -margin
+    inside = direction == "equal" and abs(effect) < margin
+    if sd == 0:  # the sign test decides, and all seeds lie on one side
+        return None if effect == nearer else int(np.ceil(np.log2((1 if inside else 2) / alpha)))
+    if not np.isfinite(sd):
+        return None
+    if inside:
+        return _fewest(lambda n: equivalence_power(effect, sd, n, margin, alpha), power)
+    return _fewest(lambda n: paired_t_power(effect - nearer, sd, n, alpha), power)
+
+
+def rate_seeds_to_decide(first: float, second: float, alpha: float = 0.05, power: float = POWER) -> int | None:
+    """How many runs of each arm Fisher's exact test needs to tell two rates apart.
+
+    The formula of Casagrande, Pike and Smith (1978), a few too many rather than too few. None above MOST_SEEDS.
+    """
+    if first == second:
+        return None
+    gap, mean = abs(first - second), (first + second) / 2
+    spread = np.sqrt(2 * mean * (1 - mean)), np.sqrt(first * (1 - first) + second * (1 - second))
+    rough = (stats.norm.isf(alpha / 2) * spread[0] + stats.norm.ppf(power) * spread[1]) ** 2 / gap**2
+    n = int(np.ceil(rough / 4 * (1 + np.sqrt(1 + 4 / (rough * gap))) ** 2))
+    return n if n <= MOST_SEEDS else None
+
+
+def _fewest(power_of: Callable[[int], float], power: float) -> int | None:
+    """The smallest n from 2 on with that power, which rises with n."""
+    n = bisect_left(range(MOST_SEEDS + 1), power, lo=2, key=power_of)
+    return n if n <= MOST_SEEDS else None
+
+
+def _relative_spread(n: int) -> NDArray:
+    """Observed over true standard deviation of n normal values, at equally likely points: (K,)."""
+    share_K = (np.arange(_POINTS) + 0.5) / _POINTS
+    return np.sqrt(stats.chi2.ppf(share_K, n - 1) / (n - 1))

@@ -1,0 +1,152 @@
+"""`grpolab import`, `export` and `lint --from`: what is printed, and one sentence where a file cannot be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grpolab.cli import main
+
+PYTHON = """
+from trl import GRPOConfig, GRPOTrainer
+args = GRPOConfig(output_dir="x", loss_type="cispo", report_to=None, epsilon_high=float("inf"), num_iterations=2)
+"""
+SHELL = """#!/bin/bash
+# comment with key=value
+set -x
+python3 -m verl.trainer.main_ppo \\
+    algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=5 \\
+    data.train_files=$HOME/train.parquet \\
+    actor_rollout_ref.actor.optim.lr=1e-6 +actor_rollout_ref.actor.clip_ratio_high=0.28 \\
+    trainer.logger='["console","wandb"]' $@
+"""
+VERL_YAML = """
+algorithm: {adv_estimator: grpo}
+actor_rollout_ref:
+  rollout: {n: 5}
+  actor: {optim: {lr: 1e-6}, clip_ratio_high: 0.28}
+"""
+
+
+def written(tmp_path: Path, name: str, text: str) -> str:
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", "loss_type: cispo\nepsilon_high: .inf\nnum_iterations: 2\noutput_dir: x\nmodel_name_or_path: null"),
+        ("a.json", '{"loss_type": "cispo", "epsilon_high": Infinity, "num_iterations": 2}'),
+        ("a.py", PYTHON),
+    ],
+)
+def test_trl_configs_are_read_from_every_format(
+    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", "--from", "trl", written(tmp_path, name, text)]) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.split()
+    assert lines[0] == "dialect=trl"
+    assert {"kernel=cispo", "epsilon_high=.inf", "num_iterations=2", "prompts_per_step=1"} <= set(lines)
+    assert printed.err == "not carried: num_train_epochs=3: set rollout_steps, the length of a run here\n"
+
+
+def test_verl_overrides_are_read_from_scripts_and_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for name, text in (("run.sh", SHELL), ("run.yaml", VERL_YAML)):
+        assert main(["import", "--from", "verl", written(tmp_path, name, text)]) == 0
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1]
+    assert {"epsilon_high=0.28", "num_generations=5", "learning_rate=1e-06"} <= set(found[0].split())
+
+
+def test_an_import_composes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["import", "--from", "trl", written(tmp_path, "a.py", PYTHON)])
+    overrides = capsys.readouterr().out.split()
+    assert main(["export", "--to", "trl", *overrides]) == 0
+    assert "loss_type='cispo'" in capsys.readouterr().out
+
+
+WRONG = [
+    ("trl", "a.toml", "", "the format of *.toml is unknown"),
+    ("trl", "a.yaml", "a: [1", "is no yaml"),
+    ("trl", "a.yaml", "just text", "just text is no key"),
+    ("trl", "a.yaml", "- 1", "mapping"),
+    ("trl", "a.yaml", "1: 2", "mapping"),
+    ("trl", "a.json", "{", "is no json"),
+    ("trl", "a.json", "[1]", "mapping"),
+    ("trl", "a.py", "x = 1", "it has no GRPOConfig(...)"),
+    ("trl", "a.py", "GRPOConfig(", "is no python"),
+    ("trl", "a.py", "GRPOConfig(epsilon=eps)", "epsilon=eps is no plain value"),
+    ("trl", "a.py", "GRPOConfig(**kwargs)", "**kwargs cannot be known"),
+    ("trl", "a.yaml", "epsilom: 0.2", "epsilom is no key of TRL's GRPOConfig (did you mean epsilon"),
+    ("trl", "a.yaml", "epsilon: high", "TRL: epsilon=high is not allowed: it must be a number"),
+    ("trl", "a.yaml", "epsilon: -1", "epsilon=-1 is not allowed"),
+    ("trl", "a.yaml", "use_vllm: 3", "use_vllm=3 is not allowed: it must be true or false"),
+    ("trl", "a.yaml", "scale_rewards: [group]", "scale_rewards=['group'] is not allowed: it must be a word"),
+    ("trl", "a.yaml", "max_steps: many", "max_steps=many"),
+    ("trl", "a.yaml", "num_iterations: 0", "num_iterations=0 is not allowed: it must be a whole number >= 1"),
+    ("trl", "a.yaml", "loss_type: ppo", "loss_type=ppo: TRL has grpo"),
+    ("trl", "a.yaml", "num_generations: 3", "num_generations=3 must divide the generation batch of 8"),
+    ("trl", "a.yaml", "{steps_per_generation: 2, generation_batch_size: 16}", "set one"),
+    ("trl", "a.yaml", "generation_batch_size: 12", "must divide generation_batch_size=12"),
+    ("trl", "a.yaml", "{use_vllm: true, vllm_importance_sampling_mode: x}", "vllm_importance_sampling_mode=x"),
+    ("verl", "a.sh", "echo hello", "it has no key=value"),
+    ("verl", "a.sh", "a='b", "is no words"),
+    (
+        "verl",
+        "a.txt",
+        "actor_rollout_ref.actor.clip_ratio_hig=1",
+        "did you mean actor_rollout_ref.actor.clip_ratio_high",
+    ),
+    ("verl", "a.txt", "epsilon=0.2", "epsilon is no key of verl"),
+    ("verl", "a.txt", "actor_rollout_ref.actor.policy_loss.loss_mode=grpo", "verl has no 'grpo'"),
+    ("verl", "a.txt", "actor_rollout_ref.actor.ppo_mini_batch_size=100", "must divide data.train_batch_size=1024"),
+    ("verl", "a.txt", "actor_rollout_ref.actor.optim.betas=3", "list of two numbers"),
+    ("verl", "a.txt", "actor_rollout_ref.actor.policy_loss=3", "is no key of verl"),
+    ("verl", "a.txt", "algorithm.adv_estimator=grpo", "num_generations >= 2"),
+]
+
+
+@pytest.mark.parametrize(("peer", "name", "text", "says"), WRONG)
+def test_a_file_that_cannot_be_used_is_one_sentence(
+    peer: str, name: str, text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, name, text)
+    assert main(["import", "--from", peer, file]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert says in printed.err
+    assert all(line.startswith("grpolab: ") for line in printed.err.splitlines())
+    assert main(["lint", "--from", peer, file]) == 2
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "--from", "trl", str(tmp_path / "a.yaml")]) == 2
+    assert "a.yaml cannot be read: No such file" in capsys.readouterr().err
+    assert main(["lint", "--from", "trl"]) == 2
+    assert "needs one FILE" in capsys.readouterr().err
+
+
+def test_an_impossible_export_prints_no_fragment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "--to", "trl", "kernel=gmpo"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "grpolab: kernel=gmpo is in none of its losses" in printed.err
+
+
+def test_trls_defaults_cannot_clip_and_its_cispo_scales_gradients(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lint", "--from", "trl", "--json", written(tmp_path, "a.py", "GRPOConfig()")]) == 0
+    (finding,) = json.loads(capsys.readouterr().out)
+    assert (finding["rule"], finding["severity"]) == ("clip-cannot-bind", "warning")
+    assert "= 1 * 1 / 1 = 1; every ratio is 1" in finding["sentence"]
+    assert main(["lint", "--from", "trl", written(tmp_path, "a.py", "GRPOConfig(loss_type='cispo')")]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("warning cap-scales-gradient: epsilon_high=0.2 is the cap itself")
+    assert "scaled by 0.2" in line

@@ -1,0 +1,58 @@
+"""What the linter is tested on: composed runs, and studies that are written down in a line."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from grpolab.lint.arms import Arms
+from grpolab.settings import RunSettings
+from grpolab.sweep.compose import Composer
+from grpolab.sweep.plan import Plan, expand
+from grpolab.sweep.study import Study
+
+
+@cache
+def composer() -> Composer:
+    """One for all tests: what Hydra composed is kept."""
+    return Composer()
+
+
+def run(*overrides: str) -> RunSettings:
+    """One run."""
+    return composer().compose(overrides)
+
+
+def plan(arms: dict[str, list[str]], *overrides: str, seeds: int = 10, **fields: Any) -> Plan:
+    """A study with one factor, `arm`."""
+    study = Study(
+        name="planted",
+        question="?",
+        overrides=list(overrides),
+        factors={"arm": arms, **fields.pop("factors", {})},
+        compare="arm",
+        baseline=next(iter(arms)),
+        seeds=seeds,
+        primary_metric="eval/accuracy_expected",
+        **fields,
+    )
+    return expand(study, composer(), clipping=False)
+
+
+def arms(of: dict[str, list[str]], *overrides: str, **fields: Any) -> Arms:
+    """The same as the rules see it."""
+    return Arms.of(plan(of, *overrides, **fields))
+
+
+def claim(of: str, minus: str, metric: str = "final_score", direction: str = "greater") -> dict[str, Any]:
+    """A hypothesis."""
+    contrast = {"of": of, "minus": minus}
+    return {
+        "id": "H",
+        "says": "?",
+        "metric": metric,
+        "contrast": contrast,
+        "direction": direction,
+        "margin": 0.1,
+        "source": "?",
+    }

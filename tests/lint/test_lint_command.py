@@ -1,0 +1,102 @@
+"""`grpolab lint`, and what a sweep says before it starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpolab.cli import linting, main, running
+from grpolab.errors import RequestError
+from grpolab.lint.page import page
+from grpolab.paths import project_root
+from grpolab.sweep import launch
+from grpolab.sweep.compose import Composer
+
+STUDY = """
+question: What?
+factors:
+  arm: {grpo: [loss_type=grpo], gspo: [loss_type=gspo], more: [loss_type=grpo, epsilon=0.3]}
+  mu: {one: [num_iterations=1]}
+compare: arm
+baseline: grpo
+seeds: 10
+primary_metric: eval/accuracy_expected
+hypotheses:
+  - {id: H, says: Better., metric: final_score, contrast: {of: gspo, minus: grpo}, direction: greater, margin: 0,
+     source: us}
+"""
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A project with one study, whose sweeps are only counted."""
+    calls: list[Any] = []
+    (tmp_path / "conf").symlink_to(Composer().conf)
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "mine.yaml").write_text(STUDY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "sweep", lambda plans, *_, **__: calls.append(plans) or 0)
+    return calls
+
+
+def test_a_sweep_says_warnings_and_starts(started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "-m", "num_generations=2", "epsilon=0.1,0.2"]) == 0
+    printed = capsys.readouterr()
+    assert len(started) == 1
+    assert printed.out == ""  # which is for events, with --json-lines
+    (line,) = printed.err.splitlines()
+    assert line.startswith("warning zero-variance-groups: num_generations=2")
+
+
+def test_a_sweep_with_nothing_to_say_says_nothing(started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "-m", "epsilon=0.1,0.2"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert len(started) == 1
+
+
+def test_an_error_stops_a_sweep(started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint", "mine", "mu.x=1"]) == 2
+    capsys.readouterr()
+    assert main(["lint", "mine", "num_minibatches=1"]) == 2  # expand refuses: clipping can act in no cell
+    assert "clipping can act in no cell" in capsys.readouterr().err
+    study = Path("experiments/mine.yaml")
+    study.write_text(STUDY.replace("mu: {one: [num_iterations=1]}", "mu: {one: [num_iterations=1], two: []}"))
+    study.write_text(study.read_text().replace("margin: 0,", "margin: 0, where: {mu: one},"))
+    assert main(["sweep", "mine"]) == 2
+    assert started == []
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("grpolab: error claim-about-equals: hypothesis H claims that gspo is greater than grpo")
+    assert main(["lint", "mine"]) == 1
+    assert capsys.readouterr().out.startswith("error claim-about-equals")
+
+
+def test_lint_of_runs_and_studies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint"]) == 0
+    assert capsys.readouterr().out == "nothing to say\n"
+    assert main(["lint", "num_iterations=1", "delta=1.1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [finding["rule"] for finding in found] == ["clip-cannot-bind", "delta-inside-range"]
+    assert all({"severity", "key", "sentence"} <= finding.keys() for finding in found)
+    assert main(["lint", "clip_range"]) == 0
+    assert "warning" not in capsys.readouterr().out
+    assert main(["lint", "clip_rang"]) == 2
+    assert "did you mean clip_range" in capsys.readouterr().err
+
+
+def test_warnings_are_no_more_than_what_lint_says(capsys: pytest.CaptureFixture[str]) -> None:
+    from grpolab.sweep.plan import plans
+
+    linting.warn(plans("reference"))
+    assert capsys.readouterr() == ("", "")
+    assert running.linting is linting
+    with pytest.raises(RequestError):
+        plans("reference", ["beta=-1"])
+
+
+def test_the_page_of_rules_is_current(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (project_root() / "docs" / "lint.md").read_text() == page(), "run `grpolab lint --rules > docs/lint.md`"
+    assert main(["lint", "--rules"]) == 0
+    assert capsys.readouterr().out == page()
