@@ -148,7 +148,7 @@ def reuse_costs_rollouts(arms: Arms) -> Iterator[str]:
                 return
 
 
-@rule("warning", "seeds")
+@rule("note", "seeds")
 def hardly_a_test(arms: Arms) -> Iterator[str]:
     """One or two seeds: hardly a hypothesis of the study can be decided."""
     seeds, claims = len(arms.seeds), [claim.id for claim in arms.study.hypotheses]
