@@ -22,6 +22,7 @@ KERNELS = {
     "clipped": "grpolab.learn.kernels.clipped:clipped",
     "ratio": "grpolab.learn.kernels.clipped:ratio",
     "policy_gradient": "grpolab.learn.kernels.weighted:policy_gradient",
+    "policy_gradient_masked": "grpolab.learn.kernels.weighted:policy_gradient_masked",
     "cispo": "grpolab.learn.kernels.weighted:cispo",
     "cispo_masked": "grpolab.learn.kernels.weighted:cispo_masked",
     "band": "grpolab.learn.kernels.weighted:band",

@@ -16,7 +16,7 @@ from grpolab.learn.learner import EntropyControl
 from grpolab.learn.policy import Policy
 from grpolab.learn.tasks import make_task
 from grpolab.run.assembly import Parts
-from grpolab.settings import AdaptiveEntropySettings
+from grpolab.settings import AdaptiveEntropySettings, RewardSettings
 
 
 def same(one: Rollout, other: Rollout) -> bool:
@@ -76,6 +76,18 @@ def test_a_low_precision_sampler_is_another_policy() -> None:
     gap_BT = (rollout.batch.sampler_log_probs_BT - step.batch.old_log_probs_BT)[rollout.batch.mask_BT].abs()
     assert 1e-4 < gap_BT.max() < 0.5
     assert parts.learner.check_first_update(step) == 0
+
+
+def test_a_random_reward_is_a_coin_that_knows_nothing_of_the_completion() -> None:
+    parts = tiny_parts(reward=RewardSettings(function=None, weights={"correct": 0.0, "random": 1.0}))
+    collector, policy = parts.learner.collector, parts.state.policy
+    first, second = (collector.rollout(policy, step) for step in (0, 1))
+    assert set(first.rewards_B.tolist()) == {0.0, 1.0} == set(second.rewards_B.tolist())
+    assert not torch.equal(first.rewards_B, second.rewards_B)
+    teach(policy, make_task(parts.settings.task), 5)
+    other = collector.rollout(policy, 0)
+    assert other.texts_B != first.texts_B
+    assert torch.equal(other.rewards_B, first.rewards_B)
 
 
 def advantages(collector: Collector, policy: Policy, **changes: Any) -> torch.Tensor:

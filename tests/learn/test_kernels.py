@@ -133,6 +133,7 @@ def gamma(w: float, k: float, lam: float) -> float:
 # Gradient weight of a single token as its papers have it: r the ratio, A = 1 or -1.
 WEIGHTS: dict[str, Callable[[float, float], float]] = {
     "policy_gradient": lambda r, A: A,
+    "policy_gradient_masked": lambda r, A: 0.0 if (A > 0 and r > 1.2) or (A < 0 and r < 0.8) else A,
     "band": lambda r, A: A * r if 0.8 < r < 1.2 else 0.0,
     "aspo": lambda r, A: 0.0 if (A > 0 and r > 1.2) or (A < 0 and r < 0.8) else A * min(r**-A, 3.0),
     "topr": lambda r, A: A if A > 0 else A * min(r, 1.0),

@@ -19,6 +19,7 @@ ON_POLICY = [
     for kernel in (
         "kernel=ratio",
         "kernel=policy_gradient",
+        "kernel=policy_gradient_masked",
         "kernel=cispo epsilon_high=4",
         "kernel=cispo_masked",
         "kernel=sapo",

@@ -98,6 +98,17 @@ def test_skip_leaves_combinations_out(write_study):
     assert {cell.variant for cell in plan.cells} == {"narrow/addition", "narrow/sorting", "wide/addition"}
 
 
+def test_a_level_may_say_something_else_to_each_arm(write_study):
+    level = "range: {tight: {narrow: [delta=2], wide: [delta=3]}}"
+    name = write_study(STUDY.replace("compare:", f"  {level}\ncompare:"))
+    overrides = {variant["clip"]: load(name).overrides_of(variant) for variant in load(name).variants()}
+    assert overrides["narrow"][-1] == "delta=2"
+    assert overrides["wide"][-1] == "delta=3"
+    write_study(STUDY.replace("compare:", f"  {level.replace(', wide: [delta=3]', '')}\ncompare:"))
+    said = "factors.range.tight must be a list of overrides, or one for each of narrow, wide"
+    assert said in problems_of(name)
+
+
 def test_a_study_of_more_variants_than_anybody_trains_is_refused(write_study):
     many = {f"f{i}": {f"l{j}": [f"epsilon=0.{i}{j}"] for j in range(30)} for i in range(9)}
     study = yaml.safe_load(STUDY) | {"factors": many, "compare": "f0", "baseline": "l0"}

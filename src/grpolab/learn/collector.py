@@ -16,7 +16,7 @@ from grpolab.learn.kl import kl_penalty
 from grpolab.learn.policy import Policy
 from grpolab.learn.ratios import masked_log_ratio
 from grpolab.learn.returns import whiten
-from grpolab.learn.rewards import Score, reward_parts, total_reward
+from grpolab.learn.rewards import COIN, Score, coins, reward_parts, total_reward
 from grpolab.learn.rollout import most_likely, prompt_rows, sample, sampling_noise
 from grpolab.learn.tasks.base import Example
 from grpolab.learn.tokenizer import Prompts, decode, prompt_tensors
@@ -77,7 +77,7 @@ class Collector:
         settings, group = self.settings, self.settings.num_generations
         texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
         examples_B = [example for example in self.prompts(step) for _ in range(group)]
-        parts = reward_parts(self.score, examples_B, texts_B) if parts is None else parts
+        parts = self._parts(step, examples_B, texts_B) if parts is None else parts
         rewards_B = total_reward(parts, settings.reward.weights)
         batch = TrainingBatch(
             rows_B=torch.arange(len(texts_B)),
@@ -95,6 +95,13 @@ class Collector:
         batch = replace(batch, advantages_B=self._advantages(batch, parts, baseline_B))
         ended_B = ((completions.tokens_BT == policy.end) & completions.mask_BT).any(1)
         return Rollout(examples_B, texts_B, parts, rewards_B, ~ended_B.cpu(), batch, baseline_B)
+
+    def _parts(self, step: int, examples_B: list[Example], texts_B: list[str]) -> dict[str, Tensor]:
+        """Each part's value for each completion, shape (B,); the coin's where it is asked for."""
+        parts = reward_parts(self.score, examples_B, texts_B)
+        if COIN in self.settings.reward.weights:
+            parts[COIN] = coins(self.settings.seed, step, len(texts_B))
+        return parts
 
     def packed(self, waiting: list[Rollout]) -> list[dict[str, Any]]:
         """What of the waiting batches cannot be made again from their steps: tokens, the sampler's numbers, rewards."""
@@ -123,7 +130,7 @@ class Collector:
         settings, examples_P = self.settings, self.prompts(step)
         blank_PT = torch.zeros(len(examples_P), settings.max_completion_length)
         greedy = sample(sampler, prompts, 1, blank_PT, most_likely)
-        parts = reward_parts(self.score, examples_P, decode(sampler.tokenizer, greedy.tokens_BT, greedy.mask_BT))
+        parts = self._parts(step, examples_P, decode(sampler.tokenizer, greedy.tokens_BT, greedy.mask_BT))
         return total_reward(parts, settings.reward.weights).repeat_interleave(settings.num_generations)
 
     def _advantages(self, batch: TrainingBatch, parts: dict[str, Tensor], baseline_B: Tensor | None) -> Tensor:

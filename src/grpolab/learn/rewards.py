@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from grpolab.errors import RequestError
+from grpolab.learn import seeds
 from grpolab.learn.imports import load_object
 from grpolab.learn.tasks.base import Example, Task
 from grpolab.settings import RewardSettings
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Score = Callable[[Example, str], dict[str, float]]
+# A part that every task has: a fair coin for each completion, whatever it says. The control of 'Spurious rewards'
+# (2506.10947): what is learnt from it alone is learnt from no signal.
+COIN = "random"
 
 
 def make_score(settings: RewardSettings, task: Task) -> Score:
@@ -42,7 +48,7 @@ def try_score(settings: RewardSettings, task: Task, example: Example) -> None:
     except Exception as error:  # a user's code may raise anything
         source = f"reward.function={settings.function}" if settings.function else "the task's score"
         raise RequestError(f"{source} raises {type(error).__name__} on a right answer: {error}") from error
-    _check_parts(settings.weights, parts)
+    _check_parts(settings.weights, [*parts, COIN])
     if "correct" not in parts:
         raise RequestError(
             f"reward.function={settings.function} returns no part called correct, only {', '.join(parts)}"
@@ -62,6 +68,13 @@ def reward_parts(score: Score, examples_B: Sequence[Example], completions_B: Seq
 
     rows = [score(example, completion) for example, completion in zip(examples_B, completions_B, strict=True)]
     return {name: torch.tensor([float(row[name]) for row in rows]) for name in rows[0]}
+
+
+def coins(seed: int, step: int, count: int) -> Tensor:
+    """The part `random` of a rollout step's completions, 0 or 1, shape (B,), float32."""
+    import torch
+
+    return torch.from_numpy((seeds.uniforms(seed, "random reward", step, np.arange(count)) < 0.5).astype(np.float32))
 
 
 def total_reward(parts: dict[str, Tensor], weights: dict[str, float]) -> Tensor:

@@ -11,7 +11,7 @@ from grpolab.registry import UNCLIPPED
 from grpolab.settings import RunSettings
 
 # Kernels whose clip range bounds the ratio (or its logarithm), and ends the gradient there.
-BOUNDS_THE_RATIO = {"clipped", "cispo_masked", "band", "clip_cov", "gmpo"}
+BOUNDS_THE_RATIO = {"clipped", "policy_gradient_masked", "cispo_masked", "band", "clip_cov", "gmpo"}
 ONE_A_SEQUENCE = {"sequence", "sequence_token"}
 # The field's range of a token's ratio. A mean over T independent tokens moves less, by sqrt(T).
 TOKEN_EPSILON, TOO_WIDE = 0.2, 3.0

@@ -23,6 +23,7 @@ POLICY_GRADIENT_AT_ONE = {
     "clipped",
     "ratio",
     "policy_gradient",
+    "policy_gradient_masked",
     "cispo",
     "cispo_masked",
     "sapo",

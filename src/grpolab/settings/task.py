@@ -67,7 +67,8 @@ class RewardSettings(Settings):
 
     function: str | None = Field(description="`package.module:function` for a reward of one's own; empty: the task's.")
     weights: dict[str, FiniteFloat] = Field(
-        min_length=1, description="Weight of each part; a part that is not named weighs 0."
+        min_length=1,
+        description="Weight of each part; one that is not named weighs 0. `random` is a coin for each completion.",
     )
 
 

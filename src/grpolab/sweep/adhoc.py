@@ -14,7 +14,7 @@ from grpolab.errors import RequestError
 from grpolab.sweep import schema
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.plan import Plan, expand
-from grpolab.sweep.study import Study, available
+from grpolab.sweep.study import Level, Study, available
 
 DEFAULT_NAME = "adhoc"
 FIGURES = ["F1", "F2", "F16", "F26"]
@@ -22,7 +22,7 @@ MOST_VALUES = 1000  # of one key: range(0,inf) has no end
 # A sweep over one of these asks what clipping does.
 CLIP_KEYS = {"epsilon", "epsilon_high", "delta", "importance_sampling_level"}
 
-Factors = dict[str, dict[str, list[str]]]
+Factors = dict[str, dict[str, Level]]
 
 
 def expand_single(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:

@@ -32,6 +32,7 @@ def _different(names: Sequence[Any]) -> Sequence[Any]:
 
 Different = AfterValidator(_different)
 Overrides = list[str]
+Level = Overrides | dict[str, Overrides]  # the same for every arm, or to each arm its own
 NAME = r"[^\s/]+"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 StudyName = Annotated[str, Field(pattern=r"^\w[\w.+-]*$", max_length=100)]  # also the name of a folder
@@ -73,7 +74,7 @@ class Study(Part):
     name: StudyName
     question: str = Field(min_length=1)
     overrides: Overrides = Field(default=[], description="Common to all variants.")
-    factors: dict[str, dict[str, Overrides]] = Field(min_length=1)
+    factors: dict[str, dict[str, Level]] = Field(min_length=1)
     compare: Name = Field(description="The factor whose levels are the arms.")
     baseline: Name = Field(description="The arm that the others are compared with.")
     seeds: Seeds = Field(description="How many (0, 1, ...), or which.")
@@ -103,7 +104,10 @@ class Study(Part):
 
     def overrides_of(self, levels: dict[str, str]) -> Overrides:
         """The overrides of one variant, in order of precedence."""
-        return [*self.overrides, *(text for factor, level in levels.items() for text in self.factors[factor][level])]
+        chosen = [self.factors[factor][level] for factor, level in levels.items()]
+        arm = levels[self.compare]
+        own = [level[arm] if isinstance(level, dict) else level for level in chosen]
+        return [*self.overrides, *(text for overrides in own for text in overrides)]
 
 
 class Collection(Part):
@@ -197,6 +201,10 @@ def _unknown_names(study: Study) -> Iterator[str]:
     yield from _unknown("compare", [study.compare], study.factors)
     arms = study.factors.get(study.compare, {})
     yield from _unknown("baseline", [study.baseline], arms)
+    for factor, choices in study.factors.items():
+        for name, level in choices.items():
+            if isinstance(level, dict) and ({*level} != {*arms} or factor == study.compare):
+                yield f"factors.{factor}.{name} must be a list of overrides, or one for each of {', '.join(arms)}"
     yield from _unknown("primary_metric", [study.primary_metric], METRICS)
     for pair in study.placebo:
         yield from _unknown("placebo", pair, arms)

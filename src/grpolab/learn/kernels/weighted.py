@@ -19,6 +19,22 @@ def policy_gradient(inputs: KernelInputs) -> KernelParts:
     return KernelParts.of(inputs, -inputs.advantages * inputs.log_probs_BT)
 
 
+def policy_gradient_masked(inputs: KernelInputs) -> KernelParts:
+    """-A log pi on what PPO's clip leaves: the mask of the ratio without its weight.
+
+    The 'all importance weights set to 1' of ASPO (2510.06062, section 4.2).
+    """
+    low, high = dead(inputs)
+    loss = -inputs.advantages * inputs.log_probs_BT * ~(low | high)
+    return KernelParts.of(inputs, loss, active_low=low, active_high=high)
+
+
+def dead(inputs: KernelInputs) -> tuple[Tensor, Tensor]:
+    """Where PPO's clip ends the gradient: the ratio too low and A < 0, or too high and A > 0."""
+    ratio, A = inputs.ratio.detach(), inputs.advantages
+    return (ratio < inputs.low) & (A < 0), (ratio > inputs.high) & (A > 0)
+
+
 def cispo(inputs: KernelInputs) -> KernelParts:
     """-sg(clip(r, 1-epsilon, 1+epsilon_high)) A log pi; epsilon=1 is no lower bound, because a ratio is not below 0.
 
@@ -36,8 +52,7 @@ def cispo_masked(inputs: KernelInputs) -> KernelParts:
 
     ROLL `cispo_use_unified_mask`.
     """
-    plain, ratio, A = cispo(inputs), inputs.ratio.detach(), inputs.advantages
-    low, high = (ratio < inputs.low) & (A < 0), (ratio > inputs.high) & (A > 0)
+    plain, (low, high) = cispo(inputs), dead(inputs)
     left_out = low | high
     return KernelParts.of(
         inputs, plain.loss * ~left_out, active_low=low, active_high=high, capped=plain.capped & ~left_out
@@ -64,7 +79,7 @@ def aspo(inputs: KernelInputs) -> KernelParts:
     dual clip, which cuts the weight and keeps the gradient.
     """
     r, A = inputs.ratio.detach(), inputs.advantages
-    low, high = (r < inputs.low) & (A < 0), (r > inputs.high) & (A > 0)
+    low, high = dead(inputs)
     weight = torch.where(A > 0, 1 / r, r)
     kept = torch.where(low | high, 0.0, weight.clamp(max=inputs.options["cap"]))
     capped = ~(low | high) & (weight > inputs.options["cap"])
