@@ -44,7 +44,7 @@ def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
     swept = {o.key_or_group: _values(o, problems) for o in parsed if o.is_sweep_override()}
     fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
     seeds = _seeds(composer, swept.pop("seed", None), fixed, problems)
-    factors = {
+    factors: Factors = {
         key: {_level(f"{key}={value}"): [f"{key}={value}"] for value in values}
         for key, values in swept.items()
         if values
