@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "grpolab"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-LEAVES = {"vocabulary", "errors", "identity", "settings", "paths", "registry", "peer_metrics"}
+LEAVES = {"vocabulary", "errors", "identity", "settings", "paths", "registry", "peer_metrics", "peer_defaults"}
 ROOMS = {"learn", "run", "sweep", "report", "lint", "exchange"}
 # Room -> what of the package it may import, besides itself and `grpolab` (version numbers).
 ARROWS = {

@@ -6,6 +6,7 @@ import http.client
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,11 +14,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 HOST = "127.0.0.1"
 
 
-class Unwell(BaseHTTPRequestHandler):
+class Unwell(BaseHTTPRequestHandler, ABC):
     """What becomes of a request is for `ill` to say."""
 
+    @abstractmethod
     def ill(self) -> None:
-        raise NotImplementedError
+        """Answer, or do not."""
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = lambda self: self.ill()
 

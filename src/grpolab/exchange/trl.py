@@ -9,7 +9,8 @@ from typing import Any
 from grpolab.errors import RequestError
 from grpolab.exchange.checks import refuse_unknown, refuse_wrong_counts, refuse_wrong_types
 from grpolab.exchange.peer import Options, Peer
-from grpolab.exchange.trl_fields import CARRIED, LOSS, PASSED_OVER, SAME_NAME
+from grpolab.exchange.trl_fields import CARRIED, PASSED_OVER, SAME_NAME
+from grpolab.peer_defaults import TRL
 from grpolab.settings import PretrainedModel, RunSettings
 
 COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations")
@@ -63,7 +64,7 @@ def _steps_per_generation(options: Options) -> int:
 
 def loss(options: Options) -> Options:
     """What `learn/dialects/trl.py` takes."""
-    return {name: options[name] for name in LOSS}
+    return {name: options[name] for name in TRL}
 
 
 def run(options: Options) -> Options:

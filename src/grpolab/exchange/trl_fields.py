@@ -7,30 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# Of the loss, as learn/dialects/trl.py has them.
-LOSS: dict[str, Any] = {
-    "loss_type": "dapo",
-    "importance_sampling_level": "token",
-    "epsilon": 0.2,
-    "epsilon_high": None,
-    "delta": None,
-    "beta": 0.0,
-    "use_bias_correction_kl": True,
-    "top_entropy_quantile": 1.0,
-    "entropy_coef": 0.0,
-    "off_policy_mask_threshold": None,
-    "sapo_temperature_pos": 1.0,
-    "sapo_temperature_neg": 1.05,
-    "vespo_k_pos": 2.0,
-    "vespo_lambda_pos": 3.0,
-    "vespo_k_neg": 3.0,
-    "vespo_lambda_neg": 2.0,
-    "use_vllm": False,
-    "vllm_importance_sampling_correction": True,
-    "vllm_importance_sampling_mode": "sequence_mask",
-    "vllm_importance_sampling_clip_max": 3.0,
-    "vllm_importance_sampling_clip_min": None,
-}
+from grpolab.peer_defaults import TRL
+
 # Theirs -> ours, where the value is the same number.
 SAME_NAME = {
     "num_generations": "num_generations",
@@ -44,7 +22,7 @@ SAME_NAME = {
     "weight_decay": "weight_decay",
     "seed": "seed",
 }
-CARRIED: dict[str, Any] = LOSS | {
+CARRIED: dict[str, Any] = TRL | {
     "num_generations": 8,
     "max_completion_length": 512,
     "temperature": 1.0,

@@ -16,6 +16,7 @@ from grpolab.exchange.document import flat
 from grpolab.exchange.peer import Options, Peer
 from grpolab.exchange.verl_keys import ACTOR, ALGORITHM, CARRIED, PASSED_OVER, SECTIONS
 from grpolab.lint.equalities import rewritten
+from grpolab.peer_defaults import VERL
 from grpolab.settings import PretrainedModel, RunSettings
 
 PROMPTS, GROUP = "data.train_batch_size", "actor_rollout_ref.rollout.n"
@@ -78,14 +79,12 @@ def _known(name: str) -> bool:
 
 def loss(options: Options) -> Options:
     """What `learn/dialects/verl.py` takes."""
-    from grpolab.learn.dialects.verl import DEFAULTS
-
-    of_actor = {name: options[ACTOR + name] for name, value in DEFAULTS.items() if not isinstance(value, dict)}
-    policy = {name: options[f"{ACTOR}policy_loss.{name}"] for name in DEFAULTS["policy_loss"]}
+    of_actor = {name: options[ACTOR + name] for name, value in VERL.items() if not isinstance(value, dict)}
+    policy = {name: options[f"{ACTOR}policy_loss.{name}"] for name in VERL["policy_loss"]}
     return {
         **of_actor,
         "policy_loss": policy,
-        "rollout_correction": {name: options[CORRECTION + name] for name in DEFAULTS["rollout_correction"]},
+        "rollout_correction": {name: options[CORRECTION + name] for name in VERL["rollout_correction"]},
     }
 
 

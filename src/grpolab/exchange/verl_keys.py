@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from grpolab.peer_defaults import VERL
+
 ACTOR, ALGORITHM = "actor_rollout_ref.actor.", "algorithm."
 CARRIED: dict[str, Any] = {
     "data.train_batch_size": 1024,  # prompts
@@ -19,32 +21,16 @@ CARRIED: dict[str, Any] = {
     "trainer.total_training_steps": None,
     f"{ACTOR}ppo_mini_batch_size": 256,  # prompts, too
     f"{ACTOR}ppo_epochs": 1,
-    f"{ACTOR}clip_ratio": 0.2,
-    f"{ACTOR}clip_ratio_low": 0.2,
-    f"{ACTOR}clip_ratio_high": 0.2,
-    f"{ACTOR}clip_ratio_c": 3.0,
-    f"{ACTOR}tau_pos": 1.0,
-    f"{ACTOR}tau_neg": 1.05,
-    f"{ACTOR}loss_agg_mode": "token-mean",
     f"{ACTOR}loss_scale_factor": None,
-    f"{ACTOR}entropy_coeff": 0,
-    f"{ACTOR}use_kl_loss": False,
-    f"{ACTOR}kl_loss_coef": 0.001,
-    f"{ACTOR}kl_loss_type": "low_var_kl",
     f"{ACTOR}grad_clip": 1.0,
+    **{ACTOR + name: value for name, value in VERL.items() if not isinstance(value, dict)},
+    **{f"{ACTOR}policy_loss.{name}": value for name, value in VERL["policy_loss"].items()},
     f"{ACTOR}optim.lr": 1e-6,
     f"{ACTOR}optim.weight_decay": 0.01,
     f"{ACTOR}optim.betas": [0.9, 0.999],
     f"{ACTOR}optim.lr_scheduler_type": "constant",
     f"{ACTOR}optim.lr_warmup_steps": -1,
     f"{ACTOR}optim.lr_warmup_steps_ratio": 0.0,
-    f"{ACTOR}policy_loss.loss_mode": "vanilla",
-    f"{ACTOR}policy_loss.clip_cov_ratio": 0.0002,
-    f"{ACTOR}policy_loss.clip_cov_lb": 1.0,
-    f"{ACTOR}policy_loss.clip_cov_ub": 5.0,
-    f"{ACTOR}policy_loss.kl_cov_ratio": 0.0002,
-    f"{ACTOR}policy_loss.ppo_kl_coef": 0.1,
-    f"{ACTOR}policy_loss.dro_beta": None,
     f"{ALGORITHM}adv_estimator": "gae",
     f"{ALGORITHM}norm_adv_by_std_in_grpo": True,
     f"{ALGORITHM}use_kl_in_reward": False,
@@ -53,12 +39,11 @@ CARRIED: dict[str, Any] = {
     f"{ALGORITHM}kl_ctrl.kl_coef": 0.001,
     f"{ALGORITHM}filter_groups.enable": False,
     f"{ALGORITHM}use_pf_ppo": False,
-    f"{ALGORITHM}rollout_correction.rollout_is": None,
-    f"{ALGORITHM}rollout_correction.rollout_is_threshold": "2.0",
+    **{f"{ALGORITHM}rollout_correction.{name}": value for name, value in VERL["rollout_correction"].items()},
+    f"{ALGORITHM}rollout_correction.rollout_is_threshold": "2.0",  # text there: it may be a range
     f"{ALGORITHM}rollout_correction.rollout_is_batch_normalize": False,
     f"{ALGORITHM}rollout_correction.rollout_rs": None,
     f"{ALGORITHM}rollout_correction.bypass_mode": False,
-    f"{ALGORITHM}rollout_correction.loss_type": "ppo_clip",
 }
 # Keys of actor and algorithm, or sections of them, that change no result here; and every top-level section.
 # fmt: off

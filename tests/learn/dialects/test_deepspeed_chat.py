@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from grpolab.learn.aggregation import Totals
-from grpolab.learn.dialects.deepspeed_chat import DIALECT, advantages_and_returns, token_rewards
+from grpolab.learn.conformance.deepspeed_chat import advantages_and_returns, token_rewards
+from grpolab.learn.dialects.deepspeed_chat import DIALECT
 from grpolab.learn.objective import LossInputs, Objective, policy_loss
 from grpolab.sweep.compose import compose
 

@@ -12,8 +12,8 @@ from tiny import tiny_parts
 from torch import Tensor
 
 from grpolab.learn.aggregation import Totals
+from grpolab.learn.conformance.trl import reward_metrics
 from grpolab.learn.dialects.trl import DIALECT, as_float32
-from grpolab.learn.dialects.trl_metrics import reward_metrics
 from grpolab.learn.objective import LossInputs, Objective, policy_loss
 from grpolab.sweep.compose import compose
 

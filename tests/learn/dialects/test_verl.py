@@ -12,8 +12,8 @@ from torch import Tensor
 
 from grpolab.learn.aggregation import Totals
 from grpolab.learn.conformance.verl import PEER, drawn_like_verl
+from grpolab.learn.conformance.verl_rejection import rejection
 from grpolab.learn.dialects.verl import DIALECT
-from grpolab.learn.dialects.verl_rollout import rejection
 from grpolab.learn.objective import CORE, Loss, LossInputs, Objective, policy_loss
 from grpolab.sweep.compose import Composer
 

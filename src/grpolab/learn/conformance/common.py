@@ -69,8 +69,3 @@ def at_last_token(values_B: Tensor, mask_BT: Tensor) -> Tensor:
 def groups_of(rewards_B: Tensor, size: int) -> Tensor:
     """Group numbers of rows that stand together in groups of one size, (B,)."""
     return torch.arange(len(rewards_B)) // size
-
-
-def group_means(rewards_B: Tensor, size: int) -> Tensor:
-    """The mean of each row's group as frameworks take it, (B,): that of equal rewards may round, ours must not."""
-    return rewards_B.view(-1, size).mean(1).repeat_interleave(size)

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from grpolab.learn.conformance.common import loss_inputs, replay_loss
 from grpolab.learn.conformance.replay import Peer
 from grpolab.learn.conformance.vectors import Replayed
-from grpolab.learn.dialects.deepspeed_chat import DEFAULTS, DIALECT, advantages_and_returns, token_rewards
+from grpolab.learn.dialects.deepspeed_chat import DEFAULTS, DIALECT
+from grpolab.learn.returns import generalized_advantages
 
 
 def actor_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
@@ -28,6 +30,36 @@ def rewards_and_advantages(options: Mapping[str, Any], inputs: Mapping[str, Any]
     values_BT = torch.where(kept_BT, inputs["values"], 0.0)
     advantages_BT, returns_BT = advantages_and_returns(rewards_BT[:, start:], values_BT[:, start:], **fields)
     return Replayed(tensors={"rewards": rewards_BT, "advantages": advantages_BT, "returns": returns_BT})
+
+
+def token_rewards(
+    old_log_probs_BT: Tensor,
+    reference_log_probs_BT: Tensor,
+    scores_B: Tensor,
+    mask_BT: Tensor,
+    start: int,
+    **fields: Any,
+) -> tuple[Tensor, Tensor]:
+    """`compute_rewards` and the zeros that follow it: each position's reward, and which ones keep it; (B, T) each.
+
+    -kl_ctl (old - ref), and the clipped score one position past a row's last token where there is room, else on it.
+    `start`: columns of the prompt, which have the KL too. `fields`: those of DEFAULTS.
+    """
+    o, width = DEFAULTS | fields, mask_BT.shape[1]
+    columns_T = torch.arange(width, device=mask_BT.device)
+    past_B1 = (start + mask_BT[:, start:].sum(1, keepdim=True)).clamp(max=width - 1)
+    clipped_B1 = scores_B[:, None].clamp(-o["clip_reward_value"], o["clip_reward_value"])
+    rewards_BT = -o["kl_ctl"] * (old_log_probs_BT - reference_log_probs_BT)
+    rewards_BT = torch.where(columns_T == past_B1, rewards_BT + clipped_B1, rewards_BT)
+    kept_BT = columns_T <= past_B1
+    return torch.where(kept_BT, rewards_BT, 0.0), kept_BT
+
+
+def advantages_and_returns(rewards_BT: Tensor, values_BT: Tensor, **fields: Any) -> tuple[Tensor, Tensor]:
+    """`get_advantages_and_returns`: GAE over all columns, without whitening; (B, T) each."""
+    o = DEFAULTS | fields
+    everywhere_BT = torch.ones_like(rewards_BT, dtype=torch.bool)
+    return generalized_advantages(rewards_BT, values_BT, everywhere_BT, o["gamma"], o["lam"])
 
 
 PEER = Peer(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from grpolab.learn.advantages import Scored, advantages, group_std
-from grpolab.learn.conformance.common import at_last_token, group_means, groups_of, loss_inputs, replay_loss
+from grpolab.learn.conformance.common import at_last_token, groups_of, loss_inputs, replay_loss
 from grpolab.learn.conformance.compare import Bounds
 from grpolab.learn.conformance.replay import Peer
 from grpolab.learn.conformance.vectors import Replayed
@@ -51,10 +51,10 @@ def compute_approx_kl(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> 
 # `algo.advantage.estimator` -> what is subtracted, what divides, and whether advantages of tokens are whitened.
 ESTIMATOR = {
     "reinforce": ("none", "none", True),
-    "reinforce_baseline": ("mean", "none", True),
-    "rloo": ("others", "none", False),
-    "group_norm": ("mean", "group", False),
-    "dr_grpo": ("mean", "none", False),
+    "reinforce_baseline": ("group_mean", "none", True),
+    "rloo": ("leave_one_out", "none", False),
+    "group_norm": ("group_mean", "group", False),
+    "dr_grpo": ("group_mean", "none", False),
 }
 
 
@@ -64,14 +64,8 @@ def compute_advantages(options: Mapping[str, Any], inputs: Mapping[str, Any]) ->
         raise ValueError(f"estimator={options['estimator']} needs a critic")
     baseline, scale, whitened = ESTIMATOR[options["estimator"]]
     rewards_B, mask_BT, size = inputs["rewards"], inputs["mask"], inputs["group_size"]
-    sum_B = rewards_B.view(-1, size).sum(1).repeat_interleave(size)
-    baselines = {
-        "none": torch.zeros_like(rewards_B),
-        "mean": group_means(rewards_B, size),
-        "others": (sum_B - rewards_B) / (size - 1),
-    }
-    scored = Scored(rewards_B, groups_of(rewards_B, size), baseline_B=baselines[baseline])
-    shaped_B = advantages(scored, "given", scale, 1e-9)
+    scored = Scored(rewards_B, groups_of(rewards_B, size))
+    shaped_B = advantages(scored, baseline, scale, 1e-9)
     gamma = options["gamma"] if options["estimator"] == "reinforce" else 1.0
     returns_BT = discounted_returns(at_last_token(shaped_B, mask_BT), torch.ones_like(mask_BT), gamma)
     found_BT = _whitened(returns_BT, mask_BT, options["no_std_norm"]) if whitened else returns_BT

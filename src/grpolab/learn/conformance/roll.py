@@ -8,12 +8,14 @@ from typing import Any
 import torch
 
 from grpolab.learn.advantages import Scored, advantages
-from grpolab.learn.conformance.common import at_last_token, group_means, groups_of, loss_inputs, replay_kl, replay_loss
+from grpolab.learn.conformance.common import at_last_token, groups_of, loss_inputs, replay_kl, replay_loss
 from grpolab.learn.conformance.compare import Bounds
 from grpolab.learn.conformance.replay import Peer
 from grpolab.learn.conformance.vectors import Replayed
 from grpolab.learn.dialects.roll import DIALECT, ESTIMATOR, KL
 from grpolab.learn.returns import Moments, discounted_returns, running_normalized, whiten
+
+BASELINE = {None: "none", "batch": "batch_mean", "group": "group_mean"}  # `norm_mean_type` -> ours
 
 
 def worker_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
@@ -62,13 +64,8 @@ def _normalized(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> torch.
         return running_normalized(rewards_B, Moments())[0]
     if "running" in (mean, std) or (std == "group" and mean != "group"):
         raise ValueError(f"norm_mean_type={mean} with norm_std_type={std} is not replayed")
-    baselines = {
-        None: torch.zeros_like(rewards_B),
-        "batch": rewards_B.mean().expand_as(rewards_B),
-        "group": group_means(rewards_B, inputs["group_size"]),
-    }
-    scored = Scored(rewards_B, groups_of(rewards_B, inputs["group_size"]), baseline_B=baselines[mean])
-    return advantages(scored, "given", std or "none", 1e-6)
+    scored = Scored(rewards_B, groups_of(rewards_B, inputs["group_size"]))
+    return advantages(scored, BASELINE[mean], std or "none", 1e-6)
 
 
 PEER = Peer(

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from grpolab.learn.advantages import Scored, advantages, group_std
+from grpolab.learn.advantages import Scored, advantages
 from grpolab.learn.aggregation import Totals
-from grpolab.learn.conformance.common import group_means, groups_of, loss_inputs, replay_loss
+from grpolab.learn.conformance.common import groups_of, loss_inputs, replay_loss
 from grpolab.learn.conformance.compare import Bounds
 from grpolab.learn.conformance.replay import Peer
 from grpolab.learn.conformance.vectors import Replayed
@@ -31,11 +31,9 @@ def post_process_rewards(options: Mapping[str, Any], inputs: Mapping[str, Any]) 
     rewards_B, size = inputs["rewards"].float(), inputs["group_size"] or len(inputs["rewards"])
     if not options["rewards_normalization"] or options["advantage_estimator"] in ("ppo", "reinforce_plus_plus"):
         return Replayed(tensors={"advantages": rewards_B})
-    groups_B = groups_of(rewards_B, size)
-    centred_B = advantages(Scored(rewards_B, groups_B, baseline_B=group_means(rewards_B, size)), "given", "none")
-    if options["grpo_std_normalization"] and options["advantage_estimator"] != "reinforce_plus_plus_baseline":
-        centred_B = centred_B / group_std(Scored(centred_B, groups_B), 1e-6)
-    return Replayed(tensors={"advantages": centred_B})
+    scaled = options["grpo_std_normalization"] and options["advantage_estimator"] != "reinforce_plus_plus_baseline"
+    scored = Scored(rewards_B, groups_of(rewards_B, size))
+    return Replayed(tensors={"advantages": advantages(scored, "group_mean", "group" if scaled else "none", 1e-6)})
 
 
 PEER = Peer(

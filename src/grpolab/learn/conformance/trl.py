@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.learn.advantages import Scored, advantages, normalized_sum, weighted_sum
+from grpolab.learn.advantages import Scored, advantages, by_group, normalized_sum, weighted_sum
 from grpolab.learn.aggregation import Totals
 from grpolab.learn.conformance.common import loss_inputs, replay_loss
 from grpolab.learn.conformance.compare import Bounds
 from grpolab.learn.conformance.replay import Peer
 from grpolab.learn.conformance.vectors import Replayed
-from grpolab.learn.dialects.trl import DEFAULTS, DIALECT, vllm_weight
-from grpolab.learn.dialects.trl_metrics import reward_metrics
+from grpolab.learn.dialects.trl import DIALECT, vllm_weight
+from grpolab.peer_defaults import TRL
 
 # What else of `GRPOConfig` the loss depends on; `steps_per_generation` is by default the accumulation.
 TRAINER = {"gradient_accumulation_steps": 1, "steps_per_generation": None, "max_completion_length": 512}
@@ -26,7 +26,7 @@ EPSILON = 1e-4  # added to each std
 def compute_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
     """Loss and metrics of a micro-batch. `effective` has the values that `options` leaves to the defaults."""
     given = {**options, **options.get("effective", {})}
-    objective = DIALECT.objective({name: given[name] for name in DEFAULTS if name in given})
+    objective = DIALECT.objective({name: given[name] for name in TRL if name in given})
     return replay_loss(DIALECT, objective, _loss_inputs({**TRAINER, **given}, inputs))
 
 
@@ -34,7 +34,7 @@ def vllm_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed
     """The same with a sampler whose log-probs are known, and its weights."""
     options = {**options, "use_vllm": True}
     found = compute_loss(options, inputs)
-    objective = DIALECT.objective({name: options[name] for name in DEFAULTS if name in options})
+    objective = DIALECT.objective({name: options[name] for name in TRL if name in options})
     prepared = DIALECT.stages.prepare(objective, _loss_inputs({**TRAINER, **options}, inputs))
     return replace(found, tensors={"importance_sampling_ratio": vllm_weight(objective, prepared)})
 
@@ -72,6 +72,41 @@ def score(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
         source_B, baseline, scale = normalized_sum(parts, weights, group_B, EPSILON), "batch_mean", "batch"
     found_B: Tensor = advantages(Scored(source_B, group_B), baseline, scale, EPSILON)
     return Replayed(metrics=reward_metrics(parts, rewards_B, source_B, group_B, scale), tensors={"advantages": found_B})
+
+
+def reward_metrics(
+    parts: Mapping[str, Tensor], rewards_B: Tensor, normalized_B: Tensor, group_B: Tensor, scale: str
+) -> dict[str, float]:
+    """What a generation batch logs of its rewards: parts, their weighted sum, and how many rows have no variance.
+
+    `normalized_B`: the sum that the advantages come from (`rewards_B` but for `normalize_then_sum`). With `scale` batch
+    the share of rows without variance looks at the whole batch and is 0 or 1.
+    """
+    found: dict[str, float] = {}
+    for name, part_B in parts.items():
+        found |= {f"rewards/{name}/mean": _mean(part_B), f"rewards/{name}/std": _std(part_B)}
+    one_B = group_B if scale != "batch" else torch.zeros_like(group_B)
+    std_B = by_group(one_B, lambda rewards_PN: torch.stack([_row_std(row_N) for row_N in rewards_PN]), normalized_B)
+    flat_B = torch.isclose(std_B, torch.zeros_like(std_B))
+    return found | {
+        "reward": _mean(rewards_B),
+        "reward_std": _std(rewards_B),
+        "frac_reward_zero_std": float(flat_B.double().mean()),
+    }
+
+
+def _mean(values_B: Tensor) -> float:
+    return float(values_B.nanmean())
+
+
+def _std(values_B: Tensor) -> float:
+    """With Bessel's correction, NaN for fewer than two numbers."""
+    return float(_row_std(values_B)[0])
+
+
+def _row_std(row_N: Tensor) -> Tensor:
+    known_N = row_N[~row_N.isnan()]
+    return (known_N.std() if len(known_N) > 1 else row_N.new_tensor(torch.nan)).reshape(1)
 
 
 PEER = Peer(

@@ -16,10 +16,12 @@ from grpolab.learn.conformance.compare import Bounds
 from grpolab.learn.conformance.replay import Peer, Replay
 from grpolab.learn.conformance.vectors import Replayed
 from grpolab.learn.conformance.verl_advantages import ADVANTAGES
-from grpolab.learn.dialects.verl import DEFAULTS, DIALECT
-from grpolab.learn.dialects.verl_rollout import batch_factor, correction_metrics, rejection, weight_metrics, weights
+from grpolab.learn.conformance.verl_rejection import batch_factor, rejection
+from grpolab.learn.dialects.verl import DIALECT
+from grpolab.learn.dialects.verl_rollout import correction_metrics, weight_metrics, weights
 from grpolab.learn.objective import LossInputs, Objective, SamplerCorrection, policy_loss
 from grpolab.learn.ratios import masked_log_ratio
+from grpolab.peer_defaults import VERL
 
 Options = Mapping[str, Any]
 Inputs = Mapping[str, Any]
@@ -71,7 +73,7 @@ def drawn_like_verl(objective: Objective, inputs: LossInputs, seed: int) -> Tens
 
 def bypass_mode(options: Options, inputs: Inputs) -> Replayed:
     """`compute_policy_loss_bypass_mode`: `old_logprobs` are the sampler's; tokens that are rejected leave the mask."""
-    rule, mask_BT = DEFAULTS["rollout_correction"] | dict(options["rollout_correction"]), inputs["mask"]
+    rule, mask_BT = VERL["rollout_correction"] | dict(options["rollout_correction"]), inputs["mask"]
     now_BT, sampler_BT = inputs["logprobs"].detach(), inputs["old_logprobs"]
     log_ratio_BT, kept_BT = masked_log_ratio(now_BT, sampler_BT, mask_BT), mask_BT
     rejected: dict[str, float] = {}

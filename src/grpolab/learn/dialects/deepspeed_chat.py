@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from grpolab.learn.dialects import Dialect, unmasked
 from grpolab.learn.objective import LossInputs, Objective, Stages
-from grpolab.learn.returns import generalized_advantages
 
 # Fields of the trainer, set in `__init__`.
 DEFAULTS: dict[str, Any] = {"cliprange": 0.2, "kl_ctl": 0.1, "clip_reward_value": 5, "gamma": 1.0, "lam": 0.95}
@@ -49,33 +47,3 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 
 
 DIALECT = Dialect(objective, Stages(prepare=unmasked.as_given, log_ratio=log_ratio, average=average))
-
-
-def token_rewards(
-    old_log_probs_BT: Tensor,
-    reference_log_probs_BT: Tensor,
-    scores_B: Tensor,
-    mask_BT: Tensor,
-    start: int,
-    **fields: Any,
-) -> tuple[Tensor, Tensor]:
-    """`compute_rewards` and the zeros that follow it: each position's reward, and which ones keep it; (B, T) each.
-
-    -kl_ctl (old - ref), and the clipped score one position past a row's last token where there is room, else on it.
-    `start`: columns of the prompt, which have the KL too. `fields`: those of DEFAULTS.
-    """
-    o, width = DEFAULTS | fields, mask_BT.shape[1]
-    columns_T = torch.arange(width, device=mask_BT.device)
-    past_B1 = (start + mask_BT[:, start:].sum(1, keepdim=True)).clamp(max=width - 1)
-    clipped_B1 = scores_B[:, None].clamp(-o["clip_reward_value"], o["clip_reward_value"])
-    rewards_BT = -o["kl_ctl"] * (old_log_probs_BT - reference_log_probs_BT)
-    rewards_BT = torch.where(columns_T == past_B1, rewards_BT + clipped_B1, rewards_BT)
-    kept_BT = columns_T <= past_B1
-    return torch.where(kept_BT, rewards_BT, 0.0), kept_BT
-
-
-def advantages_and_returns(rewards_BT: Tensor, values_BT: Tensor, **fields: Any) -> tuple[Tensor, Tensor]:
-    """`get_advantages_and_returns`: GAE over all columns, without whitening; (B, T) each."""
-    o = DEFAULTS | fields
-    everywhere_BT = torch.ones_like(rewards_BT, dtype=torch.bool)
-    return generalized_advantages(rewards_BT, values_BT, everywhere_BT, o["gamma"], o["lam"])

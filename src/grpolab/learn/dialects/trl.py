@@ -22,32 +22,9 @@ from grpolab.learn.dialects.trl_metrics import clip_metrics, reduced, sampling_m
 from grpolab.learn.kernels.parts import KernelParts
 from grpolab.learn.kernels.weighted import VESPO_LEAST, VESPO_LOG_RATIO, gamma_weight
 from grpolab.learn.objective import Loss, LossInputs, Objective, SamplerCorrection, Stages
+from grpolab.peer_defaults import TRL
 from grpolab.registry import AGGREGATIONS, resolve
 
-# The fields of `GRPOConfig` that determine the loss.
-DEFAULTS: dict[str, Any] = {
-    "loss_type": "dapo",
-    "importance_sampling_level": "token",
-    "epsilon": 0.2,
-    "epsilon_high": None,
-    "delta": None,
-    "beta": 0.0,
-    "use_bias_correction_kl": True,
-    "top_entropy_quantile": 1.0,
-    "entropy_coef": 0.0,
-    "off_policy_mask_threshold": None,
-    "sapo_temperature_pos": 1.0,
-    "sapo_temperature_neg": 1.05,
-    "vespo_k_pos": 2.0,
-    "vespo_lambda_pos": 3.0,
-    "vespo_k_neg": 3.0,
-    "vespo_lambda_neg": 2.0,
-    "use_vllm": False,
-    "vllm_importance_sampling_correction": True,
-    "vllm_importance_sampling_mode": "sequence_mask",
-    "vllm_importance_sampling_clip_max": 3.0,
-    "vllm_importance_sampling_clip_min": None,
-}
 # loss_type -> kernel and aggregation.
 LOSSES = {
     "grpo": ("clipped", "sequence_mean"),
@@ -72,7 +49,7 @@ OPTIONS = {
 
 def objective(options: Mapping[str, Any]) -> Objective:
     """The point on our axes of a `GRPOConfig`. Raises ValueError for what TRL does not have."""
-    o = DEFAULTS | dict(options)
+    o = TRL | dict(options)
     if o["loss_type"] not in LOSSES:
         raise ValueError(f"loss_type={o['loss_type']}: TRL has {', '.join(LOSSES)}")
     if o["importance_sampling_level"] not in ("token", "sequence"):

@@ -1,14 +1,13 @@
-"""Metrics of TRL 1.16.0 under its names: `trl/trainer/grpo_trainer.py` (reducers of `_compute_loss`; rewards)."""
+"""Metrics of TRL 1.16.0 under its names: `trl/trainer/grpo_trainer.py` (reducers of `_compute_loss`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from grpolab.learn.advantages import by_group
 from grpolab.learn.objective import LossInputs, Objective
 
 
@@ -52,38 +51,3 @@ def sampling_metrics(objective: Objective, inputs: LossInputs, weight: Tensor) -
 
 def _spread(name: str, values_N: Tensor, statistics: Sequence[str]) -> dict[str, float]:
     return {f"{name}/{one}": float(getattr(values_N, one)()) if len(values_N) else 0.0 for one in statistics}
-
-
-def reward_metrics(
-    parts: Mapping[str, Tensor], rewards_B: Tensor, normalized_B: Tensor, group_B: Tensor, scale: str
-) -> dict[str, float]:
-    """What a generation batch logs of its rewards: parts, their weighted sum, and how many rows have no variance.
-
-    `normalized_B`: the sum that the advantages come from (`rewards_B` but for `normalize_then_sum`). With `scale` batch
-    the share of rows without variance looks at the whole batch and is 0 or 1.
-    """
-    found: dict[str, float] = {}
-    for name, part_B in parts.items():
-        found |= {f"rewards/{name}/mean": _mean(part_B), f"rewards/{name}/std": _std(part_B)}
-    one_B = group_B if scale != "batch" else torch.zeros_like(group_B)
-    std_B = by_group(one_B, lambda rewards_PN: torch.stack([_row_std(row_N) for row_N in rewards_PN]), normalized_B)
-    flat_B = torch.isclose(std_B, torch.zeros_like(std_B))
-    return found | {
-        "reward": _mean(rewards_B),
-        "reward_std": _std(rewards_B),
-        "frac_reward_zero_std": float(flat_B.double().mean()),
-    }
-
-
-def _mean(values_B: Tensor) -> float:
-    return float(values_B.nanmean())
-
-
-def _std(values_B: Tensor) -> float:
-    """With Bessel's correction, NaN for fewer than two numbers."""
-    return float(_row_std(values_B)[0])
-
-
-def _row_std(row_N: Tensor) -> Tensor:
-    known_N = row_N[~row_N.isnan()]
-    return (known_N.std() if len(known_N) > 1 else row_N.new_tensor(torch.nan)).reshape(1)

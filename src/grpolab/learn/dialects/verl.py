@@ -20,32 +20,9 @@ from grpolab.learn.dialects import Dialect, unmasked
 from grpolab.learn.dialects.verl_rollout import correction_metrics
 from grpolab.learn.objective import Loss, LossInputs, Objective, SamplerCorrection, Stages
 from grpolab.learn.ratios import masked_log_ratio, row_mean
+from grpolab.peer_defaults import VERL
 from grpolab.registry import AGGREGATIONS, resolve
 
-# `actor_rollout_ref.actor` with `policy_loss` in it, and `algorithm.rollout_correction`.
-DEFAULTS: dict[str, Any] = {
-    "clip_ratio": 0.2,
-    "clip_ratio_low": 0.2,
-    "clip_ratio_high": 0.2,
-    "clip_ratio_c": 3.0,
-    "tau_pos": 1.0,
-    "tau_neg": 1.05,
-    "loss_agg_mode": "token-mean",
-    "entropy_coeff": 0.0,
-    "use_kl_loss": False,
-    "kl_loss_coef": 0.001,
-    "kl_loss_type": "low_var_kl",
-    "policy_loss": {
-        "loss_mode": "vanilla",
-        "clip_cov_ratio": 0.0002,
-        "clip_cov_lb": 1.0,
-        "clip_cov_ub": 5.0,
-        "kl_cov_ratio": 0.0002,
-        "ppo_kl_coef": 0.1,
-        "dro_beta": None,
-    },
-    "rollout_correction": {"rollout_is": None, "rollout_is_threshold": 2.0, "loss_type": "ppo_clip"},
-}
 KERNEL = {
     "vanilla": "clipped",
     "gspo": "clipped",
@@ -76,8 +53,8 @@ TINY = 1e-10  # added to the weights of geo_mean before their logarithm
 
 def objective(options: Mapping[str, Any]) -> Objective:
     """The point on our axes of verl's actor options. Raises ValueError for what verl does not have."""
-    o = DEFAULTS | dict(options)
-    policy, correction = ({**DEFAULTS[name], **(o[name] or {})} for name in ("policy_loss", "rollout_correction"))
+    o = VERL | dict(options)
+    policy, correction = ({**VERL[name], **(o[name] or {})} for name in ("policy_loss", "rollout_correction"))
     mode, weighted = policy["loss_mode"], bool(correction["rollout_is"])
     try:
         if mode == "bypass_mode":  # its ratio to the sampler takes the place of the weight
