@@ -1,6 +1,6 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smoke sweep status figures report notebooks ui test test-slow fuzz kill-storm check bench-trl bench-overhead bench-resume bench-loss conformance-trl lock
+.PHONY: help setup smoke sweep status tune figures report diagnose notebooks ui test test-slow fuzz kill-storm check self-check bench-trl bench-overhead bench-resume bench-loss bench-tune doctor-check conformance-trl lock
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -34,11 +34,17 @@ sweep: $(READY) ## train, track and draw a study; what is done already is not tr
 status: $(READY) ## what is done, running, diverged, failed or missing
 	$(BIN)/grpolab status $(STUDY)
 
+tune: $(READY) ## look for each arm's best values; what is done already is not done again
+	$(BIN)/grpolab tune $(or $(STUDY),tuning) $(if $(JOBS),--jobs $(JOBS))
+
 figures: $(READY) ## redraw every figure and table; trains nothing
 	$(BIN)/grpolab figures $(STUDY)
 
 report: $(READY) ## rewrite the report from the numbers
 	$(BIN)/grpolab report $(STUDY)
+
+diagnose: $(READY) ## why a run looks the way it does: RUN=signature, folder or MLflow run id
+	$(BIN)/grpolab diagnose $(or $(RUN),$(error RUN is not set: make diagnose RUN=signature))
 
 # Run from the project's root, as a script would be; the outcome is the machine's, not git's.
 notebooks: $(READY) ## execute the notebooks to .ipynb and HTML in results/notebooks/
@@ -65,10 +71,16 @@ fuzz: $(READY) ## more than a thousand wrong requests, each of which must be ref
 kill-storm: $(READY) ## kill -9 of sweeps at 20 random moments; in the end nothing differs (a quarter of an hour)
 	$(BIN)/python tests/faults/kill_storm.py
 
+doctor-check: $(READY) ## plant every fault, ask the doctor, print what it confuses (a quarter of an hour)
+	$(BIN)/python benchmarks/doctor_check.py $(if $(JOBS),--jobs $(JOBS))
+
 check: $(READY) ## style and types: ruff, mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+self-check: $(READY) ## do the statistics keep their promises? simulated studies, and one arm under two names (minutes)
+	$(BIN)/grpolab self-check $(or $(STUDY),importance_weights)
 
 bench-trl: $(BENCH_READY) ## time one optimiser step against TRL's (TRL lives in .venv-bench alone)
 	.venv-bench/bin/python benchmarks/step_vs_trl.py
@@ -86,6 +98,9 @@ bench-resume: $(READY) ## what checkpoints cost a run, and how long one takes to
 
 bench-loss: $(READY) ## what loss and metrics cost beside the forward and backward pass (a minute)
 	$(BIN)/python benchmarks/loss_cost.py
+
+bench-tune: $(READY) ## what pruning saves, and whether it finds the same best values (a quarter of an hour)
+	$(BIN)/python benchmarks/tune_pruning.py $(if $(JOBS),--jobs $(JOBS))
 
 $(BENCH_READY): $(ENVIRONMENT) requirements/bench.txt
 	@VENV=.venv-bench requirements/setup.sh requirements/bench.txt

@@ -121,9 +121,7 @@ def loss_and_gradient(learner: Learner, step: Step) -> Tensor:
 
 def metrics(learner: Learner, step: Step) -> dict[str, float]:
     """Ours, and those of frameworks that the settings ask for."""
-    from grpolab.learn.diagnostics import update_metrics
-
-    return update_metrics(step.update, learner.settings.diagnostics) | learner.peer_metrics(step)
+    return learner.metrics(step)
 
 
 def in_turns(timed: dict[str, list[Callable[[], object]]]) -> dict[str, list[float]]:

@@ -20,15 +20,17 @@ import os
 
 from IPython.display import Image, Markdown, display
 
-from grpolab.paths import REFERENCE_STUDY, Results
+from grpolab.paths import Results
 from grpolab.report import tables
 from grpolab.report.figures import draw
 from grpolab.report.load import load
+from grpolab.report.reference import default_study
 from grpolab.report.sentences import findings
 from grpolab.report.style import png
 
 results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
-studies = [study for study in load(results, os.environ.get("GRPOLAB_STUDY", REFERENCE_STUDY)) if len(study.cells)]
+name = os.environ.get("GRPOLAB_STUDY") or default_study(results)
+studies = [study for study in load(results, name) if len(study.cells)]
 
 # %% [markdown]
 # What the runs show, in sentences computed from their journals.

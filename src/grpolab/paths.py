@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -13,8 +16,10 @@ from grpolab import FOLDER_FORMAT
 from grpolab.errors import RequestError
 from grpolab.identity import plain
 
-# The study whose outcome is committed: it stands at the top of results/.
-REFERENCE_STUDY = "reference"
+# The study whose outcome is committed: it stands at the top of results/. Hours of training.
+REFERENCE_STUDY = "claims"
+# What `make sweep` trains: a part of it that takes minutes.
+SWEEP_STUDY = "reference"
 
 # The place refuses to be written: full, over its quota, read-only, forbidden. No run's own fault, so no outcome.
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
@@ -98,8 +103,18 @@ class Results:
 
     @property
     def geometry(self) -> Path:
-        """The table behind the analytic figures."""
+        """The table behind F9: objective and weight against the ratio."""
         return self.root / "geometry.csv"
+
+    @property
+    def surface(self) -> Path:
+        """The table behind F10: the weight over old and new probability."""
+        return self.root / "geometry_surface.csv"
+
+    @property
+    def surrogate(self) -> Path:
+        """The table behind F11: surrogates between old and new policy, of the runs for which it was asked."""
+        return self.root / "surrogate.csv"
 
     def run(self, signature: str) -> Path:
         """Folder of a run."""
@@ -112,6 +127,10 @@ class Results:
     def plan(self, study: str) -> Path:
         """The study's plan.json."""
         return self.studies / study / "plan.json"
+
+    def trials(self, study: str) -> Path:
+        """What a tuning of the study has tried, for the report."""
+        return self.studies / study / "tuning" / "trials.json"
 
     def output(self, study: str) -> Path:
         """Where the study's figures/, tables/ and report.md go."""
@@ -151,6 +170,15 @@ def write_json_atomic(path: Path, value: Any, *, durable: bool = True) -> None:
     """The same for strict JSON; infinities become strings."""
     text = json.dumps(plain(value), allow_nan=False, indent=1) + "\n"
     write_atomic(path, text.encode(), durable=durable)
+
+
+def write_csv_atomic(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows with the same keys as a table; at least one."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text_atomic(path, text.getvalue())
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -105,6 +105,23 @@ SCALES = {
     "nonzero_share": "grpolab.learn.advantages:nonzero_share",
 }
 
+# Faults of the training loop (learn/faults.py), planted by conf/fault/: what of the loop's steps is replaced.
+FAULTS = {
+    name: f"grpolab.learn.faults:{name}"
+    for name in (
+        "aliased_old_policy",
+        "resynchronised_old_policy",
+        "recomputed_old_log_probs",
+        "frozen_parameters",
+        "low_precision_weights",
+        "dropout",
+        "visible_padding",
+        "temperature_mismatch",
+        "mask_mismatch",
+        "padding_in_clip_metric",
+    )
+}
+
 FRAMEWORKS = (
     "trl",
     "verl",

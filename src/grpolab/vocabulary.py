@@ -38,18 +38,13 @@ TAGS = {
 }
 
 # --- what a study may ask its report for, besides metrics -----------------------------------------------------------
-FIGURES = ("F1", "F2", "F3", "F4", "F7", "F9", "F12", "F16", "F18", "F20", "F24", "F26", "D1")
-ANALYTIC_FIGURES = ("F9",)  # need no run: a collection of studies may ask for them
-# One number a run: columns of the stability table (report/stability.py says how each is computed).
 # fmt: off
-QUANTITIES = (
-    "start", "final_score", "gain", "mean_score", "drawdown", "collapsed", "diverged", "stopped", "below_start",
-    "spikes_per_100", "spiky", "grad_norm_p50", "grad_norm_p99", "grad_norm_max",
-    "ratio_max", "sequence_ratio_max", "ess_min", "ratio_blow_up", "outer_mass", "kl_old", "kl_old_high",
-    "entropy_first", "entropy_last", "entropy_min", "entropy_drop", "entropy_ratio", "entropy_collapsed",
-    "entropy_exploded", "kl_ref", "starvation", "starved", "truncation", "truncated",
+FIGURES = (
+    "F1", "F2", "F3", "F4", "F5", "F6", "F7", "F8", "F9", "F10", "F11", "F12", "F13", "F14", "F15", "F16", "F17",
+    "F18", "F19", "F20", "F21", "F22", "F23", "F24", "F25", "F26", "F27", "F28", "F29", "F30", "F31", "D1",
 )
 # fmt: on
+ANALYTIC_FIGURES = ("F9", "F10")  # need no run: a collection of studies may ask for them
 
 # --- grids ---------------------------------------------------------------------------------------------------------
 COUNTERFACTUAL_EPSILONS = {"token": (0.1, 0.2, 0.28), "sequence": (0.2, 0.02, 3e-4)}
@@ -74,6 +69,11 @@ class Metric:
 def counterfactual(level: str, epsilon: float) -> str:
     """Name of the counterfactual clip fraction of a ratio level at an epsilon, e.g. `cf/token_0.2`."""
     return f"cf/{level}_{epsilon:g}"
+
+
+def quantile_metric(level: str, quantile: str, sign: str) -> str:
+    """Name of a quantile of a level's ratios where the advantage has a sign, e.g. `ratio/token_p99_pos`."""
+    return f"ratio/{level}_{quantile}_{sign}"
 
 
 # One metric, one line.
@@ -148,7 +148,7 @@ _LISTED = [
 # fmt: on
 
 _QUANTILES = [
-    Metric(f"ratio/{level}_{quantile}_{sign}", f"{quantile} of the {level} ratios, {text}.", "1", "update")
+    Metric(quantile_metric(level, quantile, sign), f"{quantile} of the {level} ratios, {text}.", "1", "update")
     for level in LEVELS
     for quantile in QUANTILES
     for sign, text in SIGNS.items()

@@ -29,13 +29,19 @@ hypotheses:
     where: {task: addition}
     direction: greater
     margin: 0.0
+    test: paired_t
+    budget: rollouts
+    power: none
     source: nobody
 figures: [F1, F2]
 placebo: []
 skip: [{clip: wide, task: sorting}]
 """
 REQUIRED = ("question", "factors", "compare", "baseline", "seeds", "primary_metric")
-REQUIRED_OF_CLAIM = ("id", "says", "metric", "contrast", "direction", "margin", "source")
+REQUIRED_OF_CLAIM = (
+    *("id", "says", "metric", "contrast", "direction", "margin", "source"),
+    *("test", "budget", "power"),
+)
 DEEP_BOMB = "\n".join(["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))])
 
 Study = dict[str, Any]
@@ -68,8 +74,14 @@ def wrong_claim(draw: st.DrawFn, study: Study) -> list[str]:
     wrong: dict[str, list[Any]] = {
         "margin": [-1, "x", None, float("nan"), float("inf"), [], -1e-9],
         "direction": ["more", "", None, 1, "Less", ["less"]],
-        "test": ["t", None, 1],
-        "contrast": [{}, "wide", {"of": "wide"}, {"of": "wide", "minus": "wide"}, ["wide", "narrow"], None],
+        "test": ["t", None, 1, "fisher", "page", "equivalence", "paired_log_t"],
+        "budget": ["steps", None, 1],
+        "power": ["", None],
+        "seeds": [0, 1, "2", None, True],
+        "trend": ["wide", ["wide", "narrow"], ["wide", "narrow", "wide"], ["narrow", "wide", draw(words())]],
+        "range_over": ["clip", draw(words()), ["task"]],
+        "provided": ["clip", {"metric": "loss"}, {"metric": "loss", "of": draw(words()), "above": 0}],
+        "contrast": [{}, "wide", {"of": draw(words())}, {"of": "wide", "minus": "wide"}, ["wide", "narrow"], None],
         "metric": [draw(words()), "", None, "clip/activ", ["loss"]],
         "where": [{"clip": "wide"}, {"task": draw(words())}, {draw(words()): "addition"}, [], "task", None],
         "id": ["", "a b", None, ["H1"]],

@@ -12,9 +12,10 @@ from fuzz import WRONG, project, verdict
 from fuzz_wrong import Wrong
 from hypothesis import HealthCheck, Phase, given, settings
 
+from grpolab.quantities import LABELS, QUANTITIES
 from grpolab.report import figures
 from grpolab.report.stability import run_quantities
-from grpolab.vocabulary import ANALYTIC_FIGURES, COMPLETED, FIGURES, QUANTITIES
+from grpolab.vocabulary import ANALYTIC_FIGURES, COMPLETED, FIGURES
 
 
 @pytest.fixture(scope="module")
@@ -41,4 +42,6 @@ def test_a_study_may_name_what_the_report_can_draw_and_measure() -> None:
     assert set(FIGURES) == set(figures.FIGURES)
     assert set(ANALYTIC_FIGURES) <= set(FIGURES)
     nothing = pd.DataFrame({"rollout_step": [], "iteration": []})
-    assert set(QUANTITIES) == set(run_quantities(np.empty(0), nothing, nothing, COMPLETED, 1))
+    found = run_quantities(np.empty(0), nothing, nothing, COMPLETED, 1, {})
+    assert set(QUANTITIES) == set(found)
+    assert set(LABELS) == {name for name, value in found.items() if isinstance(value, bool)}

@@ -44,15 +44,11 @@ def arms(of: dict[str, list[str]], *overrides: str, **fields: Any) -> Arms:
     return Arms.of(plan(of, *overrides, **fields))
 
 
-def claim(of: str, minus: str, metric: str = "final_score", direction: str = "greater") -> dict[str, Any]:
+def claim(of: str, minus: str, metric: str = "final_score", direction: str = "greater", **keys: Any) -> dict[str, Any]:
     """A hypothesis."""
-    contrast = {"of": of, "minus": minus}
     return {
-        "id": "H",
-        "says": "?",
-        "metric": metric,
-        "contrast": contrast,
-        "direction": direction,
-        "margin": 0.1,
-        "source": "?",
+        **{"id": "H", "says": "?", "source": "?", "power": "?", "budget": "rollouts", "metric": metric},
+        **{"contrast": {"of": of, "minus": minus}, "direction": direction, "margin": 0.1},
+        "test": "equivalence" if direction == "equal" else "paired_t",
+        **keys,
     }

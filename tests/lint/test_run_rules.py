@@ -76,6 +76,7 @@ PLANTED: list[tuple[Rule[RunSettings], str, str, str]] = [
         "num_generations=2 reward.weights.format=0.1",
     ),
     (data.zero_variance_groups, "num_generations=2", "0.3", "num_generations=2 advantage_estimator=batch_mean"),
+    (data.planted_fault, "fault=dropout", "fault=dropout is planted", "fault=tiny_learning_rate"),
 ]
 
 

@@ -64,7 +64,7 @@ PLANTED: list[tuple[Rule[Arms], Arms, str, Arms]] = [
     (
         study.claim_about_equals,
         arms(GSPO, "num_iterations=1", hypotheses=[claim("gspo", "grpo")]),
-        "claims that gspo is greater than grpo",
+        "claims that gspo and grpo differ",
         arms(GSPO, hypotheses=[claim("gspo", "grpo")]),
     ),
     (
@@ -100,12 +100,17 @@ PLANTED: list[tuple[Rule[Arms], Arms, str, Arms]] = [
         arms({"grpo": ["loss_type=grpo"], "dr_grpo": ["loss_type=dr_grpo", "learning_rate=1e-3"]}),
     ),
     (study.reuse_costs_rollouts, arms(MU, *UPDATES), "4 updates per batch get 2560 completions and 1 get", arms(MU)),
-    (study.hardly_a_test, arms(FORMS, seeds=2, hypotheses=[claim("a", "b")]), "11.55", arms(FORMS, seeds=2)),
     (
         study.hardly_a_test,
-        arms(FORMS, seeds=1, hypotheses=[claim("a", "b")]),
-        "no test is left",
-        arms(FORMS, seeds=3, hypotheses=[claim("a", "b")]),
+        arms(FORMS, seeds=3, hypotheses=[claim("a", "b", seeds=5)]),
+        "seeds=3 leave H undecided: it asks for 5 (test=paired_t)",
+        arms(FORMS, seeds=5, hypotheses=[claim("a", "b", seeds=5)]),
+    ),
+    (
+        study.too_few_seeds,
+        arms(FORMS, seeds=2, hypotheses=[claim("a", "b", metric="clip/active")]),
+        "11.55",
+        arms(FORMS, seeds=2),
     ),
     (
         study.too_few_seeds,

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from grpolab.paths import Results, write_json_atomic
 from grpolab.peer_metrics import CLIP_METRIC, convention
-from grpolab.vocabulary import EXCESS_EDGES
+from grpolab.vocabulary import EXCESS_EDGES, LEVELS, QUANTILES, SIGNS, quantile_metric
 
 ROLLOUT_STEPS = 12
 TOKENS = 400
@@ -26,6 +27,9 @@ HYPOTHESES = [
         "where": {},
         "direction": "less",
         "margin": 0.0,
+        "test": "paired_t",
+        "budget": "rollouts",
+        "power": "none",
         "source": "invented",
     }
 ]
@@ -37,9 +41,10 @@ def write_study(
     factors: dict[str, list[str]] | None = None,
     seeds: int = 3,
     num_iterations: int = 2,
+    trained: bool = True,
     **changes: Any,
 ) -> Results:
-    """A planned and finished study: plan.json and one run folder per cell. `changes` replace keys of the plan."""
+    """A planned and, if `trained`, finished study: plan.json and a run folder per cell. `changes` replace plan keys."""
     results = Results.open(root)
     factors = factors or FACTORS
     compare = next(iter(factors))
@@ -67,7 +72,7 @@ def write_study(
         "cells": cells,
     }
     write_json_atomic(results.plan(name), {**plan, **changes})
-    for cell in cells:
+    for cell in cells if trained else ():
         write_run(results, cell)
     return results
 
@@ -89,6 +94,7 @@ def _cell(study: str, levels: dict[str, str], seed: int, num_iterations: int) ->
             "num_iterations": int(arm) if arm.isdigit() else num_iterations,
             "num_minibatches": 1,
             "num_generations": 8,
+            "prompts_per_step": 16,
             "learning_rate": 3e-4 if levels.get("regime") == "stressed" else 1.5e-4,
             "task": levels.get("task", "addition"),
         },
@@ -107,9 +113,17 @@ def write_run(
     journal = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
     (folder / "journal.jsonl").write_text(journal)
     timing = [
-        {"rollout_step": s, "time": 1.7e9 + s, "seconds/rollout": 0.1, "seconds/update": 0.3} for s in range(last_step)
+        {
+            "rollout_step": s,
+            "time_ms": 1_700_000_000_000 + s,
+            "seconds/rollout": 0.1,
+            "seconds/update": 0.3,
+            "seconds/elapsed": 0.5 * (s + 1),
+        }
+        for s in range(last_step)
     ]
     (folder / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in timing))
+    _write_samples(folder)
     provenance = {
         **{"commit": "c0ffee", "dirty": False, "lock_sha256": "10c4", "python": "3.11", "threads": 1},
         **{"results_version": 1, "hardware": {"cores": 2}, "packages": {"torch": "2"}},
@@ -145,6 +159,13 @@ def _journal(cell: dict[str, Any], last_step: int) -> Any:
             **_place("rollout", step),
             **{"completions": 128 * (step + 1), "reward/mean": score, "reward/correct": score},
             **{"zero_variance/share": 0.2, "zero_variance/all_right": 0.15, "zero_variance/all_wrong": 0.05},
+            **{
+                f"length/{sort}_{statistic}": 5.0 + step / 10
+                for sort in ("right", "wrong")
+                for statistic in ("mean", "p95")
+            },
+            **{"gap/sampler_trainer": 1e-6},
+            **({"kl_ref/exact": 0.01 * (step + 1)} if step % 4 == 3 else {}),
             **{"entropy/behaviour": 0.5 - 0.01 * step, "entropy/behaviour_p80": 0.9, "truncation/share": 0.0},
         }
 
@@ -161,10 +182,24 @@ def _update(cell: dict[str, Any], rng: np.random.Generator, step: int, iteration
         **{"clip/active_low": low, "clip/active_high": low / 2, "clip/active": 1.5 * low, "clip/out_of_range": 2 * low},
         **{"clip/active_low_nz": low, "clip/active_high_nz": low / 2, "clip/active_nz": 1.5 * low},
         **{"ratio/token_max": 1.0 + iteration, "ratio/sequence_max": 1.0, "ratio/ess": 0.9, "kl_old/k3": 0.01},
+        **({"p_old/up_clipped": 0.3, "p_old/down_clipped": 0.4} if low else {}),
+        "p_old/all": 0.8,
         **{"cf/token_0.2": 1.5 * low, "cf/sequence_0.2": low},
+        **_ratios(step, iteration),
         **{convention(name): 1.5 * low for name in CLIP_METRIC},
         **{convention("slime"): low, convention("prime_rl"): low, convention("roll"): 100 * low},
     }
+
+
+def _ratios(step: int, iteration: int) -> dict[str, float]:
+    """Symmetric about 1 in logarithms, and wider from pass to pass and from step to step."""
+    width = 0.1 * iteration * (1 + step)
+    quantiles = {
+        quantile_metric(level, name, sign): float(np.exp(2 * width * (at - 0.5)))
+        for (name, at), level, sign in itertools.product(QUANTILES.items(), LEVELS, SIGNS)
+    }
+    means = {"ratio/token_mean": 1.0, "ratio/sequence_mean_pos": 1 + width, "ratio/sequence_mean_neg": 1 - width / 4}
+    return {**quantiles, **means, "ratio/token_min": 1 / (1 + iteration), "ratio/sequence_min": 0.9**iteration}
 
 
 def _histogram(rng: np.random.Generator, step: int, iteration: int) -> dict[str, Any]:
@@ -179,4 +214,13 @@ def _histogram(rng: np.random.Generator, step: int, iteration: int) -> dict[str,
         for name in ("position", "position_end")
         for field, values in (("count", [128, 128, 128, 16]), ("abs_log_ratio", [9, 8, 7, 1]), ("active", [6, 5, 4, 1]))
     }
-    return {**_place("histogram", step), "iteration": iteration, "minibatch": 0, **counts, **positions}
+    probability = {"probability/counts": [0, 10, 0, 0, 0, 0, 0, 0, 30 - step, 60 + step]}
+    return {**_place("histogram", step), "iteration": iteration, "minibatch": 0, **counts, **positions, **probability}
+
+
+def _write_samples(folder: Path) -> None:
+    """The token `7` clipped above twice and below once, `=` clipped below once, `+` never."""
+    marks = [("7", "high"), ("7", "high"), ("7", "low"), ("7", ""), ("=", "low"), ("+", ""), ("+", "")]
+    (folder / "samples").mkdir(exist_ok=True)
+    table = pd.DataFrame(marks, columns=["token", "clipped"])
+    table.to_parquet(folder / "samples" / "step_000000.parquet")

@@ -24,9 +24,11 @@ from grpolab.report.statistics import (
     performance_profile,
     probability_of_improvement,
     rate_seeds_to_decide,
+    resample,
     seeds_to_decide,
     time_to_threshold,
 )
+from grpolab.report.statistics.bootstrap import COVERAGE
 
 RNG = np.random.default_rng(0)
 SCORES_ATS = RNG.random((2, 3, 6))
@@ -80,36 +82,37 @@ def test_bootstrap_of_one_task_is_scipys():
 
 def test_bootstrap_draws_within_tasks_and_the_same_seeds_for_every_arm():
     between_tasks = np.repeat([[0.1], [0.5], [0.9]], 5, axis=1)
-    assert np.allclose(bootstrap(between_tasks, mean_of_all, RNG, 500), 0.5)
+    assert np.allclose(resample(between_tasks, mean_of_all, RNG, 500), 0.5)
     arms = np.stack([SCORES_ATS[0] + 0.25, SCORES_ATS[0]])
-    assert np.allclose(bootstrap(arms, lambda s: mean_of_all(s[:, 0] - s[:, 1]), RNG, 500), 0.25)
-    free = bootstrap(SCORES_ATS, lambda s: mean_of_all(s[:, 0] - s[:, 1]), RNG, 500)
+    assert np.allclose(resample(arms, lambda s: mean_of_all(s[:, 0] - s[:, 1]), RNG, 500), 0.25)
+    free = resample(SCORES_ATS, lambda s: mean_of_all(s[:, 0] - s[:, 1]), RNG, 500)
     assert free[2] - free[1] > 0.1
 
 
 def test_bootstrap_is_its_generators_and_fast():
     start = process_time()
-    bootstrap(SCORES_ATS, probability_of_improvement, RNG)
+    resample(SCORES_ATS, probability_of_improvement, RNG)
     assert process_time() - start < 2  # 50,000 replicates
-    first, again, other = (bootstrap(SCORES_ATS[0], iqm, np.random.default_rng(seed), 500) for seed in (5, 5, 6))
+    first, again, other = (resample(SCORES_ATS[0], iqm, np.random.default_rng(seed), 500) for seed in (5, 5, 6))
     assert first == again
     assert first != other
 
 
-def test_bootstrap_refuses_gaps_and_single_runs():
+def test_bootstrap_refuses_gaps_and_too_few_runs():
     with pytest.raises(TooFewError, match="a score of every run, 1 are missing"):
-        bootstrap(np.where(SCORES_ATS[0] == SCORES_ATS[0].max(), np.nan, SCORES_ATS[0]), mean_of_all, RNG)
-    with pytest.raises(TooFewError, match="at least two runs of each task, has 1"):
-        bootstrap(SCORES_ATS[:, :, :1], mean_of_all, RNG)
+        resample(np.where(SCORES_ATS[0] == SCORES_ATS[0].max(), np.nan, SCORES_ATS[0]), mean_of_all, RNG)
+    with pytest.raises(TooFewError, match="at least 10 runs of each task, has 9: it would hold less than 92%"):
+        bootstrap(RNG.random((3, 9)), mean_of_all, RNG)
+    assert bootstrap(RNG.random((3, 10)), mean_of_all, RNG, 100)[0] > 0
 
 
-@pytest.mark.parametrize(("tasks", "runs", "covered"), [(1, 3, 0.74), (3, 3, 0.84), (3, 5, 0.89), (3, 10, 0.93)])
-def test_bootstrap_covers_what_its_description_admits(tasks, runs, covered):
+@pytest.mark.parametrize(("runs", "covered"), COVERAGE["mean"].items())
+def test_bootstrap_covers_what_the_table_says(runs, covered):
     hits, generator = 0, np.random.default_rng(2)
-    for _ in range(600):
-        _, low, high = bootstrap(generator.normal(size=(tasks, runs)), mean_of_all, generator, 400)
+    for _ in range(400):
+        _, low, high = resample(generator.normal(size=(3, runs)), mean_of_all, generator, 300)
         hits += bool(low < 0 < high)
-    assert hits / 600 == pytest.approx(covered, abs=0.04)
+    assert hits / 400 == pytest.approx(covered, abs=0.05)
 
 
 # Freireich et al. (1963): weeks in remission on 6-MP (0: still in remission) and on placebo, in every textbook.

@@ -9,7 +9,7 @@ from report_results import ROLLOUT_STEPS, write_run, write_study
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, write_json_atomic
-from grpolab.report import page, runs
+from grpolab.report import journals, page, runs
 from grpolab.report.figures import FIGURES, draw
 from grpolab.report.load import load
 from grpolab.report.reference import export_reference
@@ -86,10 +86,8 @@ def test_a_shared_run_is_parsed_once(results, monkeypatch):
     }
     write_json_atomic(results.plan("both"), whole)
     read = []
-    original = runs._read_journal
-    monkeypatch.setattr(
-        runs, "_read_journal", lambda folder, *rest: (read.append(folder.name), original(folder, *rest))
-    )
+    original = journals.read_journal
+    monkeypatch.setattr(runs, "read_journal", lambda folder: (read.append(folder.name), original(folder))[1])
     parts = load(results, "both")
     assert [part.name for part in parts] == ["clip_range", "again", "both"]
     assert len(parts[0].updates) == len(parts[1].updates) > 0
@@ -119,7 +117,7 @@ def reference(tmp_path) -> Results:
         "cells": [],
     }
     write_json_atomic(results.plan("reference"), whole)
-    export_reference(results)
+    export_reference(results, "reference")
     return results
 
 
@@ -134,15 +132,12 @@ def clone(reference, tmp_path) -> Results:
 def test_a_fresh_clone_redraws_the_reference_to_the_byte(reference, clone):
     page.write(reference, "reference")
     page.write(clone, "reference")
-    written = [
-        *reference.root.glob("figures/**/*.*"),
-        *reference.root.glob("tables/**/*.*"),
-        reference.root / "report.md",
-    ]
-    assert len(written) == 3 * 3 + 3 * 3 + 1
+    here, there = (place.output("reference") for place in (reference, clone))
+    written = [*here.glob("figures/**/*.*"), *here.glob("tables/**/*.*"), *here.glob("*.html"), here / "report.md"]
+    assert len(written) == 3 * 3 + 4 * 3 + 3 + 2 + 1
     for path in written:
-        file = path.relative_to(reference.root)
-        assert (clone.root / file).read_bytes() == path.read_bytes(), file
+        file = path.relative_to(here)
+        assert (there / file).read_bytes() == path.read_bytes(), file
     assert not clone.runs.exists()
 
 
@@ -157,4 +152,4 @@ def test_a_reference_with_holes_is_refused(reference):
     cell = cell_of(reference, "none/addition", 1)
     (reference.run(cell["signature"]) / "outcome.json").unlink()
     with pytest.raises(RequestError, match="1 of 4 runs have no outcome yet"):
-        export_reference(reference)
+        export_reference(reference, "reference")

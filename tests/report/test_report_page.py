@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 from report_results import write_run, write_study
 
-from grpolab.paths import project_root, write_json_atomic
+from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, project_root, write_json_atomic
 from grpolab.report import page, tables
 from grpolab.report.load import load
+from grpolab.report.reference import default_study, export_reference
 from grpolab.report.sentences import findings
 
 
@@ -22,9 +24,13 @@ def results(tmp_path_factory):
     root = tmp_path_factory.mktemp("results")
     results = write_study(root, placebo=[["symmetric", "clip_higher"]])
     write_study(root, "num_iterations", {"mu": ["1", "2", "4"], "task": ["addition"]}, baseline="4", figures=["F18"])
-    whole = {"format": 1, "study": "both", "question": "Whole?", "figures": [], "cells": []}
-    write_json_atomic(results.plan("both"), whole | {"includes": ["clip_range", "num_iterations"]})
+    write_collection(results, "both", ["clip_range", "num_iterations"])
     return results
+
+
+def write_collection(results, name, includes):
+    whole = {"format": 1, "study": name, "question": "Whole?", "figures": [], "cells": []}
+    write_json_atomic(results.plan(name), whole | {"includes": includes})
 
 
 def edit_updates(results, signature, **changes):
@@ -46,6 +52,7 @@ def test_a_collection_is_one_report_with_claims_first(results):
         "## clip_range",
         "## num_iterations",
         "## Provenance",
+        "## What was not decided",
         "## What is missing",
     ]
     places = [text.index(title) for title in order]
@@ -62,8 +69,67 @@ def test_a_collection_is_one_report_with_claims_first(results):
             assert {f"{figure}.{end}" for end in ("png", "pdf", "json")} <= set(
                 os.listdir(path.parent / "figures" / name)
             )
-        assert len(os.listdir(path.parent / "tables" / name)) == 9
+        assert len(os.listdir(path.parent / "tables" / name)) == 12
     assert said[0] == "figure 1/3: clip_range F1"
+
+
+def test_decided_claims_stand_above_and_open_ones_below_with_their_reason(results):
+    text = page.write(results, "both").read_text()
+    claims, rest = text.split("## clip_range")
+    assert "- H6 is supported in addition/stressed" in claims
+    assert "H6 is undecided in" not in claims
+    (reason,) = [
+        line for line in rest.splitlines() if line.startswith("- clip_range H6 is undecided in addition/healthy")
+    ]
+    assert "seeds in all would decide it" in reason
+
+
+def test_claims_come_as_csv_and_latex(results):
+    page.draw(results, "both")
+    folder = results.output("both") / "tables"
+    rows = list(csv.DictReader((folder / "claims.csv").open()))
+    assert [(row["id"], row["facet"], row["verdict"]) for row in rows] == [
+        ("H6", "addition/healthy", "undecided"),
+        ("H6", "addition/stressed", "supported"),
+        ("placebo", "", "refuted"),
+    ]
+    assert [row["test"] for row in rows] == ["paired t-test", "paired t-test", "hashes"]
+    assert float(rows[1]["effect"]) == pytest.approx(-0.4, abs=0.05)
+    assert int(float(rows[0]["needed"])) > 3
+    latex = (folder / "claims.tex").read_text()
+    assert r"clip\_range H6 & Without clipping, accuracy is lower. & addition/stressed & none - symmetric" in latex
+    assert r"\texttt{clip\_higher} and \texttt{symmetric} are the same function." in latex
+    assert latex.count("&") == 9 * 4  # ten columns, a head and three rows
+    assert "`" not in latex
+
+
+def test_provenance_says_how_to_make_it_again(results, tmp_path):
+    text = page.write(results, "both").read_text()
+    assert "trained from 2023-11-14 22:13 to 2023-11-14 22:13 UTC" in text
+    assert "- seeds: clip_range 0, 1, 2; num_iterations 0, 1, 2" in text
+    assert "```\ngit checkout c0ffee\nmake sweep STUDY=both SEEDS=3\nmake report STUDY=both\n```" in text
+    other = write_study(tmp_path, factors={"clip": ["symmetric", "none"], "task": ["addition"]}, seeds=1)
+    write_study(tmp_path, "num_iterations", {"mu": ["1", "2"], "task": ["addition"]}, seeds=2, baseline="1")
+    path = next(other.runs.iterdir()) / "provenance.json"
+    path.write_text(path.read_text().replace("c0ffee", "decaf"))
+    write_collection(other, "both", ["clip_range", "num_iterations"])
+    text = page.write(other, "both").read_text()
+    assert "commit c0ffee, decaf (**mixed: 2**)" in text
+    assert "The runs are of 2 commits" in text
+    assert "make sweep STUDY=both\n" in text  # each study has the seeds of its own file
+
+
+def test_without_a_name_it_is_the_study_that_is_here(tmp_path):
+    results = write_study(tmp_path, factors={"clip": ["symmetric", "none"], "task": ["addition"]}, seeds=1)
+    assert default_study(results) == SWEEP_STUDY
+    for name in (SWEEP_STUDY, REFERENCE_STUDY):  # the larger one before the other
+        write_collection(results, name, ["clip_range"])
+        assert default_study(results) == name
+    export_reference(results, SWEEP_STUDY)
+    export_reference(results, REFERENCE_STUDY)
+    shutil.rmtree(results.studies)
+    assert default_study(results) == REFERENCE_STUDY  # a fresh clone has what was exported last
+    assert page.write(results, default_study(results)).parent == results.root
 
 
 def test_zero_clip_sentences_are_computed(tmp_path):
@@ -151,7 +217,7 @@ def test_a_run_that_is_deleted_or_was_stopped_is_named_in_the_report(tmp_path):
     assert "**1 cell missing.**" in text
 
 
-@pytest.mark.parametrize("notebook", ["stability", "clip_fractions"])
+@pytest.mark.parametrize("notebook", sorted(path.stem for path in project_root().glob("notebooks/*.py")))
 def test_notebooks_run_as_scripts(results, notebook):
     environment = os.environ | {"GRPOLAB_RESULTS": str(results.root), "GRPOLAB_STUDY": "num_iterations"}
     script = project_root() / "notebooks" / f"{notebook}.py"

@@ -1,17 +1,18 @@
 """The stability definitions, on curves whose label is known."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from report_results import FACTORS, write_run, write_study
 
+from grpolab.quantities import Thresholds
 from grpolab.report.load import load
 from grpolab.report.stability import (
-    Thresholds,
     collapsed,
     drawdown,
     final_score,
     gradient_spikes,
-    is_lost,
     stability_table,
 )
 
@@ -70,7 +71,7 @@ def test_table_labels_runs(tmp_path):
     assert table["diverged"].sum() == 1
     assert table.loc[("symmetric", "addition/healthy", hopeless["seed"]), "stopped"]
     assert table["stopped"].sum() == 1
-    assert is_lost(table).sum() == 3 + 1 + 1
+    assert table["lost"].sum() == 3 + 1 + 1
     healthy = table.loc[("symmetric", "addition/healthy", 1)]
     assert healthy["entropy_drop"] == pytest.approx(0.11, abs=1e-6)
     assert not healthy["entropy_collapsed"]
@@ -78,8 +79,10 @@ def test_table_labels_runs(tmp_path):
     assert healthy["gain"] == pytest.approx(healthy["final_score"] - healthy["start"])
 
 
-def test_thresholds_decide_the_labels(tmp_path):
-    study = load(write_study(tmp_path, factors=FACTORS | {"regime": ["healthy"]}, seeds=1), "clip_range")[-1]
-    strict = Thresholds(entropy_drop=0.1, ratio_max=1.5, starvation=0.1)
-    assert not stability_table(study)[["entropy_collapsed", "ratio_blow_up", "starved"]].any(axis=None)
-    assert stability_table(study, strict)[["entropy_collapsed", "ratio_blow_up", "starved"]].all(axis=None)
+def test_the_plans_thresholds_decide_the_labels(tmp_path):
+    factors, labels = FACTORS | {"regime": ["healthy"]}, ["entropy_collapsed", "ratio_blow_up", "starved"]
+    results = write_study(tmp_path, factors=factors, seeds=1)
+    assert not stability_table(load(results, "clip_range")[-1])[labels].any(axis=None)
+    strict = asdict(Thresholds(entropy_drop=0.1, ratio_max=1.5, starvation=0.1))
+    results = write_study(tmp_path, factors=factors, seeds=1, stability=strict)
+    assert stability_table(load(results, "clip_range")[-1])[labels].all(axis=None)

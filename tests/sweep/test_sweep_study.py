@@ -91,6 +91,7 @@ def test_plan_holds_what_the_report_needs(write_study):
     assert cell["levels"] == {"clip": "wide", "task": "sorting"}
     assert (cell["seed"], cell["rollout_steps"], cell["settings"]["task"]) == (1, 7, "sorting")
     assert cell["settings"]["epsilon_high"] == "inf"
+    assert document["stability"]["collapse_drop"] == 0.1
 
 
 def test_skip_leaves_combinations_out(write_study):
@@ -107,6 +108,15 @@ def test_a_level_may_say_something_else_to_each_arm(write_study):
     write_study(STUDY.replace("compare:", f"  {level.replace(', wide: [delta=3]', '')}\ncompare:"))
     said = "factors.range.tight must be a list of overrides, or one for each of narrow, wide"
     assert said in problems_of(name)
+
+
+def test_thresholds_of_stability_stand_in_the_study_file_and_in_the_plan(write_study):
+    (plan,) = plans(write_study(STUDY + "stability: {collapse_drop: 0.2}"))
+    thresholds = plan.document("now", None)["stability"]
+    assert (thresholds["collapse_drop"], thresholds["spike_window"]) == (0.2, 20)
+    found = problems_of(write_study(STUDY + "stability: {colapse_drop: 0.2, spike_window: 2.5, tail: -1}"))
+    for part in ("did you mean stability.collapse_drop", "stability.spike_window=2.5", "stability.tail=-1"):
+        assert part in found
 
 
 def test_a_study_of_more_variants_than_anybody_trains_is_refused(write_study):
@@ -168,30 +178,6 @@ def test_a_study_that_cannot_clip_is_refused_with_the_reason(write_study):
 )
 def test_a_wrong_study_file_is_refused(write_study, old, new, said):
     assert said in problems_of(write_study(STUDY.replace(old, new)))
-
-
-def test_a_hypothesis_must_name_what_exists(write_study):
-    wrong = """
-hypotheses:
-  - id: H1
-    says: x
-    metric: clip/activ
-    contrast: {of: wide, minus: wid}
-    where: {task: adition}
-    direction: less
-    margin: 0
-    source: y
-"""
-    found = problems_of(write_study(STUDY + wrong))
-    assert "metric=final_scor is unknown (did you mean final_score" in problems_of(
-        write_study(STUDY + wrong.replace("clip/activ", "final_scor"))
-    )
-    assert "compares wide with itself" in problems_of(write_study(STUDY + wrong.replace("minus: wid", "minus: wide")))
-    assert "where.clip is the factor that is compared" in problems_of(
-        write_study(STUDY + wrong.replace("where: {task: adition}", "where: {clip: wide}"))
-    )
-    for part in ("contrast.minus=wid", "where.task=adition", "metric=clip/activ", "did you mean wide", "H1"):
-        assert part in found
 
 
 def test_a_collection_names_studies_that_exist(write_study):

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from grpolab.cli import checking, keeping, linting, reading, running
+from grpolab.cli import checking, diagnosing, keeping, linting, reading, running, tuning
 from grpolab.cli.common import FAILURE, INTERRUPTED, WRONG_REQUEST, Command
 from grpolab.errors import RequestError
 from grpolab.paths import DISK_ERRORS
@@ -54,7 +54,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             sub.add_argument("--results", metavar="FOLDER", help="default: machine.results of conf/run.yaml")
         return sub
 
-    for room in (running, reading, linting, checking, keeping):
+    for room in (running, tuning, reading, diagnosing, linting, checking, keeping):
         room.add_commands(add)
     parsed, rest = parser.parse_known_args(arguments)
     # argparse does not take overrides that stand after an option: `sweep smoke --jobs 1 seed=2`

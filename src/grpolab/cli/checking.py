@@ -7,12 +7,12 @@ import itertools
 import json
 from pathlib import Path
 
-from grpolab.cli.common import FAILURE, OK, Add
+from grpolab.cli.common import FAILURE, OK, Add, count, results_of
 from grpolab.errors import RequestError
 
 
 def add_commands(add: Add) -> None:
-    """conformance, dialects."""
+    """conformance, dialects, self-check."""
     text = "replay other frameworks' own outputs through our code, and compare loss, gradient and every metric"
     sub = add("conformance", _conformance, text, results=False)
     sub.add_argument("path", nargs="?", metavar="PATH", help="archive, folder or .json file (tests/vectors/README.md)")
@@ -21,6 +21,11 @@ def add_commands(add: Add) -> None:
     sub.add_argument("--not-reproduced", action="store_true", help="print docs/not_reproduced.md instead")
     text = "what sets the frameworks' defaults, modes and metrics apart, as docs/dialects.md"
     add("dialects", _dialects, text, results=False)
+    text = "whether the report's statistics keep their promises: simulated studies, and one arm's runs under two names"
+    sub = add("self-check", _self_check, text)
+    sub.add_argument("study", metavar="STUDY", help="a study whose baseline has runs of 6 seeds or more")
+    sub.add_argument("--studies", type=count, default=2000, metavar="N", help="simulated studies of each check (2000)")
+    sub.add_argument("--seed", type=int, default=0, metavar="N", help="of the generator (0)")
 
 
 def _conformance(arguments: argparse.Namespace) -> int:
@@ -49,6 +54,18 @@ def _dialects(_arguments: argparse.Namespace) -> int:
     settings = {name: composer.compose([f"dialect={name}"]) for name in names}
     print(page(settings, {name: _said_of_itself(composer.conf / "dialect" / f"{name}.yaml") for name in names}), end="")
     return OK
+
+
+def _self_check(arguments: argparse.Namespace) -> int:
+    from grpolab.report import self_check
+
+    checks, page = self_check.write(results_of(arguments), arguments.study, arguments.studies, arguments.seed)
+    broken = [check for check in checks if not check.holds]
+    for check in broken:
+        bounds = f"not between {check.low:.3f} and {check.high:.3f}"
+        print(f"{check.name}, n={check.n}: {check.kind} {check.rate:.3f}, {bounds}")
+    print(page)
+    return FAILURE if broken else OK
 
 
 def _said_of_itself(preset: Path) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import yaml
 
-from grpolab.paths import Results, project_root
+from grpolab.paths import Results, project_root, write_csv_atomic
 
 OK, FAILURE, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
 MOST_SEEDS = 10_000  # as in a study file
@@ -51,17 +51,10 @@ def draw_all(results: Results, study: str) -> None:
 
 
 def ensure_geometry(results: Results) -> None:
-    """The table behind the analytic figures: reports read files, and only the learning room can compute this one."""
-    if results.geometry.exists():
+    """The tables behind the analytic figures: reports read files, and only the learning room can compute these."""
+    if results.geometry.exists() and results.surface.exists():
         return
-    import csv
-    import io
-
     from grpolab.learn import geometry
-    from grpolab.paths import write_text_atomic
 
-    rows, text = geometry.table(), io.StringIO()
-    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text_atomic(results.geometry, text.getvalue())
+    write_csv_atomic(results.geometry, geometry.table())
+    write_csv_atomic(results.surface, geometry.surface())

@@ -10,13 +10,19 @@ from pathlib import Path
 
 from grpolab.cli.common import FAILURE, OK, Add, ensure_geometry, machine_defaults, results_of
 from grpolab.errors import RequestError
-from grpolab.paths import Results
+from grpolab.paths import REFERENCE_STUDY, Results
+from grpolab.vocabulary import RESULTS
 
 
 def add_commands(add: Add) -> None:
-    """geometry, export-reference, track sync, track verify, prune-runs, runs import."""
-    add("geometry", _geometry, "write the table behind the analytic figures")
-    add("export-reference", _export_reference, "keep the reference study's outcome in results/reference/")
+    """geometry, surrogate, export-reference, track sync, track verify, prune-runs, runs import."""
+    add("geometry", _geometry, "write the tables behind the analytic figures")
+    text = "replay the first updates of a study's runs and write the table behind F11; what is there stays"
+    add("surrogate", _surrogate, text).add_argument("study", metavar="STUDY")
+    export = add("export-reference", _export_reference, "keep a study's outcome in results/reference/")
+    export.add_argument(
+        "study", nargs="?", default=REFERENCE_STUDY, metavar="STUDY", help=f"default: {REFERENCE_STUDY}"
+    )
     sync = add("track sync", _track_sync, "bring the tracking store up to date with the run folders, or make it anew")
     sync.add_argument("--repair", action="store_true", help="look at every point; make wrong runs again")
     verify = add("track verify", _track_verify, "compare the tracking store with the run folders; writes nothing")
@@ -33,16 +39,33 @@ def add_commands(add: Add) -> None:
 
 def _geometry(arguments: argparse.Namespace) -> int:
     results = results_of(arguments)
-    results.geometry.unlink(missing_ok=True)
+    for path in (results.geometry, results.surface):
+        path.unlink(missing_ok=True)
     ensure_geometry(results)
-    print(results.geometry)
+    print(results.geometry, results.surface, sep="\n")
+    return OK
+
+
+def _surrogate(arguments: argparse.Namespace) -> int:
+    from grpolab.sweep.ledger import study_states
+
+    results = results_of(arguments)
+    cells = [cell for own in study_states(results, arguments.study, now=0.0).values() for cell in own]
+    signatures = dict.fromkeys(cell.cell["signature"] for cell in cells if cell.state in RESULTS)
+    if not signatures:
+        raise RequestError(
+            f"study {arguments.study} has no finished run yet: run `grpolab sweep {arguments.study}` first"
+        )
+    from grpolab.run.replay import extend_table
+
+    print(extend_table(results, list(signatures), print))
     return OK
 
 
 def _export_reference(arguments: argparse.Namespace) -> int:
     from grpolab.report.reference import export_reference
 
-    for file in export_reference(results_of(arguments)):
+    for file in export_reference(results_of(arguments), arguments.study):
         print(file)
     return OK
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
-from grpolab.cli.common import OK, Add, count, draw_all, ensure_geometry, machine_defaults, results_of
+from grpolab.cli.common import FAILURE, OK, Add, count, draw_all, ensure_geometry, machine_defaults, results_of
 from grpolab.errors import RequestError
-from grpolab.paths import REFERENCE_STUDY
+from grpolab.paths import Results
 
 
 def add_commands(add: Add) -> None:
-    """status, figures, report, ui, show, diff, regimes, vocabulary."""
+    """status, figures, report, compare, ui, show, diff, regimes, vocabulary."""
     status = add("status", _status, "how far the cells of a study are")
     status.add_argument("study", nargs="?", metavar="STUDY")
     status.add_argument("--json", action="store_true")
@@ -21,10 +22,13 @@ def add_commands(add: Add) -> None:
         ("ui", _ui, "MLflow's pages, with a link to the study's charts"),
     ):
         sub = add(name, command, text)
-        sub.add_argument("study", nargs="?", default=REFERENCE_STUDY, metavar="STUDY")
+        sub.add_argument("study", nargs="?", metavar="STUDY", help="default: the collection that is planned here")
         if name == "ui":
             sub.add_argument("--port", type=count, default=5000)
             sub.add_argument("--uri", help="tracking store; default: machine.tracking_uri of conf/run.yaml")
+    compare = add("compare", _compare, "whether what was swept here agrees with another outcome, with intervals")
+    compare.add_argument("folder", metavar="FOLDER", type=Path, help="results/reference, or another results folder")
+    compare.add_argument("study", nargs="?", metavar="STUDY", help="default: every study that both know")
     show = add("show", _show, "completions of a run with rewards, advantages, ratios and clip marks")
     show.add_argument("run", metavar="RUN", help="signature, the beginning of one, or a run folder")
     show.add_argument("--step", type=int, metavar="N", help="rollout step; default: the last that was kept")
@@ -47,7 +51,7 @@ def _figures(arguments: argparse.Namespace) -> int:
 
     results = results_of(arguments)
     ensure_geometry(results)
-    for path in page.draw(results, arguments.study):
+    for path in page.draw(results, _study_of(arguments, results)):
         print(path)
     return OK
 
@@ -56,13 +60,28 @@ def _report(arguments: argparse.Namespace) -> int:
     from grpolab.run import tracking
 
     results = results_of(arguments)
-    draw_all(results, arguments.study)
+    study = _study_of(arguments, results)
+    draw_all(results, study)
     uri = tracking.store_uri(machine_defaults()["tracking_uri"], results)
-    if uri and results.plan(arguments.study).is_file():  # not where the committed reference was drawn
-        problem = tracking.synchronise(results, uri, [arguments.study])
+    if uri and results.plan(study).is_file():  # not where the committed reference was drawn
+        problem = tracking.synchronise(results, uri, [study])
         if problem:
             print(problem, file=sys.stderr)
     return OK
+
+
+def _study_of(arguments: argparse.Namespace, results: Results) -> str:
+    from grpolab.report.reference import default_study
+
+    return arguments.study or default_study(results)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from grpolab.report.compare import compare
+
+    text, agree = compare(results_of(arguments), arguments.folder, arguments.study)
+    print(text)
+    return OK if agree else FAILURE
 
 
 def _ui(arguments: argparse.Namespace) -> int:
@@ -72,7 +91,7 @@ def _ui(arguments: argparse.Namespace) -> int:
     uri = tracking.store_uri(arguments.uri or machine_defaults()["tracking_uri"], results)
     if uri is None:
         raise RequestError("machine.tracking_uri of conf/run.yaml is empty, so nothing is tracked: give --uri")
-    ui.serve(results, uri, arguments.study, arguments.port)
+    ui.serve(results, uri, _study_of(arguments, results), arguments.port)
     return OK
 
 

@@ -45,10 +45,10 @@ def _train(arguments: argparse.Namespace) -> int:
         return OK
     name, overrides = arguments.name, arguments.overrides
     with _events(arguments.json_lines) as events:
-        if not arguments.multirun:
-            return launch.train_here(adhoc.expand_single(overrides, name), events)
-        plan = adhoc.expand_multirun(overrides, name)
+        plan = (adhoc.expand_multirun if arguments.multirun else adhoc.expand_single)(overrides, name)
         linting.warn([plan])
+        if not arguments.multirun:
+            return launch.train_here(plan, events)
         return launch.sweep([plan], draw_all, arguments.jobs, arguments.retry_failed, events=events)
 
 

@@ -32,6 +32,11 @@ def absolute(log_ratio: Tensor) -> Tensor:
     return log_ratio.abs()
 
 
+def exact_kl(p_BTV: Tensor, q_BTV: Tensor) -> Tensor:
+    """KL(p || q) over the vocabulary at every position, from log-probabilities; (B, T)."""
+    return (p_BTV.exp() * (p_BTV - q_BTV)).sum(-1)
+
+
 def kl_penalty(
     log_ratio: Tensor,
     estimator: str,

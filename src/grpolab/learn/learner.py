@@ -13,7 +13,9 @@ from grpolab.learn import seeds
 from grpolab.learn.aggregation import Totals
 from grpolab.learn.batch import Rollout, TrainingBatch, sampler_gap
 from grpolab.learn.collector import Collector
+from grpolab.learn.diagnostics import update_metrics
 from grpolab.learn.dialects import clip_conventions, metrics_of, stages_of
+from grpolab.learn.kl import exact_kl
 from grpolab.learn.objective import Objective
 from grpolab.learn.policy import Policy, completion_logits
 from grpolab.learn.update import Diverged, Step, apply_update, learning_rate, old_log_probs
@@ -131,6 +133,10 @@ class Learner:
         draws = seeds.uniforms(self.settings.seed, "kernel", optimizer_step, rows_B1, columns_T)
         return torch.from_numpy(draws).to(minibatch.mask_BT.device)
 
+    def metrics(self, step: Step) -> dict[str, float]:
+        """Every metric of kind `update` that follows from an optimiser step, and what frameworks log of it."""
+        return update_metrics(step.update, self.settings.diagnostics) | self.peer_metrics(step)
+
     @torch.no_grad()
     def peer_metrics(self, step: Step) -> dict[str, float]:
         """What frameworks log of an optimiser step, by journal name.
@@ -174,7 +180,7 @@ class Learner:
             new_BTV, reference_BTV = (
                 completion_logits(p, *micro.own_prompts(), micro.tokens_BT).log_softmax(-1) for p in (policy, reference)
             )
-            kl_BT = (new_BTV.exp() * (new_BTV - reference_BTV)).sum(-1)
+            kl_BT = exact_kl(new_BTV, reference_BTV)
             total += kl_BT[micro.mask_BT].double().sum().item()
             tokens += int(micro.mask_BT.sum())
         return total / max(tokens, 1)

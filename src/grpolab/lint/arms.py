@@ -42,14 +42,12 @@ class Arms:
         return cls(study, plan.seeds, list(tables.values()))
 
     def facets_of(self, claim: Hypothesis) -> list[Facet]:
-        """The facets that a hypothesis is about and that have both its arms."""
-        both = {claim.contrast.of, claim.contrast.minus}
-        return [f for f in self.facets if claim.where.items() <= f.levels.items() and both <= f.arms.keys()]
+        """The facets that a hypothesis is about and that have all its arms."""
+        arms = set(claim.arms)
+        return [f for f in self.facets if claim.where.items() <= f.levels.items() and arms <= f.arms.keys()]
 
     def declared_equal(self, first: str, second: str) -> bool:
         """Whether the study says itself that two arms are the same: a placebo, or a claim of equality."""
         pair = {first, second}
-        claimed = (claim.contrast for claim in self.study.hypotheses if claim.direction == "equal")
-        return any(pair == set(arms) for arms in self.study.placebo) or any(
-            pair == {contrast.of, contrast.minus} for contrast in claimed
-        )
+        claimed = [claim.arms for claim in self.study.hypotheses if claim.direction == "equal"]
+        return any(pair == set(arms) for arms in [*self.study.placebo, *claimed])

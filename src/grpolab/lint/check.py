@@ -25,6 +25,7 @@ RUN_RULES: tuple[Rule[RunSettings], ...] = (
     loss.kl_clamp_ends_gradient,
     data.zero_variance_groups,
     data.dropout_is_off,
+    data.planted_fault,
 )
 STUDY_RULES: tuple[Rule[Arms], ...] = (
     study.same_function,

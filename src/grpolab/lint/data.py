@@ -1,4 +1,4 @@
-"""Rules about what the run learns from: groups that teach nothing, and a model that brings dropout along."""
+"""Rules about what a run is made of: groups that teach nothing, a model that brings dropout along, a planted fault."""
 
 from __future__ import annotations
 
@@ -38,6 +38,13 @@ def dropout_is_off(settings: RunSettings) -> Iterator[str]:
     """
     if isinstance(settings.model, PretrainedModel) and (found := dropout_of(settings.model.path)):
         yield f"config.json of model.path={settings.model.path} has {found}: dropout stays off here, in every forward"
+
+
+@rule("warning", "fault")
+def planted_fault(settings: RunSettings) -> Iterator[str]:
+    """The loop is broken on purpose (conf/fault/), for the doctor to find: the run shows nothing else."""
+    if settings.fault:
+        yield f"fault={settings.fault} is planted: the loop is broken on purpose, for `grpolab diagnose` to find"
 
 
 def dropout_of(model: str) -> str:

@@ -12,11 +12,13 @@ from grpolab.lint.clip import BOUNDS_THE_RATIO, ONE_A_SEQUENCE, clip_range
 from grpolab.lint.equalities import AT_EQUAL_LENGTHS, EXACT, Equality, rewritten, why_the_same
 from grpolab.lint.reuse import ratio_is_one, updates_per_batch
 from grpolab.lint.rule import rule
+from grpolab.sweep.hypothesis import least_seeds
 
 # Smallest difference, in standard deviations of the paired differences, that a two-sided t-test at .05 with so many
 # pairs finds with power .8, before Holm's correction.
 DETECTABLE = {2: 11.55, 3: 3.26, 4: 2.13, 5: 1.68, 6: 1.43, 7: 1.27, 8: 1.16, 9: 1.07, 10: 1.0}
 FEWEST = 3  # seeds; two find nothing below eleven standard deviations
+T_TESTS = ("paired_t", "paired_log_t", "equivalence")
 # Seeds that a statement usually needs: ten for accuracies, five for what drifts over a run, by its standard deviation.
 ENOUGH = {"eval/": 10, "final_score": 10, "mean_score": 10, "gain": 10, "entropy": 5, "kl_ref": 5}
 # A claim about one of these knows that steps differ in size.
@@ -83,14 +85,14 @@ def _sentences(arms: Arms, found: dict[SameArms, list[str]]) -> Iterator[str]:
 def claim_about_equals(arms: Arms) -> Iterator[str]:
     """A hypothesis claims a difference between two arms that are the same function wherever it looks."""
     for claim in arms.study.hypotheses:
-        facets = arms.facets_of(claim)
-        pairs = [(facet.arms[claim.contrast.of], facet.arms[claim.contrast.minus]) for facet in facets]
-        reasons = [why_the_same(*pair) for pair in pairs]
-        if claim.direction != "equal" and reasons and None not in reasons:
-            yield (
-                f"hypothesis {claim.id} claims that {claim.contrast.of} is {claim.direction} than"
-                f" {claim.contrast.minus}, which is the same function: {'; '.join(reasons[0] or ['equal settings'])}"
-            )
+        for of, minus in pairwise(claim.arms):
+            pairs = [(facet.arms[of], facet.arms[minus]) for facet in arms.facets_of(claim)]
+            reasons = [why_the_same(*pair) for pair in pairs]
+            if claim.direction != "equal" and reasons and None not in reasons:
+                yield (
+                    f"hypothesis {claim.id} claims that {of} and {minus} differ, which are the same function:"
+                    f" {'; '.join(reasons[0] or ['equal settings'])}"
+                )
 
 
 @rule("warning", "epsilon")
@@ -116,8 +118,7 @@ def one_rate_for_two_scales(arms: Arms) -> Iterator[str]:
     that is seen. AdamW hides a scale, max_grad_norm brings it back. A claim about the size of steps shows that the
     study knows.
     """
-    claims = [claim.contrast for claim in arms.study.hypotheses if claim.metric in STEP_SIZES]
-    said = {arm for contrast in claims for arm in (contrast.of, contrast.minus)}
+    said = {arm for claim in arms.study.hypotheses if claim.metric in STEP_SIZES for arm in claim.arms}
     for facet in arms.facets:
         scales_at = defaultdict[tuple[float, float], set[str]](set)
         for settings in facet.arms.values():
@@ -150,25 +151,24 @@ def reuse_costs_rollouts(arms: Arms) -> Iterator[str]:
 
 @rule("note", "seeds")
 def hardly_a_test(arms: Arms) -> Iterator[str]:
-    """One or two seeds: hardly a hypothesis of the study can be decided."""
-    seeds, claims = len(arms.seeds), [claim.id for claim in arms.study.hypotheses]
-    if claims and seeds < FEWEST:
-        finds = (
-            f"two pairs find a difference above {DETECTABLE[2]} standard deviations"
-            if seeds == 2
-            else "no test is left"
-        )
-        yield f"seeds={seeds} can hardly decide {', '.join(claims)}: {finds}"
+    """Fewer seeds than a hypothesis asks for, or than its test can decide with: it will stay undecided."""
+    seeds = len(arms.seeds)
+    for claim in arms.study.hypotheses:
+        needed = max(claim.seeds, least_seeds(claim.test, len(claim.arms)))
+        if seeds < needed:
+            yield f"seeds={seeds} leave {claim.id} undecided: it asks for {needed} (test={claim.test})"
 
 
 @rule("note", "seeds")
 def too_few_seeds(arms: Arms) -> Iterator[str]:
-    """Fewer seeds than a statement of that kind usually needs: accuracies ten, entropy and KL to the start five."""
+    """Fewer seeds than a t-test on a statement of that kind usually needs: accuracies ten, entropy and KL to the start
+    five, all else three.
+    """
     seeds = len(arms.seeds)
     wanting = defaultdict[int, list[str]](list)
     for claim in arms.study.hypotheses:
         needed = next((count for name, count in ENOUGH.items() if claim.metric.startswith(name)), FEWEST)
-        if FEWEST <= seeds < needed:
+        if claim.test in T_TESTS and 2 <= seeds < needed:
             wanting[needed].append(claim.id)
     for needed, claims in wanting.items():
         yield (

@@ -6,17 +6,28 @@ The plan says which cells there ought to be, so what is missing is known without
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results
-from grpolab.report.reference import has_reference, read_reference_plan, read_reference_runs
+from grpolab.quantities import Thresholds
+from grpolab.report.reference import (
+    has_reference,
+    read_reference_plan,
+    read_reference_runs,
+    read_reference_tokens,
+)
 from grpolab.report.runs import TABLES, Runs, read_runs
+from grpolab.report.text import count, listing
+from grpolab.report.tokens import count_clipped
+from grpolab.report.tuning.seeds import refuse_tuning_seeds
 from grpolab.vocabulary import MISSING, RESULTS
 
 Plan = dict[str, Any]
@@ -59,6 +70,11 @@ class Study:
         return self.plan["baseline"]
 
     @property
+    def thresholds(self) -> Thresholds:
+        """Where a quantity becomes a label, as the plan says; plans of older programs leave it to the defaults."""
+        return Thresholds(**self.plan.get("stability", {}))
+
+    @property
     def arms(self) -> list[str]:
         """Levels of the compared factor, in the order of the study file."""
         return list(self.plan["factors"][self.plan["compare"]])
@@ -92,7 +108,12 @@ class Study:
     def of_cell(self, table: str, cell: Any) -> pd.DataFrame:
         """The rows of a table that belong to one row of `cells`."""
         frame: pd.DataFrame = getattr(self, table)
-        return frame[(frame["variant"] == cell.variant) & (frame["seed"] == cell.seed)]
+        return frame.iloc[self._rows[table].get((cell.variant, cell.seed), [])]
+
+    @cached_property
+    def _rows(self) -> dict[str, dict[tuple[str, int], NDArray]]:
+        """Where the rows of each cell are in each table: looked up once, not searched for every cell."""
+        return {table: getattr(self, table).groupby(["variant", "seed"]).indices for table in TABLES}
 
 
 def load(results: Results, name: str) -> list[Study]:
@@ -100,7 +121,7 @@ def load(results: Results, name: str) -> list[Study]:
 
     Reads the run folders where the study has been planned here, else the committed reference.
 
-    Raises RequestError when neither knows the study.
+    Raises RequestError when neither knows the study, or seeds that chose its tuned values are to judge them.
     """
     local = results.plan(name).is_file()
     if not local and not has_reference(results, name):
@@ -108,9 +129,17 @@ def load(results: Results, name: str) -> list[Study]:
     read_plan = _read_plan if local else read_reference_plan
     plan = read_plan(results, name)
     plans = [*(read_plan(results, part) for part in plan["includes"]), plan]
+    for each in plans:
+        refuse_tuning_seeds(each)
     signatures = dict.fromkeys(cell["signature"] for each in plans for cell in each["cells"])
     runs = (read_runs if local else read_reference_runs)(results, signatures)
     return [study_of(results, each, runs) for each in plans]
+
+
+def clipped_tokens(study: Study, signatures: Iterable[str]) -> pd.DataFrame:
+    """Which tokens were clipped in some of its runs, as `count_clipped` has it: from where the study was read."""
+    count = count_clipped if study.results.plan(study.name).is_file() else read_reference_tokens
+    return count(study.results, signatures)
 
 
 def _read_plan(results: Results, name: str) -> Plan:
@@ -121,13 +150,33 @@ def _read_plan(results: Results, name: str) -> Plan:
 
 
 def study_of(results: Results, plan: Plan, runs: Runs) -> Study:
-    """Join a plan's cells with what their runs left behind."""
+    """Join a plan's cells with what their runs left behind.
+
+    Raises RequestError where the runs are not of one results_version and one lock file.
+    """
     cells = _cells(plan).merge(runs.outcomes, on="signature", how="left")
     cells["outcome"] = cells["outcome"].fillna(MISSING)
+    _refuse_mixtures(plan["study"], cells)
     keys = cells[[*_CELL_KEYS, "signature", *(c for c in cells if c.startswith("factor/"))]]
     tables = {table: keys.merge(getattr(runs, table), on="signature") for table in TABLES}
     tables["evaluations"] = _carry_forward(tables["evaluations"], cells, plan.get("primary_metric", ""))
     return Study(results, plan, cells, **tables)
+
+
+def _refuse_mixtures(study: str, cells: pd.DataFrame) -> None:
+    """Runs of different programs are not compared: their difference could be the program's. Raises RequestError."""
+    done = cells[cells["outcome"].isin(RESULTS)]
+    for column, what in (("results_version", "results_version"), ("lock_sha256", "lock file (lock_sha256)")):
+        if column not in done:  # nothing has been run yet
+            continue
+        runs = {str(value)[:12]: own for value, own in done.groupby(column)["signature"].unique().items()}
+        if len(runs) > 1:
+            found = ", ".join(f"{value} ({count(len(own), 'run')})" for value, own in runs.items())
+            fewest = min(runs.values(), key=len)
+            raise RequestError(
+                f"study={study} mixes runs of more than one {what}: {found}; no figure or claim may: delete the run"
+                f" folders of all but one ({listing(fewest, 2)}) and run `grpolab sweep {study}` again"
+            )
 
 
 def _cells(plan: Plan) -> pd.DataFrame:
@@ -158,12 +207,11 @@ def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) 
     if metric not in evaluations:
         return evaluations.assign(carried=False)
     finite = evaluations[np.isfinite(evaluations[metric])].assign(carried=False)
-    carried = []
-    for cell in cells[cells["outcome"].isin(RESULTS)].itertuples():
-        own = finite[(finite["variant"] == cell.variant) & (finite["seed"] == cell.seed)]
-        last = own.nlargest(1, "rollout_step")
-        if own["rollout_step"].max() < cell.planned_steps:
-            grid = set(finite.loc[finite["facet"] == cell.facet, "rollout_step"]) | {cell.planned_steps}
-            later = [step for step in grid if step > own["rollout_step"].max()]
-            carried += [last.assign(rollout_step=step, carried=True) for step in later]
-    return pd.concat([finite, *carried]).sort_values(["variant", "seed", "rollout_step"], ignore_index=True)
+    last = finite.sort_values("rollout_step").drop_duplicates(["variant", "seed"], keep="last")
+    done = cells.loc[cells["outcome"].isin(RESULTS), ["variant", "seed", "planned_steps"]]
+    last = last.merge(done, on=["variant", "seed"])
+    grid = finite[["facet", "rollout_step"]].drop_duplicates().rename(columns={"rollout_step": "later"})
+    later = pd.concat([last.merge(grid, on="facet"), last.assign(later=last["planned_steps"])])
+    later = later.query("rollout_step < later <= planned_steps").drop_duplicates(["variant", "seed", "later"])
+    carried = later.assign(rollout_step=later["later"], carried=True)[finite.columns]
+    return pd.concat([finite, carried]).sort_values(["variant", "seed", "rollout_step"], ignore_index=True)

@@ -21,15 +21,20 @@ Series = dict[str, Any]
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything needed to draw the figure again and to check it. `numbers` are what the picture shows."""
+    """Everything needed to draw the figure again and to check it.
+
+    `alt` says what the picture shows to those who cannot see it; `numbers` are what it shows.
+    """
 
     figure: str
     study: str
     caption: str
+    alt: str
     statistic: str
     seeds: list[int]
     commits: list[str]
     results_versions: list[int]
+    locks: list[str]
     signatures: list[str]
     diverged: list[str]
     stopped: list[str]
@@ -43,18 +48,20 @@ class Manifest:
         return path
 
 
-def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: list[Series]) -> Manifest:
-    """The manifest of a figure that shows `study`."""
+def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: list[Series], alt: str = "") -> Manifest:
+    """The manifest of a figure that shows `study`; the alt text is the caption with the arms, unless it is given."""
     done, absent = study.done, study.absent
     failed = absent["outcome"] == FAILED
     return Manifest(
         figure=figure,
         study=study.name,
         caption=caption,
+        alt=alt or " ".join([caption, *_arms(study)]),
         statistic=statistic,
         seeds=sorted(int(seed) for seed in done["seed"].unique()),
         commits=_distinct(done, "commit"),
         results_versions=_distinct(done, "results_version"),
+        locks=_distinct(done, "lock_sha256"),
         signatures=sorted(done["signature"].unique()),
         diverged=cell_names(done[done["outcome"] == DIVERGED]),
         stopped=cell_names(done[done["outcome"] == STOPPED]),
@@ -67,6 +74,10 @@ def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: l
 def cell_names(cells: pd.DataFrame) -> list[str]:
     """`variant seed 2` of each cell."""
     return [f"{cell.variant} seed {cell.seed}" for cell in cells.itertuples()]
+
+
+def _arms(study: Study) -> list[str]:
+    return [] if study.cells.empty else [f"Arms of {study.name}: {', '.join(study.arms)}."]
 
 
 def _distinct(cells: pd.DataFrame, column: str) -> list:

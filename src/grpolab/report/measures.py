@@ -7,15 +7,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grpolab.errors import RequestError, near_matches
+from grpolab.quantities import QUANTITIES
 from grpolab.report.load import Study
-from grpolab.report.stability import CELL_COLUMNS, DEFAULT, Thresholds, stability_table
+from grpolab.report.mechanism import clip_ceiling as ceiling_of
+from grpolab.report.stability import stability_table
 from grpolab.vocabulary import METRICS
 
 # Index of every result here: where, which, which again.
 _KEYS = ["facet", "arm", "seed"]
 
 
-def measure(study: Study, metric: str, thresholds: Thresholds = DEFAULT) -> pd.Series:
+def measure(study: Study, metric: str) -> pd.Series:
     """A number for each run, indexed by (facet, arm, seed).
 
     `metric` is a column of the stability table (`final_score`, `drawdown`, ...; labels count as 0 and 1), or any metric
@@ -25,11 +27,9 @@ def measure(study: Study, metric: str, thresholds: Thresholds = DEFAULT) -> pd.S
     """
     if metric in METRICS:
         return run_means(study, metric)
-    table = stability_table(study, thresholds)
-    quantities = table.columns.drop(CELL_COLUMNS)
-    if metric in quantities:
-        return table.set_index(_KEYS)[metric].astype("float64")
-    near = near_matches(metric, [*METRICS, *quantities])
+    if metric in QUANTITIES:
+        return stability_table(study).set_index(_KEYS)[metric].astype("float64")
+    near = near_matches(metric, [*METRICS, *QUANTITIES])
     raise RequestError(f"metric={metric} is neither a journal metric nor a stability quantity{near}")
 
 
@@ -38,20 +38,35 @@ def run_means(study: Study, metric: str) -> pd.Series:
     return _means(getattr(study, f"{METRICS[metric].kind}s"), metric)
 
 
+def by_cell(study: Study, metric: str) -> pd.Series:
+    """`measure` for each row of `study.cells`; NaN where it has no run, or the run no such number."""
+    values = measure(study, metric).reindex(pd.MultiIndex.from_frame(study.cells[_KEYS]))
+    return pd.Series(values.to_numpy(dtype=np.float64), study.cells.index)
+
+
+def completions_learnt(study: Study, evaluations: pd.DataFrame) -> pd.Series:
+    """How many completions a run has learnt from by each of its evaluations, those carried forward included."""
+    variants = study.cells.drop_duplicates("variant").set_index("variant")
+    batch = variants["setting/prompts_per_step"] * variants["setting/num_generations"]
+    return evaluations["rollout_step"] * evaluations["variant"].map(batch)
+
+
 def means_after_first_step(study: Study, metric: str) -> pd.Series:
     """The same over the updates that can clip: all but the first optimiser step on each batch."""
-    updates = study.updates
-    return _means(updates[(updates["iteration"] > 0) | (updates["minibatch"] > 0)], metric)
+    return _means(after_first_step(study.updates), metric)
+
+
+def after_first_step(updates: pd.DataFrame) -> pd.DataFrame:
+    """The updates but the first on each batch, before which every ratio is 1."""
+    return updates[(updates["iteration"] > 0) | (updates["minibatch"] > 0)]
 
 
 def clip_ceiling(study: Study) -> pd.Series:
-    """What a rule that clips everything it can would clip: (1 - zero-variance share)(1 - 1/updates per batch), per run.
-
-    Zero-variance groups have no gradient to lose, and before the first optimiser step on a batch every ratio is 1.
-    """
+    """What a rule that clips everything it can would clip, per run (`mechanism.clip_ceiling`)."""
     updates = study.cells["setting/num_iterations"] * study.cells["setting/num_minibatches"]
-    reusable = pd.Series(1 - 1 / updates.to_numpy(dtype=float), pd.MultiIndex.from_frame(study.cells[_KEYS]))
-    return ((1 - run_means(study, "zero_variance/share")) * reusable).dropna()
+    index = pd.MultiIndex.from_frame(study.cells[_KEYS])
+    shares = run_means(study, "zero_variance/share").reindex(index)
+    return ceiling_of(shares, pd.Series(updates.to_numpy(dtype=float), index)).dropna()
 
 
 def at(values: pd.Series, facet: str, arm: str) -> pd.Series:

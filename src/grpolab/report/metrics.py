@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from grpolab import vocabulary
+from dataclasses import fields
+
+from grpolab import quantities, vocabulary
 
 
 def page() -> str:
@@ -22,7 +24,10 @@ def page() -> str:
             if m.kind == kind
         ]
         lines.append("")
+    thresholds = {field.name: f"{field.default:g}" for field in fields(quantities.Thresholds)}
     for title, table in (
+        ("Of a whole run, as tables and hypotheses name it", quantities.QUANTITIES),
+        ("Thresholds of its labels (`stability:` in a study file)", thresholds),
         ("Positions", vocabulary.POSITIONS),
         ("Histograms", vocabulary.HISTOGRAM_FIELDS),
         ("Outcomes", vocabulary.OUTCOMES),

@@ -1,7 +1,7 @@
-"""The committed reference outcome: plans and compact tables under results/reference/.
+"""The committed reference outcome: plans and compact tables of one study under results/reference/.
 
-A fresh clone redraws every reference figure from it without training. It holds what figures, tables and claims read,
-in float32, and nothing that a machine would write differently twice.
+A fresh clone redraws every figure of it without training. It holds what figures, tables and claims read, in float32,
+and nothing that a machine would write differently twice.
 """
 
 from __future__ import annotations
@@ -16,20 +16,57 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grpolab.errors import RequestError
-from grpolab.paths import REFERENCE_STUDY, Results, write_json_atomic
+from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_json_atomic
 from grpolab.peer_metrics import CLIP_METRIC, convention
+from grpolab.report.checkpoints import at_quarters
 from grpolab.report.runs import TABLES, Runs, read_runs
-from grpolab.vocabulary import METRICS, POSITIONS
+from grpolab.report.tokens import count_clipped
+from grpolab.vocabulary import LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
 
 # Of the other tables everything is kept; updates and histograms are the bulk.
 _UPDATE_METRICS = (
     *("clip/out_of_range", "clip/active", "clip/active_low", "clip/active_high", "clip/outer", "clip/capped"),
     *("clip/active_nz", "clip/active_low_nz", "clip/active_high_nz"),
     *("cf/token_0.2", "cf/sequence_0.2", "cf/token_0.28", "cf/sequence_0.02", "cf/sequence_0.0003"),
-    *("grad_norm", "kl_old/k3", "ratio/ess", "ratio/token_max", "ratio/sequence_max"),
+    *("p_old/up_clipped", "p_old/down_clipped", "p_old/all"),
+    *("grad_norm", "kl_old/k3", "ratio/ess", "ratio/token_mean", "ratio/sequence_mean_pos", "ratio/sequence_mean_neg"),
+    *(f"ratio/{level}_{end}" for level in LEVELS for end in ("min", "max")),
     *(convention(framework) for framework in CLIP_METRIC),
 )
-_HISTOGRAM_PREFIXES = ("excess/", "position/", "position_end/")
+# Kept of the updates at the ends of a run's quarters alone.
+_QUARTER_METRICS = [quantile_metric(level, q, sign) for level in LEVELS for q in QUANTILES for sign in SIGNS]
+_HISTOGRAM_PREFIXES = ("excess/", "position/", "position_end/", "probability/")
+
+
+class Exported(Results):
+    """A reference that lies anywhere, with nothing beside it: a results folder of which only that part is there."""
+
+    @property
+    def reference(self) -> Path:
+        """The folder itself."""
+        return self.root
+
+
+def outcome_at(folder: Path) -> Results:
+    """A results folder, or an exported reference. Raises RequestError where the folder is neither."""
+    if (folder / "plans").is_dir():
+        return Exported(folder)
+    if not (folder / "format.json").is_file():
+        raise RequestError(f"FOLDER={folder} is no results folder (no format.json), no exported reference (no plans/)")
+    return Results(folder)
+
+
+def studies_of(results: Results) -> list[str]:
+    """Studies, collections left out, that are planned in a results folder or that its reference holds."""
+    files = [*results.studies.glob("*/plan.json"), *results.reference.glob("plans/*.json")]
+    return sorted({plan["study"] for plan in (json.loads(file.read_text()) for file in files) if plan["cells"]})
+
+
+def default_study(results: Results) -> str:
+    """The study that is meant where none is named: what is planned here, else what the committed reference holds."""
+    planned = [name for name in (REFERENCE_STUDY, SWEEP_STUDY) if results.plan(name).is_file()]
+    exported = [name for name in (REFERENCE_STUDY, SWEEP_STUDY) if has_reference(results, name)]
+    return next(iter([*planned, *exported]), SWEEP_STUDY)
 
 
 def has_reference(results: Results, study: str) -> bool:
@@ -53,38 +90,48 @@ def read_reference_runs(results: Results, signatures: Iterable[str]) -> Runs:
     )
 
 
-def export_reference(results: Results) -> list[Path]:
-    """Write results/reference/ from the run folders of the reference study; the files written.
+def read_reference_tokens(results: Results, signatures: Iterable[str]) -> pd.DataFrame:
+    """What `count_clipped` found in the samples of some of the reference's runs."""
+    return pd.read_parquet(_table_path(results, "tokens"), filters=[("signature", "in", list(signatures))])
+
+
+def export_reference(results: Results, study: str) -> list[Path]:
+    """Write results/reference/ from the run folders of a study, in place of what was there; the files written.
 
     Raises RequestError when the study has not been planned here, or a cell has no outcome: a reference with holes would
     be taken for the truth.
     """
-    plans = _plans(results)
+    plans = _plans(results, study)
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
     runs = read_runs(results, signatures)
     missing = len(signatures) - len(runs.outcomes)
     if missing:
-        raise RequestError(f"study={REFERENCE_STUDY}: {missing} of {len(signatures)} runs have no outcome yet")
+        raise RequestError(f"study={study}: {missing} of {len(signatures)} runs have no outcome yet")
+    for file in results.reference.glob("plans/*.json"):
+        file.unlink()
     for plan in plans:
         write_json_atomic(_plan_path(results, plan["study"]), plan)
     asked = {hypothesis["metric"] for plan in plans for hypothesis in plan.get("hypotheses", [])}
     for table in ("outcomes", *TABLES):
         _write_table(_table_path(results, table), _compact(table, getattr(runs, table), asked))
+    _write_table(_table_path(results, "tokens"), count_clipped(results, signatures))
     return sorted(path for path in results.reference.rglob("*") if path.is_file())
 
 
-def _plans(results: Results) -> list[dict[str, Any]]:
-    if not results.plan(REFERENCE_STUDY).is_file():
-        raise RequestError(f"study={REFERENCE_STUDY} has not been planned in {results.root}: run `make sweep` first")
-    whole = json.loads(results.plan(REFERENCE_STUDY).read_text())
+def _plans(results: Results, study: str) -> list[dict[str, Any]]:
+    if not results.plan(study).is_file():
+        raise RequestError(f"study={study} has not been planned in {results.root}: run `grpolab sweep {study}` first")
+    whole = json.loads(results.plan(study).read_text())
     return [whole, *(json.loads(results.plan(part).read_text()) for part in whole["includes"])]
 
 
 def _compact(table: str, frame: pd.DataFrame, asked: set[str]) -> pd.DataFrame:
     """The columns that are kept of a table; `asked` are the metrics that hypotheses name."""
     if table == "updates":
-        keep = {*POSITIONS, "signature", *_UPDATE_METRICS, *(asked & METRICS.keys())}
-        return frame[[column for column in frame if column in keep]]
+        keep = {*POSITIONS, "signature", *_UPDATE_METRICS, *_QUARTER_METRICS, *(asked & METRICS.keys())}
+        quarters = frame.index.isin(at_quarters(frame).index)
+        rare = {column: frame[column].where(quarters) for column in frame if column in _QUARTER_METRICS}
+        return frame[[column for column in frame if column in keep]].assign(**rare)
     if table == "histograms":
         return frame[[column for column in frame if "/" not in column or column.startswith(_HISTOGRAM_PREFIXES)]]
     return frame
@@ -95,7 +142,11 @@ def _write_table(path: Path, frame: pd.DataFrame) -> None:
     table = pa.Table.from_pandas(frame, preserve_index=False)
     fields = [pa.field(f.name, pa.list_(pa.float32()) if pa.types.is_list(f.type) else f.type) for f in table.schema]
     part = path.with_suffix(".part")
-    pq.write_table(table.cast(pa.schema(fields)), part, compression="zstd", compression_level=19)
+    # Bytes of the same weight side by side: a quarter smaller than dictionaries, and nothing is lost.
+    floats = [f.name for f in fields if pa.types.is_float32(f.type)]
+    others = [f.name for f in fields if f.name not in floats]
+    packed = {"compression": "zstd", "compression_level": 19, "use_byte_stream_split": floats, "use_dictionary": others}
+    pq.write_table(table.cast(pa.schema(fields)), part, **packed)
     part.replace(path)
 
 

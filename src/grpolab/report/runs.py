@@ -1,7 +1,7 @@
-"""Run folders as tables: every journal is parsed once, however many studies share the run.
+"""Run folders as tables: every journal is read once, however many studies share the run.
 
-Metrics are float32 from here on. The committed reference holds float32 too, so a figure that is redrawn from it has the
-numbers, and the bytes, of the figure that was drawn from the run folders.
+Metrics are float32 here and in the committed reference, so a figure that is redrawn from it has the numbers, and the
+bytes, of the figure that was drawn from the run folders.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from grpolab.paths import Results
-from grpolab.vocabulary import HISTOGRAM_FIELDS, POSITIONS, RESULTS
+from grpolab.report.journals import columns, join, read_journal
+from grpolab.vocabulary import POSITIONS, RESULTS
 
 TABLES = ("updates", "rollouts", "evaluations", "histograms", "timings")
-# Columns that count or name; every other number is a metric.
-_EXACT = {*POSITIONS, "signature", "time"}
 # Nullable, so that beside missing cells version 1 does not become 1.0.
 _COUNTS = ("rollout_steps", "optimizer_steps", "threads", "results_version", "evaluation_items")
 
@@ -44,34 +43,23 @@ class Runs:
 def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
     """The runs among `signatures` whose outcome is written. A run without one is not done, and is not read."""
     outcomes: list[dict[str, Any]] = []
-    records: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
+    journals: dict[str, pa.Table] = {}
     for signature in signatures:
         folder = results.run(signature)
         if not (folder / "outcome.json").is_file():
             continue
         outcomes.append({"signature": signature, **_outcome(folder)})
         if outcomes[-1]["outcome"] in RESULTS:
-            _read_journal(folder, signature, records)
+            journals[signature] = read_journal(folder)
     return Runs(
         outcomes=_outcomes(outcomes),
-        **{table: _table(rows) for table, rows in records.items()},
+        **{table: _frame(join(journals, table.removesuffix("s"))) for table in TABLES},
     )
 
 
 def _outcomes(rows: list[dict[str, Any]]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=None if rows else ["signature", "outcome"])
     return frame.astype({column: "Int64" for column in _COUNTS if column in frame})
-
-
-def _read_journal(folder: Path, signature: str, records: dict[str, list[dict[str, Any]]]) -> None:
-    with (folder / "journal.jsonl").open() as lines:
-        for line in lines:
-            record = json.loads(line)
-            records[f"{record.pop('kind')}s"].append({"signature": signature, **record})
-    timing = folder / "timing.jsonl"
-    if timing.is_file():
-        with timing.open() as lines:
-            records["timings"] += [{"signature": signature, **json.loads(line)} for line in lines]
 
 
 def _outcome(folder: Path) -> dict[str, Any]:
@@ -92,12 +80,10 @@ def _outcome(folder: Path) -> dict[str, Any]:
     }
 
 
-def _table(records: list[dict[str, Any]]) -> pd.DataFrame:
-    """Records as columns: the strings "inf", "-inf" and "nan" become numbers, an absent metric NaN."""
-    frame = pd.DataFrame(records, columns=None if records else ["signature", *POSITIONS])
-    lists = [column for column in frame if column in HISTOGRAM_FIELDS]
-    metrics = [column for column in frame if column not in _EXACT and column not in lists]
-    return frame.assign(
-        **{metric: frame[metric].astype("float64").astype("float32") for metric in metrics},
-        **{field: frame[field].map(np.float32, na_action="ignore") for field in lists},
-    )
+def table(records: list[dict[str, Any]]) -> pd.DataFrame:
+    """Records of one kind as columns: the strings "inf", "-inf" and "nan" become numbers, an absent metric NaN."""
+    return _frame(columns(records))
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
+    return table.to_pandas() if table.num_columns else pd.DataFrame(columns=["signature", *POSITIONS])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from grpolab.paths import write_text_atomic
+from grpolab.report.claims import Claim
 from grpolab.report.load import Study
 from grpolab.report.measures import at, clip_ceiling, means_after_first_step, measure, run_means
 from grpolab.report.stability import count_lost, stability_table
-from grpolab.report.statistics import fisher, holm, paired_difference, t_interval, wilson
+from grpolab.report.statistics import fisher, holm, paired_difference, sd_interval, t_interval, wilson, worst_mean
 from grpolab.report.text import bounds, estimate, latex_table, markdown_table, number, percent, probability, signed
 
 
@@ -40,7 +42,35 @@ class Table:
 
 def tables(study: Study) -> list[Table]:
     """All tables of a study."""
-    return [scores(study), stability(study), clipping(study)]
+    return [scores(study), dispersion(study), stability(study), clipping(study)]
+
+
+def claims_table(claims: Sequence[Claim]) -> Table:
+    """Every claim of one or more studies, decided; a row each."""
+    effects = [claim.effect for claim in claims]
+    names = {name: [getattr(claim, name) for claim in claims] for name in ("study", "id", "facet", "contrast", "test")}
+    numbers = {name: [getattr(effect, name) for effect in effects] for name in effects[0]._fields}
+    last = {
+        name: [getattr(claim, name) for claim in claims] for name in ("holm_p", "verdict", "needed", "says", "source")
+    }
+    shown = {
+        "claim": [f"{claim.study} {claim.id}" for claim in claims],
+        "says": [claim.says for claim in claims],
+        "where": [claim.facet or "everywhere" for claim in claims],
+        "contrast": [claim.contrast for claim in claims],
+        "effect [95%]": [claim.size for claim in claims],
+        "seeds": [effect.n for effect in effects],
+        "Holm p": [probability(claim.holm_p) for claim in claims],
+        "sign p": [probability(effect.sign_p) for effect in effects],
+        "Wilcoxon p": [probability(effect.wilcoxon_p) for effect in effects],
+        "verdict": [claim.verdict for claim in claims],
+    }
+    caption = (
+        "Claims stated in the study files before the runs, each decided where its study leaves it open, by seeds that"
+        " all sides share; Holm's correction over the claims of a study. The sign test and Wilcoxon's signed ranks"
+        " check each t-test for itself; two-sided, they cannot fall below .05 with fewer than 6 seeds."
+    )
+    return Table("claims", caption, pd.DataFrame(names | numbers | last), pd.DataFrame(shown))
 
 
 def scores(study: Study) -> Table:
@@ -76,11 +106,37 @@ def scores(study: Study) -> Table:
     return Table("scores", caption, numbers, _named(study, pd.DataFrame(shown)))
 
 
+def dispersion(study: Study) -> Table:
+    """How much the runs of an arm differ: spread over seeds, the worst fifth, and how much a run wavers by itself."""
+    final, area, jitter = (measure(study, metric) for metric in ("final_score", "mean_score", "jitter"))
+    rows, shown = [], []
+    for facet, arm in _variants(study):
+        own = at(final, facet, arm).dropna()
+        names, spread = {"facet": facet, "arm": arm, "n": len(own)}, sd_interval(own)
+        found = {
+            "iqr": float(stats.iqr(own)) if len(own) else np.nan,
+            "worst_fifth": worst_mean(own),
+            "mean_score": float(at(area, facet, arm).mean()),
+            "jitter": float(at(jitter, facet, arm).mean()),
+        }
+        rows.append(names | {"sd": spread.mean, "sd_low": spread.low, "sd_high": spread.high} | found)
+        written = [number(value) for value in found.values()]
+        titles = ("IQR", "mean of the worst fifth", "mean over all evaluations", "jitter within a run")
+        shown.append(names | {"sd over seeds": estimate(*spread[:3])} | dict(zip(titles, written, strict=True)))
+    caption = (
+        f"{study.name}: dispersion of the final score over seeds (standard deviation [95% chi² interval], interquartile"
+        " range, mean of the worst fifth of the runs), mean over all evaluations (area under the curve), and jitter"
+        " (interquartile range of a run's first differences)."
+    )
+    return Table("dispersion", caption, pd.DataFrame(rows), _named(study, pd.DataFrame(shown)))
+
+
 # Columns of the stability table that are shown: (title, how seeds become one number, how it is written).
 _STABILITY: dict[str, tuple[str, Callable, Callable[[float], str]]] = {
     "drawdown": ("drawdown, largest", np.max, number),
     "spikes_per_100": ("spikes per 100 steps", np.mean, number),
     "grad_norm_max": ("gradient norm, largest", np.max, number),
+    "clipped_gradients": ("updates above max_grad_norm", np.mean, number),
     "ratio_max": ("token ratio, largest", np.max, number),
     "ess_min": ("ESS, smallest", np.min, number),
     "kl_old": ("KL(old, new) per batch", np.mean, number),

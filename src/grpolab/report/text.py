@@ -78,6 +78,12 @@ def markdown_table(frame: pd.DataFrame) -> str:
 
 
 _LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
     "&": r"\&",
     "%": r"\%",
     "_": r"\_",
@@ -85,25 +91,44 @@ _LATEX = {
     "–": "--",
     "∞": r"$\infty$",
     "<": "$<$",
+    ">": "$>$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "×": r"$\times$",
+    "²": "$^2$",
+    "τ": r"$\tau$",
     "≠": r"$\neq$",
     "±": r"$\pm$",
 }
 
 
+# A column with a longer entry is set as a paragraph.
+_LONG = 30
+
+
 def latex_table(frame: pd.DataFrame, caption: str) -> str:
-    """The same as a LaTeX table (needs the package booktabs)."""
+    """The same as a LaTeX table over both columns of a page (needs the packages booktabs and adjustbox)."""
 
     def row(cells: Sequence[str]) -> str:
-        return " & ".join("".join(_LATEX.get(letter, letter) for letter in str(cell)) for cell in cells) + r" \\"
+        return " & ".join(_latex(str(cell)) for cell in cells) + r" \\"
 
+    columns = ["p{4.5cm}" if frame[name].astype(str).str.len().max() > _LONG else "l" for name in frame]
     body = [row(list(cells)) for cells in frame.itertuples(index=False)]
     return "\n".join(
         [
-            r"\begin{table}",
-            rf"\caption{{{row([caption])[:-3]}}}",
-            rf"\begin{{tabular}}{{{'l' * frame.shape[1]}}}",
+            r"\begin{table*}",
+            rf"\caption{{{_latex(caption)}}}",
+            r"\begin{adjustbox}{max width=\textwidth, max totalheight=0.9\textheight}",
+            rf"\begin{{tabular}}{{{''.join(columns)}}}",
             *[r"\toprule", row(list(frame.columns)), r"\midrule", *body, r"\bottomrule"],
             r"\end{tabular}",
-            r"\end{table}",
+            r"\end{adjustbox}",
+            r"\end{table*}",
         ]
     )
+
+
+def _latex(text: str) -> str:
+    """Text in which nothing is a command but what stands between backticks, which is code."""
+    words = ("".join(_LATEX.get(letter, letter) for letter in part) for part in text.split("`"))
+    return "".join(rf"\texttt{{{word}}}" if n % 2 else word for n, word in enumerate(words))

@@ -11,8 +11,10 @@ from grpolab.learn.learner import EntropyControl, Learner, LearnerState
 from grpolab.learn.objective import Objective
 from grpolab.learn.policy import make_policy
 from grpolab.learn.rewards import make_score
+from grpolab.learn.steps import Steps
 from grpolab.learn.tasks import content_hash, make_task
 from grpolab.learn.update import make_optimizer
+from grpolab.registry import FAULTS, resolve
 from grpolab.run.warm_start import TRAINING_ITEMS, WarmStart
 from grpolab.settings import RunSettings
 
@@ -23,6 +25,7 @@ class Parts:
 
     settings: RunSettings  # resolved
     learner: Learner
+    steps: Steps  # of the learner; a planted fault replaces some
     evaluator: Evaluator
     state: LearnerState
     dataset: dict[str, Any]  # content hashes and sizes, for provenance
@@ -66,4 +69,5 @@ def assemble(settings: RunSettings, warm: WarmStart) -> Parts:
     }
     entropy = EntropyControl(settings.entropy_coef or 0.0) if settings.adaptive_entropy else None
     state = LearnerState(policy, make_optimizer(policy, settings), entropy=entropy)
-    return Parts(settings, learner, evaluator, state, dataset)
+    steps = resolve(FAULTS[settings.fault])(learner, state) if settings.fault else Steps.of(learner)
+    return Parts(settings, learner, steps, evaluator, state, dataset)

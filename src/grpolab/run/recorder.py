@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from grpolab.learn.batch import Rollout, joined, sampler_gap
-from grpolab.learn.diagnostics import histograms, update_metrics
+from grpolab.learn.diagnostics import histograms
 from grpolab.learn.evaluation import Evaluation
 from grpolab.learn.learner import EntropyControl, LearnerState
 from grpolab.learn.rollout_metrics import rollout_metrics
@@ -66,9 +66,9 @@ class Recorder:
         self._lap_start = now
 
     def update(
-        self, taken: Step, state: LearnerState, iteration: int, minibatch: int, peers: Mapping[str, float]
+        self, taken: Step, state: LearnerState, iteration: int, minibatch: int, metrics: Mapping[str, float]
     ) -> None:
-        """An optimiser step; `peers` are other frameworks' metrics of it."""
+        """An optimiser step and what was measured of it."""
         number = state.optimizer_step - 1
         self.journal.append(
             kind="update",
@@ -79,8 +79,7 @@ class Recorder:
             loss=taken.loss,
             grad_norm=taken.grad_norm,
             learning_rate=learning_rate(self.settings, number),
-            **update_metrics(taken.update, self.settings.diagnostics),
-            **peers,
+            **metrics,
         )
 
     def rollout(self, rollout: Rollout, last_pass: list[Step], state: LearnerState, **measured: float) -> None:

@@ -40,14 +40,14 @@ class Interrupted(Exception):
 
 def train(parts: Parts, recorder: Recorder, on_step: Callable[[int], None], stop: Callable[[], bool]) -> None:
     """The loop. Raises Diverged or Interrupted."""
-    settings, learner, state = parts.settings, parts.learner, parts.state
+    settings, learner, steps, state = parts.settings, parts.learner, parts.steps, parts.state
     policy, ending = state.policy, recorder.ending
     if state.rollout_step == 0:
         _evaluate(parts, recorder)
     while not ending.reached(step := state.rollout_step):
         before = flat_weights(policy) if settings.diagnostics.step_norm else None
-        rollout = learner.collector.next(policy, step, state.waiting)  # prompts -> sample -> score -> advantages
-        minibatches = learner.minibatches(policy, rollout.batch, step)
+        rollout = steps.collect(policy, step, state.waiting)  # prompts -> sample -> score -> advantages
+        minibatches = steps.minibatches(policy, rollout.batch, step)
         tokens = int(rollout.batch.mask_BT.sum())
         recorder.lap("rollout")
         measured: dict[str, float] = {}
@@ -55,10 +55,10 @@ def train(parts: Parts, recorder: Recorder, on_step: Callable[[int], None], stop
             last_pass = []
             for index, minibatch in enumerate(minibatches):
                 # log-probs -> ratio -> kernel -> aggregate -> update
-                taken = learner.update(state, minibatch, tokens)
+                taken = steps.update(state, minibatch, tokens)
                 if iteration == index == 0:
-                    measured["gap__first_pass"] = learner.check_first_update(taken)
-                recorder.update(taken, state, iteration, index, learner.peer_metrics(taken))
+                    measured["gap__first_pass"] = steps.check(taken)
+                recorder.update(taken, state, iteration, index, steps.measure(taken))
                 last_pass.append(taken)
             minibatches = [taken.batch for taken in last_pass]
         if before is not None:

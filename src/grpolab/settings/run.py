@@ -6,16 +6,21 @@ It refuses what Hydra alone lets pass: `epsilon=-1`, a mistyped `+key=1`, a batc
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from grpolab.registry import UNCLIPPED, WHOLE_MINIBATCH
+from grpolab.registry import FAULTS, UNCLIPPED, WHOLE_MINIBATCH
 from grpolab.settings.base import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed
 from grpolab.settings.budget import Budget, EarlyStopSettings
 from grpolab.settings.machine import DiagnosticsSettings, EvaluationSettings, MachineSettings
 from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
+
+if TYPE_CHECKING:
+    FaultName: TypeAlias = str
+else:  # one of the registry's names; the checker cannot know them
+    FaultName = Literal[tuple(FAULTS)]
 
 
 class RunSettings(ObjectiveSettings):
@@ -62,6 +67,9 @@ class RunSettings(ObjectiveSettings):
     device: Literal["auto", "cpu", "cuda"] = Field(description="`auto` is CUDA where there is one.")
     dtype: Literal["float32", "bfloat16"] = Field(
         description="Precision of the forward pass; weights, their updates and the log-softmax are float32."
+    )
+    fault: FaultName | None = Field(
+        description="A fault that is planted in the loop on purpose (conf/fault/), for the doctor to find; empty: none."
     )
     machine: MachineSettings = Field(description="Where and how; not part of the signature.")
 

@@ -13,16 +13,15 @@ from pydantic import ValidationError
 from grpolab.errors import RequestError
 from grpolab.sweep import schema
 from grpolab.sweep.compose import Composer, key_of
+from grpolab.sweep.part import Factors
 from grpolab.sweep.plan import Plan, expand
-from grpolab.sweep.study import Level, Study, available
+from grpolab.sweep.study import Study, available
 
 DEFAULT_NAME = "adhoc"
 FIGURES = ["F1", "F2", "F16", "F26"]
 MOST_VALUES = 1000  # of one key: range(0,inf) has no end
 # A sweep over one of these asks what clipping does.
 CLIP_KEYS = {"epsilon", "epsilon_high", "delta", "importance_sampling_level"}
-
-Factors = dict[str, dict[str, Level]]
 
 
 def expand_single(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:

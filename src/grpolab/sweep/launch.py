@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from grpolab.errors import RequestError
 from grpolab.paths import DISK_ERRORS, Results, is_refusal, project_root
 from grpolab.run import tracking
 from grpolab.sweep import elsewhere
@@ -58,7 +59,7 @@ def sweep(
     places = places[: len(todo)]
     _say_plan(request, todo, events)
     drawn = True
-    with _interruptible(), _mirrored(request):
+    with interruptible(), mirrored(request.results, request.tracking_uri, request.name):
         if todo:
             estimate = _estimate(request, len(places))
             print(f"workers: {len(places)}; time: {estimate.left(sum(job.cost for job in todo))}")
@@ -77,7 +78,7 @@ def train_here(plan: Plan, events: Events | None = None) -> int:
     todo = [job for job in request.jobs() if job.kind == "run"]
     if events:
         _say_plan(request, todo, events)
-    with _interruptible(), _mirrored(request):
+    with interruptible(), mirrored(request.results, request.tracking_uri, request.name):
         for job in todo:
             _run_here(request, job, events)
         if not todo:
@@ -104,9 +105,12 @@ def _run_on_workers(todo: list[Job], estimate: Estimate, pool: Pool, events: Eve
 
 
 def _draw(draw: Draw, request: Request) -> bool:
-    """Draw what came out; False where the disk refuses it, which is said."""
+    """Draw what came out; False where the disk refuses it, or the runs are not to be compared, which is said."""
     try:
         draw(request.results, request.name)
+    except RequestError as error:
+        print(f"not drawn: {error}")
+        return False
     except OSError as error:
         if error.errno not in DISK_ERRORS:
             raise
@@ -224,12 +228,12 @@ def _places(request: Request) -> Iterator[str]:
 
 
 @contextmanager
-def _mirrored(request: Request) -> Iterator[None]:
+def mirrored(results: Results, uri: str | None, study: str) -> Iterator[None]:
     """Keep the tracking store up to date meanwhile. It never holds training up, and its failure is only said."""
-    if request.tracking_uri is None:
+    if uri is None:
         yield
         return
-    mirror = tracking.MirrorProcess(request.results, request.tracking_uri, [request.name], _say_tracking)
+    mirror = tracking.MirrorProcess(results, uri, [study], _say_tracking)
     try:
         yield
     except BaseException:
@@ -259,7 +263,7 @@ def _say_tracking(sentence: str) -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """SIGTERM ends a command as Ctrl-C does."""
 
     def interrupt(_signal: int, _frame: Any) -> None:

@@ -12,7 +12,9 @@ from grpolab import RESULTS_VERSION
 from grpolab.errors import RequestError
 from grpolab.identity import signature
 from grpolab.settings import RunSettings
+from grpolab.sweep import tuned
 from grpolab.sweep.compose import Composer, key_of
+from grpolab.sweep.hypothesis import unequal_budgets
 from grpolab.sweep.schema import show
 from grpolab.sweep.study import Collection, Study, load
 
@@ -104,6 +106,8 @@ def _comparison(study: Study) -> dict[str, Any]:
         "factors": {factor: list(levels) for factor, levels in study.factors.items()},
         "placebo": study.placebo,
         "hypotheses": [claim.model_dump() for claim in study.hypotheses],
+        "stability": study.stability.model_dump(),
+        **({"tuned": study.tunings} if study.tunings else {}),
     }
 
 
@@ -144,7 +148,12 @@ def expand(
     problems += _seed_overrides(study, overrides)
     if not problems:
         problems = _duplicates(study, variants) + (_nothing_to_clip(study, variants) if clipping else [])
+        problems += [
+            f"study {study.name}: {text}" for text in unequal_budgets(study.hypotheses, study.compare, variants)
+        ]
     seeds = seeds or study.seed_list
+    if not problems:
+        problems = tuned.shared_seeds(study.tunings, seeds)
     if len(variants) * len(seeds) > MOST_CELLS:
         problems.append(f"study {study.name}: {len(seeds)} seeds make more than {MOST_CELLS} cells: ask for fewer")
     if problems:
@@ -177,8 +186,8 @@ def _where(study: Study, names: list[str], every: int) -> str:
 
 
 def _seed_overrides(study: Study, overrides: Sequence[str]) -> list[str]:
-    levels = [text for factor in study.factors.values() for level in factor.values() for text in level]
-    found = [text for text in (*study.overrides, *levels, *overrides) if key_of(text) == "seed"]
+    every = dict.fromkeys(text for levels in study.variants() for text in study.overrides_of(levels))
+    found = [text for text in (*every, *overrides) if key_of(text) == "seed"]
     return [f"{show(text)}: study {study.name} sets its seeds itself, use `seeds:` or --seeds" for text in found]
 
 

@@ -56,7 +56,7 @@ class Listener(Protocol):
         """The worker died, and the job is on the list again."""
 
     def finished(self, job: Job, outcome: Outcome) -> None:
-        """The job has an outcome; `missing` where the disk refused to take one."""
+        """The job has an outcome; `missing` where the disk refused to take one, or it was to be left."""
 
     def note(self, text: str) -> None:
         """Something to be said at once."""
@@ -160,6 +160,12 @@ class Pool:
             for worker in self.workers:
                 worker.end_at_limit()
                 worker.end_its_children()
+
+    def leave(self, signature: str) -> None:
+        """Have a run left off at its next rollout boundary, with a checkpoint; it is then finished as `missing`."""
+        for worker in self.workers:
+            if worker.job and worker.job.signature == signature:
+                worker.process.send_signal(signal.SIGUSR1)
 
     def _start(self, slot: Slot) -> None:
         worker = Worker(slot, self.command)

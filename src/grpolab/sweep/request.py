@@ -32,11 +32,11 @@ class Request:
 
     def write_plans(self) -> None:
         """plan.json of every study; one that says what it said before keeps its date."""
-        created, commit = datetime.now(UTC).isoformat(timespec="seconds"), _commit()
+        created, head = datetime.now(UTC).isoformat(timespec="seconds"), commit()
         for plan in self.plans:
             file = self.results.plan(plan.study.name)
-            document = plain(plan.document(created, commit))
-            if {**(read_json(file) or {}), "created": created, "commit": commit} != document:
+            document = plain(plan.document(created, head))
+            if {**(read_json(file) or {}), "created": created, "commit": head} != document:
                 write_json_atomic(file, document)
 
     def states(self) -> dict[str, CellState]:
@@ -53,20 +53,27 @@ class Request:
     def jobs(self) -> list[Job]:
         """The cells without an outcome, and the warm starts that they wait for and that are not there yet."""
         todo = [self.cells[name] for name, state in self.states().items() if state.outcome is None]
-        folders = {cell.warm_start: self.results.warm_start(cell.warm_start) for cell in todo}
-        missing = {cell.warm_start: cell for cell in todo if not (folders[cell.warm_start] / "outcome.json").exists()}
-        return [_warm_start_job(cell) for cell in missing.values()] + [self._run_job(cell) for cell in todo]
+        return warm_start_jobs(todo, self.results) + [run_job(cell, self.labels[cell.signature]) for cell in todo]
 
-    def _run_job(self, cell: Cell) -> Job:
-        return Job(
-            kind="run",
-            signature=cell.signature,
-            label=self.labels[cell.signature],
-            settings=cell.settings.model_dump(),
-            cost=cell.cost,
-            steps=cell.settings.planned_steps,
-            warm_start=cell.warm_start,
-        )
+
+def run_job(cell: Cell, label: str) -> Job:
+    """A cell as a worker is asked for it."""
+    return Job(
+        kind="run",
+        signature=cell.signature,
+        label=label,
+        settings=cell.settings.model_dump(),
+        cost=cell.cost,
+        steps=cell.settings.planned_steps,
+        warm_start=cell.warm_start,
+    )
+
+
+def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
+    """The warm starts that cells wait for and that are not there yet."""
+    folders = {cell.warm_start: results.warm_start(cell.warm_start) for cell in cells}
+    missing = {cell.warm_start: cell for cell in cells if not (folders[cell.warm_start] / "outcome.json").exists()}
+    return [_warm_start_job(cell) for cell in missing.values()]
 
 
 def _warm_start_job(cell: Cell) -> Job:
@@ -103,7 +110,8 @@ def _check(cells: list[Cell]) -> tuple[Results, str | None]:
     return results, uri
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
+    """The project's commit; None where it is no git checkout."""
     command = ["git", "-C", str(project_root()), "rev-parse", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()

@@ -39,10 +39,15 @@ class Schedule:
         """Jobs that no worker has."""
         return len(self._open) - len(self._out)
 
-    def ready(self) -> list[Job]:
+    def ready(self) -> Iterable[Job]:
         """Jobs that a worker may have now, the next one first; those that wait for a warm start are not among them."""
         jobs = [job for job in self._waiting() if job.warm_start not in self._open]
         return sorted(jobs, key=lambda job: job.kind != "warm_start")  # stable: keeps the order by cost
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Put further jobs on the list, behind those that are there; each signature once."""
+        for job in jobs:
+            self._open.setdefault(job.signature, job)
 
     def hand_out(self, job: Job) -> None:
         """A worker has the job."""

@@ -45,7 +45,7 @@ def _row(cell: CellState, results: Results, now: float) -> Record:
     row = {key: cell.cell[key] for key in ("variant", "seed", "signature")} | {"state": cell.state}
     if cell.outcome:
         return row | {key: cell.outcome.get(key) for key in ("reason", "seconds")}
-    timed = _last_row(results.run(cell.cell["signature"]) / "timing.jsonl")
+    timed = last_row(results.run(cell.cell["signature"]) / "timing.jsonl")
     if cell.running:
         age = max(0.0, now - cell.running["time"])  # a clock may have been set back
         row |= {key: cell.running[key] for key in ("rollout_step", "rollout_steps", "host", "pid")}
@@ -61,7 +61,7 @@ def _seconds_left(beat: Record, timed: Record | None, age: float) -> float | Non
     return round(max(0.0, timed["seconds/elapsed"] / done * (beat["rollout_steps"] - done) - age), 1)
 
 
-def _last_row(timing: Path) -> Record | None:
+def last_row(timing: Path) -> Record | None:
     """The last whole row of a timing journal, read without the rest of the file."""
     try:
         with timing.open("rb") as file:

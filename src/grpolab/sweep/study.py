@@ -4,68 +4,47 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import fields
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import Field, ValidationError, create_model, model_validator
 
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import project_root
-from grpolab.settings.base import Seed
-from grpolab.sweep import schema
-from grpolab.vocabulary import ANALYTIC_FIGURES, FIGURES, METRICS, QUANTITIES
+from grpolab.quantities import Thresholds
+from grpolab.sweep import schema, tuned
+from grpolab.sweep.hypothesis import Hypothesis, wrong_names
+from grpolab.sweep.part import (
+    MOST_VARIANTS,
+    NAME,
+    Different,
+    Factors,
+    Figures,
+    Name,
+    Overrides,
+    Part,
+    Seeds,
+    StudyName,
+    different,
+    unknown,
+    unknown_levels,
+)
+from grpolab.sweep.tuning.settings import Tuning
+from grpolab.vocabulary import ANALYTIC_FIGURES, FIGURES, METRICS
 
-# More than anybody trains; without bounds, a mistyped number would fill the memory.
-MOST_SEEDS, MOST_VARIANTS, MOST_NODES = 10_000, 10_000, 100_000
+MOST_NODES = 100_000  # of a study file; without a bound, a few aliases would fill the memory
 
-
-def _different(names: Sequence[Any]) -> Sequence[Any]:
-    if twice := [name for index, name in enumerate(names) if name in names[:index]]:
-        raise ValueError(f"{twice[0]} stands twice in [{', '.join(map(str, names))}]")
-    return names
-
-
-Different = AfterValidator(_different)
-Overrides = list[str]
-Level = Overrides | dict[str, Overrides]  # the same for every arm, or to each arm its own
-NAME = r"[^\s/]+"
-Name = Annotated[str, Field(pattern=f"^{NAME}$")]
-StudyName = Annotated[str, Field(pattern=r"^\w[\w.+-]*$", max_length=100)]  # also the name of a folder
-Figures = Annotated[list[str], Different]
-SeedCount = Annotated[int, Field(ge=1, le=MOST_SEEDS, strict=True)]  # strict: `seeds: true` is not 1
-Seeds = SeedCount | Annotated[list[Annotated[Seed, Field(strict=True)]], Field(min_length=1), Different]
-
-
-class Part(BaseModel):
-    """Frozen, and closed to keys that it does not know; a name may be a number (`mu: {1: [...], 8: [...]}`)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
-
-
-class Contrast(Part):
-    """A paired difference of two arms."""
-
-    of: Name
-    minus: Name
-
-
-class Hypothesis(Part):
-    """What is claimed before the study is run."""
-
-    id: Name
-    says: str = Field(min_length=1, description="The claim in plain words.")
-    metric: str = Field(description="A name of the vocabulary, or a stability quantity of the report.")
-    contrast: Contrast
-    where: dict[str, str] = Field(default={}, description="Levels of other factors that the claim is about.")
-    direction: Literal["less", "greater", "equal"]
-    margin: FiniteFloat = Field(ge=0, description="less, greater: by more than this; equal: within this.")
-    seeds: int = Field(default=2, ge=2, strict=True, description="With fewer shared seeds it stays undecided.")
-    source: str = Field(min_length=1, description="Who claims it.")
+if TYPE_CHECKING:
+    Stability: TypeAlias = Part
+else:  # every threshold of the stability labels; what a study file leaves out keeps its default
+    bounded = {field.name: (Annotated[type(field.default), Field(ge=0)], field.default) for field in fields(Thresholds)}
+    Stability = create_model("Stability", __base__=Part, **bounded)
 
 
 class Study(Part):
@@ -74,17 +53,19 @@ class Study(Part):
     name: StudyName
     question: str = Field(min_length=1)
     overrides: Overrides = Field(default=[], description="Common to all variants.")
-    factors: dict[str, dict[str, Level]] = Field(min_length=1)
+    factors: Factors = Field(min_length=1)
     compare: Name = Field(description="The factor whose levels are the arms.")
     baseline: Name = Field(description="The arm that the others are compared with.")
     seeds: Seeds = Field(description="How many (0, 1, ...), or which.")
     primary_metric: str
-    hypotheses: list[Hypothesis] = []
-    figures: Figures = []
+    hypotheses: list[Hypothesis] = Field(default=[], description="What is claimed before the study is run.")
+    stability: Stability = Field(default=Stability(), description="Where a quantity becomes a label.")
+    figures: Figures = Field(default=[], description="What its report draws.")
     placebo: list[Annotated[list[Name], Field(min_length=2, max_length=2)]] = Field(
         default=[], description="Pairs of arms that are the same function."
     )
     skip: list[dict[str, str]] = Field(default=[], description="Combinations of levels that are left out.")
+    tuning: Tuning | None = Field(default=None, description="What `grpolab tune` looks for, per arm.")
 
     @model_validator(mode="after")
     def _names_exist(self) -> Study:
@@ -103,11 +84,19 @@ class Study(Part):
         return [levels for levels in every if not any(part.items() <= levels.items() for part in self.skip)]
 
     def overrides_of(self, levels: dict[str, str]) -> Overrides:
-        """The overrides of one variant, in order of precedence."""
-        chosen = [self.factors[factor][level] for factor, level in levels.items()]
+        """The overrides of one variant, in order of precedence.
+
+        Raises RequestError where it names tuned values (`tuned=STUDY`) that are not there.
+        """
         arm = levels[self.compare]
+        chosen = [self.factors[factor][level] for factor, level in levels.items()]
         own = [level[arm] if isinstance(level, dict) else level for level in chosen]
-        return [*self.overrides, *(text for overrides in own for text in overrides)]
+        return tuned.resolved([*self.overrides, *(text for overrides in own for text in overrides)], arm)
+
+    @property
+    def tunings(self) -> list[dict[str, Any]]:
+        """The tunings whose values it names, and where. Raises RequestError where one is not there."""
+        return tuned.named(self.overrides, self.factors)
 
 
 class Collection(Part):
@@ -117,11 +106,11 @@ class Collection(Part):
     question: str = Field(min_length=1)
     includes: Annotated[list[StudyName], Different] = Field(min_length=1)
     seeds: Seeds | None = Field(default=None, description="Replaces the seeds of the included studies.")
-    figures: Figures = []
+    figures: Figures = Field(default=[], description="Those that need no run.")
 
     @model_validator(mode="after")
     def _figures_need_no_run(self) -> Collection:
-        if problems := list(_unknown("figures", self.figures, ANALYTIC_FIGURES)):
+        if problems := list(unknown("figures", self.figures, ANALYTIC_FIGURES)):
             raise ValueError("; ".join(problems))
         return self
 
@@ -179,7 +168,7 @@ def _size(node: yaml.Node | None, known: dict[int, float]) -> float:
 def _with_text_keys(node: Any) -> Any:
     """Levels like `1:` and `8:` are names, not numbers. Raises ValueError where two become one."""
     if isinstance(node, dict):
-        _different([str(key) for key in node])
+        different([str(key) for key in node])
         return {str(key): _with_text_keys(item) for key, item in node.items()}
     return [_with_text_keys(item) for item in node] if isinstance(node, list) else node
 
@@ -197,46 +186,23 @@ def _unknown_names(study: Study) -> Iterator[str]:
         yield f"factors make {combinations} variants: a study has at most {MOST_VARIANTS}"
     elif not study.variants():
         yield "skip leaves no variant"
-    yield from _unknown("figures", study.figures, FIGURES)
-    yield from _unknown("compare", [study.compare], study.factors)
+    yield from unknown("figures", study.figures, FIGURES)
+    yield from unknown("compare", [study.compare], study.factors)
     arms = study.factors.get(study.compare, {})
-    yield from _unknown("baseline", [study.baseline], arms)
+    yield from unknown("baseline", [study.baseline], arms)
     for factor, choices in study.factors.items():
         for name, level in choices.items():
             if isinstance(level, dict) and ({*level} != {*arms} or factor == study.compare):
                 yield f"factors.{factor}.{name} must be a list of overrides, or one for each of {', '.join(arms)}"
-    yield from _unknown("primary_metric", [study.primary_metric], METRICS)
+    yield from unknown("primary_metric", [study.primary_metric], METRICS)
     for pair in study.placebo:
-        yield from _unknown("placebo", pair, arms)
+        yield from unknown("placebo", pair, arms)
     for levels in study.skip:
-        yield from _unknown_levels("skip", levels, study)
+        yield from unknown_levels("skip", levels, study.factors)
     claims = [claim.id for claim in study.hypotheses]
     yield from (f"hypothesis {name} stands twice: ids differ" for name in set(claims) if claims.count(name) > 1)
+    variants = study.variants() if combinations <= MOST_VARIANTS else []
     for claim in study.hypotheses:
-        yield from _wrong_claim(claim, study, arms)
-
-
-def _wrong_claim(claim: Hypothesis, study: Study, arms: Iterable[str]) -> Iterator[str]:
-    label = f"hypothesis {claim.id}"
-    yield from _unknown(f"{label}: contrast.of", [claim.contrast.of], arms)
-    yield from _unknown(f"{label}: contrast.minus", [claim.contrast.minus], arms)
-    if claim.contrast.of == claim.contrast.minus:
-        yield f"{label}: contrast compares {claim.contrast.of} with itself"
-    yield from _unknown_levels(f"{label}: where", claim.where, study)
-    if study.compare in claim.where:
-        yield f"{label}: where.{study.compare} is the factor that is compared: name levels of other factors"
-    yield from _unknown(f"{label}: metric", [claim.metric], [*METRICS, *QUANTITIES])
-
-
-def _unknown_levels(label: str, levels: dict[str, str], study: Study) -> Iterator[str]:
-    for factor, level in levels.items():
-        yield from _unknown(label, [factor], study.factors)
-        yield from _unknown(f"{label}.{factor}", [level], study.factors.get(factor, {level: []}))
-
-
-def _unknown(label: str, names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
-    have = list(known)
-    for name in names:
-        if name not in have:
-            shown = f": have {', '.join(have)}" if 0 < len(have) <= 12 else ""
-            yield f"{label}={name} is unknown{near_matches(name, have)}{shown}"
+        yield from wrong_names(claim, study.factors, study.compare, len(study.seed_list), variants)
+    if study.tuning:
+        yield from study.tuning.misfits(study.factors, study.compare, study.seed_list)

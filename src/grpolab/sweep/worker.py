@@ -2,7 +2,7 @@
 
 One JSON object per line: {"job": "warm_start" | "run", "settings": {...}} on standard input, events on standard output.
 The imports are paid once. It dies with its parent, ends when standard input ends, and on SIGTERM stops at the next
-rollout boundary with a checkpoint.
+rollout boundary with a checkpoint. On SIGUSR1 it leaves its run in the same way, and takes the next job.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grpolab.vocabulary import MISSING
+
 PR_SET_PDEATHSIG = 1
 
 Send = Callable[[dict[str, Any]], None]
@@ -31,6 +33,7 @@ def main() -> int:
     send = claim_stdout()
     worker = Worker(send)
     signal.signal(signal.SIGTERM, worker.on_sigterm)
+    signal.signal(signal.SIGUSR1, worker.on_sigusr1)
     worker.serve()
     return 0
 
@@ -64,8 +67,12 @@ class Worker:
 
     def __init__(self, send: Send) -> None:
         self.send = send
-        self._stopping = False
+        self._stopping = self._leaving = False
         self._can_stop_gently = False
+
+    def on_sigusr1(self, _signal: int, _frame: object) -> None:
+        """Leave the run that goes on at its next rollout boundary."""
+        self._leaving = True
 
     def on_sigterm(self, _signal: int, _frame: object) -> None:
         """Stop at the next rollout boundary, or at once where nothing would be saved."""
@@ -112,16 +119,19 @@ class Worker:
     def _run(self, name: str, settings: Any, results: Any) -> dict[str, Any]:
         from grpolab.run import train
 
+        self._leaving = False  # it came too late for the run before
         self._can_stop_gently = True
         try:
             return train.run(
                 settings,
                 results,
                 on_step=lambda step: self._step(name, step, settings.planned_steps),
-                stop=lambda: self._stopping,
+                stop=lambda: self._stopping or self._leaving,
             )
         except train.Interrupted:
-            raise SystemExit(0) from None
+            if self._stopping:
+                raise SystemExit(0) from None
+            return {"outcome": MISSING, "reason": "left at a rollout boundary"}
         finally:
             self._can_stop_gently = False
 

@@ -8,10 +8,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from grpolab.quantities import Thresholds
 from grpolab.report.figures.panels import MEDIAN, draw_seeds, legend_arms, log_axis, note_gaps, panel_grid, pivot_seeds
 from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest, manifest
-from grpolab.report.stability import DEFAULT, gradient_spikes
+from grpolab.report.stability import gradient_spikes
 from grpolab.report.style import ArmStyle, arm_styles
 
 _OVER_TIME, _BY_UPDATE = "gradient norm,\nlargest of the step", "gradient norm,\nmedian over the run"
@@ -20,11 +21,11 @@ _OVER_TIME, _BY_UPDATE = "gradient norm,\nlargest of the step", "gradient norm,\
 def draw(study: Study) -> tuple[Figure, Manifest]:
     """Gradient norm before clipping: the largest of each rollout step, spikes marked, and by update in the batch."""
     figure, grid = panel_grid([_OVER_TIME, _BY_UPDATE], study.facets, share_x=False)
-    styles, numbers = arm_styles(study.arms), []
+    styles, numbers, limits = arm_styles(study.arms), [], study.thresholds
     for facet in study.facets:
         for arm, updates in study.by_arm("updates", facet):
             norms_XS = pivot_seeds(updates, "rollout_step", "grad_norm", "max")
-            spikes = _mark_spikes(grid[_OVER_TIME, facet], norms_XS, styles[arm])
+            spikes = _mark_spikes(grid[_OVER_TIME, facet], norms_XS, styles[arm], limits)
             over_time = draw_seeds(grid[_OVER_TIME, facet], norms_XS.where(norms_XS > 0), styles[arm], median=True)
             within = draw_seeds(grid[_BY_UPDATE, facet], _by_update(updates), styles[arm], median=True)
             labels = {"metric": "grad_norm", "facet": facet, "arm": arm}
@@ -38,7 +39,7 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
     note_gaps(figure, study)
     caption = (
         "Global gradient norm before clipping (log scale). First the largest of a rollout step; a star is a spike: more"
-        f" than {DEFAULT.spike_factor:g} times the median of the {DEFAULT.spike_window} rollout steps before. Then by"
+        f" than {limits.spike_factor:g} times the median of the {limits.spike_window} rollout steps before. Then by"
         " the update's place in its batch (0: the first). Norms of 0 are left out: nothing could be learnt."
     )
     return figure, manifest(study, "F16", caption, MEDIAN, numbers)
@@ -51,11 +52,11 @@ def _by_update(updates: pd.DataFrame) -> pd.DataFrame:
     return pivot_seeds(norms, "update", "grad_norm", "median")
 
 
-def _mark_spikes(panel: Axes, norms_XS: pd.DataFrame, style: ArmStyle) -> dict[int, list[int]]:
+def _mark_spikes(panel: Axes, norms_XS: pd.DataFrame, style: ArmStyle, limits: Thresholds) -> dict[int, list[int]]:
     """A star on each spike; the rollout steps of each seed's spikes."""
     spikes = {}
     for seed, norms in norms_XS.items():
-        at = norms[gradient_spikes(norms.to_numpy())]
+        at = norms[gradient_spikes(norms.to_numpy(), limits)]
         panel.plot(at.index, at, "*", color=style.colour, markersize=5, markeredgewidth=0)
         spikes[int(seed)] = at.index.tolist()
     return spikes

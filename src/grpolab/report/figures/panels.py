@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Literal
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
@@ -14,15 +15,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from numpy.typing import NDArray
 
 from grpolab.report.load import Study
-from grpolab.report.manifest import Series, cell_names
-from grpolab.report.statistics import t_band
+from grpolab.report.manifest import Manifest, Series, cell_names, manifest
+from grpolab.report.statistics import Interval, t_band
 from grpolab.report.style import COLUMN_WIDTH, NOTE_COLOUR, TEXT_WIDTH, ArmStyle, arm_styles
 from grpolab.report.text import count, listing
 from grpolab.vocabulary import DIVERGED, STOPPED
 
 MEAN_BAND = "mean over seeds, 95% t-interval; thin lines are seeds"
+LOG_BAND = "geometric mean over seeds, 95% t-interval of the logarithms; thin lines are seeds"
 MEDIAN = "median over seeds; thin lines are seeds"
 
 Grid = dict[tuple[str, str], Axes]
@@ -57,6 +60,13 @@ def panel_grid(
     return figure, grid
 
 
+def name_arms(panel: Axes, arms: Sequence[str]) -> None:
+    """An x axis with one place for each arm."""
+    panel.set_xticks(range(len(arms)), arms, rotation=35, ha="right", rotation_mode="anchor")
+    panel.set_xlim(-0.6, len(arms) - 0.4)
+    panel.grid(axis="x", visible=False)
+
+
 def label_x(grid: Grid, label: str) -> None:
     """Name the x axis below the lowest panels."""
     for panel in grid.values():
@@ -66,10 +76,11 @@ def label_x(grid: Grid, label: str) -> None:
 
 
 def log_axis(panel: Axes, which: Literal["x", "y"]) -> None:
-    """A log scale with plain numbers at 1 and 3 of each decade."""
+    """A log scale with plain numbers at 1 and 3 of each decade; at 1 alone where the data span many decades."""
     panel.set(**{f"{which}scale": "log"})
     axis = panel.xaxis if which == "x" else panel.yaxis
-    axis.set_major_locator(LogLocator(subs=(1, 3)))
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 3) if high < 1e4 * low else (1,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
@@ -83,16 +94,19 @@ def start_at_zero(grid: Grid) -> None:
 
 
 def pivot_seeds(frame: pd.DataFrame, x: str, y: str, how: str = "mean") -> pd.DataFrame:
-    """y at each x (index) for each seed (columns), several at one x by `how`; empty where the journal lacks y."""
+    """y at each x (index) for each seed (columns), several at one x by `how`; x without any y is left out."""
     if y not in frame or frame[y].isna().all():
         return pd.DataFrame()
-    return frame[y].astype("float64").groupby([frame[x], frame["seed"]]).agg(how).unstack()
+    return frame[y].astype("float64").groupby([frame[x], frame["seed"]]).agg(how).unstack().dropna(how="all")
 
 
-def draw_seeds(panel: Axes, values_XS: pd.DataFrame, style: ArmStyle, median: bool = False) -> Series:
+def draw_seeds(
+    panel: Axes, values_XS: pd.DataFrame, style: ArmStyle, median: bool = False, log: bool = False
+) -> Series:
     """Thin lines for the seeds (columns), a thick one for their mean with its t-interval, or for their median.
 
-    The y axis is scaled to the lines; with two seeds a band may leave the panel.
+    `log`: mean and interval of the logarithms, for a log axis; what is not above 0 is left out. The y axis is scaled to
+    the lines; with two seeds a band may leave the panel.
     """
     if values_XS.empty:
         return {"x": []}
@@ -104,7 +118,7 @@ def draw_seeds(panel: Axes, values_XS: pd.DataFrame, style: ArmStyle, median: bo
         centre = values_XS.median(axis=1).to_numpy()
         series["median"] = centre.tolist()
     else:
-        centre, low, high, n = t_band(values)
+        centre, low, high, n = _log_band(values) if log else t_band(values)
         limits = panel.dataLim.frozen()
         panel.fill_between(x, low, high, color=style.colour, alpha=0.09, linewidth=0)
         panel.dataLim.set(limits)
@@ -114,10 +128,16 @@ def draw_seeds(panel: Axes, values_XS: pd.DataFrame, style: ArmStyle, median: bo
     return series | {"seeds": {int(seed): values_XS[seed].tolist() for seed in values_XS}}
 
 
+def _log_band(values_XS: NDArray) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+    """As t_band, of the logarithms; back on the scale of the values."""
+    mean, low, high, n = t_band(np.log(np.where(values_XS > 0, values_XS, np.nan)))
+    return np.exp(mean), np.exp(low), np.exp(high), n
+
+
 def lines_by_arm(
-    study: Study, rows: dict[str, tuple[str, str]], height: float = 1.45
+    study: Study, rows: dict[str, tuple[str, str]], height: float = 1.45, log: bool = False
 ) -> tuple[Figure, Grid, list[Series]]:
-    """Rows of metrics over rollout steps, one panel per facet, one line per arm.
+    """Rows of metrics over rollout steps, one panel per facet, one line per arm; `log`: on log axes.
 
     `rows` maps a label to (table, metric); updates are averaged over the optimiser steps of a rollout step.
     """
@@ -126,8 +146,10 @@ def lines_by_arm(
     for (row, facet), panel in grid.items():
         table, metric = rows[row]
         for arm, frame in study.by_arm(table, facet):
-            series = draw_seeds(panel, pivot_seeds(frame, "rollout_step", metric), styles[arm])
+            series = draw_seeds(panel, pivot_seeds(frame, "rollout_step", metric), styles[arm], log=log)
             numbers.append({"metric": metric, "facet": facet, "arm": arm, **series})
+        if log:
+            log_axis(panel, "y")
     label_x(grid, "rollout steps")
     legend_arms(figure, study, study.arms)
     note_gaps(figure, study)
@@ -144,7 +166,7 @@ def legend_arms(figure: Figure, study: Study, arms: Sequence[str], extra: Sequen
     ]
     handles += extra
     if handles:
-        rows = math.ceil(len(handles) / 6)
+        rows = math.ceil(len(handles) / int(0.86 * figure.get_figwidth()))
         columns = math.ceil(len(handles) / rows)
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=2.6)
 
@@ -154,10 +176,10 @@ def arm_label(study: Study, arm: str) -> str:
     return f"{study.plan['compare']} = {arm}" if arm.replace(".", "").isdigit() else arm
 
 
-def note_gaps(figure: Figure, study: Study) -> None:
-    """Say in the picture which planned cells it lacks, and which runs diverged or were stopped."""
+def note_gaps(figure: Figure, study: Study, *also: str) -> None:
+    """Say in the picture which planned cells it lacks, which runs diverged or were stopped, and what else it lacks."""
     absent = study.absent
-    notes = []
+    notes = list(also)
     if len(absent):
         cells = f"{len(absent)} of {count(len(study.cells), 'cell')}"
         notes.append(f"Missing: {cells} ({listing(cell_names(absent), 2)})")
@@ -171,4 +193,35 @@ def note_gaps(figure: Figure, study: Study) -> None:
 
 def say(panel: Axes, words: str) -> None:
     """A sentence in an otherwise empty panel."""
-    panel.text(0.5, 0.5, words, transform=panel.transAxes, ha="center", va="center", color=NOTE_COLOUR, wrap=True)
+    letters = max(12, int(15 * panel.bbox.width / mpl.rcParams["figure.dpi"]))
+    text = textwrap.fill(words, letters)
+    panel.text(0.5, 0.5, text, transform=panel.transAxes, ha="center", va="center", color=NOTE_COLOUR)
+
+
+def only_says(study: Study, name: str, words: str) -> tuple[Figure, Manifest]:
+    """In place of a figure: the sentence that says what the study lacks for it."""
+    figure, grid = panel_grid([""], [""], height=0.3)
+    for panel in grid.values():
+        panel.set_axis_off()
+        say(panel, f"{name}: {words}")
+    note_gaps(figure, study)
+    return figure, manifest(study, name, f"Not drawn: {words}.", "none", [{"lacks": words}])
+
+
+def draw_row(panel: Axes, place: int, values_S: NDArray, interval: Interval, style: ArmStyle) -> None:
+    """One arm across a panel: its interval as a line, its mean as a marker, its seeds as dots.
+
+    The axis is scaled to the seeds where there are any, so an interval may leave the panel.
+    """
+    panel.plot(values_S, np.full(len(values_S), place), ".", color=style.colour, alpha=0.5, markersize=3)
+    limits = panel.dataLim.frozen()
+    panel.hlines(place, interval.low, interval.high, color=style.colour, linewidth=1)
+    if len(values_S):
+        panel.dataLim.set(limits)
+    panel.plot(interval.mean, place, style.marker, color=style.colour)
+
+
+def name_rows(panel: Axes, names: Sequence[str]) -> None:
+    """Names beside the rows of a panel, the first on top."""
+    panel.set_yticks(range(len(names)), names)
+    panel.set_ylim(max(1, len(names)) - 0.5, -0.5)

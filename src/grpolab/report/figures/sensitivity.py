@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from numbers import Real
+from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from grpolab.report.figures.panels import legend_arms, note_gaps, panel_grid, pivot_seeds, say
+from grpolab.report.figures.numeric_axis import Axis, draw_along, numeric_axes, split
+from grpolab.report.figures.panels import legend_arms, note_gaps, only_says, panel_grid
 from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest, Series, manifest
-from grpolab.report.measures import measure
-from grpolab.report.statistics import t_band
+from grpolab.report.measures import by_cell
 from grpolab.report.style import ArmStyle, arm_styles
 
 _ROW = "final accuracy"
@@ -20,73 +22,55 @@ _ROW = "final accuracy"
 
 def draw(study: Study) -> tuple[Figure, Manifest]:
     """Final accuracy along each numeric axis of the study, one line per arm; one line where the arms are the axis."""
-    scores = measure(study, "final_score").rename("score").reset_index()
-    scores = scores.merge(study.cells, on=["facet", "arm", "seed"])
+    scores = study.cells.assign(score=by_cell(study, "final_score"))
     panels = {
         (setting, title): frame
         for factor, setting in numeric_axes(study).items()
-        for title, frame in _split(scores, study, factor)
+        for title, frame in split(scores, study, factor)
     }
-    figure, grid = panel_grid([_ROW], [title for _, title in panels] or [""], height=2.0, share_x=False)
-    styles, numbers = arm_styles(study.arms), []
-    for panel, ((setting, title), frame) in zip(grid.values(), panels.items(), strict=False):
-        ticks = sorted(study.cells[setting].unique())
-        one_line = frame.groupby("arm")[setting].nunique().eq(1).all()
-        for arm, own in [("all", frame)] if one_line else list(frame.groupby("arm", sort=False)):
-            series = _draw_line(panel, own, setting, ticks, styles.get(arm, ArmStyle("black", "-", "o")))
-            numbers.append({"setting": setting, "facet": title, "arm": arm, **series})
-        panel.set_xticks(range(len(ticks)), [f"{tick:g}" for tick in ticks])
-        panel.set_xlabel(setting.removeprefix("setting/"))
     if not panels:
-        say(next(iter(grid.values())), "no factor of this study moves a number alone")
-    legend_arms(figure, study, [series["arm"] for series in numbers])
+        return only_says(study, "F24", "needs a factor that moves nothing but a number")
+    figure, grid = panel_grid([_ROW], [title for _, title in panels], height=2.0, share_x=False)
+    numbers: list[Series] = []
+    for panel, ((setting, title), frame) in zip(grid.values(), panels.items(), strict=False):
+        lines = _draw_panel(panel, frame, setting, study)
+        numbers += [{"setting": setting, "facet": title, **series} for series in lines]
+    best = Line2D([], [], color="black", marker="*", linestyle="", markersize=8, label="best mean of the arm")
+    legend_arms(figure, study, [series["arm"] for series in numbers], [best])
     note_gaps(figure, study)
-    caption = "Final accuracy against each setting that a factor moves (evenly spaced, in order of size)."
-    return figure, manifest(study, "F24", caption, "mean over seeds, 95% t-interval; dots are seeds", numbers)
-
-
-def numeric_axes(study: Study) -> dict[str, str]:
-    """{factor: setting} for the factors whose levels differ in nothing but numbers, all of them different.
-
-    The first such setting stands for a factor that moves several together (epsilon and epsilon_high).
-    """
-    axes = {}
-    for factor in study.plan["factors"]:
-        others = [c for c in study.cells if c.startswith("factor/") and c != f"factor/{factor}"] + ["seed"]
-        rows = study.cells.merge(study.cells.loc[:0, others], on=others)  # one cell of each level, all else equal
-        moved = [c for c in rows if c.startswith("setting/") and rows[c].astype(str).nunique() > 1]
-        numeric = all(isinstance(value, Real) for column in moved for value in rows[column])
-        distinct = [column for column in moved if numeric and rows[column].nunique() == len(rows)]
-        if distinct:
-            axes[factor] = distinct[0]
-    return axes
-
-
-def _split(scores: pd.DataFrame, study: Study, factor: str) -> list[tuple[str, pd.DataFrame]]:
-    """The scores by the levels of the factors that are neither the axis nor the arms."""
-    within = [c for c in scores if c.startswith("factor/") and c[7:] not in (factor, study.plan["compare"])]
-    if not within:
-        return [("", scores)]
-    return [(" · ".join(levels), frame) for levels, frame in scores.groupby(within, sort=False)]
-
-
-def _draw_line(panel: Axes, scores: pd.DataFrame, setting: str, ticks: list, style: ArmStyle) -> Series:
-    """Mean with interval at each value, seeds as dots. Values stand at their rank."""
-    values_XS = pivot_seeds(scores, setting, "score")
-    place = [ticks.index(value) for value in values_XS.index]
-    mean, low, high, n = t_band(values_XS.to_numpy())
-    panel.plot(place, values_XS.to_numpy(), ".", color=style.colour, markersize=3, alpha=0.5)
-    error = [mean - low, high - mean]
-    panel.errorbar(
-        place,
-        mean,
-        yerr=error,
-        color=style.colour,
-        linestyle=style.line,
-        marker=style.marker,
-        capsize=2,
-        elinewidth=0.8,
+    caption = (
+        "Final accuracy against each setting that a factor moves: evenly spaced, in order of size, or on a log scale"
+        " where the values span decades (∞ stands beyond the largest). Shaded: one standard deviation of the seeds. A"
+        " star marks the value with the best mean of each arm; picked on these runs, it is biased upwards."
     )
-    seeds = {int(seed): values_XS[seed].tolist() for seed in values_XS}
-    series = {"x": values_XS.index.tolist(), "mean": mean.tolist(), "low": low.tolist(), "high": high.tolist()}
-    return {**series, "n": n.tolist(), "seeds": seeds}
+    statistic = "mean over seeds, 95% t-interval; dots are seeds"
+    return figure, manifest(study, "F24", caption, statistic, numbers)
+
+
+def _draw_panel(panel: Axes, scores: pd.DataFrame, setting: str, study: Study) -> list[Series]:
+    """A line for each arm; one for all where each arm has one value of the setting."""
+    axis = Axis(sorted(scores[setting].unique()), setting.removeprefix("setting/"))
+    one_line = scores.groupby("arm")[setting].nunique().eq(1).all()
+    lines = [("all", scores)] if one_line else list(scores.groupby("arm", sort=False))
+    styles, numbers = arm_styles(study.arms), []
+    for place, (arm, own) in enumerate(lines):
+        style, shift = styles.get(arm, ArmStyle("black", "-", "o")), 0.06 * (place - (len(lines) - 1) / 2)
+        series = draw_along(panel, axis, own, (setting, "score"), style, shift)
+        if series["x"]:
+            series["best"] = _shade_and_mark(panel, axis.places(series["x"], shift), series, style)
+        numbers.append({"arm": arm, **series})
+    axis.label(panel)
+    return numbers
+
+
+def _shade_and_mark(panel: Axes, places: Sequence[float], series: Series, style: ArmStyle) -> float:
+    """The seeds' spread as a band, and a star at the best mean; the value where it stands."""
+    mean = np.array(series["mean"])
+    values_SX = np.array(list(series["seeds"].values()))
+    counts = np.isfinite(values_SX).sum(axis=0)
+    spread = np.full(len(mean), np.nan)
+    spread[counts > 1] = np.nanstd(values_SX[:, counts > 1], axis=0, ddof=1)
+    panel.fill_between(places, mean - spread, mean + spread, color=style.colour, alpha=0.1, linewidth=0)
+    best = int(np.nanargmax(mean))
+    panel.plot(places[best], mean[best], "*", color=style.colour, markersize=10, markeredgecolor="white", zorder=3)
+    return float(series["x"][best])

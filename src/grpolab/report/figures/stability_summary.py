@@ -9,12 +9,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from grpolab.report.figures.panels import log_axis, note_gaps, panel_grid
+from grpolab.report.figures.panels import draw_row, log_axis, name_rows, note_gaps, panel_grid
 from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest, Series, manifest
-from grpolab.report.stability import is_lost, stability_table
+from grpolab.report.stability import stability_table
 from grpolab.report.statistics import Interval, t_interval, wilson
-from grpolab.report.style import ArmStyle, arm_styles
+from grpolab.report.style import arm_styles
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,6 @@ _QUANTITIES = [
 def draw(study: Study) -> tuple[Figure, Manifest]:
     """Collapse rate, drawdown, gradient spikes, largest ratio and entropy drop of every arm, one row per facet."""
     table = stability_table(study)
-    table = table.assign(lost=is_lost(table))
     height = 0.35 + 0.17 * len(study.arms)
     facets = study.facets or [""]
     figure, grid = panel_grid(facets, [q.label for q in _QUANTITIES], height=height, share_y=True)
@@ -62,12 +61,11 @@ def _draw_panel(panel: Axes, table: pd.DataFrame, quantity: _Quantity, arms: lis
         runs = table[table["arm"] == arm]
         values = runs[quantity.metric].to_numpy(dtype=np.float64)
         interval = _interval(values, quantity)
-        _draw_row(panel, place, values, interval, styles[arm], dots=not quantity.rate)
+        draw_row(panel, place, values[:0] if quantity.rate else values, interval, styles[arm])
         seeds = dict(zip((int(seed) for seed in runs["seed"]), values.tolist(), strict=True))
         estimate = {"mean": interval.mean, "low": interval.low, "high": interval.high, "n": interval.n}
         numbers.append({"metric": quantity.metric, "facet": facet, "arm": arm, **estimate, "seeds": seeds})
-    panel.set_yticks(range(len(arms)), arms)
-    panel.set_ylim(len(arms) - 0.5, -0.5)
+    name_rows(panel, arms)
     if quantity.rate:
         panel.set_xlim(-0.04, 1.04)
     if quantity.log:
@@ -83,14 +81,3 @@ def _interval(values: np.ndarray, quantity: _Quantity) -> Interval:
         mean, low, high, n = t_interval(np.log(values))
         return Interval(float(np.exp(mean)), float(np.exp(low)), float(np.exp(high)), n)
     return t_interval(values)
-
-
-def _draw_row(panel: Axes, place: int, values: np.ndarray, interval: Interval, style: ArmStyle, dots: bool) -> None:
-    """One arm: its interval as a line, its mean as a marker, its seeds as dots. The axis is scaled to the seeds."""
-    if dots:
-        panel.plot(values, np.full(len(values), place), ".", color=style.colour, alpha=0.5, markersize=3)
-    limits = panel.dataLim.frozen()
-    panel.hlines(place, interval.low, interval.high, color=style.colour, linewidth=1)
-    if dots:
-        panel.dataLim.set(limits)
-    panel.plot(interval.mean, place, style.marker, color=style.colour)

@@ -11,7 +11,11 @@ from grpolab.report.statistics.aggregates import iqm as iqm
 from grpolab.report.statistics.aggregates import optimality_gap as optimality_gap
 from grpolab.report.statistics.aggregates import performance_profile as performance_profile
 from grpolab.report.statistics.aggregates import probability_of_improvement as probability_of_improvement
+from grpolab.report.statistics.bootstrap import LEAST_FOR_BOOTSTRAP as LEAST_FOR_BOOTSTRAP
 from grpolab.report.statistics.bootstrap import bootstrap as bootstrap
+from grpolab.report.statistics.bootstrap import resample as resample
+from grpolab.report.statistics.dispersion import sd_interval as sd_interval
+from grpolab.report.statistics.dispersion import worst_mean as worst_mean
 from grpolab.report.statistics.intervals import Interval as Interval
 from grpolab.report.statistics.intervals import TooFewError as TooFewError
 from grpolab.report.statistics.intervals import t_band as t_band
@@ -26,9 +30,13 @@ from grpolab.report.statistics.power import equivalence_power as equivalence_pow
 from grpolab.report.statistics.power import paired_t_power as paired_t_power
 from grpolab.report.statistics.power import rate_seeds_to_decide as rate_seeds_to_decide
 from grpolab.report.statistics.power import seeds_to_decide as seeds_to_decide
+from grpolab.report.statistics.power import trend_seeds_to_decide as trend_seeds_to_decide
 from grpolab.report.statistics.rates import fisher as fisher
 from grpolab.report.statistics.rates import rate_difference as rate_difference
 from grpolab.report.statistics.rates import wilson as wilson
+from grpolab.report.statistics.saturation import PARAMETERS as PARAMETERS
+from grpolab.report.statistics.saturation import Saturation as Saturation
+from grpolab.report.statistics.saturation import fit_saturation as fit_saturation
 from grpolab.report.statistics.survival import LogRank as LogRank
 from grpolab.report.statistics.survival import Survival as Survival
 from grpolab.report.statistics.survival import kaplan_meier as kaplan_meier
@@ -36,3 +44,5 @@ from grpolab.report.statistics.survival import log_rank as log_rank
 from grpolab.report.statistics.survival import time_to_threshold as time_to_threshold
 from grpolab.report.statistics.trend import jonckheere_trend as jonckheere_trend
 from grpolab.report.statistics.trend import page_trend as page_trend
+from grpolab.report.statistics.trend import rank_trend as rank_trend
+from grpolab.report.statistics.unpaired import welch_difference as welch_difference

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
 from grpolab.report.statistics.paired import Difference
@@ -64,6 +64,25 @@ def rate_seeds_to_decide(first: float, second: float, alpha: float = 0.05, power
     rough = (stats.norm.isf(alpha / 2) * spread[0] + stats.norm.ppf(power) * spread[1]) ** 2 / gap**2
     n = int(np.ceil(rough / 4 * (1 + np.sqrt(1 + 4 / (rough * gap))) ** 2))
     return n if n <= MOST_SEEDS else None
+
+
+def trend_seeds_to_decide(values_SL: ArrayLike, alpha: float = 0.05, power: float = POWER) -> int | None:
+    """How many seeds Page's test, two-sided, needs in all, were they like the observed ones. Shape: (S, L).
+
+    By the normal distribution of Page's L, and never fewer than seeds in perfect order need: 2 / (L!)^n < alpha. None
+    above MOST_SEEDS, as where no trend is seen.
+    """
+    values = np.asarray(values_SL, dtype=np.float64)
+    levels = values.shape[1]
+    trend_S = stats.rankdata(values, axis=1) @ np.arange(1, levels + 1) - levels * (levels + 1) ** 2 / 4
+    shift, spread = abs(trend_S.mean()), float(np.std(trend_S, ddof=1))
+    reach = stats.norm.isf(alpha / 2) * levels * (levels + 1) * np.sqrt(levels - 1) / 12  # in the null's deviations
+    if shift == 0:
+        return None
+    n = (reach + stats.norm.ppf(power) * spread) ** 2 / shift**2
+    perfect = np.log(2 / alpha) / special.gammaln(levels + 1)
+    needed = max(int(np.ceil(n)), int(np.floor(perfect)) + 1, 2)
+    return needed if needed <= MOST_SEEDS else None
 
 
 def _fewest(power_of: Callable[[int], float], power: float) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -48,7 +49,8 @@ def kaplan_meier(time_S: ArrayLike, reached_S: ArrayLike, confidence: float = CO
     if len(time) < 2:
         raise TooFewError(f"a Kaplan-Meier curve needs at least two runs, has {len(time)}")
     curve = stats.ecdf(stats.CensoredData.right_censored(time, ~reached)).sf
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # where the share is 0 or 1 there is no bound
         bounds = curve.confidence_interval(confidence, method="log-log")
     below_half = curve.quantiles[curve.probabilities <= 0.5]
     return Survival(

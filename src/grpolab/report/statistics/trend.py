@@ -10,19 +10,36 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from grpolab.report.statistics.intervals import TooFewError
+from grpolab.report.statistics.intervals import TooFewError, t_interval
+from grpolab.report.statistics.paired import Difference
 
 
 def page_trend(values_SL: ArrayLike) -> float:
     """p of Page's test that values rise along L ordered levels, ranked within each seed (Page 1963). Shape: (S, L).
 
-    Seeds with a gap are left out; NaN with fewer than two seeds or three levels.
+    Seeds with a gap (NaN) are left out, an infinity is a largest value; NaN with fewer than two seeds or three levels.
     """
     values = np.asarray(values_SL, dtype=np.float64)
-    complete = values[np.isfinite(values).all(axis=1)]
+    complete = values[~np.isnan(values).any(axis=1)]
     if complete.shape[0] < 2 or values.shape[1] < 3:
         return np.nan
     return float(stats.page_trend_test(complete).pvalue)
+
+
+def rank_trend(values_SL: ArrayLike) -> Difference:
+    """Kendall's tau of the values with the order of the levels, mean over seeds, with Page's p, two-sided.
+
+    Shape: (S, L), every seed complete. tau is the share of pairs of levels that rise minus the share that fall: 1 where
+    every seed rises throughout. NaN p with fewer than two seeds or three levels.
+    """
+    values = np.asarray(values_SL, dtype=np.float64)
+    lower, upper = np.triu_indices(values.shape[1], k=1)
+    rises_SP = values[:, lower] < values[:, upper]
+    falls_SP = values[:, lower] > values[:, upper]
+    tau_S = (rises_SP.astype(float) - falls_SP).mean(axis=1)
+    mean, low, high, n = t_interval(tau_S)
+    p = np.minimum(1, 2 * min(page_trend(values), page_trend(values[:, ::-1])))
+    return Difference(mean, low, high, float(p), n, float(np.std(tau_S, ddof=1)) if n > 1 else np.nan)
 
 
 def jonckheere_trend(groups_L: Sequence[ArrayLike]) -> float:

@@ -62,8 +62,9 @@ class Tail:
     must not mind a record twice.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, beginning: bytes = b"") -> None:
+        """`beginning`: leave out, unparsed, the lines that begin otherwise."""
+        self._path, self._beginning = path, beginning
         self._offset = 0
 
     def read(self) -> list[Record]:
@@ -85,7 +86,7 @@ class Tail:
             file.seek(self._offset)
             lines = file.read()
         lines = lines[: lines.rfind(b"\n") + 1]  # the last line may still be on its way
-        records = [json.loads(line) for line in lines.splitlines()]
+        records = [json.loads(line) for line in lines.splitlines() if line.startswith(self._beginning)]
         self._offset += len(lines)
         return records
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from grpolab.paths import REFERENCE_STUDY, Results, read_json
+from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, read_json
 from grpolab.run.locks import exclusive
 from grpolab.run.tracking import page, sqlite_file
 from grpolab.run.tracking.folder import History, Record, is_begun, plans_of, status
@@ -164,15 +164,16 @@ class StudyMirror:
         start = page.milliseconds(plan["created"])
         run_id = store.named_run(experiment_id, page.SUMMARY_NAME, tags, start)
         store.log_artifact(run_id, self._results.plan(plan["study"]))
-        store.log_artifact(run_id, self._results.output(plan["study"]) / "report.md")
+        for suffix in ("md", "html"):
+            store.log_artifact(run_id, self._results.output(plan["study"]) / f"report.{suffix}")
         for kind in ("figures", "tables"):
             if folder := self._newest_output(plan["study"], kind):
                 store.log_folder(run_id, folder, kind)
         store.set_status(run_id, "FINISHED", start)
 
     def _newest_output(self, study: str, kind: str) -> Path | None:
-        """Where figures or tables of a study were last written: for itself, or as a part of the reference study."""
+        """Where figures or tables of a study were last written: for itself, or as a part of a collection."""
+        collections = [name for name in (REFERENCE_STUDY, SWEEP_STUDY) if name != study]
         folders = [self._results.output(study) / kind]
-        if study != REFERENCE_STUDY:
-            folders.append(self._results.output(REFERENCE_STUDY) / kind / study)
+        folders += [self._results.output(name) / kind / study for name in collections]
         return max((one for one in folders if one.exists()), key=lambda one: one.stat().st_mtime, default=None)

@@ -1,0 +1,173 @@
+"""Does the doctor name what was planted? `make doctor-check`; what is counted: README.md here.
+
+    python benchmarks/doctor_check.py [--jobs N] [--quick] [--development] [--results FOLDER]
+
+Trains every fault of conf/fault/ and healthy controls on short runs, asks the doctor about each, and writes the
+confusion matrix to results/doctor/. Runs are kept by signature: a second call trains nothing. The exit code is 1 where
+a bound is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from grpolab.causes import CAUSES
+from grpolab.paths import Results, write_text_atomic
+from grpolab.report.diagnosis import diagnose
+from grpolab.report.style import DPI, QUIET, TEXT_WIDTH, paper_style, save
+from grpolab.sweep.compose import Composer
+from grpolab.sweep.launch import sweep
+from grpolab.sweep.plan import Plan, expand
+from grpolab.sweep.study import Study
+
+LEAST = 0.95  # share of the faulty runs whose cause is named first, and of the healthy runs without a cause
+NO_CAUSE = "(none)"
+
+SHORT = ["prompts_per_step=8", "rollout_steps=12", "evaluation.every=3", "evaluation.items=100", "device=cpu"]
+WARM = ["warm_start.batch_size=64", "warm_start.check_items=200"]
+TASKS = {
+    "sorting": ["task=sorting", "task.length=5", "max_completion_length=6", *WARM],
+    "addition": ["task=addition", "warm_start.check_items=200"],
+    "filler_sorting": ["task=filler_sorting", "task.length=4", "task.max_fillers=6", "max_completion_length=12", *WARM],
+}
+# What the thresholds of the doctor may be chosen on, and what it is scored on: other seeds, and a task more.
+DEVELOPMENT = ("doctor_development", ["sorting", "addition"], [0, 1])
+SCORED = ("doctor_scored", list(TASKS), [10, 11])
+QUICK = ("doctor_quick", ["sorting"], [10])
+
+HEALTHY = {
+    "one_update": ["num_iterations=1"],
+    "four_passes": [],
+    "two_minibatches": ["num_iterations=2", "num_minibatches=2"],
+    "gspo": ["loss_type=gspo"],
+    "cispo": ["loss_type=cispo"],
+    "dr_grpo": ["loss_type=dr_grpo"],
+    "clip_higher": ["loss_type=dapo", "epsilon_high=0.28"],
+    "no_upper_clip": ["epsilon_high=.inf"],
+    "no_clip": ["kernel=ratio"],
+    "stale_batch": ["staleness=1"],
+    "stale_ratio": ["staleness=1", "old_log_probs=sampler"],
+    "little_kl": ["beta=0.01"],
+    "bfloat16_sampler_corrected": [
+        "sampler_dtype=bfloat16",
+        "sampler_correction={level: token, mode: truncate, low: 0.0, high: 2.0}",
+    ],
+    "short_warmup": ["warmup_steps=5"],
+    "gradients_clipped": ["max_grad_norm=0.3"],
+    "slow": ["learning_rate=1.0e-4"],
+}
+FAULTY = {name: [f"fault={name}"] for name in CAUSES}
+
+
+def main() -> int:
+    """Train, ask, print and draw; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--quick", action="store_true", help="one seed and one task")
+    parser.add_argument("--development", action="store_true", help="the runs that thresholds are chosen on")
+    parser.add_argument("--results", default="results")
+    given = parser.parse_args()
+    split = QUICK if given.quick else DEVELOPMENT if given.development else SCORED
+    plan = plan_of(*split, machine=[f"machine.results={given.results}", "machine.tracking_uri=null"])
+    if code := sweep([plan], draw=lambda _results, _study: None, jobs=given.jobs):
+        return code
+    results = Results.open(given.results)
+    answers = pd.DataFrame(
+        [answer(cell.levels, cell.settings.seed, results.run(cell.signature)) for cell in plan.cells]
+    )
+    stem = results.root / "doctor" / split[0]
+    write_text_atomic(stem.with_suffix(".csv"), answers.to_csv(index=False))
+    matrix = confusion(answers)
+    write_text_atomic(stem.with_name(f"{stem.name}_confusion.csv"), matrix.to_csv())
+    save(draw(matrix), stem.with_name(f"{stem.name}_confusion"))
+    print("\n".join(misses(answers)))
+    shares = {title: chosen.right.mean() for title, chosen in parts(answers).items()}
+    for title, chosen in parts(answers).items():
+        print(f"{title}: {chosen.right.sum()} of {len(chosen)} right ({chosen.right.mean():.1%})")
+    print(f"look: {stem}.csv, {stem}_confusion.png")
+    return int(min(shares["faulty"], shares["healthy"]) < LEAST)
+
+
+def plan_of(name: str, tasks: list[str], seeds: list[int], machine: list[str]) -> Plan:
+    """Every case on every task."""
+    study = Study(
+        name=name,
+        question="Does the doctor name the cause that was planted, and none where nothing was?",
+        overrides=[*SHORT, *machine],
+        factors={"case": HEALTHY | FAULTY, "task": {task: TASKS[task] for task in tasks}},
+        compare="case",
+        baseline="four_passes",
+        seeds=seeds,
+        primary_metric="eval/accuracy_expected",
+    )
+    return expand(study, Composer())
+
+
+def answer(levels: dict[str, str], seed: int, folder: Path) -> dict[str, object]:
+    """What was planted in a run, and what the doctor says of it, the first cause apart."""
+    planted = levels["case"] if levels["case"] in FAULTY else NO_CAUSE
+    named = [finding.cause for finding in diagnose(folder).findings] or [NO_CAUSE]
+    return {
+        **levels,
+        "seed": seed,
+        "planted": planted,
+        "named": named[0],
+        "also": " ".join(named[1:]),
+        "right": named[0] == planted,
+        "run": folder.name,
+    }
+
+
+def parts(answers: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The answers of faulty and of healthy runs, and each of them by task."""
+    kinds = {"faulty": answers.planted != NO_CAUSE, "healthy": answers.planted == NO_CAUSE}
+    whole = {kind: answers[chosen] for kind, chosen in kinds.items()}
+    return whole | {
+        f"{kind}, {task}": frame for kind, found in whole.items() for task, frame in found.groupby("task", sort=False)
+    }
+
+
+def misses(answers: pd.DataFrame) -> list[str]:
+    """A line for each wrong answer."""
+    wrong = answers[~answers.right]
+    return [
+        f"{one.case} on {one.task}, seed {one.seed} ({one.run}): named {one.named}, then {one.also or 'nothing'}"
+        for one in wrong.itertuples()
+    ]
+
+
+def confusion(answers: pd.DataFrame) -> pd.DataFrame:
+    """Runs by what was planted (rows) and what was named first (columns), in the order of the causes."""
+    order = [NO_CAUSE, *CAUSES]
+    table = pd.crosstab(answers.planted, answers.named)
+    return table.reindex(index=order, columns=order, fill_value=0)
+
+
+def draw(matrix: pd.DataFrame) -> Figure:
+    """The matrix as shares of its rows, with the counts."""
+    shares = matrix.div(matrix.sum(axis=1).clip(lower=1), axis=0).to_numpy()
+    with paper_style():
+        figure = Figure(figsize=(TEXT_WIDTH, TEXT_WIDTH), dpi=DPI, layout="constrained")
+        panel = figure.subplots()
+        panel.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        for row, column in np.argwhere(matrix.to_numpy() > 0):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            panel.text(column, row, matrix.iat[row, column], ha="center", va="center", color=colour, fontsize=6)
+        names = [name.replace("_", " ") for name in matrix.index]
+        panel.set_xticks(range(len(names)), names, rotation=90)
+        panel.set_yticks(range(len(names)), names)
+        panel.grid(visible=False)
+        panel.axhline(0.5, color=QUIET, linewidth=0.6)
+        panel.axvline(0.5, color=QUIET, linewidth=0.6)
+        panel.set(xlabel="named first", ylabel="planted")
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # One word, many functions: 'GRPO' in each framework
+#
+# The study `dialects` trains one policy with the loss of each framework, from the same start on the same prompts with
+# the same sampling noise. `GRPOLAB_STUDY` and `GRPOLAB_RESULTS` name another study, another folder. In a fresh clone
+# the committed reference is read.
+
+# %% tags=["parameters"]
+import os
+
+from IPython.display import Image, Markdown, display
+
+from grpolab.paths import Results
+from grpolab.report import tables
+from grpolab.report.figures import draw
+from grpolab.report.load import load
+from grpolab.report.style import png
+
+results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
+study = load(results, os.environ.get("GRPOLAB_STUDY", "dialects"))[-1]
+
+# %% [markdown]
+# First the number that nobody should compare across frameworks: the clip fraction of the same updates, counted as each
+# framework counts it (D1).
+
+# %%
+figure, manifest = draw(study, "D1")
+display(Image(png(figure)), Markdown(manifest.caption))
+
+# %% [markdown]
+# Then what the losses themselves do: learning curves (F1), entropy (F12), gradient norms (F16).
+
+# %%
+for name in ("F1", "F12", "F16"):
+    figure, manifest = draw(study, name)
+    display(Image(png(figure)), Markdown(f"**{name}.** {manifest.caption}"))
+
+# %% [markdown]
+# Where every arm ends, and how steadily it gets there.
+
+# %%
+for table in (tables.scores(study), tables.stability(study)):
+    display(Markdown(f"**{table.caption}**"), table.shown)

@@ -1,0 +1,62 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Why is my ratio 1?
+#
+# What the ratio does within a batch, in one picture per study, and what the doctor says of every run. `GRPOLAB_STUDY`
+# names another study than the reference one, `GRPOLAB_RESULTS` another folder. In a fresh clone the committed reference
+# is read.
+
+# %% tags=["parameters"]
+import os
+
+from IPython.display import Image, Markdown, display
+
+from grpolab.causes import CAUSES, QUESTIONS
+from grpolab.paths import REFERENCE_STUDY, Results
+from grpolab.report.diagnosis.pictures import passes, reach
+from grpolab.report.diagnosis.section import section
+from grpolab.report.load import load
+from grpolab.report.style import png
+
+results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
+studies = [study for study in load(results, os.environ.get("GRPOLAB_STUDY", REFERENCE_STUDY)) if len(study.cells)]
+
+# %% [markdown]
+# Before the first update of a batch the policy is the old policy: the ratio is 1, nothing can be clipped, and that is
+# normal. It moves away from 1 with every further pass. An arm with one pass has a single point, at 0.
+
+# %%
+for study in studies:
+    display(Markdown(f"**{study.name}**"), Image(png(passes(study))))
+
+# %% [markdown]
+# How far the ratio reaches on later passes, over the run. A run whose line stays far below the dashed one, the usual
+# clip range, has steps too small to be clipped: a small learning rate, a small gradient, weights that do not move. A
+# line at 0 with several passes means that the old policy follows the live one.
+
+# %%
+for study in studies:
+    display(Markdown(f"**{study.name}**"), Image(png(reach(study))))
+
+# %% [markdown]
+# What the doctor says.
+
+# %%
+display(Markdown(section(studies)))
+
+# %% [markdown]
+# Every cause that it knows, and what to try.
+
+# %%
+for question, text in QUESTIONS.items():
+    causes = [cause for cause in CAUSES.values() if cause.question == question]
+    display(Markdown("\n".join([f"**{text}**", "", *(f"- `{one.id}`: {one.says} {one.try_}" for one in causes)])))

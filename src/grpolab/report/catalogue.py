@@ -1,0 +1,38 @@
+"""The figure catalogue in words: what each figure shows, in one line."""
+
+from __future__ import annotations
+
+CATALOGUE = {
+    "F1": "Learning curves: training reward and held-out accuracy",
+    "F2": "Clip fraction over time, below and above the range",
+    "F3": "Clip fraction of each arm against what it could clip at most",
+    "F4": "What any clip range would have clipped, for token and sequence ratios of the same run",
+    "F5": "Spread of the log ratio at four moments of training, per token and per sequence",
+    "F6": "Smallest and largest ratio at each rollout step",
+    "F7": "Ratio and clipping by position in the completion",
+    "F8": "Mean sequence ratio of right and of wrong completions",
+    "F9": "Shape of the objective and its gradient weight against the ratio, from the loss code itself",
+    "F10": "Gradient weight over old and new probability, for either sign of the advantage",
+    "F11": "Surrogate objectives and KL on the way from the old to the new weights of a batch",
+    "F12": "Entropy of the sampling policy",
+    "F13": "Map of lower against upper clip range: entropy, accuracy, KL",
+    "F14": "What entropy buys: accuracy against entropy, with the fitted exchange curve",
+    "F15": "KL to the old policy in each update, and to the warm start",
+    "F16": "Gradient norm before clipping, and its spikes",
+    "F17": "Length of right and of wrong completions, and how many are truncated",
+    "F18": "Clip fraction and final accuracy against the number of passes over a batch",
+    "F19": "Old probability of the tokens that are clipped, and which tokens they are",
+    "F20": "Groups whose rewards are all equal, against what chance alone would make",
+    "F21": "Aggregate scores over tasks: IQM, mean, median, optimality gap",
+    "F22": "Performance profiles: share of runs above every score",
+    "F23": "Probability that an arm's run beats the baseline's",
+    "F24": "Final accuracy against each setting that a factor moves",
+    "F25": "Time until half of the gain is reached, runs that never reach it censored",
+    "F26": "Stability of every arm: collapses, drawdown, spikes, largest ratio, entropy lost",
+    "F27": "Differences of every arm to the baseline, paired by seed",
+    "F28": "Ladder: one change after the other, and each left out",
+    "F29": "Accuracy against rollouts, with a sigmoid fit and its extrapolation",
+    "F30": "Stale data and a sampler that differs: accuracy, clipping, largest ratio",
+    "F31": "Histogram of the sampled tokens' probabilities, at the start and at the end",
+    "D1": "One run, many numbers: its clip fraction as each framework would log it",
+}

@@ -1,0 +1,149 @@
+"""Rules: training breaks down, or goes nowhere."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grpolab.report.diagnosis.evidence import Evidence, Floats, largest, middle, values
+from grpolab.report.diagnosis.finding import Confidence, Finding
+from grpolab.report.diagnosis.first_pass import ratio_is_off
+from grpolab.report.diagnosis.thresholds import (
+    CELL_RATIO,
+    CELL_SHARE,
+    DROP,
+    ENTROPY_GROWTH,
+    ENTROPY_HALVED,
+    ENTROPY_LEFT,
+    KL_DOMINATES,
+    KL_HUGE,
+    SPIKE,
+    STARVED_PART,
+    TAIL,
+    TRUNCATED,
+)
+from grpolab.report.stability import DEFAULT, tail_length
+from grpolab.report.text import number, percent
+
+
+def kl_overflow(run: Evidence) -> Finding | None:
+    """The KL to the reference is huge, and the penalty outweighs every advantage."""
+    beta = float(run.settings.get("beta", 1))  # of a log without settings: the KL has to be huge anyway
+    worst = largest(run.updates, "kl_ref/k3")
+    if not worst > KL_HUGE or not beta * worst > KL_DOMINATES:
+        return None
+    where = run.updates.loc[run.updates["kl_ref/k3"].idxmax()]
+    evidence = (
+        f"KL to the reference (k3) reached {number(worst)} nat per token in rollout step {int(where['rollout_step'])}:"
+        f" times beta={beta:g} that is {number(beta * worst)}, where advantages are about 1",
+        f"its median is {number(middle(run.updates, 'kl_ref/k3'))}",
+        f"the loss reached {number(largest(run.updates, 'loss'))}",
+    )
+    return Finding("kl_overflow", "certain", evidence)
+
+
+def unbounded_cell(run: Evidence) -> Finding | None:
+    """Tokens with A < 0 reach large ratios in many updates, where no clip bounds them, and the gradient spikes."""
+    if "ratio/token_max_neg" not in run.updates or ratio_is_off(run) or _outer_cap(run):
+        return None
+    out = run.updates["ratio/token_max_neg"] > CELL_RATIO
+    norms = values(run.updates, "grad_norm")
+    spike = float(norms.max() / np.median(norms[norms > 0])) if (norms > 0).any() else 0.0
+    if out.mean() < CELL_SHARE or spike < SPIKE:
+        return None
+    worst = run.updates.loc[run.updates["ratio/token_max_neg"].idxmax()]
+    evidence = (
+        f"in {percent(float(out.mean()))} of the updates a token with A < 0 has a ratio above {CELL_RATIO:g}; the"
+        f" largest is {number(worst['ratio/token_max_neg'])}, in rollout step {int(worst['rollout_step'])}",
+        f"the largest gradient norm is {number(float(norms.max()))}, {number(spike)} times the median",
+        "neither delta nor dual_clip caps such a ratio",
+    )
+    return Finding("unbounded_cell", "likely", evidence)
+
+
+def _outer_cap(run: Evidence) -> bool:
+    return bool(run.settings.get("delta") or run.settings.get("dual_clip"))
+
+
+def collapse(run: Evidence) -> Finding | None:
+    """The policy lost nearly all that it could at the start, did not win it back, and is not paid for that."""
+    metric, score = _score(run)
+    before, after = run.ends("reward/mean")
+    if not len(score) or after > before:
+        return None
+    start, end = float(score[0]), float(np.mean(score[-tail_length(len(score), TAIL) :]))
+    lost = np.flatnonzero(score < (1 - DROP) * start)
+    if not end < (1 - DROP) * start or start - end < _doubt(metric, score):
+        return None
+    evidence = (
+        f"{metric} fell from {number(start)} at the start (peak {number(float(score.max()))}) to {number(end)} at the"
+        f" end; it was below a tenth of the start first at point {int(lost[0])} of {len(score) - 1}",
+    )
+    return Finding("collapse", "likely", evidence)
+
+
+def _score(run: Evidence) -> tuple[str, Floats]:
+    """How good the policy is over time: on held-out items where it was evaluated twice, else the mean reward."""
+    for metric in ("eval/accuracy_expected", "eval/accuracy_greedy"):
+        if len(found := values(run.evaluations, metric)) > 1:
+            return metric, found
+    return "reward/mean", values(run.rollouts, "reward/mean")
+
+
+def _doubt(metric: str, score: Floats) -> float:
+    """What the score must have lost to be believed: of a mean reward, three times what neighbours differ by."""
+    if metric.startswith("eval/"):
+        return DEFAULT.collapse_drop
+    return 3 * float(np.std(np.diff(score))) / np.sqrt(2) if len(score) > 2 else np.inf
+
+
+def entropy_explosion(run: Evidence) -> Finding | None:
+    """Entropy doubled at least, and the reward fell."""
+    start, end = run.ends("entropy/behaviour")
+    reward, left = run.ends("reward/mean")
+    if not end > ENTROPY_GROWTH * start or not left < reward:
+        return None
+    evidence = (
+        f"entropy rose from {number(start)} to {number(end)} nat per token",
+        f"the mean reward fell from {number(reward)} to {number(left)}",
+    )
+    bonus = float(run.settings.get("entropy_coef") or 0)
+    return Finding("entropy_explosion", _confidence(run, is_asked_for=bonus > 0), evidence)
+
+
+def entropy_collapse(run: Evidence) -> Finding | None:
+    """Entropy fell to a quarter of its start (a bonus with the wrong sign: to half) and not because all is right."""
+    start, end = run.ends("entropy/behaviour")
+    bonus = float(run.settings.get("entropy_coef") or 0)
+    wrong, right = (run.ends(f"zero_variance/all_{what}", STARVED_PART)[1] for what in ("wrong", "right"))
+    if not end < (ENTROPY_HALVED if bonus < 0 else ENTROPY_LEFT) * start or right > wrong:
+        return None
+    evidence = [
+        f"entropy fell from {number(start)} to {number(end)} nat per token",
+        f"in the second half of the run {percent(wrong)} of the groups are all wrong; at its end"
+        f" {percent(run.ends('completions/unique')[1])} of a prompt's completions are distinct",
+    ]
+    if bonus:
+        evidence.append(f"entropy_coef={bonus:g}")
+    return Finding("entropy_collapse", _confidence(run, is_asked_for=bonus < 0), tuple(evidence))
+
+
+def length_blow_up(run: Evidence) -> Finding | None:
+    """Most completions are cut off at the end of the run, and far fewer were at its start."""
+    start, end = run.ends("truncation/share")
+    if not end > TRUNCATED or not start < TRUNCATED * end:
+        return None
+    shorter, longer = run.ends("length/mean")
+    evidence = (
+        f"{percent(start)} of the completions were cut off at the start, {percent(end)} at the end",
+        f"their mean length went from {number(shorter)} to {number(longer)} tokens"
+        f" (max_completion_length={run.settings.get('max_completion_length')})",
+    )
+    before, after = run.ends("reward/mean")
+    if not after > before:  # cut off because it is broken, not because length pays
+        return Finding("length_blow_up", "possible", evidence, ("collapse",))
+    return Finding("length_blow_up", "likely", (*evidence, f"the mean reward rose to {number(after)} all the same"))
+
+
+def _confidence(run: Evidence, *, is_asked_for: bool) -> Confidence:
+    """Of what a setting asks for; else of what a broken policy shows too."""
+    return "certain" if is_asked_for else "possible" if collapse(run) else "likely"

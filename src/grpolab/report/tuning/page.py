@@ -1,0 +1,145 @@
+"""The section on tuning in a study's report, and the report of a tuning alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from grpolab.paths import Results, write_text_atomic
+from grpolab.report.load import Study
+from grpolab.report.manifest import Manifest
+from grpolab.report.style import paper_style, save
+from grpolab.report.tables import Table
+from grpolab.report.text import count, listing, markdown_table, percent
+from grpolab.report.tuning import contour, importance, parallel, pareto, progress, sensitivity, slices, tables, values
+from grpolab.report.tuning.trials import COMPLETE, DIVERGED, FAILED, PRUNED, Tuning, load_trials
+
+Drawn = tuple[Figure, Manifest]
+FIGURES: tuple[Callable[[Tuning], Drawn | None], ...] = (
+    progress.history,
+    progress.intermediate,
+    importance.importance,
+    sensitivity.sensitivity,
+    slices.slices,
+    contour.contour,
+    parallel.parallel,
+    pareto.pareto,
+)
+
+
+class Section(NamedTuple):
+    """A part of a report, and the pictures in it."""
+
+    text: str
+    pictures: list[Path]
+
+
+class _Writer:
+    """Writes figures and tables below `output`, and says how a report there shows them."""
+
+    def __init__(self, output: Path, inner: Path) -> None:
+        self.output, self.inner = output, inner
+        self.pictures: list[Path] = []
+
+    def figure(self, drawn: Drawn) -> str:
+        picture, manifest = drawn
+        stem = self.output / "figures" / self.inner / manifest.figure
+        path = save(picture, stem)[0]
+        manifest.write(stem.with_suffix(".json"))
+        self.pictures.append(path)
+        words = f"**{manifest.figure}.** {manifest.caption} {manifest.statistic.capitalize()}."
+        return f"![{manifest.study} {manifest.figure}]({path.relative_to(self.output)})\n\n{words}"
+
+    def table(self, table: Table) -> str:
+        table.write(self.output / "tables" / self.inner)
+        return f"{table.caption}\n\n{markdown_table(table.shown)}"
+
+
+def section(study: Study, output: Path, inner: Path = Path()) -> Section:
+    """What a study's report says about tuning; no text where the study neither was tuned nor names tuned values.
+
+    Figures and tables go to `output`/figures/`inner` and `output`/tables/`inner`.
+    """
+    writer = _Writer(output, inner)
+    blocks = list(_evaluation(study, writer))
+    for name in dict.fromkeys([*(one["study"] for one in study.plan.get("tuned", [])), study.name]):
+        if study.results.trials(name).is_file():
+            blocks += _trials(load_trials(study.results, name), writer)
+        elif name != study.name:
+            blocks.append(f"The trials of `tuned={name}` are not in this results folder.")
+    return Section("\n\n".join(["## Tuning", *blocks]) if blocks else "", writer.pictures)
+
+
+def write(results: Results, study: str, say: Callable[[str], None] = lambda line: None) -> Path:
+    """Draw the trials of a study and write their report, as they stand; the path of report.md.
+
+    Raises RequestError when the study has not been tuned.
+    """
+    tuning = load_trials(results, study)
+    output = results.output(f"{study}.tuning")
+    say(f"drawing the trials of {study}")
+    blocks = [f"# Tuning of {study}", *_trials(tuning, _Writer(output, Path()))]
+    path = output / "report.md"
+    write_text_atomic(path, "\n\n".join(blocks) + "\n")
+    return path
+
+
+def _evaluation(study: Study, writer: _Writer) -> Iterator[str]:
+    """Common against tuned values, where the study has both."""
+    rows = values.compare(study) if len(study.done) else []
+    if rows:
+        yield "\n".join(f"- {sentence}" for sentence in values.sentences(study, rows))
+        with paper_style():
+            yield writer.figure(values.draw(study, rows))
+        yield writer.table(values.table(study, rows))
+
+
+def _trials(tuning: Tuning, writer: _Writer) -> Iterator[str]:
+    """One tuning: sentences, budget, figures, every trial."""
+    yield "\n".join(f"- {sentence}" for sentence in sentences(tuning))
+    yield writer.table(tables.budget(tuning))
+    for draw in FIGURES:
+        with paper_style():
+            if drawn := draw(tuning):
+                yield writer.figure(drawn)
+    rows = count(len(tuning.trials), "trial")
+    yield f"<details><summary>every trial ({rows})</summary>\n\n{writer.table(tables.trials(tuning))}\n\n</details>"
+
+
+def sentences(tuning: Tuning) -> Iterator[str]:
+    """What was tried, whether every arm had the same, what pruning saved, and what went wrong."""
+    document, asked = tuning.document, tuning.document["trials_per_arm"]
+    seeds = ", ".join(map(str, document["seeds"]))
+    where = "".join(f", {factor} {level}" for factor, level in document["levels"].items())
+    goals = " and ".join(f"{one['direction']} `{one['metric']}`" for one in document["objectives"])
+    yield (
+        f"`{tuning.study}` was tuned to {goals}: {count(asked, 'trial')} for each of {count(len(tuning.arms), 'arm')}"
+        f" ({document['sampler']['name']}, sampler seed {document['sampler']['seed']}{where}), each judged by seeds"
+        f" {seeds}, which no evaluation may use."
+    )
+    ended = {arm: len(tuning.of(arm, COMPLETE, PRUNED, DIVERGED)) for arm in tuning.arms}
+    short = [f"`{arm}` {n}" for arm, n in ended.items() if n != asked]
+    yield f"The budget is not spent yet: {', '.join(short)}." if short else "Every arm had exactly its budget."
+    yield from _saved(tuning)
+    for state in (DIVERGED, FAILED):
+        found = tuning.trials[tuning.trials["state"] == state]
+        if len(found):
+            named = [f"`{trial.arm}` trial {trial.number} ({trial.reason})" for trial in found.itertuples()]
+            yield f"{count(len(found), 'trial')} {state}: {listing(named, 4)}."
+
+
+def _saved(tuning: Tuning) -> Iterator[str]:
+    ended = tuning.trials[tuning.trials["state"].isin([COMPLETE, PRUNED, DIVERGED])]
+    pruned = (ended["state"] == PRUNED).sum()
+    if pruned:
+        full, decided = ended["full"].sum(), ended["decided"].sum()
+        cut = ", what divergence cut short included" if (ended["state"] == DIVERGED).any() else ""
+        late = (ended["run"] - ended["decided"]).clip(lower=0).sum()
+        also = f" ({late:,} more were done before the runs stopped)" if late else ""
+        yield (
+            f"The pruner `{tuning.document['pruner']['name']}` stopped {pruned} of {count(len(ended), 'trial')}; the"
+            f" trials took {decided:,} of {full:,} optimiser steps{also}: {percent(1 - decided / full)} saved{cut}."
+        )

@@ -1,0 +1,214 @@
+"""Each arm at common and at tuned values, on seeds that chose neither: what tuning changes in the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from grpolab.report.figures.panels import note_gaps, panel_grid
+from grpolab.report.load import Study
+from grpolab.report.manifest import Manifest, Series, manifest
+from grpolab.report.measures import at, measure
+from grpolab.report.statistics import Difference, Interval, holm, paired_difference, t_interval
+from grpolab.report.style import QUIET, ArmStyle, arm_styles
+from grpolab.report.tables import Table
+from grpolab.report.text import NONE, estimate, number, probability, signed
+
+COMMON, TUNED = "common", "tuned"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two facets that differ in nothing but common against tuned values, and the tuning that the values are from."""
+
+    where: str  # levels of the remaining factors, and the tuned one where there are several
+    facets: dict[str, str]  # {COMMON: facet, TUNED: facet}
+    tuning: dict[str, Any]
+
+
+def pairs(study: Study) -> Iterator[Pair]:
+    """Every place where the study has an arm at common and at tuned values.
+
+    Common is the first level of the factor whose level names the tuning that names none itself.
+    """
+    for one in study.plan.get("tuned", []):
+        factor = one["factor"]
+        if factor in (None, study.plan["compare"]):
+            continue
+        named = [other["level"] for other in study.plan["tuned"] if other["factor"] == factor]
+        plain = [level for level in study.plan["factors"][factor] if level not in named]
+        rest = [f"factor/{name}" for name in study.plan["factors"] if name not in (factor, study.plan["compare"])]
+        facets = study.cells[["facet", f"factor/{factor}", *rest]].drop_duplicates()
+        of = {(row[1], " · ".join(row[2:])): row[0] for row in facets.itertuples(index=False)}
+        for level, where in of:
+            if plain and level == one["level"] and (plain[0], where) in of:
+                place = " · ".join(filter(None, [where, level if len(named) > 1 else ""]))
+                yield Pair(place, {COMMON: of[plain[0], where], TUNED: of[level, where]}, one)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arm: its score at common and at tuned values, the paired differences, and its lead over the baseline."""
+
+    where: str
+    arm: str
+    scores: dict[str, pd.Series]  # {COMMON: by seed, TUNED: by seed}
+    means: dict[str, Interval]
+    gain: Difference  # tuned - common
+    lead: dict[str, Difference]  # arm - baseline
+    overrides: str
+
+
+def compare(study: Study) -> list[Row]:
+    """A row for each place and arm."""
+    final = measure(study, "final_score")
+    rows = []
+    for pair in pairs(study):
+        scores = {arm: {end: at(final, facet, arm) for end, facet in pair.facets.items()} for arm in study.arms}
+        for arm, own in scores.items():
+            rows.append(
+                Row(
+                    where=pair.where,
+                    arm=arm,
+                    scores=own,
+                    means={end: t_interval(values) for end, values in own.items()},
+                    gain=paired_difference(own[TUNED], own[COMMON]),
+                    lead={end: paired_difference(own[end], scores[study.baseline][end]) for end in own},
+                    overrides=", ".join(pair.tuning["arms"].get(arm, {}).get("overrides", [])),
+                )
+            )
+    return rows
+
+
+def table(study: Study, rows: list[Row]) -> Table:
+    """Scores at both values, their paired difference (Holm over the arms), and each arm's lead over the baseline."""
+    p_holm = holm([row.gain.p for row in rows])
+    numbers = pd.DataFrame(
+        [
+            {"where": row.where, "arm": row.arm, "tuned_values": row.overrides}
+            | _flat("score", row.means)
+            | {"gain": row.gain.effect, "gain_low": row.gain.low, "gain_high": row.gain.high, "pairs": row.gain.n}
+            | {"p": row.gain.p, "p_holm": p}
+            | _flat("lead", row.lead)
+            for row, p in zip(rows, p_holm, strict=True)
+        ]
+    )
+    shown = pd.DataFrame(
+        [
+            {"where": row.where, "arm": row.arm, "tuned values": row.overrides, "seeds": row.gain.n}
+            | {end: estimate(*mean[:3]) for end, mean in row.means.items()}
+            | {"tuned minus common": estimate(*row.gain[:3], signed), "Holm p": probability(p)}
+            | {f"minus {study.baseline}, {end}": _lead(study, row, end) for end in (COMMON, TUNED)}
+            for row, p in zip(rows, p_holm, strict=True)
+        ]
+    )
+    caption = (
+        f"{study.name}: final score (`{study.metric}`) of each arm at common and at tuned values, on seeds that chose"
+        " neither; differences are paired by seed; mean [95% t-interval]."
+    )
+    if not any(row.where for row in rows):
+        shown = shown.drop(columns="where")
+    return Table("tuned_values", caption, numbers, shown)
+
+
+def _flat(name: str, estimates: dict[str, Any]) -> dict[str, float]:
+    """{name_common, name_common_low, ...}."""
+    return {
+        f"{name}_{end}{suffix}": value
+        for end, one in estimates.items()
+        for suffix, value in zip(("", "_low", "_high"), one[:3], strict=True)
+    }
+
+
+def _lead(study: Study, row: Row, end: str) -> str:
+    return NONE if row.arm == study.baseline else estimate(*row.lead[end][:3], signed)
+
+
+def sentences(study: Study, rows: list[Row]) -> list[str]:
+    """What tuning changes: each arm's gain, and whether the order of the arms is the same."""
+    said = []
+    for where in dict.fromkeys(row.where for row in rows):
+        here = [row for row in rows if row.where == where and row.gain.n]
+        place = f" in {where}" if where else ""
+        gains = [f"`{row.arm}` {estimate(*row.gain[:3], signed)}" for row in here]
+        if gains:
+            said.append(f"Tuned minus common values{place}, paired by seed: {'; '.join(gains)}.")
+            common, tuned = _ranked(here, COMMON), _ranked(here, TUNED)
+            same = "the same order" if list(common) == list(tuned) else "another order"
+            said.append(
+                f"Order of the means{place}: {_listed(common)} at common values; {_listed(tuned)} at tuned ones"
+                f" ({same})."
+            )
+    return said
+
+
+def _ranked(rows: list[Row], end: str) -> dict[str, float]:
+    """{arm: mean}, the highest first."""
+    means = {row.arm: row.means[end].mean for row in rows}
+    return dict(sorted(means.items(), key=lambda item: -item[1]))
+
+
+def _listed(means: dict[str, float]) -> str:
+    return ", ".join(f"`{arm}` {number(mean)}" for arm, mean in means.items())
+
+
+def draw(study: Study, rows: list[Row]) -> tuple[Figure, Manifest]:
+    """Score at both values, tuned minus common, and the lead over the baseline at both, one line per arm."""
+    places = list(dict.fromkeys(row.where for row in rows))
+    titles = ["final score", "tuned minus common", f"minus {study.baseline}"]
+    figure, grid = panel_grid(places, titles, height=0.45 + 0.32 * len(study.arms), share_x=False)
+    styles, numbers = arm_styles(study.arms), []
+    for place in places:
+        score, gain, lead = (grid[place, title] for title in titles)
+        here = [row for row in rows if row.where == place]
+        for y, row in enumerate(here):
+            for end in (COMMON, TUNED):
+                _draw_estimate(score, y, end, row.means[end], row.scores[end], styles[row.arm])
+                if row.arm != study.baseline:
+                    _draw_estimate(lead, y, end, row.lead[end], None, styles[row.arm])
+            _draw_estimate(gain, y, "", row.gain, row.scores[TUNED] - row.scores[COMMON], styles[row.arm])
+            numbers.append(_numbers(row))
+        for panel in (gain, lead):
+            panel.axvline(0, color=QUIET, linewidth=0.8)
+        score.set_yticks(range(len(here)), [row.arm for row in here])
+        score.set_ylim(len(here) - 0.5, -0.5)
+    ends = [Line2D([], [], color=QUIET, marker="o", markerfacecolor="white", label=f"{COMMON} values")]
+    ends += [Line2D([], [], color=QUIET, marker="o", label=f"{TUNED} values")]
+    figure.legend(handles=ends, loc="outside lower center", ncols=2)
+    note_gaps(figure, study)
+    caption = (
+        "Final score of each arm at common and at tuned values, on seeds that chose neither; what tuning gives each"
+        f" arm; and each arm's difference to `{study.baseline}`, both at common or both at tuned values."
+    )
+    statistic = "mean over seeds, 95% t-interval, differences paired by seed; dots are seeds"
+    return figure, manifest(study, "tuned_values", caption, statistic, numbers)
+
+
+_OFFSET = {COMMON: -0.16, TUNED: 0.16, "": 0.0}
+
+
+def _draw_estimate(panel: Axes, y: int, end: str, one: Any, seeds: pd.Series | None, style: ArmStyle) -> None:
+    """A mean with its interval; hollow at common values."""
+    height = y + _OFFSET[end]
+    if seeds is not None:
+        panel.plot(seeds, np.full(len(seeds), height - 0.1), ".", color=style.colour, alpha=0.4, markersize=3)
+    panel.hlines(height, *one[1:3], color=style.colour, linewidth=1)
+    face = "white" if end == COMMON else style.colour
+    panel.plot(one[0], height, style.marker, color=style.colour, markerfacecolor=face, markersize=4)
+
+
+def _numbers(row: Row) -> Series:
+    both = pd.DataFrame(row.scores)
+    estimates: list[tuple[str, dict[str, Any]]] = [("score", row.means), ("lead", row.lead)]
+    return (
+        {"where": row.where, "arm": row.arm, "gain": list(row.gain[:3]), "n": row.gain.n}
+        | {f"{name}_{end}": list(one[:3]) for name, of in estimates for end, one in of.items()}
+        | {"seeds": {int(seed): scores for seed, scores in zip(both.index, both.to_numpy().tolist(), strict=True)}}
+    )

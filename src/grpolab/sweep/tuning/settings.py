@@ -1,0 +1,145 @@
+"""The section `tuning:` of a study file: which values of which keys are tried, how often, and what is best."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, FiniteFloat, model_validator
+
+from grpolab.quantities import QUANTITIES
+from grpolab.settings.base import Count, Natural, Seed
+from grpolab.sweep.part import MOST_SEEDS, Different, Part, unknown
+
+Scalar = bool | int | float | str | None
+Space = dict[str, "Values"]
+SeedList = Annotated[list[Annotated[Seed, Field(strict=True)]], Field(min_length=1, max_length=MOST_SEEDS), Different]
+
+MOST_TRIALS = 10_000  # of an arm
+
+
+class Values(Part):
+    """What a key may be: any real number from `low` to `high`, or one of the `choices`."""
+
+    low: FiniteFloat | None = None
+    high: FiniteFloat | None = None
+    log: bool = Field(default=False, description="Whether equal ratios are equally likely, not equal differences.")
+    choices: list[Scalar] | None = Field(default=None, description="Whole numbers, words and null, one by one.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Values:
+        if problem := self._problem():
+            raise ValueError(problem)
+        return self
+
+    def _problem(self) -> str | None:
+        if self.choices is not None:
+            if self.low is not None or self.high is not None or self.log:
+                return "tuning: a key has `choices`, or `low` and `high`, never both"
+            few = len({(type(one), one) for one in self.choices}) < max(2, len(self.choices))
+            return f"tuning: choices={self.choices} must be two or more different values" if few else None
+        if self.low is None or self.high is None:
+            return "tuning: a key needs `low` and `high`, or `choices`"
+        if self.low >= self.high:
+            return f"tuning: low={self.low:g} must be less than high={self.high:g}"
+        return f"tuning: low={self.low:g} must be > 0 where log is true" if self.log and self.low <= 0 else None
+
+    def corners(self) -> list[Scalar]:
+        """The outermost values: what can be composed there can be composed between them."""
+        return [self.low, self.high] if self.choices is None else self.choices
+
+
+class Objective(Part):
+    """What a trial is judged by."""
+
+    metric: str = Field(description="A stability quantity of the report, e.g. final_score.")
+    direction: Literal["maximize", "minimize"]
+
+
+class Pruner(Part):
+    """When a trial is given up: by the mean of the last `window` evaluations, against the arm's other trials."""
+
+    name: Literal["none", "median", "asha", "hyperband", "wilcoxon"]
+    window: Count = Field(default=3, description="Evaluations that are averaged (not wilcoxon: it compares seeds).")
+    after: Natural = Field(default=0, description="Rollout steps of each seed that nobody judges.")
+    startup_trials: Count = Field(default=4, description="median: finished trials that it needs.")
+    factor: Annotated[int, Field(ge=2)] = Field(default=3, description="asha, hyperband: one in so many goes on.")
+    p: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.1, description="wilcoxon: given up below this p-value.")
+
+
+class Tuning(Part):
+    """What `grpolab tune` does with a study: every arm gets equally many trials of the same seeds."""
+
+    space: Space = Field(default={}, description="Keys that are tuned in every arm.")
+    arms: dict[str, dict[str, Values | None]] = Field(default={}, description="An arm's own; null: not in this arm.")
+    where: dict[str, str] = Field(default={}, description="The level of each factor but the arms: one facet is tuned.")
+    sampler: Literal["tpe", "cmaes", "random", "grid"] = "tpe"
+    sampler_seed: Seed = 0
+    trials: Annotated[int, Field(ge=1, le=MOST_TRIALS, strict=True)] = Field(description="Of each arm.")
+    seeds: SeedList = Field(description="Of each trial; none of the study's own.")
+    objectives: list[Objective] = Field(min_length=1, description="Several: the trials that nothing beats in all.")
+    pruner: Pruner = Pruner(name="none")
+
+    def space_of(self, arm: str) -> Space:
+        """The keys that are tuned in an arm."""
+        own = {**self.space, **self.arms.get(arm, {})}
+        return {key: values for key, values in own.items() if values is not None}
+
+    def misfits(self, factors: Mapping[str, Mapping[str, Any]], compare: str, seeds: Sequence[int]) -> Iterator[str]:
+        """A sentence for all that does not fit the study, or itself."""
+        arms = factors.get(compare, {})
+        yield from unknown("tuning.arms", self.arms, arms)
+        for arm in arms:
+            if not self.space_of(arm):
+                yield f"tuning: arm {arm} has no key to tune: name some under `space:` or `arms.{arm}:`"
+        yield from self._wrong_levels(factors, compare)
+        if shared := sorted(set(self.seeds) & set(seeds)):
+            yield f"tuning.seeds={shared} are seeds of the study too: values must be judged by seeds that chose none"
+        yield from unknown("tuning.objectives: metric", [one.metric for one in self.objectives], QUANTITIES)
+        names = [one.metric for one in self.objectives]
+        yield from (f"tuning.objectives: {name} stands twice" for name in {n for n in names if names.count(n) > 1})
+        yield from self._wrong_sampler(list(arms))
+        yield from self._wrong_pruner()
+
+    def _wrong_levels(self, factors: Mapping[str, Mapping[str, Any]], compare: str) -> Iterator[str]:
+        yield from unknown("tuning.where", self.where, [factor for factor in factors if factor != compare])
+        for factor, levels in factors.items():
+            if factor in self.where:
+                yield from unknown(f"tuning.where.{factor}", [self.where[factor]], levels)
+            elif factor != compare and len(levels) > 1:
+                yield f"tuning.where.{factor} is missing: name the level that is tuned, one of {', '.join(levels)}"
+
+    def _wrong_sampler(self, arms: Sequence[str]) -> Iterator[str]:
+        if self.sampler == "cmaes" and importlib.util.find_spec("cmaes") is None:
+            yield "tuning.sampler=cmaes needs the package cmaes: install it, or use tpe, random or grid"
+        if self.sampler == "cmaes" and len(self.objectives) > 1:
+            yield "tuning.sampler=cmaes has one objective: use tpe or random for several"
+        for arm in arms:
+            space = self.space_of(arm)
+            ranges = [key for key, values in space.items() if values.choices is None]
+            if self.sampler == "cmaes" and (len(space) < 2 or len(ranges) < len(space)):
+                yield f"tuning.sampler=cmaes needs two or more keys with low and high, arm {arm} has {len(ranges)}"
+            if self.sampler == "grid" and ranges:
+                yield f"tuning.sampler=grid needs choices for each key, arm {arm} has none for {', '.join(ranges)}"
+            points = math.prod(len(values.choices or []) for values in space.values())
+            if self.sampler == "grid" and 0 < points < self.trials:
+                yield f"tuning.trials={self.trials} is more than the {points} points of arm {arm}'s grid"
+
+    def _wrong_pruner(self) -> Iterator[str]:
+        if self.pruner.name == "none":
+            return
+        if len(self.objectives) > 1:
+            yield f"tuning.pruner.name={self.pruner.name} compares one number: with several objectives it must be none"
+        least = math.floor(-math.log2(self.pruner.p)) + 2  # the seeds before the last one must be able to decide
+        if self.pruner.name == "wilcoxon" and len(self.seeds) < least:
+            yield (
+                f"tuning.pruner.name=wilcoxon can never give a trial of {len(self.seeds)} seeds up at"
+                f" p={self.pruner.p:g}: it needs {least}"
+            )
+
+    def levels(self, factors: Mapping[str, Mapping[str, Any]], compare: str, arm: str) -> dict[str, str]:
+        """The variant whose values are tuned: {factor: level}."""
+        own = {compare: arm, **self.where}
+        return {factor: own.get(factor) or next(iter(levels)) for factor, levels in factors.items()}

@@ -1,0 +1,132 @@
+"""`grpolab compare`: same bits, same means, or not; and what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from report_results import write_study
+from scipy import stats
+
+from grpolab.cli import main
+from grpolab.errors import RequestError
+from grpolab.paths import Results
+from grpolab.report.compare import compare
+from grpolab.report.reference import export_reference
+from grpolab.report.statistics import welch_difference
+
+FACTORS = {"clip": ["symmetric", "none"], "task": ["addition"]}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    return write_study(tmp_path_factory.mktemp("results"), factors=FACTORS, seeds=4)
+
+
+@pytest.fixture
+def copy(original, tmp_path) -> Results:
+    shutil.copytree(original.root, tmp_path / "copy")
+    return Results(tmp_path / "copy")
+
+
+def edit(results, arm, change):
+    """Change the accuracies of an arm's runs, and their journals' hashes with them; `change` is given the seed."""
+    for cell in json.loads(results.plan("clip_range").read_text())["cells"]:
+        if cell["levels"]["clip"] == arm:
+            folder = results.run(cell["signature"])
+            records = [json.loads(line) for line in (folder / "journal.jsonl").open()]
+            for record in records:
+                if record["kind"] == "evaluation":
+                    record["eval/accuracy_expected"] += change(cell["seed"])
+            (folder / "journal.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+            outcome = json.loads((folder / "outcome.json").read_text())
+            (folder / "outcome.json").write_text(json.dumps(outcome | {"journal_sha256": f"edited {cell['seed']}"}))
+
+
+def rename(results):
+    """Other signatures for the same runs, as another results_version has them."""
+    path = results.plan("clip_range")
+    plan = json.loads(path.read_text())
+    for cell in plan["cells"]:
+        new = cell["signature"][::-1]
+        results.run(cell["signature"]).rename(results.run(new))
+        cell["signature"] = new
+    path.write_text(json.dumps(plan))
+
+
+@pytest.mark.parametrize("named", ["reference", "elsewhere"])
+def test_the_same_runs_agree_bit_for_bit_with_their_export(copy, tmp_path, named, capsys):
+    export_reference(copy, "clip_range")
+    folder = copy.reference.rename(tmp_path / named)
+    assert main(["compare", str(folder), "--results", str(copy.root)]) == 0
+    said = capsys.readouterr().out
+    assert "8 runs here, 8 there; 8 of the same signature, 8 of them with equal journals, bit for bit." in said
+    assert "0 of 0 tests differ" in said
+    assert "|" not in said  # nothing to decide
+
+
+def test_noise_of_another_machine_agrees_and_a_shift_differs(original, copy, capsys):
+    edit(copy, "none", lambda seed: 1e-3 * (-1) ** seed * (1 + seed))
+    text, agree = compare(copy, original.root)
+    assert agree
+    assert "4 of them with equal journals, bit for bit; none seed 0, none seed 1, none seed 2 and 1 more differ" in text
+    (row,) = [line for line in text.splitlines() if "final_score" in line]
+    assert row.startswith("| clip_range none in addition |")
+    assert "| paired |" in row
+    assert row.endswith("| agrees |")
+    edit(copy, "none", lambda seed: -0.2)
+    assert main(["compare", str(original.root), "--results", str(copy.root)]) == 1
+    assert "1 of 4 tests differ (Holm over all of them, p < 0.05)." in capsys.readouterr().out
+
+
+def test_other_signatures_are_compared_by_their_means(original, copy):
+    rename(copy)
+    text, agree = compare(copy, original.root)
+    assert agree
+    assert "none has the same signature, so means are compared" in text
+    assert text.count("| unpaired |") == 6
+    edit(copy, "symmetric", lambda seed: 0.1)
+    text, agree = compare(copy, original.root)
+    assert not agree
+    assert [line.split(" | ")[1] for line in text.splitlines() if "DIFFERS" in line] == ["final_score"]
+
+
+def test_more_collapses_are_counted(tmp_path):
+    sides = [write_study(tmp_path / name, factors=FACTORS, seeds=10) for name in ("here", "there")]
+    edit(sides[0], "symmetric", lambda seed: 0.0)
+    plan = json.loads(sides[0].plan("clip_range").read_text())
+    for cell in plan["cells"][:10]:
+        path = sides[0].run(cell["signature"]) / "outcome.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"outcome": "diverged"}))
+    text, agree = compare(*sides[:1], sides[1].root)
+    (row,) = [line for line in text.splitlines() if "| lost |" in line]
+    assert row == "| clip_range symmetric in addition | lost | 1 | 0 | +1 | 10 | counts | < .001 | DIFFERS |"
+    assert not agree
+
+
+def test_what_cannot_be_compared_is_refused(original, tmp_path, capsys):
+    (tmp_path / "nothing").mkdir()
+    assert main(["compare", str(tmp_path / "nothing"), "--results", str(original.root)]) == 2
+    assert "is no results folder (no format.json)" in capsys.readouterr().err
+    with pytest.raises(RequestError, match=r"study=wrong is not both planned in .*here: clip_range; there: clip_range"):
+        compare(original, original.root, "wrong")
+    empty = Results.open(tmp_path / "empty")
+    with pytest.raises(RequestError, match=r"no study is both planned in .*here: none; there: clip_range"):
+        compare(empty, original.root)
+
+
+def test_welch_is_scipys(tmp_path):
+    rng = np.random.default_rng(0)
+    of, minus = pd.Series(rng.normal(1, 1, 5)), pd.Series(rng.normal(0, 3, 8))
+    found = welch_difference(of, minus)
+    assert found.effect == pytest.approx(of.mean() - minus.mean())
+    assert found.p == pytest.approx(stats.ttest_ind(of, minus, equal_var=False).pvalue)
+    variances = of.var() / 5, minus.var() / 8
+    freedom = sum(variances) ** 2 / (variances[0] ** 2 / 4 + variances[1] ** 2 / 7)  # Welch and Satterthwaite
+    half = stats.t.ppf(0.975, freedom) * sum(variances) ** 0.5
+    assert (found.low, found.high) == pytest.approx((found.effect - half, found.effect + half))
+    assert welch_difference(pd.Series([1.0, 1.0]), pd.Series([1.0, 1.0])).p == 1
+    assert np.isnan(welch_difference(pd.Series([1.0]), pd.Series([2.0, 3.0])).p)

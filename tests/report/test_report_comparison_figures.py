@@ -1,0 +1,290 @@
+"""Figures that compare arms: their numbers against values computed by hand, and what they say where data lack."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from report_results import write_study
+from scipy import stats
+
+from grpolab.report.figures import draw, ladder
+from grpolab.report.figures.numeric_axis import Axis
+from grpolab.report.load import Study, load
+from grpolab.report.pooled import pools
+
+STEPS = (0, 3, 6, 9, 12)
+START = 0.2
+RULES = {"rule": ["token", "cispo", "none"], "task": ["addition", "sorting", "filler"]}
+
+
+def with_curves(study: Study, accuracy) -> Study:
+    """The study with other evaluations: `accuracy(cell)` is a run's curve over STEPS; None: it has not run."""
+    curves = {cell.Index: accuracy(cell) for cell in study.cells.itertuples()}
+    outcomes = ["missing" if curve is None else "completed" for curve in curves.values()]
+    cells = study.cells.assign(outcome=outcomes, evaluation_items=2000)
+    rows = [
+        study.cells.loc[[index] * len(STEPS)].assign(
+            rollout_step=STEPS, completions=[128 * step for step in STEPS], carried=False, **{study.metric: curve}
+        )
+        for index, curve in curves.items()
+        if curve is not None
+    ]
+    return dataclasses.replace(study, cells=cells, evaluations=pd.concat(rows, ignore_index=True))
+
+
+def final(value: float) -> list[float]:
+    return [START, START, START, START, value]
+
+
+def said(picture) -> str:
+    texts = [text.get_text() for panel in picture.axes for text in panel.texts]
+    return " ".join(" ".join(texts).split())
+
+
+def series(manifest, **labels):
+    (found,) = [s for s in manifest.numbers if labels.items() <= s.items()]
+    return found
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """Three arms on three tasks with ten seeds."""
+    return load(write_study(tmp_path_factory.mktemp("rules"), "rules", RULES, seeds=10, trained=False), "rules")[-1]
+
+
+@pytest.fixture(scope="module")
+def scores():
+    """Final accuracy by (arm, task): ten seeds, with ties and gaps of every size."""
+    rng = np.random.default_rng(1)
+    return {pair: np.round(rng.uniform(0.3, 0.9, 10), 1) for pair in itertools.product(*RULES.values())}
+
+
+@pytest.fixture(scope="module")
+def study(planned, scores):
+    return with_curves(planned, lambda cell: final(scores[cell.arm, cell.facet][cell.seed]))
+
+
+def few(study: Study, seeds: int, tasks: int) -> Study:
+    """The same with fewer seeds and tasks in its plan."""
+    kept = study.cells[(study.cells["seed"] < seeds) & study.cells["facet"].isin(RULES["task"][:tasks])]
+    return dataclasses.replace(study, cells=kept)
+
+
+def normalised(scores, arm, runs=10):
+    return np.array([(scores[arm, task][:runs] - START) / (1 - START) for task in RULES["task"]])
+
+
+def test_pools_hold_the_seeds_that_every_arm_has(planned, scores):
+    lost = {("none", "sorting", 4)}
+
+    def accuracy(cell):
+        gone = cell.arm == "cispo" or (cell.arm, cell.facet, cell.seed) in lost
+        return None if gone else final(scores[cell.arm, cell.facet][cell.seed])
+
+    (pool,) = pools(with_curves(planned, accuracy))
+    assert pool.arms == ["token", "none"]
+    assert pool.seeds == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert pool.scores_ATS[1] == pytest.approx(np.delete(normalised(scores, "none"), 4, axis=1))
+
+
+def test_aggregates_are_those_of_the_pooled_runs(study, scores):
+    _, manifest = draw(study, "F21")
+    own = np.sort(normalised(scores, "cispo").ravel())
+    expected = {
+        "interquartile mean": own[7:-7].mean(),
+        "mean": own.mean(),
+        "median": (own[14] + own[15]) / 2,
+        "optimality gap\n(less is better)": np.mean(1 - own),
+    }
+    for metric, value in expected.items():
+        found = series(manifest, metric=metric, arm="cispo")
+        assert found["mean"] == pytest.approx(value), metric
+        assert found["low"] < found["mean"] < found["high"]
+        assert found["n"] == 10
+
+
+def test_intervals_need_ten_runs_and_pooling_three_tasks_with_five(study, scores):
+    picture, manifest = draw(few(study, seeds=5, tasks=3), "F21")
+    found = series(manifest, metric="mean", arm="none")
+    assert found["mean"] == pytest.approx(normalised(scores, "none", runs=5).mean())
+    assert np.isnan([found["low"], found["high"]]).all()
+    for figure in ("F21", "F22", "F23"):
+        picture, manifest = draw(few(study, seeds=5, tasks=2), figure)
+        needs = "needs 3 tasks with 5 seeds that every arm has on every task; has 2 tasks with 5 such seeds"
+        assert said(picture) == f"{figure}: {needs}"
+        assert manifest.numbers == [{"lacks": needs}]
+
+
+def test_profile_is_the_share_of_runs_above_each_threshold(study, scores):
+    _, manifest = draw(study, "F22")
+    found = series(manifest, arm="none")
+    own = normalised(scores, "none")
+    assert found["mean"] == pytest.approx([np.mean(own > x) for x in found["x"]])
+    assert (found["mean"][0], found["mean"][-1]) == (1, 0)
+    assert np.all(np.diff([found["low"], found["mean"], found["high"]], axis=0) >= 0)
+
+
+def test_probability_of_improvement_compares_every_pair_of_runs(study, scores):
+    _, manifest = draw(study, "F23")
+    wins = [
+        np.mean([(a > b) + (a == b) / 2 for a, b in itertools.product(scores["cispo", task], scores["token", task])])
+        for task in RULES["task"]
+    ]
+    found = series(manifest, arm="cispo")
+    assert found["mean"] == pytest.approx(np.mean(wins))
+    assert found["low"] < found["mean"] < found["high"]
+    assert [s["arm"] for s in manifest.numbers] == ["cispo", "none"]
+
+
+def test_forest_shows_paired_differences_and_adjusts_over_all(study, scores):
+    picture, manifest = draw(study, "F27")
+    pairs = list(itertools.product(RULES["task"], ["cispo", "none"]))
+    raw = [stats.ttest_rel(scores[arm, task], scores["token", task]).pvalue for task, arm in pairs]
+    for (task, arm), p in zip(pairs, raw, strict=True):
+        found = series(manifest, facet=task, arm=arm)
+        assert found["mean"] == pytest.approx(np.mean(scores[arm, task] - scores["token", task]), abs=1e-6)
+        if p == min(raw):
+            assert found["holm_p"] == pytest.approx(6 * p, rel=1e-4)
+        assert found["holm_p"] >= p
+    assert said(picture).count("p = ") + said(picture).count("p < ") == 6
+
+
+def test_time_to_threshold_is_read_off_the_curves_and_counts_who_never_gets_there(planned):
+    curves = {
+        "token": [0.2, 0.3, 0.5, 0.6, 0.6],
+        "cispo": [0.2, 0.45, 0.6, 0.6, 0.6],
+        "none": [0.2, 0.2, 0.1, 0.1, 0.1],
+    }
+    late = [0.2, 0.2, 0.2, 0.2, 0.41]
+    cells = few(planned, 3, 1)
+    elapsed = [cells.cells.assign(rollout_step=step, **{"seconds/elapsed": (step + 1) / 2}) for step in range(12)]
+    cells = dataclasses.replace(cells, timings=pd.concat(elapsed))
+    study = with_curves(cells, lambda c: late if (c.arm, c.seed) == ("none", 0) else curves[c.arm])
+    picture, manifest = draw(study, "F25")
+    found = {s["arm"]: s for s in manifest.numbers if s["by"] == "completions"}
+    assert found["token"]["threshold"] == pytest.approx(0.2)  # half of the way from 0.2 to 0.6
+    assert (found["token"]["x"], found["token"]["mean"]) == ([0, 6 * 128, 6 * 128], [0, 1, 1])
+    assert found["cispo"]["median"] == 3 * 128
+    assert (found["none"]["median"], found["none"]["censored"]) == (np.inf, 2)
+    assert found["none"]["mean"][-1] == pytest.approx(1 / 3)
+    assert "0 of 3 0 of 3 2 of 3" in said(picture)
+    seconds = series(manifest, by="seconds", arm="cispo")
+    assert seconds["median"] == pytest.approx(1.5)  # the third rollout step of half a second each
+
+
+def test_no_threshold_where_the_baseline_does_not_gain(planned):
+    picture, _ = draw(with_curves(few(planned, 3, 1), lambda _: [0.2, 0.2, 0.1, 0.1, 0.1]), "F25")
+    assert "token gains nothing: there is no threshold" in said(picture)
+
+
+def test_compute_curve_gives_the_parameters_and_the_error_of_the_extrapolation(planned, monkeypatch):
+    monkeypatch.setattr(__import__("sys").modules[__name__], "STEPS", tuple(range(13)))
+
+    def accuracy(cell):
+        completions = 128 * np.arange(1, 13)
+        top = {"token": 0.8, "cispo": 0.6, "none": 0.4}[cell.arm] + 0.01 * cell.seed
+        return [START, *(START + (top - START) / (1 + (400 / completions) ** 1.5))]
+
+    _, manifest = draw(with_curves(few(planned, 3, 1), accuracy), "F29")
+    for arm, top in (("token", 0.81), ("cispo", 0.61), ("none", 0.41)):
+        found = series(manifest, arm=arm, metric="asymptote")
+        assert (found["mean"], found["n"]) == (pytest.approx(top, abs=1e-4), 3)
+        assert series(manifest, arm=arm, metric="exponent")["mean"] == pytest.approx(1.5, rel=1e-3)
+        assert series(manifest, arm=arm, metric="midpoint")["mean"] == pytest.approx(400, rel=1e-3)
+        assert series(manifest, arm=arm, metric="predicted minus measured")["mean"] == pytest.approx(0, abs=1e-5)
+
+
+def test_compute_curve_says_what_it_cannot_tell(planned):
+    straight = with_curves(few(planned, 3, 1), lambda cell: [0.2, 0.31, 0.39, 0.51, 0.59 + 0.01 * cell.seed])
+    picture, manifest = draw(straight, "F29")
+    assert said(picture).count("no curve identifies it") == 3
+    assert np.isnan(series(manifest, arm="token", metric="asymptote")["mean"])
+
+
+def test_ladder_compares_each_rung_with_the_one_that_it_changes(tmp_path):
+    arms = ["base", "+a", "+b", "full", "-a", "-b"]
+    assert ladder.steps(arms, "base") == {
+        **{"base": None, "+a": "base", "+b": "+a", "full": "+b", "-a": "full", "-b": "full"}
+    }
+    assert ladder.steps(["token", "none"], "token") == {}
+    results = write_study(tmp_path, "ladder", {"rung": arms, "task": ["addition"]}, trained=False)
+    heights = dict(zip(arms, (0.3, 0.4, 0.45, 0.6, 0.5, 0.55), strict=True))
+    study = with_curves(load(results, "ladder")[-1], lambda cell: final(heights[cell.arm] + 0.01 * cell.seed))
+    _, manifest = draw(study, "F28")
+    steps = {s["arm"]: s.get("step") for s in manifest.numbers}
+    assert steps == {
+        "base": None,
+        **{"+a": pytest.approx(0.1), "+b": pytest.approx(0.05), "full": pytest.approx(0.15)},
+        **{"-a": pytest.approx(-0.1), "-b": pytest.approx(-0.05)},
+    }
+
+
+def test_ladder_and_staleness_say_what_they_need(study):
+    assert "F28: needs arms that are named +x" in said(draw(study, "F28")[0])
+    assert "F30: needs a factor that moves staleness alone" in said(draw(study, "F30")[0])
+
+
+@pytest.fixture(scope="module")
+def stale(tmp_path_factory):
+    """Two arms at three staleness values."""
+    factors = {"old": ["trainer", "sampler"], "stale": ["s0", "s2", "s8"], "task": ["addition"]}
+    study = load(write_study(tmp_path_factory.mktemp("stale"), "stale", factors), "stale")[-1]
+    cells = study.cells.assign(**{"setting/staleness": study.cells["factor/stale"].str[1:].astype(int)})
+    height = {"trainer": 0.02, "sampler": 0.01}
+    return with_curves(
+        dataclasses.replace(study, cells=cells),
+        lambda cell: final(0.5 + 0.01 * cell.seed**2 - height[cell.arm] * int(cell.facet.split("/")[0][1:])),
+    )
+
+
+def test_staleness_differences_are_paired_at_the_same_staleness(stale):
+    _, manifest = draw(stale, "F30")
+    found = series(manifest, metric="difference", arm="sampler")
+    assert (found["x"], found["mean"]) == ([0, 2, 8], pytest.approx([0, 0.02, 0.08]))
+    assert (found["low"], found["high"]) == (pytest.approx(found["mean"]), pytest.approx(found["mean"]))
+    assert not [s for s in manifest.numbers if s["metric"] == "difference" and s["arm"] == "trainer"]
+    assert {s["metric"] for s in manifest.numbers} == {
+        *("final_score", "difference", "clip/active", "ratio_max", "gap/sampler_trainer")
+    }
+
+
+def test_sensitivity_has_each_arms_own_values_on_a_log_scale_and_marks_its_best(stale):
+    values = {"s0": 1e-4, "s2": 1e-2, "s8": np.inf}
+    scale = stale.cells["arm"].map({"trainer": 1, "sampler": 5})
+    own = {"setting/staleness": 0, "setting/epsilon": stale.cells["factor/stale"].map(values) * scale}
+    picture, manifest = draw(dataclasses.replace(stale, cells=stale.cells.assign(**own)), "F24")
+    found = series(manifest, arm="sampler")
+    assert (found["setting"], found["x"], found["best"]) == (
+        "setting/epsilon",
+        pytest.approx([5e-4, 5e-2, np.inf]),
+        5e-4,
+    )
+    assert [panel.get_xscale() for panel in picture.axes] == ["log"]
+    assert Axis([1e-4, 1e-2, np.inf], "epsilon").places([np.inf]) == pytest.approx([4e-2])
+    assert Axis([1, 2, 4], "mu").places([4, 1]) == [2, 0]
+
+
+def test_most_clipped_tokens_are_counted_in_the_samples(stale):
+    _, manifest = draw(stale, "F19")
+    counts = series(manifest, facet="s0/addition", arm="trainer", metric="samples")
+    assert (counts["x"], counts["high"], counts["low"]) == (["7", "="], [0.5, 0], [0.25, 0.25])  # 2, 1 and 1 of 4
+    lines = series(manifest, metric="p_old/up_clipped", facet="s2/addition", arm="sampler")
+    assert lines["mean"] == pytest.approx([0.3] * 12)  # only steps that clip have one; others are no zeros
+
+
+def test_probabilities_of_the_first_and_the_last_record(stale):
+    _, manifest = draw(stale, "F31")
+    start = series(manifest, at="start", facet="s0/addition")
+    end = series(manifest, at="end", facet="s0/addition", arm="sampler")
+    assert start["mean"] == pytest.approx([0, 0.1, 0, 0, 0, 0, 0, 0, 0.3, 0.6])
+    assert end["mean"] == pytest.approx([0, 0.1, 0, 0, 0, 0, 0, 0, 0.19, 0.71])
+
+
+def test_lengths_of_right_and_wrong_have_one_scale(stale):
+    picture, manifest = draw(stale, "F17")
+    found = series(manifest, metric="length/wrong_p95", facet="s8/addition", arm="trainer")
+    assert found["mean"] == pytest.approx([5 + step / 10 for step in range(12)])
+    limits = {panel.get_ylim() for panel in picture.axes if "truncated" not in panel.get_ylabel()}
+    assert len(limits - {picture.axes[-1].get_ylim()}) == 1

@@ -1,0 +1,135 @@
+"""F10, F13 and F14: maps over settings and probabilities, and the exchange of entropy for accuracy."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.patches import Rectangle
+from report_results import write_study
+
+from grpolab.report.figures import draw
+from grpolab.report.figures.entropy_reward import LEAST_RANGE, fit, paired
+from grpolab.report.load import load
+
+FACTORS = {"mu": ["1", "2"], "regime": ["healthy", "stressed"], "task": ["addition", "sorting"]}
+
+
+def words(picture):
+    return [" ".join(text.get_text().split()) for panel in picture.axes for text in panel.texts]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    results = write_study(tmp_path_factory.mktemp("results"))
+    write_study(results.root, "map", FACTORS)
+    return results
+
+
+@pytest.fixture
+def mapped(results):
+    return load(results, "map")[-1]
+
+
+def lose(study, lost):
+    """The study without the results of some cells."""
+    kept = {table: getattr(study, table) for table in ("updates", "rollouts", "evaluations")}
+    gone = set(study.cells.loc[lost, "signature"])
+    kept = {table: frame[~frame["signature"].isin(gone)] for table, frame in kept.items()}
+    return dataclasses.replace(
+        study, cells=study.cells.assign(outcome=study.cells["outcome"].mask(lost, "missing")), **kept
+    )
+
+
+def test_f13_has_mean_and_sd_of_every_cell_on_rising_settings(mapped):
+    rollouts = mapped.rollouts.assign(**{"entropy/behaviour": 0.1 * (1 + mapped.rollouts["seed"]) ** 2})
+    picture, manifest = draw(dataclasses.replace(mapped, rollouts=rollouts), "F13")
+    entropy = [s for s in manifest.numbers if s["metric"] == "entropy_last"]
+    assert [s["facet"] for s in entropy] == ["addition", "sorting"]
+    for series in entropy:
+        assert (series["y"], series["x"]) == ([1, 2], [1.5e-4, 3e-4])
+        assert np.ravel(series["mean"]) == pytest.approx([1.4 / 3] * 4, rel=1e-5)
+        assert np.ravel(series["sd"]) == pytest.approx([np.std([0.1, 0.4, 0.9], ddof=1)] * 4, rel=1e-5)
+        assert np.ravel(series["n"]).tolist() == [3] * 4
+    assert words(picture).count("0.467 (0.404)") == 8
+
+
+def test_f13_says_which_cells_are_missing_and_which_lack_seeds(mapped):
+    cells = mapped.cells
+    whole = (cells["variant"] == "1/stressed/sorting") | (
+        (cells["variant"] == "2/healthy/sorting") & (cells["seed"] == 2)
+    )
+    picture, manifest = draw(lose(mapped, whole), "F13")
+    assert words(picture).count("missing") == 3  # once for each quantity
+    assert sum(word.endswith(" n = 2") for word in words(picture)) == 3
+    hatched = [
+        patch for panel in picture.axes for patch in panel.patches if isinstance(patch, Rectangle) and patch.get_hatch()
+    ]
+    assert len(hatched) == 3
+    (series,) = (s for s in manifest.numbers if (s["metric"], s["facet"]) == ("final_score", "sorting"))
+    assert series["n"] == [[3, 0], [2, 3]]
+    assert np.isnan(series["mean"][0][1])
+
+
+def test_f13_says_what_a_study_lacks(results):
+    picture, manifest = draw(load(results, "clip_range")[-1], "F13")
+    assert set(words(picture)) == {"F13: two factors must move a number each; here: regime"}
+    assert manifest.numbers
+
+
+def test_f14_finds_the_exchange_that_is_there():
+    entropy = np.array([0.9, 0.7, 0.5, 0.3])
+    points = pd.DataFrame({"entropy": entropy, "accuracy": 1.2 - 0.3 * np.exp(entropy)})
+    assert fit(points) == pytest.approx((0.3, 1.2, 1.0))
+    assert np.isnan(fit(points.iloc[:3])).all()
+    assert np.isnan(fit(points.assign(entropy=0.5 + LEAST_RANGE * np.array([0, 0.3, 0.6, 0.99])))).all()
+
+
+def test_f14_pairs_an_evaluation_with_the_entropy_of_its_policy():
+    evaluations = pd.DataFrame(
+        {"seed": 1, "rollout_step": [0, 2, 4, 9], "accuracy": [0.1, 0.2, 0.3, 0.4], "carried": [False] * 3 + [True]}
+    )
+    rollouts = pd.DataFrame({"seed": 1, "rollout_step": [0, 1, 2, 3], "entropy/behaviour": [0.9, 0.8, 0.7, 0.6]})
+    points = paired(evaluations, rollouts, "accuracy")
+    assert points[["entropy", "accuracy"]].to_numpy() == pytest.approx(np.array([[0.9, 0.1], [0.7, 0.2], [0.6, 0.3]]))
+
+
+def test_f14_has_an_interval_over_seeds_and_marks_what_does_not_hold(results):
+    study = load(results, "clip_range")[-1]
+    at = study.evaluations["rollout_step"].clip(upper=11)
+    exact = (1 + study.evaluations["seed"]) - 0.5 * np.exp(0.5 - 0.01 * at)
+    noise = np.where(study.evaluations["rollout_step"] % 2, 0.2, -0.2)
+    accuracy = exact + np.where(study.evaluations["arm"] == "none", noise, 0.0)
+    study = dataclasses.replace(study, evaluations=study.evaluations.assign(**{study.metric: accuracy}))
+    picture, manifest = draw(study, "F14")
+    series = next(s for s in manifest.numbers if (s["facet"], s["arm"]) == ("addition/healthy", "symmetric"))
+    assert series["points"] == 15
+    assert series["a"]["mean"] == pytest.approx(0.5, rel=1e-3)
+    assert series["b"]["mean"] == pytest.approx(2, rel=1e-3)
+    assert series["b"]["high"] == pytest.approx(2 + 4.3027 / np.sqrt(3), rel=1e-3)
+    assert {s["arm"] for s in manifest.numbers if not s["a"]["holds"]} == {"none"}
+    hollow = [line for panel in picture.axes for line in panel.lines if line.get_markerfacecolor() == "white"]
+    assert len(hollow) == 2 * 2
+    still = study.rollouts.assign(**{"entropy/behaviour": 0.5})
+    picture, _ = draw(dataclasses.replace(study, rollouts=still), "F14")
+    assert set(words(picture)) == {"entropy hardly varies, or too few evaluations"}
+
+
+def test_f10_draws_the_table_and_says_where_it_is_not(results):
+    study = load(results, "clip_range")[-1]
+    picture, _ = draw(study, "F10")
+    assert set(words(picture)) == {"geometry_surface.csv is not there: run `grpolab geometry`"}
+    rows = [
+        {"rule": "clip", "advantage": sign, "old": old, "new": new, "weight": sign * new / old if new < 0.6 else 0.0}
+        for sign in (1, -1)
+        for old in (0.25, 0.75)
+        for new in (0.25, 0.75)
+    ]
+    pd.DataFrame(rows).to_csv(results.surface, index=False)
+    picture, manifest = draw(study, "F10")
+    drawn = [panel.images[0].get_array() for panel in picture.axes if panel.images]
+    for image in drawn[:2]:
+        assert image[0].tolist() == pytest.approx([1, 1 / 3])  # rows are new probabilities, columns old ones
+        assert image.mask.tolist() == [[False, False], [True, True]]
+    assert manifest.numbers[1]["value"][0] == pytest.approx([-1, -1 / 3])
+    results.surface.unlink()

@@ -1,0 +1,129 @@
+"""Each arm at common and at tuned values: paired differences, fresh seeds only, and the section in the report."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+from tuning_results import BEST_RATES, TUNED, write_evaluation, write_trials
+
+from grpolab.errors import RequestError
+from grpolab.report import page
+from grpolab.report.load import load
+from grpolab.report.measures import at, measure
+from grpolab.report.style import paper_style
+from grpolab.report.tuning import page as tuning_page
+from grpolab.report.tuning import sensitivity, values
+from grpolab.report.tuning.values import COMMON
+from grpolab.report.tuning.values import TUNED as AT_TUNED
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    results = write_evaluation(tmp_path_factory.mktemp("results"), figures=["F1"])
+    return write_trials(results.root)
+
+
+@pytest.fixture
+def study(results):
+    return load(results, "ratio")[-1]
+
+
+def test_differences_are_those_of_the_same_seed(study):
+    final = measure(study, "final_score")
+    rows = values.compare(study)
+    assert [row.arm for row in rows] == list(BEST_RATES)
+    for row in rows:
+        difference = (at(final, "tuned", row.arm) - at(final, "common", row.arm)).to_numpy()
+        half = stats.t.ppf(0.975, 3) * difference.std(ddof=1) / 2
+        assert row.gain[:3] == pytest.approx((difference.mean(), difference.mean() - half, difference.mean() + half))
+        lead = at(final, "tuned", row.arm) - at(final, "tuned", "token")
+        assert row.lead[AT_TUNED].effect == pytest.approx(lead.mean())
+        assert row.means[COMMON].mean == pytest.approx(at(final, "common", row.arm).mean())
+
+
+def test_the_figure_shows_the_tables_numbers(study):
+    rows = values.compare(study)
+    with paper_style():
+        figure, manifest = values.draw(study, rows)
+    table = values.table(study, rows).numbers.set_index("arm")
+    score, gain, lead = figure.axes
+    for numbers in manifest.numbers:
+        row = table.loc[numbers["arm"]]
+        assert numbers["gain"] == pytest.approx([row.gain, row.gain_low, row.gain_high])
+        assert numbers["score_tuned"][0] == pytest.approx(row.score_tuned)
+        assert sorted(numbers["seeds"]) == [0, 1, 2, 3]
+    means = [float(line.get_xdata()[0]) for line in gain.lines if len(line.get_xdata()) == 1]
+    assert means == pytest.approx(table["gain"].tolist())
+    ends = np.array([path.vertices[:, 0] for hlines in gain.collections for path in hlines.get_paths()])
+    assert ends == pytest.approx(table[["gain_low", "gain_high"]].to_numpy())
+    hollow = [line for line in score.lines if line.get_markerfacecolor() == "white"]
+    assert [line.get_xdata()[0] for line in hollow] == pytest.approx(table["score_common"].tolist())
+    assert len([line for line in lead.lines if len(line.get_xdata()) == 1]) == 4  # not the baseline itself
+    assert table.loc["cispo", "tuned_values"] == "learning_rate=0.003"
+
+
+def test_common_and_tuned_are_compared_within_the_levels_of_other_factors(tmp_path):
+    results = write_evaluation(tmp_path)
+    plan = json.loads(results.plan("ratio").read_text())
+    for cell in plan["cells"]:
+        cell["levels"] = {"ratio": cell["levels"]["ratio"], "task": "sorting", "values": cell["levels"]["values"]}
+    plan["factors"] = {"ratio": plan["factors"]["ratio"], "task": ["sorting"], "values": ["tuned", "common"]}
+    results.plan("ratio").write_text(json.dumps(plan))
+    (pair,) = values.pairs(load(results, "ratio")[-1])
+    assert pair.where == "sorting"
+    assert pair.facets == {COMMON: "sorting/common", AT_TUNED: "sorting/tuned"}
+
+
+@pytest.mark.parametrize("command", [page.write, page.draw])
+def test_seeds_that_chose_the_values_do_not_judge_them(tmp_path, command):
+    results = write_evaluation(tmp_path, tuned=[{**TUNED, "seeds": [2, 1000]}])
+    with pytest.raises(RequestError, match="study=ratio: seed 2 of 6 cells chose the values of tuned=ratio") as caught:
+        command(results, "ratio")
+    assert len(caught.value.problems) == 1
+
+
+def test_the_report_has_a_section(results, monkeypatch):
+    monkeypatch.setattr(tuning_page, "FIGURES", (sensitivity.sensitivity,))  # one stands for all: a drawing is a second
+    text = page.write(results, "ratio").read_text()
+    before, section = text.split("## Tuning\n")
+    section, after = section.split("## Provenance")
+    assert "Tuned minus common values, paired by seed: `token` " in section
+    assert "figures/tuned_values.png" in section
+    assert "figures/tuning_sensitivity.png" in section
+    assert "tuning_sensitivity" not in before + after
+    output = results.output("ratio")
+    assert (output / "tables" / "tuned_values.tex").exists()
+    assert (output / "figures" / "tuned_values.json").exists()
+    names = {path.name for path in page.draw(results, "ratio")}
+    assert {"F1.png", "tuned_values.png", "tuning_sensitivity.png"} <= names
+
+
+def test_a_study_that_names_a_tuning_from_elsewhere_says_where_its_trials_are_not(tmp_path):
+    results = write_evaluation(tmp_path, "evaluation", tuned=[{**TUNED, "study": "ratio"}])
+    text = page.write(results, "evaluation").read_text()
+    assert "The trials of `tuned=ratio` are not in this results folder." in text
+    assert "figures/tuned_values.png" in text
+
+
+def test_a_study_that_has_nothing_to_do_with_tuning_has_no_section(tmp_path):
+    results = write_evaluation(tmp_path, tuned=[])
+    assert "## Tuning" not in page.write(results, "ratio").read_text()
+
+
+def test_values_that_all_variants_have_are_no_comparison(tmp_path):
+    results = write_evaluation(tmp_path, tuned=[{**TUNED, "factor": None, "level": None}])
+    assert values.compare(load(results, "ratio")[-1]) == []
+
+
+def test_a_missing_cell_is_left_out_of_the_pairs(tmp_path):
+    results = write_evaluation(tmp_path)
+    cell = next(c for c in load(results, "ratio")[-1].cells.itertuples() if (c.variant, c.seed) == ("gspo/tuned", 1))
+    (results.run(cell.signature) / "outcome.json").unlink()
+    study = load(results, "ratio")[-1]
+    rows = values.compare(study)
+    assert [row.gain.n for row in rows] == [4, 3, 4]
+    with paper_style():
+        figure, manifest = values.draw(study, rows)
+    assert manifest.missing == ["gspo/tuned seed 1"]
+    assert "Missing: 1 of 24 cells" in " ".join(figure.get_suptitle().split())

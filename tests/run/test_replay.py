@@ -1,0 +1,95 @@
+"""F11's table: the first updates of a finished run again, as they were; the surrogates on the way."""
+
+from __future__ import annotations
+
+import csv
+from typing import Any
+
+import pytest
+import yaml
+from tiny import run_folder, tiny_settings
+
+from grpolab.errors import RequestError
+from grpolab.learn.update import old_log_probs
+from grpolab.paths import Results
+from grpolab.run import replay
+from grpolab.run.train import run
+
+AXES: list[dict[str, Any]] = [
+    {"warm_start": {"max_steps": 2}},
+    {"num_minibatches": 2, "micro_batch_size": 4, "lr_scheduler_type": "linear"},
+    {"staleness": 1, "beta": 0.1},
+]
+
+
+def finished(results: Results, **changes: Any) -> tuple[str, dict[str, Any]]:
+    """A finished run's signature and outcome."""
+    settings = tiny_settings(**changes)
+    return run_folder(settings, results).name, run(settings, results)
+
+
+@pytest.mark.parametrize("axes", AXES)
+def test_a_replay_ends_with_the_weights_of_the_run(results: Results, axes: dict[str, Any]) -> None:
+    signature, outcome = finished(results, rollout_steps=replay.BATCHES, **axes)
+    after = [after.fingerprint() for _, _, after, _ in replay.updates(results, signature)]
+    assert len(after) == replay.BATCHES
+    assert after[-1] == outcome["policy_sha256"]
+    assert len(set(after)) == replay.BATCHES
+
+
+def test_surrogates_begin_at_the_old_policy_and_part_beyond_the_range(results: Results) -> None:
+    signature, _ = finished(results, rollout_steps=1, epsilon=0.01, epsilon_high=0.01)
+    ((learner, before, after, batch),) = replay.updates(results, signature)
+    ends = before.fingerprint(), after.fingerprint()
+    rows = replay.interpolate(learner, before, after, batch, replay.ALPHAS)
+    assert (before.fingerprint(), after.fingerprint()) == ends
+    assert [row["alpha"] for row in rows] == replay.ALPHAS
+    start, end = rows[0], rows[replay.ALPHAS.index(1)]
+    assert start["l_cpi"] == start["l_clip"] == pytest.approx(batch.advantages_B.mean().item(), abs=1e-6)
+    assert start["kl"] == 0
+    assert all(row["kl"] > 0 and row["l_clip"] < row["l_cpi"] for row in rows[1:])
+    assert end["l_cpi"] > start["l_cpi"]  # the update improved what it maximised
+
+
+def test_the_unclipped_surrogate_is_ratio_times_advantage(results: Results) -> None:
+    signature, _ = finished(results, rollout_steps=1, num_iterations=1, kernel="ratio")
+    ((learner, before, after, batch),) = replay.updates(results, signature)
+    (row,) = replay.interpolate(learner, before, after, batch, [1.0])
+    assert row["l_cpi"] == pytest.approx(_mean_surrogate(learner, before, after, batch), rel=1e-5)
+
+
+def _mean_surrogate(learner: Any, before: Any, after: Any, batch: Any) -> float:
+    """Mean over sequences of the mean over tokens of ratio times advantage, the long way round."""
+    old_BT, new_BT = (old_log_probs(policy, batch, len(batch))[0] for policy in (before, after))
+    total = 0.0
+    for row in range(len(batch)):
+        own_T = batch.mask_BT[row]
+        ratio_T = (new_BT[row][own_T] - old_BT[row][own_T]).exp()
+        total += float((ratio_T * batch.advantages_B[row]).mean())
+    return total / len(batch)
+
+
+def test_the_table_grows_by_what_it_lacks(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = finished(results, rollout_steps=1)
+    second, _ = finished(results, rollout_steps=1, seed=1)
+    said: list[str] = []
+    path = replay.extend_table(results, [first], said.append)
+    before = path.read_text()
+    monkeypatch.setattr(replay, "surrogates", lambda results, signature: [{**_rows(before)[0], "signature": signature}])
+    replay.extend_table(results, [first, second], said.append)
+    assert said == [f"run 1/1: {first}", f"run 1/1: {second}"]
+    rows = _rows(path.read_text())
+    assert path.read_text().startswith(before)
+    assert [row["signature"] for row in rows] == [first] * len(replay.ALPHAS) + [second]
+
+
+def test_settings_that_this_program_does_not_allow_are_refused(results: Results) -> None:
+    signature, _ = finished(results, rollout_steps=1)
+    file = results.run(signature) / "settings.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "kernel": "nobody's"}))
+    with pytest.raises(RequestError, match=f"run {signature}: kernel of its settings.yaml is not allowed"):
+        replay.surrogates(results, signature)
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines()))

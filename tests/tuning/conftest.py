@@ -1,0 +1,24 @@
+"""What the tests of the tuner share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tuning_project import TuningProject
+
+from grpolab.sweep.compose import Composer
+from grpolab.sweep.tuning import arms
+
+
+@pytest.fixture(scope="session")
+def composer() -> Composer:
+    """What Hydra made of conf/ once: a tenth of a second for each choice of groups."""
+    return Composer()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, composer: Composer) -> TuningProject:
+    """A project with the study `mine`."""
+    monkeypatch.setattr(arms, "Composer", lambda: composer)
+    return TuningProject(tmp_path, monkeypatch)
