@@ -17,6 +17,7 @@ from grpolab.settings import RunSettings
 # For every setting another value that is allowed.
 OTHER: dict[str, Any] = {
     "seed": 1,
+    "fault": "aliased_old_policy",
     "task.digits": 2,
     "reward.function": "some.module:reward",
     "reward.weights.correct": 2.0,

@@ -26,7 +26,7 @@ seeds: 10
 primary_metric: eval/accuracy_expected
 hypotheses:
   - {id: H, says: Better., metric: final_score, contrast: {of: gspo, minus: grpo}, direction: greater, margin: 0,
-     source: us}
+     test: paired_t, budget: rollouts, power: none, source: us}
 """
 
 
@@ -68,7 +68,7 @@ def test_an_error_stops_a_sweep(started: list[Any], capsys: pytest.CaptureFixtur
     assert main(["sweep", "mine"]) == 2
     assert started == []
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("grpolab: error claim-about-equals: hypothesis H claims that gspo is greater than grpo")
+    assert line.startswith("grpolab: error claim-about-equals: hypothesis H claims that gspo and grpo differ")
     assert main(["lint", "mine"]) == 1
     assert capsys.readouterr().out.startswith("error claim-about-equals")
 

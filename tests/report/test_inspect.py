@@ -1,6 +1,7 @@
 """`show` and `diff` say what the files say."""
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -37,6 +38,7 @@ def study(tmp_path):
     for cell in cells:
         settings = {"seed": cell["seed"], "kernel": cell["settings"]["kernel"], "evaluation": {"every": 3}}
         (results.run(cell["signature"]) / "settings.yaml").write_text(yaml.safe_dump(settings))
+        shutil.rmtree(results.run(cell["signature"]) / "samples")
     folder = results.run(cells[0]["signature"]) / "samples"
     folder.mkdir()
     TOKENS.to_parquet(folder / "step_000005.parquet")

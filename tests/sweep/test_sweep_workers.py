@@ -57,7 +57,8 @@ def test_two_workers_and_one_that_is_killed_write_the_same_journals(swept, tmp_p
 
 def workers() -> list[psutil.Process]:
     """The worker processes of this one."""
-    return [child for child in psutil.Process().children() if "grpolab.sweep.worker" in child.cmdline()]
+    children = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in children if "grpolab.sweep.worker" in child.cmdline()]
 
 
 def on_first_step(monkeypatch, act):

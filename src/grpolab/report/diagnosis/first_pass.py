@@ -14,7 +14,7 @@ import pandas as pd
 
 from grpolab.report.diagnosis.evidence import Evidence, Floats, distance_from_one, middle, values
 from grpolab.report.diagnosis.finding import Finding
-from grpolab.report.diagnosis.thresholds import BFLOAT16_KL, MOST, NOISE_DIRECTION, ROUNDING, SHARPER
+from grpolab.report.diagnosis.thresholds import BFLOAT16_KL, FLATTER, MOST, NOISE_DIRECTION, ROUNDING, SHARPER
 from grpolab.report.text import number
 
 
@@ -52,7 +52,7 @@ def temperature_mismatch(run: Evidence) -> Finding | None:
     if not _is_directed(run) or mask_mismatch(run) or pair is None:
         return None
     sharper = pair.entropy_ratio < 1 - SHARPER and pair.slope > 1
-    flatter = pair.entropy_ratio > 1 / (1 - SHARPER) and pair.slope < 1
+    flatter = pair.entropy_ratio > 1 / (1 - FLATTER) and pair.slope < 1
     if not sharper and not flatter:
         return None
     evidence = (

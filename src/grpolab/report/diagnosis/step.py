@@ -6,7 +6,15 @@ import numpy as np
 
 from grpolab.report.diagnosis.evidence import Evidence, Floats, largest, middle, values
 from grpolab.report.diagnosis.finding import Finding
-from grpolab.report.diagnosis.thresholds import FEW_MOVED, FLOAT32_SPACING, MOST, ON_GRID, SMALL_FRACTION, WARM
+from grpolab.report.diagnosis.thresholds import (
+    FEW_MOVED,
+    FLOAT32_SPACING,
+    MOST,
+    ON_GRID,
+    SMALL_FRACTION,
+    STILL_REACH,
+    WARM,
+)
 from grpolab.report.text import count, listing, number, percent
 
 
@@ -77,11 +85,13 @@ def endless_warmup(run: Evidence) -> Finding | None:
 
 
 def tiny_learning_rate(run: Evidence) -> Finding | None:
-    """Gradients are there and nothing shrinks the steps but the learning rate itself."""
+    """Gradients are there and nothing shrinks the steps but the learning rate itself; the ratio never went far."""
     rates = values(run.updates, "learning_rate")
     shrunk = (frozen_parameters, low_precision_weights, endless_warmup)
     full = step_fraction(run) >= SMALL_FRACTION
-    if not run.is_still or run.has_moved or not len(rates) or not full or any(rule(run) for rule in shrunk):
+    if not run.is_still or run.has_moved or _reach(run) >= STILL_REACH or not len(rates) or not full:
+        return None
+    if any(rule(run) for rule in shrunk):
         return None
     evidence = (
         f"the learning rate is {number(rates.max())} at most, and |ratio - 1| stayed below {number(_reach(run))}",

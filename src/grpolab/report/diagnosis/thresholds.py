@@ -31,7 +31,8 @@ NARROW = 0.25  # what clipping at 0.2 would have clipped, over what was clipped
 # --- sampler and trainer --------------------------------------------------------------------------------------------
 NOISE_DIRECTION = 0.5  # KL(old || new) by k1 over k3: 1 where old is the sampler, 0 where both are equally noisy
 BFLOAT16_KL = 5e-4  # nat, k3: log-probs that are off by .03, twice what bfloat16 did to the tiny model's
-SHARPER = 0.25  # difference of two entropies, relative, that no chance of sampling makes
+SHARPER = 0.1  # how much lower the sampler's entropy is, relative, where it was cooler; reading amiss never lowers it
+FLATTER = 0.25  # how much higher, where it was hotter; reading amiss raises it a little
 
 # --- training breaks down -------------------------------------------------------------------------------------------
 KL_DOMINATES = 10.0  # beta times KL, in advantages (which are about 1)
