@@ -66,7 +66,7 @@ def claims_table(claims: Sequence[Claim]) -> Table:
         "verdict": [claim.verdict for claim in claims],
     }
     caption = (
-        "Claims stated in the study files before the runs, each decided where its study leaves it open, by seeds that"
+        "Claims stated in the study files, each decided where its study leaves it open, by seeds that"
         " all sides share; Holm's correction over the claims of a study. The sign test and Wilcoxon's signed ranks"
         " check each t-test for itself; two-sided, they cannot fall below .05 with fewer than 6 seeds."
     )
