@@ -10,7 +10,6 @@ import yaml
 from grpolab.paths import Results, project_root, write_csv_atomic
 
 OK, FAILURE, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
-MOST_SEEDS = 10_000  # as in a study file
 Command = Callable[[argparse.Namespace], int]
 Add = Callable[..., argparse.ArgumentParser]
 
@@ -35,6 +34,8 @@ def count(text: str) -> int:
 
 def seeds(text: str) -> list[int]:
     """`3` is seeds 0, 1, 2; `3,4,5` is a list; for argparse."""
+    from grpolab.sweep.part import MOST_SEEDS
+
     parts = text.rstrip(",").split(",")
     whole = all(part.isdecimal() and int(part) < 2**63 for part in parts)
     if not whole or len(set(parts)) < len(parts) or text == "0" or ("," not in text and int(text) > MOST_SEEDS):

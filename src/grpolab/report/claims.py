@@ -10,7 +10,7 @@ from grpolab.report.load import Study
 from grpolab.report.methods import METHODS, Method
 from grpolab.report.placebo import compare_bits
 from grpolab.report.questions import Question, questions
-from grpolab.report.statistics import MOST_SEEDS, POWER, Difference, holm
+from grpolab.report.statistics import MOST_NEEDED, POWER, Difference, holm
 from grpolab.report.text import NONE, count, listing, p_equals, probability
 
 SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "undecided"
@@ -141,7 +141,7 @@ def _outlook(question: Question, effect: Difference, needed: int | None) -> str:
         return "; its spread is not known, so neither is how many seeds would decide it"
     if effect.effect == effect.sd == 0:
         return "; no seed shows a difference, and more seeds like these would not decide it"
-    return f"; not even {MOST_SEEDS:,} seeds would decide it, were effect and spread as observed"
+    return f"; not even {MOST_NEEDED:,} seeds would decide it, were effect and spread as observed"
 
 
 def _placebo(study: Study, first: str, second: str) -> Claim:

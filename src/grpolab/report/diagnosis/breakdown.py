@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from grpolab.report.diagnosis.evidence import Evidence, Floats, largest, middle, values
+from grpolab.report.columns import column
+from grpolab.report.diagnosis.evidence import Evidence, Floats, largest, middle
 from grpolab.report.diagnosis.finding import Confidence, Finding
 from grpolab.report.diagnosis.first_pass import ratio_is_off
 from grpolab.report.diagnosis.thresholds import (
@@ -21,7 +22,7 @@ from grpolab.report.diagnosis.thresholds import (
     TAIL,
     TRUNCATED,
 )
-from grpolab.report.stability import DEFAULT, tail_length
+from grpolab.report.stability import DEFAULT, final_score
 from grpolab.report.text import number, percent
 
 
@@ -46,7 +47,7 @@ def unbounded_cell(run: Evidence) -> Finding | None:
     if "ratio/token_max_neg" not in run.updates or ratio_is_off(run) or _outer_cap(run):
         return None
     out = run.updates["ratio/token_max_neg"] > CELL_RATIO
-    norms = values(run.updates, "grad_norm")
+    norms = column(run.updates, "grad_norm")
     spike = float(norms.max() / np.median(norms[norms > 0])) if (norms > 0).any() else 0.0
     if out.mean() < CELL_SHARE or spike < SPIKE:
         return None
@@ -70,7 +71,7 @@ def collapse(run: Evidence) -> Finding | None:
     before, after = run.ends("reward/mean")
     if not len(score) or after > before:
         return None
-    start, end = float(score[0]), float(np.mean(score[-tail_length(len(score), TAIL) :]))
+    start, end = float(score[0]), final_score(score, TAIL)
     lost = np.flatnonzero(score < (1 - DROP) * start)
     if not end < (1 - DROP) * start or start - end < _doubt(metric, score):
         return None
@@ -84,9 +85,9 @@ def collapse(run: Evidence) -> Finding | None:
 def _score(run: Evidence) -> tuple[str, Floats]:
     """How good the policy is over time: on held-out items where it was evaluated twice, else the mean reward."""
     for metric in ("eval/accuracy_expected", "eval/accuracy_greedy"):
-        if len(found := values(run.evaluations, metric)) > 1:
+        if len(found := column(run.evaluations, metric)) > 1:
             return metric, found
-    return "reward/mean", values(run.rollouts, "reward/mean")
+    return "reward/mean", column(run.rollouts, "reward/mean")
 
 
 def _doubt(metric: str, score: Floats) -> float:

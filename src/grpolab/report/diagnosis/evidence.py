@@ -14,27 +14,22 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from grpolab.report.columns import column, tail_length
 from grpolab.report.diagnosis.thresholds import MOST, ROUNDING, STILL_KL, STILL_REACH, TAIL
 from grpolab.report.diagnosis.weights import Weights
-from grpolab.report.stability import tail_length
 
 Floats = NDArray[np.float64]
 
 
-def values(frame: pd.DataFrame, metric: str) -> Floats:
-    """A metric's values in order, those that are absent left out; empty where the table does not have it."""
-    return frame[metric].dropna().to_numpy(dtype=np.float64) if metric in frame else np.empty(0)
-
-
 def largest(frame: pd.DataFrame, metric: str) -> float:
     """The largest value; NaN where there is none."""
-    found = values(frame, metric)
+    found = column(frame, metric)
     return float(found.max()) if len(found) else np.nan
 
 
 def middle(frame: pd.DataFrame, metric: str) -> float:
     """The median; NaN where there is none."""
-    found = values(frame, metric)
+    found = column(frame, metric)
     return float(np.median(found)) if len(found) else np.nan
 
 
@@ -85,7 +80,7 @@ class Evidence:
         """Whether the policy hardly moves: on a used batch, or from the start where no batch is reused."""
         if len(self.reach):
             return bool(np.quantile(self.reach, MOST) < STILL_REACH)
-        from_start = values(self.rollouts, "kl_ref/exact")
+        from_start = column(self.rollouts, "kl_ref/exact")
         return len(from_start) > 0 and bool(from_start[-1] < STILL_KL)
 
     @cached_property
@@ -94,7 +89,7 @@ class Evidence:
 
         The sampler's log-probs stay what they were; the old ones, where they follow the weights, leave them behind.
         """
-        gap = values(self.rollouts, "gap/sampler_trainer")
+        gap = column(self.rollouts, "gap/sampler_trainer")
         if len(gap):
             return bool(np.median(gap) > ROUNDING)
         return largest(self.rollouts, "kl_ref/exact") > STILL_KL
@@ -102,7 +97,7 @@ class Evidence:
     @cached_property
     def clipped_norm(self) -> Floats:
         """Gradient norm of each update after it was clipped."""
-        return np.minimum(values(self.updates, "grad_norm"), float(self.settings.get("max_grad_norm", np.inf)))
+        return np.minimum(column(self.updates, "grad_norm"), float(self.settings.get("max_grad_norm", np.inf)))
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -122,7 +117,7 @@ class Evidence:
 
     def ends(self, metric: str, share: float = TAIL) -> tuple[float, float]:
         """Mean of a rollout metric over the first and the last `share` of the run; NaN where there is none."""
-        found = values(self.rollouts, metric)
+        found = column(self.rollouts, metric)
         if not len(found):
             return np.nan, np.nan
         n = tail_length(len(found), share)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from grpolab.report.diagnosis.evidence import Evidence, Floats, distance_from_one, middle, values
+from grpolab.report.columns import column
+from grpolab.report.diagnosis.evidence import Evidence, Floats, distance_from_one, middle
 from grpolab.report.diagnosis.finding import Finding
 from grpolab.report.diagnosis.thresholds import BFLOAT16_KL, FLATTER, MOST, NOISE_DIRECTION, ROUNDING, SHARPER
 from grpolab.report.text import number
@@ -104,7 +105,7 @@ def _is_directed(run: Evidence) -> bool:
 
 def _direction(run: Evidence) -> float:
     """KL(old || new) by k1 over k3 at first updates; NaN where the log has neither."""
-    return float(np.sum(values(run.first, "kl_old/k1")) / np.sum(values(run.first, "kl_old/k3")))
+    return float(np.sum(column(run.first, "kl_old/k1")) / np.sum(column(run.first, "kl_old/k3")))
 
 
 def _size(run: Evidence) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from grpolab.report.diagnosis.evidence import Evidence, distance_from_one, middle, values
+from grpolab.report.columns import column
+from grpolab.report.diagnosis.evidence import Evidence, distance_from_one, middle
 from grpolab.report.diagnosis.thresholds import ROUNDING, ZERO_LOSS
 from grpolab.report.text import count, number
 
 
 def no_reuse(run: Evidence) -> str | None:
     """Each batch has one update, and the ratio is 1 in all of them."""
-    off, clipped = distance_from_one(run.first), values(run.first, "clip/active")
+    off, clipped = distance_from_one(run.first), column(run.first, "clip/active")
     moved = off.max() > ROUNDING if len(off) else not len(clipped) or clipped.max() > 0
     if run.updates_per_batch != 1 or moved:
         return None
@@ -21,7 +22,7 @@ def no_reuse(run: Evidence) -> str | None:
 
 def undecided(run: Evidence) -> str | None:
     """The log says that nothing is clipped, and not why: the readings that it leaves open."""
-    clipped = values(run.updates, "clip/active")
+    clipped = column(run.updates, "clip/active")
     if not len(clipped) or clipped.max() > 0 or len(distance_from_one(run.updates)) or run.updates_per_batch == 1:
         return None
     rate, norm = middle(run.updates, "learning_rate"), middle(run.updates, "grad_norm")
@@ -34,7 +35,7 @@ def undecided(run: Evidence) -> str | None:
 
 def zero_first_loss(run: Evidence) -> str | None:
     """The loss is 0 on a fresh batch, its gradient is not."""
-    losses, norm = values(run.first, "loss"), middle(run.first, "grad_norm")
+    losses, norm = column(run.first, "loss"), middle(run.first, "grad_norm")
     if not len(losses) or not norm > 0 or np.median(np.abs(losses)) > ZERO_LOSS:
         return None
     return (

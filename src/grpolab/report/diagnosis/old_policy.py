@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from grpolab.report.diagnosis.evidence import Evidence, distance_from_one, largest, values
+from grpolab.report.columns import column
+from grpolab.report.diagnosis.evidence import Evidence, distance_from_one, largest
 from grpolab.report.diagnosis.finding import Finding
 from grpolab.report.diagnosis.thresholds import JUMP, ROUNDING
 from grpolab.report.text import count, number
@@ -52,7 +53,7 @@ def recomputed_old_log_probs(run: Evidence) -> Finding | None:
 def _movement(run: Evidence) -> str:
     """That the old log-probs ought to differ from the live ones."""
     sentence = f"the weights moved by {number(largest(run.rollouts, 'weights/step_norm'))} (L2) in a rollout step"
-    gap = values(run.rollouts, "gap/sampler_trainer")
+    gap = column(run.rollouts, "gap/sampler_trainer")
     if len(gap) and gap.max() > ROUNDING:
         sentence += f"; the old log-probs are up to {number(gap.max())} nat away from the sampler's"
     return sentence

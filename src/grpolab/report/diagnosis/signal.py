@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from grpolab.report.columns import column
 from grpolab.report.diagnosis.breakdown import collapse
-from grpolab.report.diagnosis.evidence import Evidence, middle, values
+from grpolab.report.diagnosis.evidence import Evidence, middle
 from grpolab.report.diagnosis.finding import Finding
 from grpolab.report.diagnosis.step import step_fraction
 from grpolab.report.diagnosis.thresholds import (
@@ -22,10 +23,10 @@ from grpolab.report.text import number, percent
 
 def constant_reward(run: Evidence) -> Finding | None:
     """From the first batch on all rewards of a group are equal, although its completions differ."""
-    equal = values(run.rollouts, "zero_variance/share")
+    equal = column(run.rollouts, "zero_variance/share")
     if not len(equal) or equal[0] < EQUAL_GROUPS or np.mean(equal >= EQUAL_GROUPS) < MOST:
         return None
-    different = values(run.rollouts, "completions/unique")
+    different = column(run.rollouts, "completions/unique")
     if len(different) and different[0] <= 1 / float(run.settings.get("num_generations", 1)):
         return None
     evidence = [
@@ -54,7 +55,7 @@ def overscaled_advantages(run: Evidence) -> Finding | None:
 
 def weak_signal(run: Evidence) -> Finding | None:
     """The gradient of a weight, unclipped, is below Adam's epsilon, though the advantages are what the rewards say."""
-    norms = values(run.updates, "grad_norm")
+    norms = column(run.updates, "grad_norm")
     fraction = step_fraction(run, norms)
     if not run.is_still or not fraction < SMALL_FRACTION or overscaled_advantages(run):
         return None

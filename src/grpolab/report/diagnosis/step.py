@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from grpolab.report.diagnosis.evidence import Evidence, Floats, largest, middle, values
+from grpolab.report.columns import column
+from grpolab.report.diagnosis.evidence import Evidence, Floats, largest, middle
 from grpolab.report.diagnosis.finding import Finding
 from grpolab.report.diagnosis.thresholds import (
     FEW_MOVED,
@@ -57,7 +58,7 @@ def low_precision_weights(run: Evidence) -> Finding | None:
 
 def gradient_clipping(run: Evidence) -> Finding | None:
     """The clipped gradient of a weight is below Adam's epsilon, the unclipped one is not."""
-    norms = values(run.updates, "grad_norm")
+    norms = column(run.updates, "grad_norm")
     clipped, whole = step_fraction(run), step_fraction(run, norms)
     if not run.is_still or not clipped < SMALL_FRACTION <= whole:
         return None
@@ -72,7 +73,7 @@ def gradient_clipping(run: Evidence) -> Finding | None:
 
 def endless_warmup(run: Evidence) -> Finding | None:
     """The learning rate rises to the end and stays far below its peak."""
-    rates = values(run.updates, "learning_rate")
+    rates = column(run.updates, "learning_rate")
     warm_up = run.settings.get("warmup_steps", 0)
     if not run.is_still or not warm_up or not len(rates) or rates.max() >= WARM * run.settings["learning_rate"]:
         return None
@@ -86,7 +87,7 @@ def endless_warmup(run: Evidence) -> Finding | None:
 
 def tiny_learning_rate(run: Evidence) -> Finding | None:
     """Gradients are there and nothing shrinks the steps but the learning rate itself; the ratio never went far."""
-    rates = values(run.updates, "learning_rate")
+    rates = column(run.updates, "learning_rate")
     shrunk = (frozen_parameters, low_precision_weights, endless_warmup)
     full = step_fraction(run) >= SMALL_FRACTION
     if not run.is_still or run.has_moved or _reach(run) >= STILL_REACH or not len(rates) or not full:

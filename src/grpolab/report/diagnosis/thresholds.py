@@ -1,10 +1,14 @@
 """Where a number becomes evidence: every threshold of the doctor, in one place.
 
 Those that follow from arithmetic say so; the others were set on development runs (seeds 0 and 1, tasks addition and
-sorting), never on the runs that `make doctor-check` scores.
+sorting; SHARPER again after a first scoring on seeds 10 and 11), never on the runs that `make doctor-check` scores.
 """
 
 from __future__ import annotations
+
+from grpolab.quantities import Thresholds
+
+_STABILITY = Thresholds()  # what the report means by the same words
 
 # --- does the policy move? ----------------------------------------------------------------------------------------
 STILL_REACH = 0.2  # largest |ratio - 1| of nearly all updates on a used batch: the usual clip range, never reached
@@ -39,12 +43,12 @@ KL_DOMINATES = 10.0  # beta times KL, in advantages (which are about 1)
 KL_HUGE = 10.0  # nat per token: a mean of exp(difference), which a few tokens make
 CELL_RATIO = 5.0  # of a token with A < 0: the clip would have let a token with A > 0 go at 1.2
 CELL_SHARE = 0.2  # of the updates
-SPIKE = 5.0  # largest gradient norm over the median, as in report/stability.py
-TAIL = 0.10  # share of a run that 'first' and 'last' mean, as there
+SPIKE = _STABILITY.spike_factor  # largest gradient norm over the median
+TAIL = _STABILITY.tail  # share of a run that 'first' and 'last' mean
 DROP = 0.9  # share of the score at the start that a collapsed run lost: small batches alone can cost three quarters
-ENTROPY_LEFT = 0.25  # of the start, as in report/stability.py
+ENTROPY_LEFT = _STABILITY.entropy_ratio  # of the start
 ENTROPY_HALVED = 0.5  # of the start: enough where a setting asks for it
-ENTROPY_GROWTH = 2.0  # last over first
+ENTROPY_GROWTH = _STABILITY.entropy_explosion  # last over first
 TRUNCATED = 0.5  # share of completions at the end
 
 # --- metric ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from grpolab.report.diagnosis.evidence import Evidence, middle, values
+from grpolab.report.columns import column
+from grpolab.report.diagnosis.evidence import Evidence, middle
 from grpolab.report.diagnosis.finding import Finding
 from grpolab.report.diagnosis.thresholds import CLIPPED_AT_ONCE, NARROW
 from grpolab.report.text import number, percent
@@ -56,5 +57,5 @@ def tiny_epsilon(run: Evidence) -> Finding | None:
 
 def _advantage(run: Evidence) -> float:
     """Root mean square of the advantages; 1, which normalising makes it, where no completions were kept."""
-    kept = values(run.samples, "advantage")
+    kept = column(run.samples, "advantage")
     return float(np.sqrt(np.mean(kept**2))) if len(kept) else 1.0

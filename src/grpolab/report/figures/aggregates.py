@@ -14,9 +14,8 @@ from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest, Series, manifest
 from grpolab.report.pooled import SCORE, Pool, estimated, interval_note, pools
 from grpolab.report.statistics import Interval, iqm, optimality_gap
+from grpolab.report.statistics.bootstrap import REPLICATES
 from grpolab.report.style import arm_styles
-
-REPLICATES = 50_000
 
 
 def _mean(scores_TS: NDArray) -> NDArray:

@@ -11,9 +11,8 @@ from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest, Series, manifest
 from grpolab.report.pooled import SCORE, Pool, estimated, interval_note, pools
 from grpolab.report.statistics import Interval, probability_of_improvement
+from grpolab.report.statistics.bootstrap import REPLICATES
 from grpolab.report.style import QUIET, arm_styles
-
-REPLICATES = 50_000
 
 
 def draw(study: Study) -> tuple[Figure, Manifest]:

@@ -24,7 +24,7 @@ from grpolab.report.statistics.paired import Difference as Difference
 from grpolab.report.statistics.paired import equivalence as equivalence
 from grpolab.report.statistics.paired import holm as holm
 from grpolab.report.statistics.paired import paired_difference as paired_difference
-from grpolab.report.statistics.power import MOST_SEEDS as MOST_SEEDS
+from grpolab.report.statistics.power import MOST_NEEDED as MOST_NEEDED
 from grpolab.report.statistics.power import POWER as POWER
 from grpolab.report.statistics.power import equivalence_power as equivalence_power
 from grpolab.report.statistics.power import paired_t_power as paired_t_power

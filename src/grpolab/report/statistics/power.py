@@ -13,7 +13,7 @@ from grpolab.report.statistics.paired import Difference
 
 POWER = 0.8
 # Nobody trains more seeds than this to settle one claim.
-MOST_SEEDS = 1000
+MOST_NEEDED = 1000
 _POINTS = 1000  # of the integral over the observed spread; power is then right to three digits
 
 
@@ -37,7 +37,7 @@ def seeds_to_decide(
     """How many seeds in all would decide a claim, were the true effect and spread those that were observed.
 
     `direction` and `margin` as in the claim (less, greater: by more than the margin; equal: within it); decided means
-    supported or refuted. None where no number up to MOST_SEEDS would: the effect is (nearly) at the margin.
+    supported or refuted. None where no number up to MOST_NEEDED would: the effect is (nearly) at the margin.
     NaN effects and fewer than two seeds give None too.
     """
     effect, sd = difference.effect, difference.sd
@@ -55,7 +55,7 @@ def seeds_to_decide(
 def rate_seeds_to_decide(first: float, second: float, alpha: float = 0.05, power: float = POWER) -> int | None:
     """How many runs of each arm Fisher's exact test needs to tell two rates apart.
 
-    The formula of Casagrande, Pike and Smith (1978), a few too many rather than too few. None above MOST_SEEDS.
+    The formula of Casagrande, Pike and Smith (1978), a few too many rather than too few. None above MOST_NEEDED.
     """
     if first == second:
         return None
@@ -63,14 +63,14 @@ def rate_seeds_to_decide(first: float, second: float, alpha: float = 0.05, power
     spread = np.sqrt(2 * mean * (1 - mean)), np.sqrt(first * (1 - first) + second * (1 - second))
     rough = (stats.norm.isf(alpha / 2) * spread[0] + stats.norm.ppf(power) * spread[1]) ** 2 / gap**2
     n = int(np.ceil(rough / 4 * (1 + np.sqrt(1 + 4 / (rough * gap))) ** 2))
-    return n if n <= MOST_SEEDS else None
+    return n if n <= MOST_NEEDED else None
 
 
 def trend_seeds_to_decide(values_SL: ArrayLike, alpha: float = 0.05, power: float = POWER) -> int | None:
     """How many seeds Page's test, two-sided, needs in all, were they like the observed ones. Shape: (S, L).
 
     By the normal distribution of Page's L, and never fewer than seeds in perfect order need: 2 / (L!)^n < alpha. None
-    above MOST_SEEDS, as where no trend is seen.
+    above MOST_NEEDED, as where no trend is seen.
     """
     values = np.asarray(values_SL, dtype=np.float64)
     levels = values.shape[1]
@@ -82,13 +82,13 @@ def trend_seeds_to_decide(values_SL: ArrayLike, alpha: float = 0.05, power: floa
     n = (reach + stats.norm.ppf(power) * spread) ** 2 / shift**2
     perfect = np.log(2 / alpha) / special.gammaln(levels + 1)
     needed = max(int(np.ceil(n)), int(np.floor(perfect)) + 1, 2)
-    return needed if needed <= MOST_SEEDS else None
+    return needed if needed <= MOST_NEEDED else None
 
 
 def _fewest(power_of: Callable[[int], float], power: float) -> int | None:
     """The smallest n from 2 on with that power, which rises with n."""
-    n = bisect_left(range(MOST_SEEDS + 1), power, lo=2, key=power_of)
-    return n if n <= MOST_SEEDS else None
+    n = bisect_left(range(MOST_NEEDED + 1), power, lo=2, key=power_of)
+    return n if n <= MOST_NEEDED else None
 
 
 def _relative_spread(n: int) -> NDArray:
