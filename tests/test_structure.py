@@ -1,4 +1,4 @@
-"""The rooms and their arrows, the sizes that keep code readable, the habits of a room: read from the source itself."""
+"""The rooms and their arrows, and the habits of a room: read from the source itself."""
 
 from __future__ import annotations
 
@@ -103,15 +103,6 @@ def test_parent_and_leaves_start_without_heavy_packages() -> None:
 
 def test_report_needs_no_framework() -> None:
     assert not (HEAVY | {"hydra", "omegaconf"}) & loaded_by(modules_of("report"))
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
-def test_sizes(file: Path) -> None:
-    lengths = {"the file": (len(file.read_text().splitlines()), 300)}
-    for node in ast.walk(parsed(file)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lengths[node.name] = ((node.end_lineno or 0) - node.lineno + 1, 60)
-    assert {name: length for name, (length, most) in lengths.items() if length > most} == {}
 
 
 WRITERS = {"write_text", "write_bytes", "mkdir", "save", "save_pretrained", "to_csv", "to_parquet", "touch", "unlink"}

@@ -62,7 +62,7 @@ QUANTITIES = _NUMBERS | LABELS
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Where a quantity becomes a label. Judgement calls, fixed before the runs: a study file may set them."""
+    """Where a quantity becomes a label. Judgement calls: a study file may set its own."""
 
     tail: float = 0.10  # share of a run that 'first' and 'last' mean
     collapse_drop: float = 0.10  # accuracy lost from the peak ...

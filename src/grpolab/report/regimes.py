@@ -11,7 +11,7 @@ from grpolab.report.statistics import t_interval
 from grpolab.report.text import estimate, markdown_table, number, percent, signed
 
 STUDY, LENGTH_STUDY = "clip_range", "loss_type"
-# What a regime must offer, fixed before the runs.
+# What a regime must offer.
 LEAST_GAIN, LEAST_CLIPPED, LEAST_LENGTH_STD = 0.15, 0.01, 1.0
 SETTINGS = ("learning_rate", "num_iterations", "num_generations", "epsilon", "epsilon_high", "max_completion_length")
 

@@ -1,4 +1,4 @@
-"""A hypothesis of a study file: what is claimed before the runs, and what of it does not fit together."""
+"""A hypothesis of a study file: what is claimed of its runs, and what of it does not fit together."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def experiment_note(plan: Record, experiment_id: str) -> str:
             f" the highest. {summary}"
         )
     claims = "\n".join(f"- {claim['id']}: {claim['says']}" for claim in plan.get("hypotheses", []))
-    parts = [asks, how, *(["Hypotheses, stated before the runs:", claims] if claims else [])]
+    parts = [asks, how, *(["Hypotheses of the study file:", claims] if claims else [])]
     return "\n\n".join(parts)
 
 
