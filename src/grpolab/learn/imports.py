@@ -1,7 +1,9 @@
-"""A user's own task or reward, named by import path."""
+"""A user's own task or reward, named by import path or by file."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from grpolab.errors import RequestError
@@ -9,13 +11,40 @@ from grpolab.registry import resolve
 
 
 def load_object(key: str, path: str) -> Any:
-    """The object at `package.module:name`.
+    """The object at `package.module:name`, or at `path/to/file.py:name` as seen from the working directory.
 
-    Raises RequestError, naming the settings key, where the path is malformed or nothing is there.
+    Python finds what is installed; a module of one's own is found in the working directory too, a file in its folder,
+    with what it imports beside it. That folder goes to the end of `sys.path`, and only when it is named here: what lies
+    in it never stands in for an installed module. Raises RequestError, naming the settings key, where the path is
+    malformed, nothing is there, or an installed module of the same name is found instead.
     """
-    if not all(path.partition(":")):
-        raise RequestError(f"{key}={path}: write it as package.module:name")
+    place, _, name = path.rpartition(":")
+    if not (place and name):
+        raise RequestError(f"{key}={path}: write it as package.module:name or path/to/file.py:name")
+    folder, module = Path.cwd(), place
+    if place.endswith(".py"):
+        file = Path(place).expanduser().resolve()
+        if not file.is_file():
+            raise RequestError(f"{key}={path}: there is no file {file}")
+        folder, module = file.parent, file.stem
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
     try:
-        return resolve(path)
+        found = resolve(f"{module}:{name}")
     except Exception as error:  # a module of one's own may raise anything
-        raise RequestError(f"{key}={path} cannot be imported: {error}") from error
+        sought = f" (sought in {folder} too)" if isinstance(error, ModuleNotFoundError) else ""
+        raise RequestError(f"{key}={path} cannot be imported: {error}{sought}{_elsewhere(module, folder)}") from error
+    if elsewhere := _elsewhere(module, folder):
+        raise RequestError(f"{key}={path} cannot be imported{elsewhere}")
+    return found
+
+
+def _elsewhere(module: str, folder: Path) -> str:
+    """A sentence where a module of the folder has the name of one that lies elsewhere, which Python took; else ''."""
+    top = module.partition(".")[0]
+    if not ((folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()) or top not in sys.modules:
+        return ""
+    taken = getattr(sys.modules[top], "__file__", None)
+    if taken and Path(taken).resolve().is_relative_to(folder.resolve()):
+        return ""
+    return f": {top} is also the name of {taken or 'a built-in module'}; give yours another name"

@@ -53,7 +53,7 @@ class CustomTask(Settings):
     """A user's own task by import path; see `grpolab.learn.tasks.Task` for what it offers."""
 
     name: Literal["custom"]
-    path: str = Field(description="`package.module:Class`; the class is called with `options`.")
+    path: str = Field(description="`module:Class` or `path/to/file.py:Class`; the class is called with `options`.")
     options: dict[str, Any] = Field(description="Keyword arguments of the class.")
 
 
@@ -65,7 +65,9 @@ TaskSettings = Annotated[
 class RewardSettings(Settings):
     """The reward is the weighted sum of named parts."""
 
-    function: str | None = Field(description="`package.module:function` for a reward of one's own; empty: the task's.")
+    function: str | None = Field(
+        description="A reward of one's own, `module:function` or `path/to/file.py:function`; empty: the task's."
+    )
     weights: dict[str, FiniteFloat] = Field(
         min_length=1,
         description="Weight of each part; one that is not named weighs 0. `random` is a coin for each completion.",

@@ -32,7 +32,8 @@ from grpolab.vocabulary import COMPLETED, FAILED
 
 Outcome = dict[str, Any]
 
-WORKER_COMMAND = (sys.executable, "-m", "grpolab.sweep.worker")
+# -P: what lies in the working directory is imported only where a run names it, as in the command itself.
+WORKER_COMMAND = (sys.executable, "-P", "-m", "grpolab.sweep.worker")
 GRACE_SECONDS = 20.0  # for a worker to reach its next rollout boundary
 MOST_FAILED_STARTS = 3
 TICK_SECONDS = 0.5  # between two looks at the limits, and at what other commands have finished
