@@ -17,13 +17,13 @@ from grpolab.vocabulary import EXCESS_EDGES, LEVELS, QUANTILES, SIGNS, quantile_
 
 ROLLOUT_STEPS = 12
 TOKENS = 400
-FACTORS = {"clip": ["symmetric", "clip_higher", "none"], "task": ["addition"], "regime": ["healthy", "stressed"]}
+FACTORS = {"clip": ["symmetric", "clip_higher", "no_clip"], "task": ["addition"], "regime": ["healthy", "stressed"]}
 HYPOTHESES = [
     {
         "id": "H6",
         "says": "Without clipping, accuracy is lower.",
         "metric": "final_score",
-        "contrast": {"of": "none", "minus": "symmetric"},
+        "contrast": {"of": "no_clip", "minus": "symmetric"},
         "where": {},
         "direction": "less",
         "margin": 0.0,
@@ -87,7 +87,7 @@ def _cell(study: str, levels: dict[str, str], seed: int, num_iterations: int) ->
         "signature": hashlib.sha256(f"{study}/{variant}/{seed}".encode()).hexdigest()[:16],
         "rollout_steps": ROLLOUT_STEPS,
         "settings": {
-            "kernel": "ratio" if arm == "none" else "clipped",
+            "kernel": "ratio" if arm == "no_clip" else "clipped",
             "epsilon": 0.2,
             "epsilon_high": {"clip_higher": 0.28, "lower_only": "inf"}.get(arm, 0.2),
             "importance_sampling_level": "sequence" if arm == "sequence" else "token",
@@ -145,7 +145,7 @@ def write_run(
 
 def _journal(cell: dict[str, Any], last_step: int) -> Any:
     rng = np.random.default_rng(int(cell["signature"][:8], 16))
-    slope = -0.2 if "none/addition/stressed" in cell["variant"] else 0.2
+    slope = -0.2 if "no_clip/addition/stressed" in cell["variant"] else 0.2
     for step in range(last_step + 1):
         score = 0.3 + slope * step / ROLLOUT_STEPS + 0.01 * rng.standard_normal()
         if step % 3 == 0:

@@ -46,45 +46,45 @@ LOG = {"test": "paired_log_t", "direction": "greater", "margin": 1.0}
 
 def test_a_ratio_is_tested_on_its_logarithm_and_shown_as_a_ratio(claimed):
     of, minus = RNG.lognormal(1.5, 0.3, 5), RNG.lognormal(0, 0.3, 5)
-    found = claimed({"none": of, "symmetric": minus}, **LOG)
+    found = claimed({"no_clip": of, "symmetric": minus}, **LOG)
     log = np.log(of / minus)
     assert found.effect.effect == pytest.approx(stats.gmean(of / minus))
     assert (found.effect.low, found.effect.high) == pytest.approx(
         np.exp(stats.t.interval(0.95, 4, loc=log.mean(), scale=stats.sem(log)))
     )
     assert found.effect.p == pytest.approx(stats.ttest_1samp(log, 0).pvalue)
-    assert (found.verdict, found.contrast) == (SUPPORTED, "none / symmetric")
+    assert (found.verdict, found.contrast) == (SUPPORTED, "no_clip / symmetric")
     assert found.size.startswith(f"{found.effect.effect:.2f} [")
 
 
 def test_the_margin_of_a_ratio_is_a_factor(claimed):
-    values = {"none": 6 * np.exp(RNG.normal(0, 0.05, 5)), "symmetric": np.ones(5)}
+    values = {"no_clip": 6 * np.exp(RNG.normal(0, 0.05, 5)), "symmetric": np.ones(5)}
     assert claimed(values, **LOG | {"margin": 5.0}).verdict == SUPPORTED
     over = claimed(values, **LOG | {"margin": 9.0})
     assert over.verdict == REFUTED
     assert "claimed: above 9)" in over.sentence
-    turned = {"none": values["symmetric"], "symmetric": values["none"]}
+    turned = {"no_clip": values["symmetric"], "symmetric": values["no_clip"]}
     under = claimed(turned, **LOG | {"margin": 5.0, "direction": "less"})
     assert under.verdict == SUPPORTED
     assert "claimed: below 1/5)" in under.sentence
 
 
 def test_a_share_of_zero_is_infinitely_smaller_and_a_negative_number_has_no_ratio(claimed):
-    values = {"none": [0, 1, 1, 1, 1], "symmetric": [2, 2, 3, 4, 5]}
+    values = {"no_clip": [0, 1, 1, 1, 1], "symmetric": [2, 2, 3, 4, 5]}
     found = claimed(values, **LOG | {"direction": "less"})
     assert found.effect.n == 5
     assert found.effect.p == paired_difference(pd.Series([-1] * 5), pd.Series([0] * 5)).p == 2 / 2**5
-    found = claimed({"none": [-1, 1, 1, 1, 1], "symmetric": [2, 2, 3, 4, 5]}, **LOG)
+    found = claimed({"no_clip": [-1, 1, 1, 1, 1], "symmetric": [2, 2, 3, 4, 5]}, **LOG)
     assert found.effect.n == 4
     assert "; 1 seed without a value of it" in found.sentence
 
 
 def test_one_arm_is_tested_against_zero(claimed):
     values = RNG.normal(1, 0.4, 5)
-    found = claimed({"none": values}, contrast={"of": "none", "minus": None}, direction="greater", margin=0.2)
+    found = claimed({"no_clip": values}, contrast={"of": "no_clip", "minus": None}, direction="greater", margin=0.2)
     assert found.effect.p == pytest.approx(stats.ttest_1samp(values, 0.2).pvalue)
     assert found.effect.effect == pytest.approx(values.mean())
-    assert found.contrast == "none"
+    assert found.contrast == "no_clip"
 
 
 TREND = {"contrast": None, "trend": ARMS, "test": "page", "direction": "greater"}
@@ -125,10 +125,10 @@ def test_seeds_in_perfect_order_still_have_to_be_enough():
 
 
 def test_a_range_is_taken_over_a_factor_and_not_where_a_level_is_missing(tmp_path, monkeypatch):
-    factors = {"clip": ["symmetric", "none"], "task": ["addition"], "grid": ["r1", "r2", "r3"]}
+    factors = {"clip": ["symmetric", "no_clip"], "task": ["addition"], "grid": ["r1", "r2", "r3"]}
     loaded = load(write_study(tmp_path, factors=factors, seeds=4), "clip_range")[-1]
     base = loaded.done.set_index(["facet", "arm", "seed"]).index
-    wide = {"none": [0.0, 0.5, 1.0], "symmetric": [0.1, 0.2, 0.1]}
+    wide = {"no_clip": [0.0, 0.5, 1.0], "symmetric": [0.1, 0.2, 0.1]}
     values = pd.Series(
         [wide[arm][int(facet[-1]) - 1] + 0.01 * seed * (facet[-1] == "2") for facet, arm, seed in base], index=base
     )
@@ -138,27 +138,27 @@ def test_a_range_is_taken_over_a_factor_and_not_where_a_level_is_missing(tmp_pat
     (found,) = decide(dataclasses.replace(loaded, plan=plan))
     assert found.facet == "addition"
     assert found.effect.effect == pytest.approx(1 - 0.1 - 0.015)
-    assert "the range over grid of `final_score` of none - symmetric" in found.sentence
-    values[("addition/r3", "none", 2)] = np.nan
+    assert "the range over grid of `final_score` of no_clip - symmetric" in found.sentence
+    values[("addition/r3", "no_clip", 2)] = np.nan
     (gap,) = decide(dataclasses.replace(loaded, plan=plan))
     assert gap.effect.n == 3
     assert "1 seed without a value of it" in gap.sentence
 
 
 def test_a_void_test_decides_nothing_whatever_its_p(claimed):
-    values = {"none": [1.0, 1.1, 1.2, 1.1, 1.0], "symmetric": np.zeros(5)}
-    condition = {"metric": "clip/active", "of": "none", "above": 1.0}
+    values = {"no_clip": [1.0, 1.1, 1.2, 1.1, 1.0], "symmetric": np.zeros(5)}
+    condition = {"metric": "clip/active", "of": "no_clip", "above": 1.0}
     assert claimed(values, direction="greater", provided=condition).verdict == SUPPORTED
     void = claimed(values, direction="greater", provided=condition | {"above": 1.5})
     assert (void.verdict, void.needed) == (UNDECIDED, None)
-    assert void.sentence.endswith("; its condition fails: `clip/active` of none is 1.08, not above 1.5.")
+    assert void.sentence.endswith("; its condition fails: `clip/active` of no_clip is 1.08, not above 1.5.")
     assert np.isnan(void.holm_p)
 
 
 def test_a_diverged_run_counts_as_far_as_it_came(tmp_path):
-    results = write_study(tmp_path, factors={"clip": ["symmetric", "none"], "task": ["addition"]}, seeds=6)
+    results = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=6)
     for cell in load(results, "clip_range")[-1].plan["cells"]:
-        if cell["levels"]["clip"] == "none" and cell["seed"] < 2:
+        if cell["levels"]["clip"] == "no_clip" and cell["seed"] < 2:
             write_run(results, cell, outcome="diverged", last_step=6)
 
     def found(**hypothesis):

@@ -33,7 +33,7 @@ TOKENS = pd.DataFrame(
 @pytest.fixture
 def study(tmp_path):
     """Two arms, three seeds; run folders with settings and, in the first, a table of completions."""
-    results = write_study(tmp_path, factors={"clip": ["symmetric", "none"], "task": ["addition"]})
+    results = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]})
     cells = json.loads(results.plan("clip_range").read_text())["cells"]
     for cell in cells:
         settings = {"seed": cell["seed"], "kernel": cell["settings"]["kernel"], "evaluation": {"every": 3}}
@@ -79,7 +79,7 @@ def test_diff_names_the_settings_and_the_paired_effect(study):
     text = diff(results, names[0], names[3])
     assert "kernel" in text
     assert "evaluation.every" not in text, "equal settings are left out"
-    assert "final_score of none/addition minus symmetric/addition, paired over 3 seeds: " in text
+    assert "final_score of no_clip/addition minus symmetric/addition, paired over 3 seeds: " in text
 
 
 def test_diff_of_two_seeds_of_a_variant_has_no_effect(study):

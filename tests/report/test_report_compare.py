@@ -18,7 +18,7 @@ from grpolab.report.compare import compare
 from grpolab.report.reference import export_reference
 from grpolab.report.statistics import welch_difference
 
-FACTORS = {"clip": ["symmetric", "none"], "task": ["addition"]}
+FACTORS = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
 
 
 @pytest.fixture(scope="module")
@@ -69,15 +69,18 @@ def test_the_same_runs_agree_bit_for_bit_with_their_export(copy, tmp_path, named
 
 
 def test_noise_of_another_machine_agrees_and_a_shift_differs(original, copy, capsys):
-    edit(copy, "none", lambda seed: 1e-3 * (-1) ** seed * (1 + seed))
+    edit(copy, "no_clip", lambda seed: 1e-3 * (-1) ** seed * (1 + seed))
     text, agree = compare(copy, original.root)
     assert agree
-    assert "4 of them with equal journals, bit for bit; none seed 0, none seed 1, none seed 2 and 1 more differ" in text
+    assert (
+        "4 of them with equal journals, bit for bit; no_clip seed 0, no_clip seed 1, no_clip seed 2 and 1 more differ"
+        in text
+    )
     (row,) = [line for line in text.splitlines() if "final_score" in line]
-    assert row.startswith("| clip_range none in addition |")
+    assert row.startswith("| clip_range no_clip in addition |")
     assert "| paired |" in row
     assert row.endswith("| agrees |")
-    edit(copy, "none", lambda seed: -0.2)
+    edit(copy, "no_clip", lambda seed: -0.2)
     assert main(["compare", str(original.root), "--results", str(copy.root)]) == 1
     assert "1 of 4 tests differ (Holm over all of them, p < 0.05)." in capsys.readouterr().out
 

@@ -16,7 +16,7 @@ from grpolab.report.pooled import pools
 
 STEPS = (0, 3, 6, 9, 12)
 START = 0.2
-RULES = {"rule": ["token", "cispo", "none"], "task": ["addition", "sorting", "filler"]}
+RULES = {"rule": ["token", "cispo", "no_clip"], "task": ["addition", "sorting", "filler"]}
 
 
 def with_curves(study: Study, accuracy) -> Study:
@@ -77,16 +77,16 @@ def normalised(scores, arm, runs=10):
 
 
 def test_pools_hold_the_seeds_that_every_arm_has(planned, scores):
-    lost = {("none", "sorting", 4)}
+    lost = {("no_clip", "sorting", 4)}
 
     def accuracy(cell):
         gone = cell.arm == "cispo" or (cell.arm, cell.facet, cell.seed) in lost
         return None if gone else final(scores[cell.arm, cell.facet][cell.seed])
 
     (pool,) = pools(with_curves(planned, accuracy))
-    assert pool.arms == ["token", "none"]
+    assert pool.arms == ["token", "no_clip"]
     assert pool.seeds == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-    assert pool.scores_ATS[1] == pytest.approx(np.delete(normalised(scores, "none"), 4, axis=1))
+    assert pool.scores_ATS[1] == pytest.approx(np.delete(normalised(scores, "no_clip"), 4, axis=1))
 
 
 def test_aggregates_are_those_of_the_pooled_runs(study, scores):
@@ -107,8 +107,8 @@ def test_aggregates_are_those_of_the_pooled_runs(study, scores):
 
 def test_intervals_need_ten_runs_and_pooling_three_tasks_with_five(study, scores):
     picture, manifest = draw(few(study, seeds=5, tasks=3), "F21")
-    found = series(manifest, metric="mean", arm="none")
-    assert found["mean"] == pytest.approx(normalised(scores, "none", runs=5).mean())
+    found = series(manifest, metric="mean", arm="no_clip")
+    assert found["mean"] == pytest.approx(normalised(scores, "no_clip", runs=5).mean())
     assert np.isnan([found["low"], found["high"]]).all()
     for figure in ("F21", "F22", "F23"):
         picture, manifest = draw(few(study, seeds=5, tasks=2), figure)
@@ -119,8 +119,8 @@ def test_intervals_need_ten_runs_and_pooling_three_tasks_with_five(study, scores
 
 def test_profile_is_the_share_of_runs_above_each_threshold(study, scores):
     _, manifest = draw(study, "F22")
-    found = series(manifest, arm="none")
-    own = normalised(scores, "none")
+    found = series(manifest, arm="no_clip")
+    own = normalised(scores, "no_clip")
     assert found["mean"] == pytest.approx([np.mean(own > x) for x in found["x"]])
     assert (found["mean"][0], found["mean"][-1]) == (1, 0)
     assert np.all(np.diff([found["low"], found["mean"], found["high"]], axis=0) >= 0)
@@ -135,12 +135,12 @@ def test_probability_of_improvement_compares_every_pair_of_runs(study, scores):
     found = series(manifest, arm="cispo")
     assert found["mean"] == pytest.approx(np.mean(wins))
     assert found["low"] < found["mean"] < found["high"]
-    assert [s["arm"] for s in manifest.numbers] == ["cispo", "none"]
+    assert [s["arm"] for s in manifest.numbers] == ["cispo", "no_clip"]
 
 
 def test_forest_shows_paired_differences_and_adjusts_over_all(study, scores):
     picture, manifest = draw(study, "F27")
-    pairs = list(itertools.product(RULES["task"], ["cispo", "none"]))
+    pairs = list(itertools.product(RULES["task"], ["cispo", "no_clip"]))
     raw = [stats.ttest_rel(scores[arm, task], scores["token", task]).pvalue for task, arm in pairs]
     for (task, arm), p in zip(pairs, raw, strict=True):
         found = series(manifest, facet=task, arm=arm)
@@ -155,20 +155,20 @@ def test_time_to_threshold_is_read_off_the_curves_and_counts_who_never_gets_ther
     curves = {
         "token": [0.2, 0.3, 0.5, 0.6, 0.6],
         "cispo": [0.2, 0.45, 0.6, 0.6, 0.6],
-        "none": [0.2, 0.2, 0.1, 0.1, 0.1],
+        "no_clip": [0.2, 0.2, 0.1, 0.1, 0.1],
     }
     late = [0.2, 0.2, 0.2, 0.2, 0.41]
     cells = few(planned, 3, 1)
     elapsed = [cells.cells.assign(rollout_step=step, **{"seconds/elapsed": (step + 1) / 2}) for step in range(12)]
     cells = dataclasses.replace(cells, timings=pd.concat(elapsed))
-    study = with_curves(cells, lambda c: late if (c.arm, c.seed) == ("none", 0) else curves[c.arm])
+    study = with_curves(cells, lambda c: late if (c.arm, c.seed) == ("no_clip", 0) else curves[c.arm])
     picture, manifest = draw(study, "F25")
     found = {s["arm"]: s for s in manifest.numbers if s["by"] == "completions"}
     assert found["token"]["threshold"] == pytest.approx(0.2)  # half of the way from 0.2 to 0.6
     assert (found["token"]["x"], found["token"]["mean"]) == ([0, 6 * 128, 6 * 128], [0, 1, 1])
     assert found["cispo"]["median"] == 3 * 128
-    assert (found["none"]["median"], found["none"]["censored"]) == (np.inf, 2)
-    assert found["none"]["mean"][-1] == pytest.approx(1 / 3)
+    assert (found["no_clip"]["median"], found["no_clip"]["censored"]) == (np.inf, 2)
+    assert found["no_clip"]["mean"][-1] == pytest.approx(1 / 3)
     assert "0 of 3 0 of 3 2 of 3" in said(picture)
     seconds = series(manifest, by="seconds", arm="cispo")
     assert seconds["median"] == pytest.approx(1.5)  # the third rollout step of half a second each
@@ -184,11 +184,11 @@ def test_compute_curve_gives_the_parameters_and_the_error_of_the_extrapolation(p
 
     def accuracy(cell):
         completions = 128 * np.arange(1, 13)
-        top = {"token": 0.8, "cispo": 0.6, "none": 0.4}[cell.arm] + 0.01 * cell.seed
+        top = {"token": 0.8, "cispo": 0.6, "no_clip": 0.4}[cell.arm] + 0.01 * cell.seed
         return [START, *(START + (top - START) / (1 + (400 / completions) ** 1.5))]
 
     _, manifest = draw(with_curves(few(planned, 3, 1), accuracy), "F29")
-    for arm, top in (("token", 0.81), ("cispo", 0.61), ("none", 0.41)):
+    for arm, top in (("token", 0.81), ("cispo", 0.61), ("no_clip", 0.41)):
         found = series(manifest, arm=arm, metric="asymptote")
         assert (found["mean"], found["n"]) == (pytest.approx(top, abs=1e-4), 3)
         assert series(manifest, arm=arm, metric="exponent")["mean"] == pytest.approx(1.5, rel=1e-3)
@@ -208,7 +208,7 @@ def test_ladder_compares_each_rung_with_the_one_that_it_changes(tmp_path):
     assert ladder.steps(arms, "base") == {
         **{"base": None, "+a": "base", "+b": "+a", "full": "+b", "-a": "full", "-b": "full"}
     }
-    assert ladder.steps(["token", "none"], "token") == {}
+    assert ladder.steps(["token", "no_clip"], "token") == {}
     results = write_study(tmp_path, "ladder", {"rung": arms, "task": ["addition"]}, trained=False)
     heights = dict(zip(arms, (0.3, 0.4, 0.45, 0.6, 0.5, 0.55), strict=True))
     study = with_curves(load(results, "ladder")[-1], lambda cell: final(heights[cell.arm] + 0.01 * cell.seed))

@@ -77,7 +77,7 @@ def test_bars_are_the_manifests_means_and_zero_is_written_out(study):
     heights = [patch.get_height() for panel in picture.axes for patch in panel.patches]
     expected = [value for s in manifest.numbers for value in (s["ceiling"], s["mean"])]
     assert sorted(heights) == pytest.approx(sorted(expected))
-    unclipped = [s for s in manifest.numbers if s["arm"] == "none"]
+    unclipped = [s for s in manifest.numbers if s["arm"] == "no_clip"]
     assert [s["mean"] for s in unclipped] == [0, 0]
     assert sum(text.get_text() == "0" for panel in picture.axes for text in panel.texts) == 2
     # (1 - .2 zero-variance groups)(1 - 1/2)
@@ -120,22 +120,22 @@ def test_manifest_numbers_come_from_the_journals(study, results):
 def test_cells_that_are_missing_or_ended_early_are_said_in_the_picture(tmp_path):
     results = write_study(tmp_path)
     plan = load(results, "clip_range")[-1].plan
-    lost = next(c for c in plan["cells"] if (c["variant"], c["seed"]) == ("none/addition/healthy", 2))
-    burst = next(c for c in plan["cells"] if (c["variant"], c["seed"]) == ("none/addition/healthy", 1))
+    lost = next(c for c in plan["cells"] if (c["variant"], c["seed"]) == ("no_clip/addition/healthy", 2))
+    burst = next(c for c in plan["cells"] if (c["variant"], c["seed"]) == ("no_clip/addition/healthy", 1))
     (results.run(lost["signature"]) / "outcome.json").unlink()
     write_run(results, burst, outcome="diverged", last_step=6)
-    hopeless = next(c for c in plan["cells"] if (c["variant"], c["seed"]) == ("none/addition/healthy", 0))
+    hopeless = next(c for c in plan["cells"] if (c["variant"], c["seed"]) == ("no_clip/addition/healthy", 0))
     write_run(results, hopeless, outcome="stopped", last_step=3)
     study = load(results, "clip_range")[-1]
     for figure in FIGURES.keys() - set(ANALYTIC_FIGURES):
         picture, manifest = draw(study, figure)
         note = " ".join(picture.get_suptitle().split())
-        assert "Missing: 1 of 18 cells (none/addition/healthy seed 2)" in note, figure
-        assert "Diverged (last finite evaluation carried forward, ×): none/addition/healthy seed 1" in note
-        assert "Stopped (last finite evaluation carried forward, ×): none/addition/healthy seed 0" in note
-        assert manifest.missing == ["none/addition/healthy seed 2"]
-        assert manifest.diverged == ["none/addition/healthy seed 1"]
-        assert manifest.stopped == ["none/addition/healthy seed 0"]
+        assert "Missing: 1 of 18 cells (no_clip/addition/healthy seed 2)" in note, figure
+        assert "Diverged (last finite evaluation carried forward, ×): no_clip/addition/healthy seed 1" in note
+        assert "Stopped (last finite evaluation carried forward, ×): no_clip/addition/healthy seed 0" in note
+        assert manifest.missing == ["no_clip/addition/healthy seed 2"]
+        assert manifest.diverged == ["no_clip/addition/healthy seed 1"]
+        assert manifest.stopped == ["no_clip/addition/healthy seed 0"]
         assert {burst["signature"], hopeless["signature"]} <= set(manifest.signatures)
         assert lost["signature"] not in manifest.signatures
     picture, _ = draw(study, "F1")
@@ -164,14 +164,14 @@ def test_unknown_figures_and_figures_without_cells_are_refused(study):
 
 def test_an_arm_has_one_colour_everywhere_and_no_two_arms_share_one():
     studies = [
-        ["symmetric", "clip_higher", "lower_only", "outer_cap", "none"],
+        ["symmetric", "clip_higher", "lower_only", "outer_cap", "no_clip"],
         ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "gspo"],
     ]
     for arms in [*studies, ["symmetric", "x1", "x2", "x3", "x4", "x5"], [f"arm{n}" for n in range(10)]]:
         styles = arm_styles(arms)
         assert len({style.colour for style in styles.values()}) == len(arms)
         assert len({style.marker for style in styles.values()}) == len(arms)
-    assert arm_styles(["a", "none"])["none"] == arm_styles(["none", "b", "c"])["none"]
+    assert arm_styles(["a", "no_clip"])["no_clip"] == arm_styles(["no_clip", "b", "c"])["no_clip"]
 
 
 def test_drawing_again_in_another_process_gives_the_same_bytes(study, results, tmp_path):

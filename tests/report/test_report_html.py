@@ -55,7 +55,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     root = tmp_path_factory.mktemp("results")
-    factors = {"clip": ["symmetric", "none"], "task": ["addition"], "regime": ["healthy", "stressed"]}
+    factors = {"clip": ["symmetric", "no_clip"], "task": ["addition"], "regime": ["healthy", "stressed"]}
     results = write_study(root, factors=factors, figures=["F1", "F2"])
     write_study(root, "num_iterations", {"mu": ["1", "2"], "task": ["addition"]}, baseline="1", figures=["F2"])
     whole = {"format": 1, "study": "both", "question": "Whole?", "figures": [], "cells": []}
@@ -109,7 +109,7 @@ def test_figures_stand_at_their_real_size_with_caption_and_alt_text(report, resu
     whole = (results.output("both") / "figures" / "clip_range" / "F1.png").read_bytes()
     assert base64.b64decode(image["src"].partition(",")[2]) == whole
     assert image["alt"].startswith("Training reward")
-    assert image["alt"].endswith("Arms of clip_range: symmetric, none.")
+    assert image["alt"].endswith("Arms of clip_range: symmetric, no_clip.")
     assert "F1." in report.text("strong")
     assert report.text("figcaption")[0].startswith(" Training reward")
 
@@ -144,18 +144,18 @@ def test_the_catalogue_is_that_of_the_code():
 
 
 def test_a_deleted_run_folder_is_said_wherever_it_lacks(tmp_path):
-    factors = {"clip": ["symmetric", "none"], "task": ["addition"]}
+    factors = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
     results = write_study(tmp_path, factors=factors, seeds=2, figures=["F1"])
     whole = page.write(results, "clip_range").read_text()
-    (gone,) = load(results, "clip_range")[-1].cells.query("arm == 'none' and seed == 1")["signature"]
+    (gone,) = load(results, "clip_range")[-1].cells.query("arm == 'no_clip' and seed == 1")["signature"]
     kept = tmp_path / "kept"
     shutil.move(results.run(gone), kept)
     path = page.write(results, "clip_range")
     said = "".join(text for _, text in Page(path.with_suffix(".html").read_text()).texts)
     assert "3 of 4 planned cells completed." in said
-    assert "missing (planned, and not run yet): none/addition seed 1" in said
+    assert "missing (planned, and not run yet): no_clip/addition seed 1" in said
     assert "1 cell missing." in said
     assert "clip_range (1 cell missing)" in (path.parent / "gallery.html").read_text()
-    assert '"missing": ["none/addition seed 1"]' in (path.parent / "figures" / "F1.json").read_text()
+    assert '"missing": ["no_clip/addition seed 1"]' in (path.parent / "figures" / "F1.json").read_text()
     shutil.move(kept, results.run(gone))
     assert page.write(results, "clip_range").read_text() == whole

@@ -19,7 +19,7 @@ from grpolab.vocabulary import DIVERGED
 
 @pytest.fixture
 def results(tmp_path):
-    return write_study(tmp_path, factors={"clip": ["symmetric", "none"], "task": ["addition"]}, seeds=2)
+    return write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=2)
 
 
 @pytest.fixture

@@ -31,14 +31,14 @@ def test_every_record_knows_its_cell(results):
     assert len(study.cells) == 18
     assert len(study.updates) == 18 * ROLLOUT_STEPS * 2
     assert study.facets == ["addition/healthy", "addition/stressed"]
-    assert set(study.updates["arm"]) == set(study.arms) == {"symmetric", "clip_higher", "none"}
+    assert set(study.updates["arm"]) == set(study.arms) == {"symmetric", "clip_higher", "no_clip"}
     one = study.rollouts.iloc[-1]
     assert one["variant"] == f"{one['arm']}/{one['factor/task']}/{one['factor/regime']}"
     assert set(study.cells["setting/epsilon_high"]) == {0.2, 0.28}
 
 
 def test_non_finite_numbers_come_as_strings_and_absent_metrics_stay_absent(results):
-    cell = cell_of(results, "none/addition/healthy", 0)
+    cell = cell_of(results, "no_clip/addition/healthy", 0)
     write_run(results, cell, outcome=DIVERGED, last_step=6)
     updates = load(results, "clip_range")[-1].updates
     last = updates[updates["signature"] == cell["signature"]].iloc[-1]
@@ -48,7 +48,7 @@ def test_non_finite_numbers_come_as_strings_and_absent_metrics_stay_absent(resul
 
 
 def test_a_cell_without_outcome_is_missing_and_a_failed_one_is_not_read(results):
-    lost, failed = cell_of(results, "none/addition/healthy", 1), cell_of(results, "none/addition/healthy", 2)
+    lost, failed = cell_of(results, "no_clip/addition/healthy", 1), cell_of(results, "no_clip/addition/healthy", 2)
     (results.run(lost["signature"]) / "outcome.json").unlink()
     write_run(results, failed, outcome=FAILED)
     study = load(results, "clip_range")[-1]
@@ -61,7 +61,7 @@ def test_a_cell_without_outcome_is_missing_and_a_failed_one_is_not_read(results)
 
 @pytest.mark.parametrize("outcome", RESULTS)
 def test_a_run_that_ended_early_is_carried_forward_to_its_planned_end(outcome, results):
-    cell = cell_of(results, "none/addition/healthy", 0)
+    cell = cell_of(results, "no_clip/addition/healthy", 0)
     write_run(results, cell, outcome=outcome, last_step=6)
     study = load(results, "clip_range")[-1]
     assert (len(study.done), len(study.absent)) == (len(study.cells), 0)
@@ -104,7 +104,7 @@ def reference(tmp_path) -> Results:
     """A small study as part of `reference`, and its export."""
     results = write_study(
         tmp_path / "results",
-        factors={"clip": ["symmetric", "none"], "task": ["addition"]},
+        factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]},
         seeds=2,
         figures=["F2", "F4"],
     )
@@ -149,7 +149,7 @@ def test_the_reference_holds_what_every_figure_draws(reference, clone, figure, t
 
 
 def test_a_reference_with_holes_is_refused(reference):
-    cell = cell_of(reference, "none/addition", 1)
+    cell = cell_of(reference, "no_clip/addition", 1)
     (reference.run(cell["signature"]) / "outcome.json").unlink()
     with pytest.raises(RequestError, match="1 of 4 runs have no outcome yet"):
         export_reference(reference, "reference")

@@ -99,7 +99,7 @@ def test_f14_has_an_interval_over_seeds_and_marks_what_does_not_hold(results):
     at = study.evaluations["rollout_step"].clip(upper=11)
     exact = (1 + study.evaluations["seed"]) - 0.5 * np.exp(0.5 - 0.01 * at)
     noise = np.where(study.evaluations["rollout_step"] % 2, 0.2, -0.2)
-    accuracy = exact + np.where(study.evaluations["arm"] == "none", noise, 0.0)
+    accuracy = exact + np.where(study.evaluations["arm"] == "no_clip", noise, 0.0)
     study = dataclasses.replace(study, evaluations=study.evaluations.assign(**{study.metric: accuracy}))
     picture, manifest = draw(study, "F14")
     series = next(s for s in manifest.numbers if (s["facet"], s["arm"]) == ("addition/healthy", "symmetric"))
@@ -107,7 +107,7 @@ def test_f14_has_an_interval_over_seeds_and_marks_what_does_not_hold(results):
     assert series["a"]["mean"] == pytest.approx(0.5, rel=1e-3)
     assert series["b"]["mean"] == pytest.approx(2, rel=1e-3)
     assert series["b"]["high"] == pytest.approx(2 + 4.3027 / np.sqrt(3), rel=1e-3)
-    assert {s["arm"] for s in manifest.numbers if not s["a"]["holds"]} == {"none"}
+    assert {s["arm"] for s in manifest.numbers if not s["a"]["holds"]} == {"no_clip"}
     hollow = [line for panel in picture.axes for line in panel.lines if line.get_markerfacecolor() == "white"]
     assert len(hollow) == 2 * 2
     still = study.rollouts.assign(**{"entropy/behaviour": 0.5})

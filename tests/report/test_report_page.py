@@ -59,7 +59,7 @@ def test_a_collection_is_one_report_with_claims_first(results):
     assert places == sorted(places)
     assert "27 of 27 planned cells completed." in text
     assert "c0ffee" in text
-    assert "| addition/stressed | none - symmetric |" in text
+    assert "| addition/stressed | no_clip - symmetric |" in text
     assert "| Holm p | sign p | Wilcoxon p | verdict |" in text
     (stressed,) = [line for line in text.splitlines() if line.startswith("| clip_range H6 ") and "/stressed" in line]
     assert stressed.endswith("| .250 | .250 | **supported** |")
@@ -97,7 +97,7 @@ def test_claims_come_as_csv_and_latex(results):
     assert float(rows[1]["effect"]) == pytest.approx(-0.4, abs=0.05)
     assert int(float(rows[0]["needed"])) > 3
     latex = (folder / "claims.tex").read_text()
-    assert r"clip\_range H6 & Without clipping, accuracy is lower. & addition/stressed & none - symmetric" in latex
+    assert r"clip\_range H6 & Without clipping, accuracy is lower. & addition/stressed & no\_clip - symmetric" in latex
     assert r"\texttt{clip\_higher} and \texttt{symmetric} are the same function." in latex
     assert latex.count("&") == 9 * 4  # ten columns, a head and three rows
     assert "`" not in latex
@@ -108,7 +108,7 @@ def test_provenance_says_how_to_make_it_again(results, tmp_path):
     assert "trained from 2023-11-14 22:13 to 2023-11-14 22:13 UTC" in text
     assert "- seeds: clip_range 0, 1, 2; num_iterations 0, 1, 2" in text
     assert "```\ngit checkout c0ffee\nmake sweep STUDY=both SEEDS=3\nmake report STUDY=both\n```" in text
-    other = write_study(tmp_path, factors={"clip": ["symmetric", "none"], "task": ["addition"]}, seeds=1)
+    other = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=1)
     write_study(tmp_path, "num_iterations", {"mu": ["1", "2"], "task": ["addition"]}, seeds=2, baseline="1")
     path = next(other.runs.iterdir()) / "provenance.json"
     path.write_text(path.read_text().replace("c0ffee", "decaf"))
@@ -120,7 +120,7 @@ def test_provenance_says_how_to_make_it_again(results, tmp_path):
 
 
 def test_without_a_name_it_is_the_study_that_is_here(tmp_path):
-    results = write_study(tmp_path, factors={"clip": ["symmetric", "none"], "task": ["addition"]}, seeds=1)
+    results = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=1)
     assert default_study(results) == SWEEP_STUDY
     for name in (SWEEP_STUDY, REFERENCE_STUDY):  # the larger one before the other
         write_collection(results, name, ["clip_range"])
@@ -157,7 +157,7 @@ def test_reuse_sentence_has_the_means_and_the_trend(results):
 
 def test_collapse_without_clipping_is_counted(results):
     said = findings(load(results, "clip_range")[-1])
-    (stressed,) = [s for s in said if "`none`" in s and "collapse in addition/stressed" in s]
+    (stressed,) = [s for s in said if "`no_clip`" in s and "collapse in addition/stressed" in s]
     assert "3 of 3 runs (95%: [0.439, 1]) collapse" in stressed
     assert "of `symmetric`, 0 of 3 runs" in stressed
     assert stressed.endswith("(Fisher's exact test: p = .100).")
@@ -176,7 +176,7 @@ def test_ratio_levels_are_compared_as_factors(tmp_path):
 def test_score_table_is_paired_and_holm_corrected(results):
     table = tables.scores(load(results, "clip_range")[-1])
     numbers = table.numbers.set_index(["facet", "arm"])
-    stressed = numbers.loc["addition/stressed", "none"]
+    stressed = numbers.loc["addition/stressed", "no_clip"]
     assert stressed["difference_high"] < 0
     assert stressed["p_holm"] == pytest.approx(4 * stressed["p"])  # the smallest of four comparisons
     assert stressed["difference"] == pytest.approx(
@@ -188,8 +188,10 @@ def test_score_table_is_paired_and_holm_corrected(results):
 def test_stability_table_compares_lost_runs_with_the_baselines(results):
     numbers = tables.stability(load(results, "clip_range")[-1]).numbers.set_index(["facet", "arm"])
     stressed = numbers.loc["addition/stressed"]
-    assert stressed["p"].to_dict() == pytest.approx({"symmetric": np.nan, "clip_higher": 1, "none": 0.1}, nan_ok=True)
-    assert stressed.loc["none", "p_holm"] == pytest.approx(0.4)  # of four comparisons
+    assert stressed["p"].to_dict() == pytest.approx(
+        {"symmetric": np.nan, "clip_higher": 1, "no_clip": 0.1}, nan_ok=True
+    )
+    assert stressed.loc["no_clip", "p_holm"] == pytest.approx(0.4)  # of four comparisons
 
 
 def test_tables_come_as_csv_markdown_and_latex(results, tmp_path):
@@ -206,13 +208,13 @@ def test_tables_come_as_csv_markdown_and_latex(results, tmp_path):
 
 
 def test_a_run_that_is_deleted_or_was_stopped_is_named_in_the_report(tmp_path):
-    results = write_study(tmp_path, factors={"clip": ["symmetric", "none"], "task": ["addition"]}, seeds=2)
+    results = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=2)
     cell = load(results, "clip_range")[-1].plan["cells"][-1]
     (results.run(cell["signature"]) / "outcome.json").unlink()
     write_run(results, load(results, "clip_range")[-1].plan["cells"][0], outcome="stopped", last_step=6)
     text = page.write(results, "clip_range").read_text()
     assert "2 of 4 planned cells completed." in text
-    assert "missing (planned, and not run yet): none/addition seed 1" in text
+    assert "missing (planned, and not run yet): no_clip/addition seed 1" in text
     assert re.search(r"- stopped \(its early stop found it hopeless.*\): symmetric/addition seed 0", text)
     assert "**1 cell missing.**" in text
 
@@ -227,7 +229,7 @@ def test_notebooks_run_as_scripts(results, notebook):
 
 
 def test_a_study_that_has_not_run_yet_has_a_report_that_says_so(tmp_path):
-    results = write_study(tmp_path, factors={"clip": ["symmetric", "none"], "task": ["addition"]}, seeds=1)
+    results = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=1)
     for cell in load(results, "clip_range")[-1].plan["cells"]:
         (results.run(cell["signature"]) / "outcome.json").unlink()
     text = page.write(results, "clip_range").read_text()

@@ -49,7 +49,7 @@ def test_f5_shows_the_median_quantile_of_each_quarter_and_every_seeds_extremes(s
     wider = 1 + (study.updates["seed"] == 2)  # of three seeds one is wider: the median is not the mean
     updates = study.updates.assign(**{"ratio/token_p99_neg": study.updates["ratio/token_p99_neg"] ** wider})
     picture, manifest = draw(dataclasses.replace(study, updates=updates), "F5")
-    series = series_of(manifest, level="token", sign="neg", facet=FACET, arm="none")
+    series = series_of(manifest, level="token", sign="neg", facet=FACET, arm="no_clip")
     assert series["x"] == [1, 2, 3, 4]
     width = 0.1 * np.array([3, 6, 9, 12])  # the second pass of rollout steps 2, 5, 8, 11
     assert series["p99"] == pytest.approx(0.98 * width, rel=1e-5)
@@ -70,9 +70,9 @@ def test_f6_takes_the_extreme_of_the_step_then_the_median_of_the_seeds(study):
     picture, manifest = draw(
         dataclasses.replace(study, updates=study.updates.assign(**{"ratio/token_min": least})), "F6"
     )
-    low = series_of(manifest, metric="ratio/token_min", facet=FACET, arm="none")
+    low = series_of(manifest, metric="ratio/token_min", facet=FACET, arm="no_clip")
     assert (low["low"], low["median"], low["high"]) == ([0.5] * 12, [1.0] * 12, [1.5] * 12)
-    high = series_of(manifest, metric="ratio/token_max", facet=FACET, arm="none")
+    high = series_of(manifest, metric="ratio/token_max", facet=FACET, arm="no_clip")
     assert high["median"] == [2.0] * 12
     assert {panel.get_yscale() for panel in picture.axes} == {"log"}
 
@@ -92,11 +92,11 @@ def test_f15_has_the_geometric_mean_and_joins_what_is_measured_now_and_then(stud
     factor = 10.0 ** (study.updates["seed"] - 1)
     updates = study.updates.assign(**{"kl_old/k3": 0.01 * factor})
     _, manifest = draw(dataclasses.replace(study, updates=updates), "F15")
-    old = series_of(manifest, metric="kl_old/k3", facet=FACET, arm="none")
+    old = series_of(manifest, metric="kl_old/k3", facet=FACET, arm="no_clip")
     assert old["mean"] == pytest.approx([0.01] * 12, rel=1e-5)  # of .001, .01, .1: the plain mean is .037
     spread = 4.3027 / np.sqrt(3)  # t of 95% with 2 degrees of freedom; the decades' standard deviation is 1
     assert old["high"] == pytest.approx([0.01 * 10**spread] * 12, rel=1e-3)
-    reference = series_of(manifest, metric="kl_ref/exact", facet=FACET, arm="none")
+    reference = series_of(manifest, metric="kl_ref/exact", facet=FACET, arm="no_clip")
     assert reference["x"] == [3, 7, 11]
     assert reference["mean"] == pytest.approx([0.04, 0.08, 0.12], rel=1e-5)
 
@@ -116,7 +116,7 @@ def test_f11_averages_a_runs_batches_and_says_which_runs_the_table_lacks(tmp_pat
     table = pd.DataFrame([*points, {**points[0], "signature": "of_another_study"}]).assign(l_clip=0.5, kl=0.1)
     table.to_csv(results.surrogate, index=False)
     picture, manifest = draw(study, "F11")
-    series = series_of(manifest, metric="l_cpi", facet=FACET, arm="none")
+    series = series_of(manifest, metric="l_cpi", facet=FACET, arm="no_clip")
     assert series["seeds"] == {0: [0, 1.5], 1: [0, 2.5], 2: [0, 3.5]}  # means over the two batches
     assert series["mean"] == [0, 2.5]
     assert picture.get_suptitle() == note.format(9)

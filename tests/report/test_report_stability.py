@@ -57,7 +57,7 @@ def test_spikes_are_counted_over_rollout_steps():
 
 def test_table_labels_runs(tmp_path):
     results = write_study(tmp_path)
-    cell = next(c for c in load(results, "clip_range")[-1].plan["cells"] if c["variant"] == "none/addition/healthy")
+    cell = next(c for c in load(results, "clip_range")[-1].plan["cells"] if c["variant"] == "no_clip/addition/healthy")
     write_run(results, cell, outcome="diverged", last_step=6)
     cells = load(results, "clip_range")[-1].plan["cells"]
     hopeless = next(c for c in cells if c["variant"] == "symmetric/addition/healthy")
@@ -65,9 +65,9 @@ def test_table_labels_runs(tmp_path):
     table = stability_table(load(results, "clip_range")[-1]).set_index(["arm", "facet", "seed"]).sort_index()
     assert len(table) == 18
     assert table["collapsed"].sum() == 3
-    assert table.loc[("none", "addition/stressed"), "collapsed"].all()
-    assert table.loc[("none", "addition/stressed"), "below_start"].all()
-    assert table.loc[("none", "addition/healthy", cell["seed"]), "diverged"]
+    assert table.loc[("no_clip", "addition/stressed"), "collapsed"].all()
+    assert table.loc[("no_clip", "addition/stressed"), "below_start"].all()
+    assert table.loc[("no_clip", "addition/healthy", cell["seed"]), "diverged"]
     assert table["diverged"].sum() == 1
     assert table.loc[("symmetric", "addition/healthy", hopeless["seed"]), "stopped"]
     assert table["stopped"].sum() == 1

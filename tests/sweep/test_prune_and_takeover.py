@@ -22,7 +22,7 @@ from grpolab.sweep import takeover
 from grpolab.sweep.prune import prune as delete_unasked
 from grpolab.sweep.takeover import weights_sha256
 
-NONE, WIDE = "    none: [kernel=ratio]\n", "    wide: [epsilon=0.4]\n"
+NO_CLIP, WIDE = "    no_clip: [kernel=ratio]\n", "    wide: [epsilon=0.4]\n"
 
 
 def names(folder: Path) -> set[str]:
@@ -44,7 +44,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (project / "experiments").mkdir(parents=True)
     shutil.copytree(project_root() / "conf", project / "conf")
     study = (project_root() / "experiments" / "smoke.yaml").read_text()
-    (project / "experiments" / "mine.yaml").write_text(study.replace(NONE, NONE + WIDE))
+    (project / "experiments" / "mine.yaml").write_text(study.replace(NO_CLIP, NO_CLIP + WIDE))
     monkeypatch.chdir(project)
     return project
 

@@ -66,16 +66,16 @@ def test_an_edit_to_a_study_trains_only_what_is_new(fake_sweep, tmp_path, monkey
         assert code == 0
         return Counter(job[0] for job in jobs)
 
-    edit(none=["kernel=ratio"])
+    edit(no_clip=["kernel=ratio"])
     assert sweep([0, 1]) == {"warm_start": 2, "run": 4}
-    edit(none=["kernel=ratio"], wide=["epsilon=0.4"])
+    edit(no_clip=["kernel=ratio"], wide=["epsilon=0.4"])
     assert sweep([0, 1]) == {"run": 2}, "the new level, on the warm starts that are there"
     assert sweep([0, 1, 2]) == {"warm_start": 1, "run": 3}
     before = {file: file.read_bytes() for file in tmp_path.glob("runs/*/outcome.json")}
     edit(wide=["epsilon=0.4"])
     assert sweep([0, 1, 2]) == {}
     assert {file: file.read_bytes() for file in tmp_path.glob("runs/*/outcome.json")} == before
-    edit(none=["kernel=ratio"], wide=["epsilon=0.4"])
+    edit(no_clip=["kernel=ratio"], wide=["epsilon=0.4"])
     assert sweep([0, 1, 2]) == {}
 
 

@@ -23,7 +23,7 @@ WRONG = [
     ({"space": {"learning_rate": {"choices": [1e-3]}}}, "two or more different values"),
     ({"space": {"learning_rate": {"low": -1.0, "high": 1.0}}}, "learning_rate=-1.0 is not allowed"),
     ({"space": {"num_iterations": {"low": 1.5, "high": 4.5}}}, "num_iterations=1.5 is not allowed"),
-    ({"arms": {"none": {"epsilon": {"low": 0.1, "high": 0.3}}}}, "arm none makes no use of epsilon"),
+    ({"arms": {"no_clip": {"epsilon": {"low": 0.1, "high": 0.3}}}}, "arm no_clip makes no use of epsilon"),
     ({"where": {"task": "addition"}}, "tuning.where=task is unknown"),
     ({"sampler": "bayes"}, "tuning.sampler=bayes is not allowed"),
     ({"sampler": "grid"}, "sampler=grid needs choices for each key"),
@@ -64,8 +64,8 @@ def test_a_wrong_tuning_is_refused(nothing_starts, capsys, tuning, sentence):
     nothing_starts.write(**tuning)
     study = nothing_starts.folder / "experiments" / "mine.yaml"
     content = yaml.safe_load(study.read_text())
-    content["factors"]["clip"]["none"] = ["kernel=ratio"]
-    content["tuning"].setdefault("arms", {}).setdefault("none", {"epsilon": None})
+    content["factors"]["clip"]["no_clip"] = ["kernel=ratio"]
+    content["tuning"].setdefault("arms", {}).setdefault("no_clip", {"epsilon": None})
     study.write_text(yaml.safe_dump(content))
     assert sentence in refused(capsys, "mine", f"machine.results={nothing_starts.root}")
     assert not nothing_starts.trials_file.exists()
