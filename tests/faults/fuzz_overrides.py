@@ -52,6 +52,7 @@ LEAVES = list(_leaves(root(RunSettings)))
 NUMBERS = [leaf for leaf in LEAVES if leaf.takes("integer", "number")]
 WHOLE = [leaf for leaf in NUMBERS if not leaf.takes("number")]
 LOWEST, HIGHEST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+RANGED = [leaf for leaf in NUMBERS if leaf in WHOLE or leaf.bound(*LOWEST, *HIGHEST) is not None]  # the rest take any
 leaves, numbers = st.sampled_from(LEAVES), st.sampled_from(NUMBERS)
 
 
@@ -76,7 +77,7 @@ def wrong_type(draw: st.DrawFn) -> Broken:
 
 
 def out_of_range(draw: st.DrawFn) -> Broken:
-    leaf = draw(numbers)
+    leaf = draw(st.sampled_from(RANGED))
     distance = draw(st.integers(1, 10**6))
     low, high = leaf.bound(*LOWEST), leaf.bound(*HIGHEST)
     values = [low - distance] if low is not None else []
