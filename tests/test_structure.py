@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -126,3 +129,29 @@ def test_learn_writes_nothing_and_draws_from_no_global_generator(file: Path) -> 
             "torch.multinomial",
         ):
             assert (file.name, called) == ("policy.py", "torch.manual_seed"), called  # inside torch.random.fork_rng
+
+
+# Dependencies that no module of the package imports, and what needs them.
+USED_OTHERWISE = {
+    "cmaes": "Optuna imports it for the sampler cmaes",
+    "ipykernel": "runs the notebooks' cells",
+    "jupytext": "`make notebooks` and the tests of the notebooks call it",
+    "nbclient": "jupytext executes notebooks with it",
+    "nbconvert": "`make notebooks` writes HTML with it",
+}
+
+
+def distribution(name: str) -> str:
+    """A distribution's name as pip compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_used() -> None:
+    """Both ways: nothing comes only because something else happens to bring it, and nothing is installed for nobody."""
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]
+    declared = {distribution(re.split(r"[\s<>=!~;\[]", line)[0]) for line in project["dependencies"]}
+    modules = {name.partition(".")[0] for file in FILES for name in imported(parsed(file))}
+    parts = packages_distributions()  # several distributions may bring parts of one module, as mlflow's do
+    bring = {name: set(map(distribution, parts[name])) for name in modules - sys.stdlib_module_names - {"grpolab"}}
+    assert {name for name in bring if not bring[name] & declared} == set(), "imported, and not declared"
+    assert declared - set().union(*bring.values()) == set(USED_OTHERWISE), "declared, and nothing imports it"
