@@ -97,7 +97,7 @@ def _check(cells: list[Cell]) -> tuple[Results, str | None]:
     results = Results.open(root)
     # The checks read a task's files: once for cells that differ in nothing that they look at.
     every = [cell.settings for cell in cells]
-    different = {str((settings.task, settings.reward, settings.early_stop)): settings for settings in every}
+    different = {str((one.task, one.reward, one.model, one.early_stop, one.device)): one for one in every}
     problems = [problem for settings in different.values() for problem in preflight.check(settings, results)]
     uri = tracking.store_uri(setting, results)
     try:
