@@ -1,16 +1,40 @@
-"""What makes two runs the same: a hash of everything that can change a result, and of nothing else."""
+"""What makes two runs the same: a hash of everything that can change a result, and of nothing else.
+
+Settings name what lies outside of them: data files, a task or reward of the user's, a local model. There the content
+counts and not the name, so that a changed file is another run, and a copied or moved one is the same.
+"""
 
 from __future__ import annotations
 
+import ast
+import copy
+import functools
 import hashlib
+import importlib.util
 import json
 import math
-from collections.abc import Iterator
+import re
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from typing import Any
 
 from grpolab import RESULTS_VERSION
 
 SIGNATURE_LENGTH = 16
+ABSENT = "absent"  # key of a content that is named and cannot be read
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+# A file that was changed so shortly before it was read may change again without a new time: its hash is not kept.
+SETTLED_SECONDS = 2.0
+LARGE_BYTES = 2**20  # what is smaller is hashed faster than its kept hash is found
+
+_LIBRARIES = (Path(__file__).parent, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))
+_hashed: dict[str, dict[str, Any]] = {}  # what this process knows, by path
 
 
 def plain(value: Any) -> Any:
@@ -41,3 +65,224 @@ def signature(identity: dict[str, Any]) -> str:
     """
     text = json.dumps({"results_version": RESULTS_VERSION, **plain(identity)}, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:SIGNATURE_LENGTH]
+
+
+def identified(settings: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with what they name (`content_of`) in place of its name; equal to `settings` where they name nothing."""
+    result = copy.deepcopy(dict(settings))
+    for key, value in content.items():
+        group, _, last = key.partition(".")
+        if last in result.get(group, {}):
+            result[group][last] = value
+    return result
+
+
+def keys_with_content(settings: Mapping[str, Any]) -> list[str]:
+    """Keys of resolved settings whose value is the name of something that can change a result by itself."""
+    task, reward, model = (settings.get(group) or {} for group in ("task", "reward", "model"))
+    named = {"jsonl": ["task.train_file", "task.evaluation_file"], "custom": ["task.path"]}
+    files = named.get(str(task.get("name")), [])
+    # A model of the hub is its commit, which is a setting; without one it is a folder.
+    local = model.get("name") == "pretrained" and not COMMIT.fullmatch(str(model.get("revision")))
+    return [*files, *(["reward.function"] if reward.get("function") else []), *(["model.path"] if local else [])]
+
+
+def unrecorded(settings: Mapping[str, Any], content: Mapping[str, Any]) -> str:
+    """Keys of a run's written settings that name something of which nobody wrote down the content; empty where none."""
+    return " and ".join(key for key in keys_with_content(settings) if key not in content)
+
+
+def content_of(settings: Mapping[str, Any], cache: Path | None = None) -> dict[str, Any]:
+    """What resolved settings name, by key; empty for built-in tasks, rewards and models.
+
+    A data file is its SHA-256; a task or reward the name of its object and the SHA-256 of each source; a model that of
+    each file of its folder; `task.options` those of the files that it names. What cannot be read is {"absent": name}.
+    Hashes of large files are kept in the folder `cache`.
+    """
+    content: dict[str, Any] = {}
+    for key in keys_with_content(settings):
+        group, _, last = key.partition(".")
+        name = settings[group][last]
+        read = _model if key == "model.path" else _data_file if last.endswith("_file") else _code
+        with suppress(OSError):
+            content[key] = read(name, cache)
+        content[key] = content.get(key) or {ABSENT: name}
+    options = (settings.get("task") or {}).get("options")
+    if options and (named := _with_files(options, cache)) != options:
+        content["task.options"] = named
+    return content
+
+
+def absent(content: Mapping[str, Any]) -> list[str]:
+    """Keys of what could not be read."""
+    return [key for key, value in content.items() if ABSENT in value]
+
+
+def in_words(content: Mapping[str, Any]) -> str:
+    """Each content by the beginning of its hash: `task.train_file 3fa1b2c4`."""
+    return ", ".join(f"{key} {signature(value)[:8]}" for key, value in content.items())
+
+
+def _data_file(name: str, cache: Path | None) -> dict[str, Any]:
+    return {"sha256": file_sha256(Path(name).expanduser(), cache)}
+
+
+def _model(name: str, cache: Path | None) -> dict[str, Any]:
+    """Every file below a model's folder; hidden ones hold no model."""
+    folder = Path(name)
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    names = {path.relative_to(folder).as_posix(): path for path in files}
+    shown = {name: path for name, path in names.items() if not f"/{name}".count("/.")}
+    return {"files": {name: file_sha256(path, cache) for name, path in shown.items()}} if shown else {}
+
+
+def _with_files(options: Any, cache: Path | None) -> Any:
+    """A task's options with each file that they name in place of its name."""
+    if isinstance(options, dict):
+        return {key: _with_files(value, cache) for key, value in options.items()}
+    if isinstance(options, list):
+        return [_with_files(value, cache) for value in options]
+    with suppress(OSError, ValueError):
+        if isinstance(options, str) and Path(options).expanduser().is_file():
+            return _data_file(options, cache)
+    return options
+
+
+def file_sha256(file: Path, cache: Path | None = None) -> str:
+    """SHA-256 of a file's bytes. Raises OSError.
+
+    Known by path, size and times of change: in this process, and of a large file in the folder `cache`, one entry a
+    file, written by rename, so that several processes may do so at once.
+    """
+    place, state = str(file.resolve()), _state(file)
+    entry = cache / f"{hashlib.sha256(place.encode()).hexdigest()[:SIGNATURE_LENGTH]}.json" if cache else None
+    kept = entry if entry and state["size"] >= LARGE_BYTES else None
+    known = _hashed.get(place) or (kept and _read(kept))
+    if known and known["state"] == state:
+        return str(known["sha256"])
+    began = time.time()
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    if _state(file) == state and began - state["changed_ns"] / 1e9 > SETTLED_SECONDS:
+        _hashed[place] = known = {"path": place, "state": state, "sha256": digest}
+        if kept and kept.parent.parent.is_dir():  # no results folder is made for it
+            from grpolab.paths import write_json_atomic  # which needs this module
+
+            with suppress(OSError):
+                write_json_atomic(kept, known, durable=False)
+    return digest
+
+
+def _state(file: Path) -> dict[str, int]:
+    found = file.stat()
+    return {
+        "size": found.st_size,
+        "modified_ns": found.st_mtime_ns,
+        "changed_ns": found.st_ctime_ns,  # no copying tool sets this one back
+        "inode": found.st_ino,
+    }
+
+
+def _read(entry: Path) -> dict[str, Any] | None:
+    from grpolab.paths import read_json
+
+    return read_json(entry)
+
+
+def place_of(path: str) -> tuple[Path, str, str]:
+    """(folder, module, name) of `package.module:name` or `path/to/file.py:name`: what to import, and from where.
+
+    Python finds what is installed; a module of one's own is found in `folder` too: the working directory, or the
+    file's. Raises ValueError where the path is neither form.
+    """
+    place, _, name = path.rpartition(":")
+    if not (place and name):
+        raise ValueError(path)
+    if place.endswith(".py"):
+        file = Path(place).expanduser().resolve()
+        return file.parent, file.stem, name
+    return Path.cwd(), place, name
+
+
+def is_library(file: Path) -> bool:
+    """Whether code is not the user's: Python's own, installed, or of this program."""
+    return "site-packages" in file.parts or any(file.is_relative_to(library) for library in _LIBRARIES)
+
+
+def _code(path: str, _cache: Path | None) -> dict[str, Any]:
+    try:
+        folder, module, name = place_of(path)
+    except ValueError:
+        return {}
+    found = sources(module, folder)
+    return {"object": name, "sources": found} if found else {}
+
+
+def sources(module: str, folder: Path) -> dict[str, str]:
+    """SHA-256 of a module's source and of all that it imports of the user's, by module name; nothing is run.
+
+    Import statements are followed wherever they stand. Libraries are left out, except that the module itself may be in
+    one; what this program computes is its `RESULTS_VERSION`. Empty where there is no such module. Raises OSError.
+    """
+    top = module.partition(".")[0]
+    if top == "grpolab":
+        return {module: f"results_version {RESULTS_VERSION}"}
+    importlib.invalidate_caches()
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    waiting = list(_with_packages(module))
+    while waiting:
+        if (name := waiting.pop()) in seen:
+            continue
+        seen.add(name)
+        head = name.partition(".")[0]
+        if head != top and (head in sys.stdlib_module_names or head == "grpolab"):
+            continue
+        spec = _spec(name, folder)
+        if spec is None or not spec.has_location or spec.origin is None:
+            continue
+        file = Path(spec.origin)
+        if head != top and is_library(file):
+            continue
+        source = file.read_bytes()
+        found[name] = hashlib.sha256(source).hexdigest()
+        waiting += _imported(source, name if spec.submodule_search_locations is not None else name.rpartition(".")[0])
+    return found if module in found else {}
+
+
+def _spec(name: str, folder: Path) -> ModuleSpec | None:
+    """Where Python would find a module; None where it is none."""
+    parent, _, _ = name.rpartition(".")
+    if not parent:
+        with suppress(ImportError, ValueError):  # the latter: a module that was made by hand
+            if spec := importlib.util.find_spec(name):
+                return spec
+        return PathFinder.find_spec(name, [str(folder)])
+    package = _spec(parent, folder)
+    places = package and package.submodule_search_locations
+    return PathFinder.find_spec(name, list(places)) if places else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _imported(source: bytes, package: str) -> list[str]:
+    """Names that may be modules, of every import statement in the source of a module of `package`."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):  # an extension module, or an error that its import will say
+        return []
+    names: list[str] = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            above = parts[: len(parts) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return [part for name in names if name for part in _with_packages(name)]
+
+
+def _with_packages(name: str) -> list[str]:
+    """`a.b.c` as a, a.b, a.b.c: importing a module runs the packages around it."""
+    parts = name.split(".")
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]

@@ -43,6 +43,11 @@ def project_root() -> Path:
     raise RequestError(f"no conf/run.yaml and experiments/ at or above {Path.cwd()}: run inside a GRPO Lab checkout")
 
 
+def results_folder(root: str | Path) -> Path:
+    """The results folder at `root`; a relative path is below the project. Raises as `project_root`."""
+    return Path(root) if Path(root).is_absolute() else project_root() / root
+
+
 @dataclass(frozen=True)
 class Results:
     """The results folder."""
@@ -55,7 +60,7 @@ class Results:
 
         Raises RequestError when it cannot be written, or was written in another format.
         """
-        folder = Path(root) if Path(root).is_absolute() else project_root() / root
+        folder = results_folder(root)
         marker = folder / "format.json"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -80,6 +85,11 @@ class Results:
     def warm_starts(self) -> Path:
         """One folder per warm start, named by signature."""
         return self.root / "warm_starts"
+
+    @property
+    def content(self) -> Path:
+        """Hashes of large files that runs name, so that they are read once and not at every command."""
+        return self.root / "content"
 
     @property
     def studies(self) -> Path:

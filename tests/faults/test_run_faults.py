@@ -23,7 +23,7 @@ import pytest
 from safetensors.torch import load_file
 from tiny import records, run_folder, tiny_parts, tiny_settings
 
-from grpolab.identity import plain
+from grpolab.identity import plain, signature
 from grpolab.learn import update
 from grpolab.paths import DISK_ERRORS, Results
 from grpolab.run import checkpoint
@@ -285,7 +285,8 @@ def test_sigterm_leaves_a_checkpoint_at_the_next_rollout_boundary(results: Resul
     """A real worker, which checkpoints at no other time."""
     machine = {"results": str(results.root), "checkpoint_seconds": 3600.0}
     settings = tiny_settings(rollout_steps=60, machine=machine)
-    request = json.dumps({"job": "run", "settings": plain(settings.model_dump())}) + "\n"
+    job = {"job": "run", "signature": signature(settings.identity()), "settings": plain(settings.model_dump())}
+    request = json.dumps(job) + "\n"
     command = [sys.executable, "-m", "grpolab.sweep.worker"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdin is not None

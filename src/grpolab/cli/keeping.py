@@ -31,6 +31,7 @@ def add_commands(add: Add) -> None:
         track.add_argument("study", nargs="?", metavar="STUDY", help="default: every planned study")
         track.add_argument("--uri", help="tracking store; default: machine.tracking_uri of conf/run.yaml")
     prune = add("prune-runs", _prune_runs, "delete run folders that no planned study and no study file asks for")
+    prune.add_argument("runs", nargs="*", metavar="RUN", help="delete this one too, whose data was not recorded")
     prune.add_argument("--dry-run", action="store_true", help="only list them")
     prune.add_argument("--yes", action="store_true", help="do not ask")
     take = add("runs import", _runs_import, "take over the finished runs of another results folder, each checked")
@@ -110,7 +111,7 @@ def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
 def _prune_runs(arguments: argparse.Namespace) -> int:
     from grpolab.sweep.prune import prune
 
-    prune(results_of(arguments), _consent(arguments))
+    prune(results_of(arguments), _consent(arguments), arguments.runs)
     return OK
 
 

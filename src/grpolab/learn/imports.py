@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from grpolab.errors import RequestError
+from grpolab.identity import place_of, sources
 from grpolab.registry import resolve
+
+_imported: dict[str, dict[str, str]] = {}  # the sources of a module as they were when it was imported
 
 
 def load_object(key: str, path: str) -> Any:
@@ -16,19 +19,20 @@ def load_object(key: str, path: str) -> Any:
     Python finds what is installed; a module of one's own is found in the working directory too, a file in its folder,
     with what it imports beside it. That folder goes to the end of `sys.path`, and only when it is named here: what lies
     in it never stands in for an installed module. Raises RequestError, naming the settings key, where the path is
-    malformed, nothing is there, or an installed module of the same name is found instead.
+    malformed, nothing is there, an installed module of the same name is found instead, or the source is no longer that
+    which this process runs.
     """
-    place, _, name = path.rpartition(":")
-    if not (place and name):
-        raise RequestError(f"{key}={path}: write it as package.module:name or path/to/file.py:name")
-    folder, module = Path.cwd(), place
-    if place.endswith(".py"):
-        file = Path(place).expanduser().resolve()
-        if not file.is_file():
-            raise RequestError(f"{key}={path}: there is no file {file}")
-        folder, module = file.parent, file.stem
+    try:
+        folder, module, name = place_of(path)
+    except ValueError as error:
+        raise RequestError(f"{key}={path}: write it as package.module:name or path/to/file.py:name") from error
+    if ".py:" in path and not (folder / f"{module}.py").is_file():
+        raise RequestError(f"{key}={path}: there is no file {folder / f'{module}.py'}")
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
+    now = sources(module, folder)
+    if _imported.get(module, now) != now:
+        raise RequestError(f"{key}={path} was changed after this process had imported it: start the command again")
     try:
         found = resolve(f"{module}:{name}")
     except Exception as error:  # a module of one's own may raise anything
@@ -36,6 +40,7 @@ def load_object(key: str, path: str) -> Any:
         raise RequestError(f"{key}={path} cannot be imported: {error}{sought}{_elsewhere(module, folder)}") from error
     if elsewhere := _elsewhere(module, folder):
         raise RequestError(f"{key}={path} cannot be imported{elsewhere}")
+    _imported[module] = now
     return found
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sysconfig
 import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpolab.errors import RequestError
+from grpolab.identity import is_library
 from grpolab.paths import read_json, write_json_atomic
 from grpolab.vocabulary import FAILED
-
-# Code that is not the user's.
-_LIBRARIES = (Path(__file__).parents[1], *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))
 
 
 @dataclass(frozen=True)
@@ -47,10 +45,10 @@ def record_failure(folder: Path, reason: str, rollout_steps: int, error: str | N
 
 def reason_of(error: BaseException) -> str:
     """The error in words; where code of the user's raised it, with the place in front."""
-    said = f"{type(error).__name__}: {error}"
+    said = str(error) if isinstance(error, RequestError) else f"{type(error).__name__}: {error}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     return f"{frames[-1].filename}, line {frames[-1].lineno}: {said}" if frames else said
 
 
 def _is_users(file: str) -> bool:
-    return not file.startswith("<") and not any(Path(file).is_relative_to(library) for library in _LIBRARIES)
+    return not file.startswith("<") and not is_library(Path(file))

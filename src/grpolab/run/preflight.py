@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 from grpolab.errors import RequestError
+from grpolab.identity import ABSENT, dotted
 from grpolab.learn.rewards import try_score
 from grpolab.learn.tasks import make_task
 from grpolab.learn.tasks.jsonl import Jsonl
 from grpolab.paths import Results
-from grpolab.settings import RunSettings
+from grpolab.settings import PretrainedModel, RunSettings
+from grpolab.settings.task import hub_commit
 from grpolab.vocabulary import evaluated
 
 LEAST_FREE_BYTES = 200 * 2**20
 
 
 def check(settings: RunSettings, results: Results) -> list[str]:
-    """A sentence for each problem of the task, its files, the reward's path or the disk; empty when all is well."""
-    problems = []
+    """A sentence for each problem of task, files, reward, model, device or disk; empty when all is well."""
+    problems = [*_device(settings.device), *_model(settings)]
     free = shutil.disk_usage(results.root).free
     if free < LEAST_FREE_BYTES:
         problems.append(
@@ -36,6 +39,31 @@ def check(settings: RunSettings, results: Results) -> list[str]:
     return problems
 
 
+def _device(device: str) -> list[str]:
+    """A GPU that is asked for by name must be there; torch is imported only to ask it."""
+    if device != "cuda":
+        return []
+    import torch
+
+    if torch.cuda.is_available():
+        return []
+    cuda = torch.version.cuda
+    built = f"(CUDA {cuda}) finds no GPU that it can use" if cuda else "is built for the CPU"
+    return [
+        f"device=cuda is not possible: torch {torch.__version__} {built}: leave device=auto, or delete .venv and run"
+        " `make setup TORCH_BACKEND=cu130` (or cu126, as the GPU's driver needs it)"
+    ]
+
+
+def _model(settings: RunSettings) -> list[str]:
+    """A pretrained model must be a folder, or of the hub at a commit that is known."""
+    model = settings.resolved().model
+    if not isinstance(model, PretrainedModel) or ABSENT not in settings.content().get("model.path", {}):
+        return []
+    reason = "the folder holds no file" if Path(model.path).is_dir() else hub_commit(model.path, model.revision)[1]
+    return [f"model.path={model.path} is neither a folder with a model nor a model of the hub that is known: {reason}"]
+
+
 def _unmeasured(settings: RunSettings, metrics: list[str]) -> list[str]:
     """The early stop must watch something that this task's evaluation measures."""
     rule = settings.early_stop
@@ -45,3 +73,17 @@ def _unmeasured(settings: RunSettings, metrics: list[str]) -> list[str]:
         f"early_stop.metric={rule.metric} is not measured with task={settings.task.name}:"
         f" it must be one of {', '.join(metrics)}"
     ]
+
+
+def refuse_another(planned: str, now: str, settings: RunSettings) -> None:
+    """Raises RequestError where a run, or its warm start, is no longer the one whose signature was planned."""
+    if now == planned:
+        return
+    changed = " or ".join(f"{key}={value}" for key, value in _named(settings)) or "the program or its environment"
+    raise RequestError(f"{changed} has changed since run {planned} was planned: the same command plans it anew")
+
+
+def _named(settings: RunSettings) -> list[tuple[str, object]]:
+    """The settings that name content, with their values."""
+    values = dict(dotted(settings.model_dump()))
+    return [(key, values.get(key, "...")) for key in settings.content()]

@@ -13,13 +13,14 @@ import yaml
 from pydantic import ValidationError
 
 from grpolab.errors import RequestError
+from grpolab.identity import in_words, unrecorded
 from grpolab.learn.batch import TrainingBatch
 from grpolab.learn.learner import Learner
 from grpolab.learn.policy import Policy
 from grpolab.learn.surrogate import interpolate
 from grpolab.learn.update import Diverged
-from grpolab.paths import Results, write_csv_atomic
-from grpolab.run import warm_start
+from grpolab.paths import Results, read_json, write_csv_atomic
+from grpolab.run import preflight, warm_start
 from grpolab.run.assembly import assemble
 from grpolab.run.torch_setup import set_up_torch
 from grpolab.settings import RunSettings
@@ -63,7 +64,7 @@ def updates(results: Results, signature: str) -> Iterator[tuple[Learner, Policy,
 
     Fewer where the run is shorter or diverges. The policy after goes on to the next step.
     """
-    settings = _settings(results.run(signature))
+    settings = _settings(results.run(signature), results)
     set_up_torch(settings)
     parts = assemble(settings, warm_start.ensure(settings, results))
     learner, state, policy = parts.learner, parts.state, parts.state.policy
@@ -80,12 +81,20 @@ def updates(results: Results, signature: str) -> Iterator[tuple[Learner, Policy,
         yield learner, before, policy, batch
 
 
-def _settings(folder: Path) -> RunSettings:
+def _settings(folder: Path, results: Results) -> RunSettings:
+    """A run's settings. Raises RequestError where they, its data or its device are not here any more."""
     written = yaml.safe_load((folder / "settings.yaml").read_text())
     unset = dict.fromkeys(RunSettings.model_fields)  # keys that are younger than the run
     try:
-        return RunSettings.model_validate({**unset, **written})
+        settings = RunSettings.model_validate({**unset, **written})
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(map(str, problem["loc"]))
         raise RequestError(f"run {folder.name}: {key} of its settings.yaml is not allowed: {problem['msg']}") from error
+    content = (read_json(folder / "provenance.json") or {}).get("content", {})
+    problems = preflight.check(settings, results)
+    if (now := settings.content()) != content or unrecorded(written, content):
+        problems.append(f"what it was trained on was {in_words(content) or 'not recorded'}, now it is {in_words(now)}")
+    if problems:
+        raise RequestError(f"run {folder.name} cannot be replayed: {problem}" for problem in problems)
+    return settings

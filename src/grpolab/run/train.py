@@ -27,6 +27,7 @@ from grpolab.run import provenance, warm_start
 from grpolab.run.assembly import Parts, assemble
 from grpolab.run.locks import exclusive
 from grpolab.run.outcome import Outcome, conclude, reason_of, record_failure
+from grpolab.run.preflight import refuse_another
 from grpolab.run.recorder import Recorder
 from grpolab.run.torch_setup import set_up_torch
 from grpolab.run.weights import save_weights
@@ -160,12 +161,15 @@ def _finish(parts: Parts, folder: Path, on_step: Callable[[int], None], stop: Ca
 def _begin(settings: RunSettings, results: Results, folder: Path) -> Parts:
     """The run as it is before its first rollout step, and what it is made of written down."""
     warm = warm_start.ensure(settings, results)
+    content = settings.content()
     parts = assemble(settings, warm)
+    refuse_another(folder.name, signature(settings.identity()), settings)  # files and code were read meanwhile
     write_text_atomic(folder / "settings.yaml", yaml.safe_dump(plain(settings.model_dump()), sort_keys=False))
     write_json_atomic(
         folder / "provenance.json",
         {
             **provenance.of_program(),
+            "content": content,
             "dataset": parts.dataset,
             "warm_start": {
                 "signature": warm.signature,

@@ -19,6 +19,7 @@ from grpolab.learn.tasks import Example, Task, make_task
 from grpolab.paths import Results, write_json_atomic
 from grpolab.run.journal import Journal
 from grpolab.run.locks import exclusive
+from grpolab.run.preflight import refuse_another
 from grpolab.run.torch_setup import set_up_torch
 from grpolab.run.weights import load_weights, save_weights
 from grpolab.settings import RunSettings
@@ -43,7 +44,10 @@ class WarmStart:
 
 
 def ensure(settings: RunSettings, results: Results, on_step: Callable[[int], None] = lambda step: None) -> WarmStart:
-    """The warm start of these settings, trained now if no earlier run has left it. Safe to call from many processes."""
+    """The warm start of these settings, trained now if no earlier run has left it. Safe to call from many processes.
+
+    Raises RequestError where what the settings name changes meanwhile.
+    """
     name = signature(settings.warm_start_identity())
     folder = results.warm_start(name)
     with exclusive(results.warm_starts / f"{name}.lock"):
@@ -64,6 +68,7 @@ def _train(settings: RunSettings, folder: Path, name: str, on_step: Callable[[in
         accuracy, steps = _to_target(settings, task, policy, journal, on_step)
         journal.close()
         save_weights(folder / "policy.safetensors", policy.weights())
+    refuse_another(name, signature(settings.warm_start_identity()), settings)  # files were read meanwhile
     write_json_atomic(
         folder / "outcome.json",
         {
@@ -96,6 +101,7 @@ def _to_target(
             continue
         accuracy = check(policy).metrics["eval/accuracy_expected"]
         journal.append(step=step, loss=loss, accuracy=accuracy)
+        journal.flush()  # whoever waits looks here
         distance = abs(accuracy - warm.target_accuracy)
         if best is None or distance < best[0]:
             best = distance, accuracy, step, copy.deepcopy(policy.weights())

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
+from grpolab.identity import content_of, identified
+from grpolab.paths import Results, results_folder
 from grpolab.registry import FAULTS, UNCLIPPED, WHOLE_MINIBATCH
 from grpolab.settings.base import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed
 from grpolab.settings.budget import Budget, EarlyStopSettings
@@ -156,23 +158,34 @@ class RunSettings(ObjectiveSettings):
                 "warm_start": self.warm_start.model_copy(
                     update={"seed": self.seed if self.warm_start.seed is None else self.warm_start.seed}
                 ),
+                "model": self.model.pinned(),
                 "device": _resolve_device(self.device),
             }
         )
 
+    def content(self) -> dict[str, Any]:
+        """Hashes of the data, the user's code and the local model that it names, by key, as they are at this moment.
+
+        Empty where it names none. What cannot be read is marked, and said by `run.preflight`.
+        """
+        named = self.resolved().model_dump(include={"task", "reward", "model"})
+        return content_of(named, Results(results_folder(self.machine.results)).content)
+
     def identity(self) -> dict[str, Any]:
-        """What the signature of the run is made of: everything that is set, but the machine.
+        """What the signature of the run is made of: everything that is set, but the machine, and its content.
 
         A key that is empty is left out, so that an axis that comes later, switched off, leaves old runs what they are.
         """
-        return self.resolved().model_dump(exclude={"machine"}, exclude_none=True)
+        return identified(self.resolved().model_dump(exclude={"machine"}, exclude_none=True), self.content())
 
     def warm_start_identity(self) -> dict[str, Any]:
-        """What the signature of its warm start is made of."""
-        return self.resolved().model_dump(
+        """What the signature of its warm start is made of; evaluation examples and the run's reward are not in it."""
+        settings = self.resolved().model_dump(
             include={"task", "model", "warm_start", "max_completion_length", "temperature", "device", "dtype"},
+            exclude={"task": {"evaluation_file"}},
             exclude_none=True,
         )
+        return identified(settings, self.content())
 
 
 def _resolve_device(device: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, model_validator
 
+from grpolab.identity import COMMIT
 from grpolab.settings.base import Count, Natural, Positive, Seed, Settings, Share
 
 
@@ -89,13 +92,46 @@ class TinyModel(Settings):
             raise ValueError(f"model.heads ({self.heads}) must divide model.hidden_size ({self.hidden_size})")
         return self
 
+    def pinned(self) -> TinyModel:
+        """Itself: it has nothing that could change elsewhere."""
+        return self
+
 
 class PretrainedModel(Settings):
     """Any causal language model that `from_pretrained` loads (safetensors, no remote code), with its tokenizer."""
 
     name: Literal["pretrained"]
     path: str = Field(description="Folder, or name on the hub.")
-    revision: str | None = Field(description="Commit of the hub's repository, to pin it.")
+    revision: str | None = Field(
+        description="Commit or branch of the hub's repository; empty: its main branch, as the local cache has it."
+    )
+
+    def pinned(self) -> PretrainedModel:
+        """The same model, of the hub at one commit as far as that can be known; a folder is its content, of none."""
+        local = Path(self.path).is_dir()
+        commit = None if local else hub_commit(self.path, self.revision)[0] or self.revision
+        return self.model_copy(update={"revision": commit})
+
+
+@functools.cache  # one commit for all that a process does
+def hub_commit(path: str, revision: str | None) -> tuple[str | None, str]:
+    """The commit of a model that is no folder here, or None and the reason why nobody knows it.
+
+    The local cache of the hub answers; only where it has no such model is the hub asked, and its config.json kept.
+    """
+    if revision is not None and COMMIT.fullmatch(revision):
+        return revision, ""
+    if Path(path).is_absolute() or path.startswith((".", "~")):
+        return None, "there is no such folder"
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(path, "config.json", revision=revision)
+        if not isinstance(found, str):
+            found = hf_hub_download(path, "config.json", revision=revision)
+    except Exception as error:  # the network's, the hub's, the name's: all of them end the request alike
+        return None, " ".join(str(error).split())
+    return Path(found).parent.name, ""
 
 
 ModelSettings = Annotated[TinyModel | PretrainedModel, Field(discriminator="name")]

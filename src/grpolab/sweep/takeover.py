@@ -18,7 +18,7 @@ import yaml
 
 from grpolab import FOLDER_FORMAT, RESULTS_VERSION
 from grpolab.errors import RequestError
-from grpolab.identity import signature
+from grpolab.identity import identified, signature, unrecorded
 from grpolab.paths import Results, read_json, write_json_atomic
 from grpolab.run.locks import exclusive, is_held
 from grpolab.run.tracking.folder import is_begun
@@ -115,9 +115,13 @@ def _check_identity(folder: Path, provenance: Record) -> None:
         raise Refused(f"its results_version is {version}, this program's is {RESULTS_VERSION}: it would not be found")
     try:
         settings = yaml.safe_load((folder / "settings.yaml").read_text())
-        found = signature(_set_keys({**settings, "machine": None}))
+        content = provenance.get("content", {})
+        lacking = unrecorded(settings, content)
+        found = signature(identified(_set_keys({**settings, "machine": None}), content))
     except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError) as error:
         raise Refused(f"its settings.yaml cannot be read: {str(error).splitlines()[0]}") from error
+    if lacking:
+        raise Refused(f"the content of its {lacking} was not recorded: it would not be found")
     if found != folder.name:
         raise Refused(f"its settings.yaml is that of run {found}")
 

@@ -1,8 +1,9 @@
 """A long-lived process that does one job after another: `python -m grpolab.sweep.worker`.
 
-One JSON object per line: {"job": "warm_start" | "run", "settings": {...}} on standard input, events on standard output.
-The imports are paid once. It dies with its parent, ends when standard input ends, and on SIGTERM stops at the next
-rollout boundary with a checkpoint. On SIGUSR1 it leaves its run in the same way, and takes the next job.
+One JSON object per line: {"job": "warm_start" | "run", "signature": "...", "settings": {...}} on standard input, events
+on standard output. A job whose settings no longer have that signature, because data or code has changed, fails. The
+imports are paid once. It dies with its parent, ends when standard input ends, and on SIGTERM stops at the next rollout
+boundary with a checkpoint. On SIGUSR1 it leaves its run in the same way, and takes the next job.
 """
 
 from __future__ import annotations
@@ -93,15 +94,18 @@ class Worker:
     def _answer(self, request: dict[str, Any]) -> None:
         from grpolab.identity import signature
         from grpolab.paths import Results
+        from grpolab.run.preflight import refuse_another
         from grpolab.settings import RunSettings
 
         settings = RunSettings.model_validate(request["settings"])
         results = Results.open(settings.machine.results)
         if request["job"] == "warm_start":
-            name, do = signature(settings.warm_start_identity()), self._warm_start
+            now, do = signature(settings.warm_start_identity()), self._warm_start
         else:
-            name, do = signature(settings.identity()), self._run
+            now, do = signature(settings.identity()), self._run
+        name = request["signature"]
         try:
+            refuse_another(name, now, settings)
             outcome = do(name, settings, results)
         except Exception as error:
             outcome = _instead_of_outcome(error, results.root)

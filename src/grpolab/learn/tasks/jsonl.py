@@ -106,9 +106,10 @@ class Jsonl:
             raise RequestError(problems)
         from datasets import load_dataset
 
-        # As text, parsed here: the json loader would make dates of strings that look like dates.
-        lines = load_dataset("text", data_files=str(Path(path).expanduser()), split="train")["text"]
-        rows = [json.loads(line) for line in lines]
+        # As text, parsed here: the json loader would make dates of strings that look like dates. Streamed: the cache of
+        # `datasets` knows a file by its time, and would give the old content of one whose time was set back (rsync).
+        lines = load_dataset("text", data_files=str(Path(path).expanduser()), split="train", streaming=True)
+        rows = [json.loads(line["text"]) for line in lines]
         examples = [
             Example(self.template.replace("{prompt}", str(row[self.prompt_key])), str(row[self.answer_key]))
             for row in rows
