@@ -91,7 +91,7 @@ class Worker:
         """Hand the job over."""
         self.job, self.step = job, 0
         self.began = self.heard = time.monotonic()
-        request = {"job": job.kind, "settings": plain(job.settings)}
+        request = {"job": job.kind, "signature": job.signature, "settings": plain(job.settings)}
         try:
             self.stdin.write(json.dumps(request).encode() + b"\n")
             self.stdin.flush()
