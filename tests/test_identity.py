@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +15,12 @@ from pydantic import ValidationError
 from tiny import VALUES, tiny_settings
 
 from grpolab import identity
-from grpolab.identity import dotted, plain, signature
-from grpolab.settings import RunSettings
+from grpolab.identity import dotted, file_sha256, plain, signature
+from grpolab.paths import project_root, read_json
+from grpolab.settings import RunSettings, task
+from grpolab.sweep.compose import Composer
+from grpolab.sweep.plan import Plan, expand
+from grpolab.sweep.study import Study, load
 
 # For every setting another value that is allowed.
 OTHER: dict[str, Any] = {
@@ -166,3 +174,180 @@ def test_a_clip_that_cannot_bind_is_known() -> None:
     assert not tiny_settings(num_iterations=1).clip_can_bind
     assert tiny_settings(num_iterations=1, num_minibatches=2).clip_can_bind
     assert not tiny_settings(kernel="ratio").clip_can_bind
+
+
+# --- What settings name: its content counts, and not its name ---------------------------------------------------------
+
+
+def test_the_committed_runs_keep_their_signatures() -> None:
+    """Every study of the committed outcome, made anew from experiments/: not one of its runs has another name."""
+    composer, asked = Composer(), dict[str, Plan]()
+    for file in sorted((project_root() / "results" / "reference" / "plans").glob("*.json")):
+        plan = read_json(file) or {}
+        if plan["cells"]:
+            study = load(plan["study"])
+            assert isinstance(study, Study)
+            asked[study.name] = expand(study, composer, seeds=plan["seeds"])
+            made = {cell.signature for cell in asked[study.name].cells}
+            assert made == {cell["signature"] for cell in plan["cells"]}, study.name
+    assert len({cell.signature for plan in asked.values() for cell in plan.cells}) == 595
+
+
+TASK = """
+import json
+import {helper} as other
+from {package}.inner import deep
+
+
+class Mine:
+    options = other.OPTIONS
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with data, a model, and a task of one's own that imports what lies beside it."""
+    (tmp_path / "train.jsonl").write_text('{"question": "a", "answer": "1"}\n')
+    (tmp_path / "test.jsonl").write_text('{"question": "b", "answer": "2"}\n')
+    (tmp_path / "words.txt").write_text("one two")
+    (tmp_path / "my_own_task.py").write_text(TASK.format(helper="my_own_helper", package="my_own_package"))
+    (tmp_path / "my_own_helper.py").write_text("OPTIONS = 1\n")
+    (tmp_path / "my_own_reward.py").write_text("def score(prompt, answer, completion):\n    return 1.0\n")
+    package = tmp_path / "my_own_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('no module is run to be hashed')\n")
+    (package / "inner.py").write_text("from . import deeper\n\n\ndef deep():\n    from .deeper import LATE\n")
+    (package / "deeper.py").write_text("LATE = 1\n")
+    (package / "not_imported.py").write_text("")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(bytes(100))
+    (model / ".cache").mkdir()
+    (model / ".cache" / "download.lock").write_text("12:00")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+JSONL = {
+    **{"name": "jsonl", "train_file": "train.jsonl", "evaluation_file": "test.jsonl"},
+    **{"prompt_key": "question", "answer_key": "answer", "template": "{prompt}", "chat": False},
+}
+CUSTOM = {"name": "custom", "path": "my_own_task:Mine", "options": {"words": "words.txt", "many": [1, 2.0]}}
+REWARD = {"function": "my_own_reward:score", "weights": {"correct": 1.0}}
+MODEL = {"name": "pretrained", "path": "model", "revision": None}
+# What a run names, and whether the warm start depends on it too; `None`: neither does.
+NAMED: list[tuple[str, dict[str, Any], str, bool | None]] = [
+    ("train.jsonl", {"task": JSONL}, "task.train_file", True),
+    ("test.jsonl", {"task": JSONL}, "task.evaluation_file", False),
+    ("my_own_task.py", {"task": CUSTOM}, "task.path", True),
+    ("my_own_helper.py", {"task": CUSTOM}, "task.path", True),
+    ("my_own_package/__init__.py", {"task": CUSTOM}, "task.path", True),
+    ("my_own_package/inner.py", {"task": CUSTOM}, "task.path", True),
+    ("my_own_package/deeper.py", {"task": CUSTOM}, "task.path", True),
+    ("my_own_package/not_imported.py", {"task": CUSTOM}, "task.path", None),
+    ("words.txt", {"task": CUSTOM}, "task.options", True),
+    ("my_own_reward.py", {"reward": REWARD}, "reward.function", False),
+    ("model/config.json", {"model": MODEL}, "model.path", True),
+    ("model/model.safetensors", {"model": MODEL}, "model.path", True),
+    ("model/.cache/download.lock", {"model": MODEL}, "model.path", None),
+]
+
+
+def signatures(changes: dict[str, Any]) -> tuple[str, str]:
+    """Of a run and of its warm start."""
+    settings = tiny_settings(**changes)
+    return signature(settings.identity()), signature(settings.warm_start_identity())
+
+
+@pytest.mark.parametrize(("file", "changes", "key", "in_warm_start"), NAMED, ids=[case[0] for case in NAMED])
+def test_a_run_is_another_one_where_what_it_names_has_changed(
+    mine: Path, file: str, changes: dict[str, Any], key: str, in_warm_start: bool | None
+) -> None:
+    before = signatures(changes)
+    assert key in tiny_settings(**changes).content()
+    os.utime(mine / file, (1e9, 1e9))
+    assert signatures(changes) == before, "a time is no content"
+    content = (mine / file).read_bytes()
+    (mine / file).write_bytes(content + b" ")
+    os.utime(mine / file, (1e9, 1e9))
+    run, warm_start = signatures(changes)
+    assert (run == before[0], warm_start == before[1]) == (in_warm_start is None, not in_warm_start)
+    (mine / file).write_bytes(content)
+    assert signatures(changes) == before, "and the old content is the old run"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"task": JSONL}, lambda there: {"task": {**JSONL, "train_file": f"{there}/renamed.jsonl"}}),
+        ({"task": CUSTOM}, lambda there: {"task": {**CUSTOM, "path": f"{there}/my_own_task.py:Mine"}}),
+        ({"reward": REWARD}, lambda there: {"reward": {**REWARD, "function": f"{there}/my_own_reward.py:score"}}),
+        ({"model": MODEL}, lambda there: {"model": {**MODEL, "path": f"{there}/model", "revision": "main"}}),
+    ],
+)
+def test_equal_content_at_another_place_is_the_same_run(
+    mine: Path, before: dict[str, Any], after: Callable[[Path], dict[str, Any]]
+) -> None:
+    there = mine / "copy"
+    shutil.copytree(mine, there)
+    (there / "train.jsonl").rename(there / "renamed.jsonl")
+    assert signatures(after(there)) == signatures(before)
+    assert tiny_settings(**after(there)).model_dump() != tiny_settings(**before).model_dump(), "settings keep the name"
+
+
+def test_what_cannot_be_read_has_the_signature_of_no_run(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (empty := mine / "empty").mkdir()
+    for changes in ({"task": JSONL}, {"task": CUSTOM}, {"reward": REWARD}, {"model": MODEL}):
+        settings = tiny_settings(**changes)
+        there = signature(settings.identity())
+        monkeypatch.chdir(empty)
+        gone = signature(settings.identity())
+        assert gone not in (there, signature(settings.resolved().model_dump(exclude={"machine"}, exclude_none=True)))
+        monkeypatch.chdir(mine)
+
+
+def test_a_large_file_is_hashed_once_by_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "LARGE_BYTES", 10)
+    file, cache = tmp_path / "weights", tmp_path / "content"
+    file.write_bytes(b"a" * 10)
+    first = file_sha256(file, cache)
+    assert not cache.exists(), "it has just been written, and may be again within one tick of the clock"
+    monkeypatch.setattr(identity, "SETTLED_SECONDS", -1.0)
+    assert file_sha256(file, cache) == first
+    (entry,) = cache.iterdir()
+    identity._hashed.clear()  # as in another process
+    with monkeypatch.context() as patch:
+        patch.setattr("hashlib.file_digest", None)
+        assert file_sha256(file, cache) == first
+    entry.write_text("half of an ent")
+    identity._hashed.clear()
+    assert file_sha256(file, cache) == first
+    was = file.stat()
+    file.write_bytes(b"b" * 10)
+    os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))  # as a copying tool leaves it
+    identity._hashed.clear()
+    assert file_sha256(file, cache) != first
+
+
+def test_a_model_of_the_hub_is_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the local cache has it; settings, and so the folder of the run, name the commit."""
+    commits = {"main": "1" * 40, "branch": "2" * 40}
+    for name, commit in commits.items():
+        folder = tmp_path / "models--some--model"
+        (folder / "refs").mkdir(parents=True, exist_ok=True)
+        (folder / "refs" / name).write_text(commit)
+        (folder / "snapshots" / commit).mkdir(parents=True)
+        (folder / "snapshots" / commit / "config.json").write_text("{}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(tmp_path), raising=False)
+    task.hub_commit.cache_clear()
+    hub = {"name": "pretrained", "path": "some/model"}
+    found = [tiny_settings(model={**hub, "revision": revision}) for revision in (None, "main", "1" * 40, "branch")]
+    assert [settings.resolved().model.pinned().revision for settings in found] == [*["1" * 40] * 3, "2" * 40]
+    names = [signature(settings.identity()) for settings in found]
+    assert len(set(names[:3])) == 1
+    assert names[3] != names[0]
+    assert tiny_settings(model={**hub, "revision": "3" * 40}).content() == {}, "a commit needs no look"
+    unknown = tiny_settings(model={**hub, "path": "no/model", "revision": None})
+    assert unknown.content() == {"model.path": {"absent": "no/model"}}
