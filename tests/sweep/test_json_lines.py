@@ -44,10 +44,12 @@ def test_a_sweep_as_events(fake_sweep):
     ] * 2
     begun = [event["signature"] for event in middle if event["event"] == "started"]
     assert Counter(begun) == Counter([job[1] for job in fake_sweep.begun()])
+    (results,) = (event for event in middle if event["event"] == "results")
+    assert [row["runs"] for row in results["variants"].values()] == [{"completed": 1, "failed": 1}] * 2
     steps = [event for event in middle if event["event"] == "step"]
     assert {(event["step"], event["steps"]) for event in steps} == {(1, 12)}
     assert any(note["text"].startswith("4 runs: ") for note in middle if note["event"] == "note")
-    assert {event["event"] for event in middle} == {"started", "step", "returned", "finished", "note"}
+    assert {event["event"] for event in middle} == {"started", "step", "returned", "finished", "results", "note"}
 
 
 def test_an_interrupted_sweep_says_so_in_its_last_event(fake_sweep):
@@ -63,17 +65,21 @@ def test_a_wrong_request_has_no_event(fake_sweep):
     assert follow(fake_sweep.start("--json-lines", "epsilon=-1"))[::2] == ([], 2)
 
 
-def test_steps_are_thinned_but_for_the_last(monkeypatch):
+def test_steps_are_thinned_but_for_the_last(monkeypatch, results):
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     out = io.StringIO()
     job = Job("run", "a", "study a, seed 0", {}, 10.0, 30)
-    shown = progress.EventProgress([job], Estimate(None, 1), Events(out))
+    results.run("a").mkdir(parents=True)
+    (results.run("a") / "journal.jsonl").write_text('{"kind": "evaluation", "eval/accuracy_expected": 0.25}\n')
+    shown = progress.EventProgress([job], Estimate(1), results, Events(out))
     shown.started(job, 0)
     for step in range(1, 31):
         now[0] += 0.1
         shown.stepped(job, step)
-    steps = [event["step"] for line in out.getvalue().splitlines() if (event := json.loads(line))["event"] == "step"]
+    events = [json.loads(line) for line in out.getvalue().splitlines()]
+    steps = [event["step"] for event in events if event["event"] == "step"]
+    assert (events[-1]["accuracy"], events[-1]["clip"]) == (0.25, None)
     assert steps[0] == 1
     assert steps[-1] == 30
     assert 3 <= len(steps) <= 5

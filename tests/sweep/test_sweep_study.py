@@ -228,6 +228,32 @@ def test_multirun_is_a_study():
     assert all(cell.settings.rollout_steps == 7 for cell in plan.cells)
 
 
+def test_a_custom_run_has_a_short_label_and_different_ones_have_different_labels():
+    def label(*overrides):
+        (cell,) = adhoc.expand_single(overrides).cells
+        return cell.variant
+
+    assert label() == "defaults"
+    assert (
+        label("task=sorting", "seed=3", "machine.threads=2", "dialect=verl/dppo_tv")
+        == "task=sorting,dialect=verl_dppo_tv"
+    )
+    folder = "/some/where/that/is/a/long/way/from/here"
+    many = ["task=jsonl", f"task.train_file={folder}/train.jsonl", f"task.evaluation_file={folder}/test.jsonl"]
+    names = [label(*many), label(*[text.replace("here", "there") for text in many]), label(*many, "epsilon=0.1")]
+    assert names[0].startswith("task=jsonl,task.train_file=train.jsonl,+1~")
+    assert len(set(names)) == 3
+    assert max(map(len, names)) <= 70
+
+
+def test_values_of_a_sweep_that_differ_in_a_folder_have_different_names():
+    files = [f"/a/long/path/to/a/folder/called/{name}/test.jsonl" for name in ("one", "two")]
+    given = ["task=jsonl", "task.train_file=train.jsonl", f"task.evaluation_file={','.join(files)}"]
+    first, second = (cell.variant for cell in adhoc.expand_multirun(given).cells)
+    assert first != second
+    assert first.startswith("task.evaluation_file=test.jsonl~")
+
+
 def test_multirun_without_clipping_is_refused_only_where_it_asks_about_clipping():
     with pytest.raises(RequestError, match="clipping can act in no cell"):
         adhoc.expand_multirun(["epsilon=0.1,0.2", "num_iterations=1"])

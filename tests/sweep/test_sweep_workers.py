@@ -10,10 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from grpolab.paths import write_text_atomic
 from grpolab.sweep import adhoc
 from grpolab.sweep.launch import sweep, train_here
 from grpolab.sweep.plan import plans
 from grpolab.sweep.progress import Progress
+from grpolab.sweep.result import Diary
 
 TINY = [
     "task.length=3",
@@ -82,12 +84,22 @@ def test_a_run_of_train_is_the_run_of_the_sweep_also_when_it_was_interrupted(swe
     on_first_step(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(KeyboardInterrupt):
         train_here(plan)
+    assert "[warm start 1/1] completed: warm start sorting, seed 1, " in capsys.readouterr().out
+    write_text_atomic(report := tmp_path / "studies" / "adhoc" / "report.md", "of a sweep before")
     (checkpoint,) = tmp_path.glob("runs/*/checkpoint/latest.pt")
     assert not (checkpoint.parents[1] / "outcome.json").exists()
     assert train_here(plan) == 0
     (file,) = tmp_path.glob("runs/*/journal.jsonl")
     assert file.read_bytes() == journals[file.parent.name]
-    assert "completed: adhoc task=sorting_warm_start.batch_size=64_" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "[1/1] completed: adhoc task=sorting,warm_start.batch_size=64,+" in said, "a label is short"
+    facts = Diary(file.parent).look().facts()
+    course = f"{facts['accuracy_start']:.3f} -> {facts['accuracy_end']:.3f}"
+    assert [line.split("  ")[1].strip() for line in said.splitlines() if line.startswith("  ")] == [
+        *("accuracy", "reward", "clip fraction", "entropy", "token ratio"),
+    ]
+    assert f"accuracy       {course}" in said, "what came out of it"
+    assert str(report) not in said, "it draws none: what lies there is another sweep's"
 
 
 def test_what_a_library_prints_does_not_reach_the_protocol():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from itertools import islice
@@ -19,6 +20,7 @@ from grpolab.sweep.study import Study, available
 
 DEFAULT_NAME = "adhoc"
 FIGURES = ["F1", "F2", "F16", "F26"]
+MOST_LABEL, LONG_VALUE = 60, 40  # characters of a level's name, and of an override that is said whole in it
 MOST_VALUES = 1000  # of one key: range(0,inf) has no end
 # A sweep over one of these asks what clipping does.
 CLIP_KEYS = {"epsilon", "epsilon_high", "delta", "importance_sampling_level"}
@@ -29,8 +31,8 @@ def expand_single(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
     composer = Composer()
     seed = composer.compose(overrides).seed
     rest = [text for text in overrides if key_of(text) != "seed"]
-    said = " ".join(text for text in rest if not key_of(text).startswith("machine."))
-    return expand(_study(name, rest, {"run": {_level(said or "defaults"): []}}, [seed]), composer, clipping=False)
+    said = [text for text in rest if not key_of(text).startswith("machine.")]
+    return expand(_study(name, rest, {"run": {_level(said): []}}, [seed]), composer, clipping=False)
 
 
 def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
@@ -44,10 +46,11 @@ def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
     fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
     seeds = _seeds(composer, swept.pop("seed", None), fixed, problems)
     factors: Factors = {
-        key: {_level(f"{key}={value}"): [f"{key}={value}"] for value in values}
+        key: {_level([f"{key}={value}"]): [f"{key}={value}"] for value in values}
         for key, values in swept.items()
         if values
     }
+    problems += [f"{key}: two of its values have one name" for key in factors if len(factors[key]) < len(swept[key])]
     rest = [text for text in fixed if key_of(text) != "seed"]
     try:
         plan = expand(_study(name, rest, factors, seeds), composer, clipping=bool(CLIP_KEYS & swept.keys()))
@@ -83,15 +86,25 @@ def _seeds(composer: Composer, swept: list[str] | None, fixed: list[str], proble
     return [int(value) for value in swept]
 
 
-def _level(overrides: str) -> str:
-    """Overrides as the name of a level, so that runs that differ are named apart; slashes join levels to variants."""
-    return re.sub(r"[\s/]+", "_", overrides)
+def _level(overrides: Sequence[str]) -> str:
+    """Overrides as the name of a level: short, one word without a slash, for slashes join levels to variants.
+
+    Where that leaves something out, folders of a long path or the last of many overrides, four digits of a hash keep
+    names apart that would be one.
+    """
+    said = [text if len(text) <= LONG_VALUE else re.sub(r"[^=,{}:\[\]]*/", "", text) for text in overrides]
+    short = [text for index, text in enumerate(said) if len(",".join(said[: index + 1])) <= MOST_LABEL]
+    short = short or [text[:MOST_LABEL] for text in said[:1]]
+    more = [f"+{len(said) - len(short)}"] if len(short) < len(said) else []
+    name, whole = ",".join([*short, *more]), ",".join(overrides)
+    mark = "" if name == whole else f"~{hashlib.sha256(whole.encode()).hexdigest()[:4]}"
+    return re.sub(r"[\s/]+", "_", name + mark) or "defaults"
 
 
 def _study(name: str, overrides: list[str], factors: Factors, seeds: list[int]) -> Study:
     if name in available():
         raise RequestError(f"--name {name} is a study of experiments/: choose another name")
-    factors = factors or {"run": {_level("defaults"): []}}
+    factors = factors or {"run": {_level([]): []}}
     compare, levels = next(iter(factors.items()))
     try:
         return Study(

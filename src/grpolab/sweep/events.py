@@ -2,9 +2,13 @@
 
     plan      studies (study, cells, seeds, done), runs, done, to_train, warm_starts
     started   signature, kind (run or warm_start), label, worker
-    step      signature, step, steps; at most one a second and job, and its last
+    step      signature, step, steps, accuracy and clip (null before they are known); at most one a second and job, and
+              its last
     returned  signature, kind, label, reason: its worker died, and it is tried again
-    finished  signature, kind, label, outcome (`missing`: the disk refused it), reason, seconds, seconds_left (of all)
+    finished  signature, kind, label, outcome (`missing`: the disk refused it), reason, seconds, result, seconds_left
+              (of all; null: no estimate); result: accuracy_start, accuracy_end, the same of reward and entropy,
+              clip_low, clip_high, ratio_min, ratio_max
+    results   study, variants: for each its runs by outcome, means of the facts of a result, and of seconds
     note      text: whatever else is said, tracking and paths of reports among it
     end       counts (runs by outcome), exit_code
     interrupted   instead of the end, after Ctrl-C or SIGTERM: exit code 130

@@ -14,25 +14,27 @@ from contextlib import contextmanager
 from typing import Any
 
 from grpolab.errors import RequestError
+from grpolab.identity import signature
 from grpolab.paths import DISK_ERRORS, Results, is_refusal, project_root
 from grpolab.run import tracking
-from grpolab.sweep import elsewhere
-from grpolab.sweep.estimate import Estimate
+from grpolab.run.outcome import reason_of, record_failure
+from grpolab.settings import RunSettings
+from grpolab.sweep import elsewhere, result
+from grpolab.sweep.estimate import RUN, WARM_START, Estimate
 from grpolab.sweep.events import Events
 from grpolab.sweep.ledger import no_outcome
 from grpolab.sweep.machine import slots
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import TICK_SECONDS, WORKER_COMMAND, Pool, WorkerStartError
-from grpolab.sweep.progress import make_progress, print_table
+from grpolab.sweep.progress import Progress, make_progress, print_table
 from grpolab.sweep.request import Request
+from grpolab.sweep.result import TITLES, Diary, Facts
 from grpolab.sweep.schedule import Job, Schedule
 from grpolab.sweep.wording import duration, first_line
-from grpolab.vocabulary import FAILED, MISSING, RESULTS
+from grpolab.vocabulary import COMPLETED, FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
 
-# What a unit of cost takes with the tiny model on one core: for the first estimate only.
-TINY_SECONDS_PER_COST = 2.8e-5
 MIRROR_SECONDS = 600.0  # longest wait for the tracking store after the last run
 INTERRUPTED_SECONDS = 5.0  # the same after Ctrl-C
 
@@ -61,29 +63,32 @@ def sweep(
     drawn = True
     with interruptible(), mirrored(request.results, request.tracking_uri, request.name):
         if todo:
-            estimate = _estimate(request, len(places))
-            print(f"workers: {len(places)}; time: {estimate.left(sum(job.cost for job in todo))}")
-            _run_on_workers(todo, estimate, Pool(places, request.results, command), events)
+            _run_on_workers(todo, request, Pool(places, request.results, command), events)
         else:
             print("0 cells to train: every run has its outcome")
         # Before the mirror ends, so that figures and tables reach the tracking store too.
         if todo or not _is_drawn(request):
             drawn = _draw(draw, request)
+    _say_results(request, events)
     return _conclude(request, events, drawn)
 
 
 def train_here(plan: Plan, events: Events | None = None) -> int:
     """Train the one run of a plan in this process, again where it failed before; the exit code. Raises as `sweep`."""
     request = _begin([plan], retry_failed=True)
-    todo = [job for job in request.jobs() if job.kind == "run"]
+    todo = request.jobs()
     if events:
         _say_plan(request, todo, events)
     with interruptible(), mirrored(request.results, request.tracking_uri, request.name):
-        for job in todo:
-            _run_here(request, job, events)
-        if not todo:
+        if todo:
+            _run_here(request, todo, events)
+        else:
             print("0 cells to train: the run has its outcome")
-    for name in request.cells:
+    if events:
+        _say_results(request, events)
+    for name, state in request.states().items():
+        if state.outcome and not events:
+            print("\n".join(result.lines(state.outcome, Diary(request.results.run(name)).look().facts())))
         print(f"run folder: {request.results.run(name)}")
     return _conclude(request, events)
 
@@ -96,9 +101,10 @@ def _begin(plans: Sequence[Plan], retry_failed: bool) -> Request:
     return request
 
 
-def _run_on_workers(todo: list[Job], estimate: Estimate, pool: Pool, events: Events | None) -> None:
+def _run_on_workers(todo: list[Job], request: Request, pool: Pool, events: Events | None) -> None:
     try:
-        with make_progress(todo, estimate, events) as progress, pool:
+        with make_progress(todo, _estimate(request, len(pool.slots)), request.results, events) as progress, pool:
+            progress.note(f"workers: {len(pool.slots)}; {progress.left()}")
             pool.run(Schedule(todo), progress)
     except WorkerStartError as error:
         print(error)
@@ -131,22 +137,53 @@ def _is_drawn(request: Request) -> bool:
     return report.exists() and report.stat().st_ctime >= changed
 
 
-def _run_here(request: Request, job: Job, events: Events | None) -> None:
+def _run_here(request: Request, todo: list[Job], events: Events | None) -> None:
+    """Do a run, and before it the warm start that it waits for, if that is not there."""
+    from grpolab.run.preflight import refuse_another
     from grpolab.run.train import Interrupted, run  # here, because it imports torch
 
+    *before, job = todo
     settings = request.cells[job.signature].settings
     _await_others(job, request.results)
-    with make_progress([job], _estimate(request, 1), events) as progress, _stoppable() as stop:
-        progress.started(job, 0)
+    with make_progress(todo, _estimate(request, 1), request.results, events) as progress, _stoppable() as stop:
         try:
+            for warm in before:
+                _warm_start_here(warm, request, settings, progress, stop)
+            progress.started(job, 0)
+            refuse_another(job.signature, signature(settings.identity()), settings)
             outcome = run(settings, request.results, on_step=lambda step: progress.stepped(job, step), stop=stop)
         except Interrupted:
             raise KeyboardInterrupt from None
+        except RequestError as error:
+            outcome = record_failure(request.results.run(job.signature), str(error), 0)
         except OSError as error:
             if not is_refusal(error, request.results.root):
                 raise
             outcome = no_outcome(error, request.results.root)
         progress.finished(job, outcome)
+
+
+def _warm_start_here(
+    job: Job, request: Request, settings: RunSettings, progress: Progress, stop: Callable[[], bool]
+) -> None:
+    """Make a warm start; where it fails, the run that needs it meets the same error, and keeps it."""
+    from grpolab.run.warm_start import ensure
+
+    def on_step(step: int) -> None:
+        progress.stepped(job, step)
+        if stop():
+            raise KeyboardInterrupt
+
+    progress.started(job, 0)
+    outcome: dict[str, Any] = {"outcome": FAILED}
+    try:
+        made = ensure(settings, request.results, on_step)
+        outcome = {"outcome": COMPLETED, "seconds": made.seconds}
+    except Exception as error:
+        if isinstance(error, OSError) and is_refusal(error, request.results.root):
+            raise
+        outcome["reason"] = reason_of(error)
+    progress.finished(job, outcome)
 
 
 def _await_others(job: Job, results: Results) -> None:
@@ -158,13 +195,14 @@ def _await_others(job: Job, results: Results) -> None:
 
 
 def _estimate(request: Request, workers: int) -> Estimate:
-    """From the runs that are done, else from what the tiny model is known to take, else none."""
-    done = [(request.cells[name].cost, state.outcome) for name, state in request.states().items() if state.outcome]
-    timed = [(cost, outcome["seconds"]) for cost, outcome in done if outcome.get("seconds")]
-    if timed:
-        return Estimate(sum(seconds for _, seconds in timed) / sum(cost for cost, _ in timed), workers)
-    tiny = all(cell.settings.model.name == "tiny" for cell in request.cells.values())
-    return Estimate(TINY_SECONDS_PER_COST if tiny else None, workers)
+    """By what the cells and warm starts that are done have taken; no other machine's speed is a basis."""
+    estimate = Estimate(workers)
+    for name, state in request.states().items():
+        if state.outcome and state.outcome.get("seconds"):
+            estimate.speed[RUN].learn(request.cells[name].cost, state.outcome["seconds"], whole=True)
+    for job, seconds in request.warm_starts_made():
+        estimate.speed[WARM_START].learn(job.cost, seconds, whole=True)
+    return estimate
 
 
 def _say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
@@ -196,8 +234,28 @@ def _say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
     )
 
 
-def _conclude(request: Request, events: Events | None, drawn: bool = True) -> int:
-    """Say how it ended and where to look; the exit code."""
+def _say_results(request: Request, events: Events | None) -> None:
+    """What came out of each variant: a table for each study."""
+    facts = {
+        name: (state.outcome, Diary(request.results.run(name)).look().facts())
+        for name, state in request.states().items()
+        if state.outcome
+    }
+    for plan in request.plans:
+        runs: dict[str, list[tuple[dict[str, Any], Facts]]] = {}
+        for cell in plan.cells:
+            if cell.signature in facts:
+                runs.setdefault(cell.variant, []).append(facts[cell.signature])
+        rows = {variant: result.variant_row(of_variant) for variant, of_variant in runs.items()}
+        if events and rows:
+            events.send("results", study=plan.study.name, variants=rows)
+        elif rows:
+            print(f"{plan.study.name}: means over runs")
+            print_table(TITLES, [result.cells_of_row(variant, row) for variant, row in rows.items()])
+
+
+def _conclude(request: Request, events: Events | None, drawn: bool | None = None) -> int:
+    """Say how it ended and where to look; the exit code. `drawn`: whether the report is; None: it was not asked for."""
     states = request.states()
     counts = Counter(state.state for state in states.values())
     runs = "1 run" if len(states) == 1 else f"{len(states)} runs"
@@ -209,19 +267,19 @@ def _conclude(request: Request, events: Events | None, drawn: bool = True) -> in
         print(f"the whole error: outcome.json in {request.results.runs}/; --retry-failed runs them again")
     if counts[MISSING]:
         print("missing runs have no outcome: the same command goes on with them")
-    if places := list(_places(request)):
+    if places := list(_places(request, drawn is not None)):
         print(f"look: {', '.join(places)}")
-    code = 0 if drawn and sum(counts[name] for name in RESULTS) == len(states) else 1
+    code = 0 if drawn is not False and sum(counts[name] for name in RESULTS) == len(states) else 1
     if events:
         events.send("end", counts=counts, exit_code=code)
     return code
 
 
-def _places(request: Request) -> Iterator[str]:
-    """Where the outcome can be seen: a single run draws no report, and not everybody tracks."""
-    report = request.results.output(request.name) / "report.md"
-    if report.exists():
-        yield str(report)
+def _places(request: Request, report: bool) -> Iterator[str]:
+    """Where the outcome can be seen. What another command has drawn of runs of the same name is none of this one's."""
+    file = request.results.output(request.name) / "report.md"
+    if report and file.exists():
+        yield str(file)
     if request.tracking_uri:
         named = f" --results {request.results.root}" if request.results.root != project_root() / "results" else ""
         yield f"grpolab ui {request.name}{named}"

@@ -14,37 +14,47 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from grpolab.sweep.estimate import Active, Estimate
+from grpolab.paths import Results
+from grpolab.sweep.estimate import RUN, WARM_START, Active, Estimate
 from grpolab.sweep.events import STEP_SECONDS, Events
+from grpolab.sweep.result import Diary, in_short
 from grpolab.sweep.schedule import Job
 from grpolab.sweep.wording import duration, first_line
 from grpolab.vocabulary import COMPLETED, OUTCOMES
 
 SILENCE_SECONDS = 60.0  # without a line, where the output is no terminal
+LOOK_SECONDS = 0.5  # between two looks into a job's journal
+WIDE = 1000  # characters: of a table that no terminal shows
 
 
 class Progress:
     """Plain lines. Counts what happens, and says what is finished, as it happens."""
 
-    def __init__(self, jobs: list[Job], estimate: Estimate) -> None:
+    def __init__(self, jobs: list[Job], estimate: Estimate, results: Results) -> None:
         self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-        self.estimate = estimate
-        self.total = sum(job.kind == "run" for job in jobs)
-        self.outcomes: Counter[str] = Counter()
+        self.estimate, self.results = estimate, results
+        self.total: Counter[str] = Counter(job.kind for job in jobs)
+        self.outcomes: Counter[str] = Counter()  # of runs
+        self.warm_starts = 0  # that are done
         self.active: dict[str, Active] = {}
         self._open = {job.signature: job for job in jobs}
+        self._looked: dict[str, float] = {}  # when a job's journal was last read
         self._began = self._said = time.monotonic()
 
     def started(self, job: Job, slot: int) -> None:
         """A worker got the job."""
-        self.active[job.signature] = Active(job, slot, time.monotonic())
+        folder = self.results.run(job.signature) if job.kind == RUN else self.results.warm_start(job.signature)
+        self.active[job.signature] = Active(job, slot, time.monotonic(), Diary(folder))
 
     def stepped(self, job: Job, step: int) -> None:
         """The job has done so many steps."""
-        cost, seconds = self.active[job.signature].advance(step, time.monotonic())
-        if job.kind == "run":  # a warm start ends when it is good enough: its steps foretell nothing
-            self.estimate.learn(cost, seconds)
-        if time.monotonic() - self._said > SILENCE_SECONDS:
+        active, now = self.active[job.signature], time.monotonic()
+        if taken := active.advance(step, now):
+            self.estimate.speed[job.kind].learn(*taken, whole=False)
+        if now - self._looked.get(job.signature, float("-inf")) >= LOOK_SECONDS:
+            self._looked[job.signature] = now
+            active.diary.look()
+        if now - self._said > SILENCE_SECONDS:
             self.say_where()
 
     def returned(self, job: Job, reason: str) -> None:
@@ -54,39 +64,53 @@ class Progress:
 
     def finished(self, job: Job, outcome: dict[str, Any]) -> None:
         """The job has an outcome; `missing` where the disk refused to take one."""
-        self.active.pop(job.signature, None)
+        active = self.active.pop(job.signature, None)
         del self._open[job.signature]
-        if job.kind == "run":
+        if outcome.get("seconds") and active:  # not what another command has done
+            self.estimate.speed[job.kind].learn(job.cost, outcome["seconds"], whole=True)
+        if job.kind == RUN:
             self.outcomes[outcome["outcome"]] += 1
-        self.say_finished(job, outcome)
+        else:
+            self.warm_starts += 1
+        self.say_finished(job, outcome, active.diary.look() if active else None)
 
-    def say_finished(self, job: Job, outcome: dict[str, Any]) -> None:
+    def say_finished(self, job: Job, outcome: dict[str, Any], diary: Diary | None) -> None:
         """One line."""
-        seconds = f", {duration(outcome['seconds'])}" if outcome.get("seconds") else ""
-        self.note(f"{self.count()} {outcome_line(job, outcome)}{seconds} ({self.left()} left)")
+        said = [outcome_line(job, outcome)]
+        said += [duration(outcome["seconds"])] if outcome.get("seconds") else []
+        said += [short] if diary and (short := in_short(diary)) else []
+        self.note(f"{self.count(job.kind)} {', '.join(said)}{self._left_in_brackets()}")
 
     def say_where(self) -> None:
         """One line about what runs."""
-        where = ", ".join(f"{one.job.label} at step {one.step}/{one.job.steps}" for one in self.active.values())
-        self.note(f"{self.count()} running: {where} ({self.left()} left)")
+        active = self.active.values()
+        where = [", ".join(filter(None, [f"{one.job.label} {one.at_step()}", in_short(one.diary)])) for one in active]
+        self.note(f"{self.count()} running: {'; '.join(where)}{self._left_in_brackets()}")
 
     def note(self, text: str) -> None:
         """Something to be said at once."""
         self._said = time.monotonic()
         self.console.print(text, markup=False)
 
-    def count(self) -> str:
-        """`[12/114]`."""
-        return f"[{sum(self.outcomes.values())}/{self.total}]"
+    def count(self, kind: str = RUN) -> str:
+        """`[12/114]`, or `[warm start 1/3]`."""
+        if kind == WARM_START:
+            return f"[warm start {self.warm_starts}/{self.total[WARM_START]}]"
+        return f"[{sum(self.outcomes.values())}/{self.total[RUN]}]"
 
     def left(self) -> str:
-        """Time left, in words."""
-        return self.estimate.left(self.cost_left())
+        """Time left, in words; empty where nothing is left."""
+        return self.estimate.left(self.costs_left())
 
-    def cost_left(self) -> float:
-        """Of what no worker has, and of the rest of what they have."""
-        waiting = sum(job.cost for name, job in self._open.items() if name not in self.active)
-        return waiting + sum(active.cost_left for active in self.active.values())
+    def _left_in_brackets(self) -> str:
+        return f" ({left})" if (left := self.left()) else ""
+
+    def costs_left(self) -> dict[str, float]:
+        """Cost of each kind of job: of what no worker has, and of the rest of what they have."""
+        costs = {RUN: 0.0, WARM_START: 0.0}
+        for name, job in self._open.items():
+            costs[job.kind] += self.active[name].cost_left if name in self.active else job.cost
+        return costs
 
     def rate(self) -> str:
         """Finished cells a minute."""
@@ -104,11 +128,11 @@ class Progress:
 class LiveProgress(Progress):
     """The same as a table that is redrawn in place; only failures and notes scroll by."""
 
-    def __init__(self, jobs: list[Job], estimate: Estimate) -> None:
-        super().__init__(jobs, estimate)
+    def __init__(self, jobs: list[Job], estimate: Estimate, results: Results) -> None:
+        super().__init__(jobs, estimate, results)
         self._live = Live(console=self.console, get_renderable=self.draw, refresh_per_second=4)
 
-    def say_finished(self, job: Job, outcome: dict[str, Any]) -> None:
+    def say_finished(self, job: Job, outcome: dict[str, Any], diary: Diary | None) -> None:
         """A line where the outcome needs one."""
         if outcome["outcome"] != COMPLETED:
             self.note(outcome_line(job, outcome))
@@ -118,14 +142,20 @@ class LiveProgress(Progress):
 
     def draw(self) -> RenderableType:
         """The table as it is now."""
-        counts = [f"{name} {self.outcomes[name]}" for name in OUTCOMES if self.outcomes[name]]
-        head = " · ".join([self.count(), *counts, f"running {len(self.active)}", self.rate(), f"{self.left()} left"])
+        head = [self.count()]
+        if self.total[WARM_START]:
+            head.append(f"warm starts {self.warm_starts}/{self.total[WARM_START]}")
+        head += [f"{name} {self.outcomes[name]}" for name in OUTCOMES if self.outcomes[name]]
+        head += [f"running {len(self.active)}"] if self.active else []
+        head += [self.rate()] if self.outcomes else []
+        head += [left] if (left := self.left()) else []
         table = Table(box=None, pad_edge=False, show_header=False)
         for active in sorted(self.active.values(), key=lambda active: active.slot):
             speed = "" if active.seconds_per_step is None else f"{active.seconds_per_step:.2g} s a step"
-            step = f"step {active.step}/{active.job.steps}"
-            table.add_row(f"worker {active.slot}", active.job.label, step, speed)
-        return Group(Text(head), table)
+            table.add_row(
+                f"worker {active.slot}", active.job.label, active.at_step(), speed, in_short(active.diary) or "begins"
+            )
+        return Group(Text(" · ".join(head)), table)
 
     def __enter__(self) -> Progress:
         self._live.__enter__()
@@ -141,8 +171,8 @@ class LiveProgress(Progress):
 class EventProgress(Progress):
     """The same as events."""
 
-    def __init__(self, jobs: list[Job], estimate: Estimate, events: Events) -> None:
-        super().__init__(jobs, estimate)
+    def __init__(self, jobs: list[Job], estimate: Estimate, results: Results, events: Events) -> None:
+        super().__init__(jobs, estimate, results)
         self._events = events
         self._sent: dict[str, float] = {}  # when a job's step was last said
 
@@ -157,17 +187,20 @@ class EventProgress(Progress):
         now = time.monotonic()
         if step == job.steps or now - self._sent.get(job.signature, float("-inf")) >= STEP_SECONDS:
             self._sent[job.signature] = now
-            self._events.send("step", signature=job.signature, step=step, steps=job.steps)
+            diary = self.active[job.signature].diary
+            facts = {"clip": diary.clip_now, "accuracy": diary.facts().get("accuracy_end")}
+            self._events.send("step", signature=job.signature, step=step, steps=job.steps, **facts)
 
     def returned(self, job: Job, reason: str) -> None:
         """The worker died, and the job is on the list again."""
         self.active.pop(job.signature, None)
         self._events.send("returned", **_who(job), reason=reason)
 
-    def say_finished(self, job: Job, outcome: dict[str, Any]) -> None:
+    def say_finished(self, job: Job, outcome: dict[str, Any], diary: Diary | None) -> None:
         """One event."""
         told = {key: outcome.get(key) for key in ("outcome", "reason", "seconds")}
-        self._events.send("finished", **_who(job), **told, seconds_left=self.estimate.seconds_left(self.cost_left()))
+        left = self.estimate.seconds_left(self.costs_left())
+        self._events.send("finished", **_who(job), **told, result=diary.facts() if diary else {}, seconds_left=left)
 
     def say_where(self) -> None:
         """Nothing: steps are events."""
@@ -182,16 +215,18 @@ def outcome_line(job: Job, outcome: dict[str, Any]) -> str:
     return f"{outcome['outcome']}: {job.label}" + (f": {first_line(outcome)}" if outcome.get("reason") else "")
 
 
-def make_progress(jobs: list[Job], estimate: Estimate, events: Events | None = None) -> Progress:
+def make_progress(jobs: list[Job], estimate: Estimate, results: Results, events: Events | None = None) -> Progress:
     """Events where a program asked for them, a live table on a terminal, else plain lines."""
     if events:
-        return EventProgress(jobs, estimate, events)
-    return LiveProgress(jobs, estimate) if sys.stdout.isatty() else Progress(jobs, estimate)
+        return EventProgress(jobs, estimate, results, events)
+    kind = LiveProgress if sys.stdout.isatty() else Progress
+    return kind(jobs, estimate, results)
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table of texts."""
+    """A table of texts; a row is never broken where no terminal is narrow."""
     table = Table(*titles, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
-    Console(file=sys.stdout, highlight=False).print(table)
+    width = None if sys.stdout.isatty() else WIDE
+    Console(file=sys.stdout, highlight=False, width=width).print(table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from grpolab.errors import RequestError
@@ -54,6 +54,13 @@ class Request:
         """The cells without an outcome, and the warm starts that they wait for and that are not there yet."""
         todo = [self.cells[name] for name, state in self.states().items() if state.outcome is None]
         return warm_start_jobs(todo, self.results) + [run_job(cell, self.labels[cell.signature]) for cell in todo]
+
+    def warm_starts_made(self) -> Iterator[tuple[Job, float]]:
+        """The warm starts of the cells that are there, with the seconds that they took."""
+        for name, cell in {cell.warm_start: cell for cell in self.cells.values()}.items():
+            made = read_json(self.results.warm_start(name) / "outcome.json")
+            if made and made.get("steps"):
+                yield _warm_start_job(cell), made["seconds"]
 
 
 def run_job(cell: Cell, label: str) -> Job:
