@@ -101,6 +101,19 @@ def test_one_sentence_and_nothing_started(request_, said, tmp_path, capsys):
     assert {path.name for path in tmp_path.rglob("*")} <= {"results", "format.json"}
 
 
+@pytest.mark.parametrize("request_", [["train"], ["train", "-m", "seed=0,1"], ["sweep", "smoke"], ["tune", "tuning"]])
+def test_a_gpu_that_is_asked_for_by_name_must_be_there(request_, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.version.cuda", None)
+    assert main([*request_, "device=cuda", f"machine.results={tmp_path / 'results'}"]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("grpolab: device=cuda is not possible: torch ")
+    assert (
+        "is built for the CPU: leave device=auto, or delete .venv and run `make setup TORCH_BACKEND=cu130`" in sentence
+    )
+    assert {path.name for path in tmp_path.rglob("*")} == {"results", "format.json"}
+
+
 @pytest.mark.parametrize("request_", WRONG_OPTIONS, ids=" ".join)
 def test_wrong_options_exit_with_two(request_, capsys):
     with pytest.raises(SystemExit) as stopped:

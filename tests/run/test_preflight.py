@@ -7,10 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tiny import tiny_settings
+from tiny import run_folder, tiny_settings
 
-from grpolab.paths import Results
-from grpolab.run import preflight
+from grpolab.errors import RequestError
+from grpolab.identity import plain, signature
+from grpolab.learn.imports import load_object
+from grpolab.paths import Results, read_json
+from grpolab.run import preflight, train
+from grpolab.settings import RunSettings
+from grpolab.sweep import adhoc, launch
+from grpolab.sweep.worker import Worker
 
 
 def jsonl(train: Path, evaluation: Path, template: str = "{prompt}") -> dict[str, Any]:
@@ -59,3 +65,97 @@ def test_a_reward_is_tried_on_one_completion(reward: dict[str, Any], says: str, 
     """What would end every run at its first rollout is known without a model."""
     (problem,) = preflight.check(tiny_settings(reward=reward), results)
     assert says in problem
+
+
+def test_a_model_that_nobody_knows_is_said(results: Results, tmp_path: Path) -> None:
+    """Tests are offline: the hub cannot be asked."""
+    folders = {f"{tmp_path}/absent": "there is no such folder", str(tmp_path): "has no config.json"}
+    for path, says in {**folders, "no/model": "the local cache"}.items():
+        settings = tiny_settings(model={"name": "pretrained", "path": path, "revision": None})
+        (problem,) = preflight.check(settings, results)
+        assert problem.startswith(f"model.path={path} is neither a folder with a model nor a model of the hub")
+        assert says in problem
+
+
+# --- Data and code that change between plan and run -------------------------------------------------------------------
+
+CHANGED = "has changed since run {} was planned: the same command plans it anew"
+
+
+@pytest.fixture
+def reward(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A reward of one's own; each test has its own module, since a process imports it once."""
+    file = tmp_path / f"reward_of_{request.node.name}.py"
+    file.write_text("def score(prompt, answer, completion):\n    return 1.0\n")
+    return file
+
+
+def rewarded(reward: Path, results: Results) -> RunSettings:
+    function = {"function": f"{reward}:score", "weights": {"correct": 1.0}}
+    return tiny_settings(reward=function, rollout_steps=1, machine={"results": str(results.root)})
+
+
+def change(reward: Path) -> None:
+    reward.write_text(reward.read_text().replace("1.0", "0.5"))
+
+
+def test_a_worker_refuses_what_is_no_longer_what_was_planned(reward: Path, results: Results) -> None:
+    settings = rewarded(reward, results)
+    job = {"job": "run", "signature": signature(settings.identity()), "settings": plain(settings.model_dump())}
+    change(reward)
+    events: list[dict[str, Any]] = []
+    Worker(events.append)._answer(job)
+    (event,) = events
+    assert (event["signature"], event["outcome"]["outcome"]) == (job["signature"], "failed")
+    said = CHANGED.format(job["signature"])
+    assert event["outcome"]["reason"] == f"reward.function={reward}:score {said}"
+    assert not results.runs.exists(), "neither name has a run"
+
+
+def test_a_run_whose_data_changes_while_it_begins_fails(
+    reward: Path, results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, assemble = rewarded(reward, results), train.assemble
+
+    def assemble_and_change(*arguments: Any) -> Any:
+        parts = assemble(*arguments)
+        change(reward)
+        return parts
+
+    planned = run_folder(settings, results)
+    monkeypatch.setattr(train, "assemble", assemble_and_change)
+    outcome = train.run(settings, results)
+    assert outcome["outcome"] == "failed"
+    assert CHANGED.format(planned.name) in outcome["reason"]
+    assert [folder.name for folder in results.runs.iterdir()] == [planned.name]
+    assert not (planned / "journal.jsonl").exists()
+
+
+def test_a_command_that_waited_while_its_data_changed_fails(
+    reward: Path, results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"reward.function={reward}:score", f"machine.results={results.root}", "machine.tracking_uri=null"]
+    plan = adhoc.expand_single([*words, "task.digits=1", "warm_start.max_steps=0", "rollout_steps=1"])
+    monkeypatch.setattr(launch, "_await_others", lambda *_: change(reward))
+    assert launch.train_here(plan) == 1
+    (cell,) = plan.cells
+    assert CHANGED.format(results.runs and cell.signature) in capsys.readouterr().out
+    assert [folder.name for folder in results.runs.iterdir()] != [], "its failure is written down"
+
+
+def test_code_that_changed_after_its_import_is_not_run_under_a_new_name(reward: Path) -> None:
+    assert load_object("reward.function", f"{reward}:score")("", "", "") == 1.0
+    change(reward)
+    with pytest.raises(RequestError, match="was changed after this process had imported it: start the command again"):
+        load_object("reward.function", f"{reward}:score")
+
+
+def test_provenance_has_the_hashes(reward: Path, results: Results) -> None:
+    settings = rewarded(reward, results)
+    assert train.run(settings, results)["outcome"] == "completed"
+    folder = run_folder(settings, results)
+    provenance = read_json(folder / "provenance.json") or {}
+    (sources,) = [part["sources"] for part in provenance["content"].values()]
+    assert list(sources) == [reward.stem]
+    assert len(sources[reward.stem]) == 64
+    assert str(reward) in (folder / "settings.yaml").read_text()

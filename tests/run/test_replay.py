@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,15 @@ def test_a_replay_ends_with_the_weights_of_the_run(results: Results, axes: dict[
     assert len(after) == replay.BATCHES
     assert after[-1] == outcome["policy_sha256"]
     assert len(set(after)) == replay.BATCHES
+
+
+def test_a_run_whose_reward_has_changed_is_not_replayed_with_the_new_one(results: Results, tmp_path: Path) -> None:
+    file = tmp_path / "replayed_reward.py"
+    file.write_text("def score(prompt, answer, completion):\n    return 1.0\n")
+    signature, _ = finished(results, rollout_steps=1, reward={"function": f"{file}:score", "weights": {"correct": 1.0}})
+    file.write_text(file.read_text().replace("1.0", "0.5"))
+    with pytest.raises(RequestError, match=f"run {signature} cannot be replayed: .*reward.function"):
+        next(replay.updates(results, signature))
 
 
 def test_surrogates_begin_at_the_old_policy_and_part_beyond_the_range(results: Results) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+import yaml
 from fake_sweep import FakeSweep
 
 from grpolab import RESULTS_VERSION
@@ -159,6 +160,49 @@ def test_wrong_requests_delete_nothing(
     results.plan("adhoc").write_text('{"cells": [')
     assert prune(results, "--yes") == 2
     assert "cannot be read" in capsys.readouterr().err
+    assert names(results.runs) == {"a" * 16}
+
+
+OLD = {"task": {"name": "jsonl", "train_file": "a", "evaluation_file": "b"}, "seed": 3}
+
+
+def test_a_run_whose_data_was_not_recorded_goes_only_where_it_is_named(
+    tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From before a signature held the content of data and code: no command finds it, and nobody can make it again."""
+    results = Results.open(tmp_path / "results")
+    old, new = (results.run(digit * 16) for digit in "ab")
+    content = {"task.train_file": {"sha256": "0" * 64}, "task.evaluation_file": {"sha256": "1" * 64}}
+    for folder, said in ((old, {}), (new, {"content": content})):
+        write_json_atomic(folder / "settings.yaml", OLD)
+        write_json_atomic(folder / "outcome.json", {"outcome": "completed"})
+        write_json_atomic(folder / "provenance.json", {"warm_start": {"signature": folder.name[:2]}, **said})
+        write_json_atomic(results.warm_start(folder.name[:2]) / "outcome.json", {})
+    assert prune(results, "--yes") == 0
+    out = capsys.readouterr().out
+    assert f"kept: run {old.name}: completed, jsonl, seed 3, 0.0 MB: the content of its task.train_file" in out
+    assert f"run {new.name}: completed, jsonl, seed 3, task.train_file " in out
+    assert (names(results.runs), names(results.warm_starts)) == ({old.name}, {"aa"})
+    assert prune(results, "--yes", "c" * 16) == 2
+    assert f"RUN={'c' * 16} is no run" in capsys.readouterr().err
+    assert prune(results, "--yes", old.name) == 0
+    assert (names(results.runs), names(results.warm_starts)) == (set(), set())
+
+
+def test_nothing_is_deleted_where_the_data_of_a_study_is_not_there(
+    tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it asks for has a name that only its data gives."""
+    results = Results.open(tmp_path / "results")
+    results.run("a" * 16).mkdir(parents=True)
+    file = project / "experiments" / "mine.yaml"
+    data = "task: {sorting: [task=jsonl, task.train_file=/no/a.jsonl, task.evaluation_file=/no/b.jsonl]}"
+    study = yaml.safe_load(file.read_text())
+    study["factors"] |= yaml.safe_load(data)
+    study["overrides"] = [text for text in study["overrides"] if not text.startswith("task")]
+    file.write_text(yaml.safe_dump(study))
+    assert prune(results, "--yes") == 2
+    assert "experiments/mine.yaml: what its task.train_file names cannot be read" in capsys.readouterr().err
     assert names(results.runs) == {"a" * 16}
 
 
@@ -329,6 +373,27 @@ def test_what_begins_here_while_it_is_copied_stays(
     monkeypatch.setattr(takeover, "_check_content", begin)
     assert take_over(theirs, results) == 1
     assert not (results.run(name) / "journal.jsonl").exists()
+
+
+@pytest.mark.parametrize(("recorded", "code", "said"), [(True, 0, "1 taken over"), (False, 1, "was not recorded")])
+def test_a_run_of_ones_own_reward_is_taken_over_by_the_content_that_it_had(
+    recorded: bool, code: int, said: str, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other machine's files are not here, and need not be."""
+    file = tmp_path / f"taken_over_reward_{recorded}.py"
+    file.write_text("def score(prompt, answer, completion):\n    return 1.0\n")
+    theirs = Results.open(tmp_path / "theirs")
+    settings = tiny.tiny_settings(rollout_steps=1, reward={"function": f"{file}:score", "weights": {"correct": 1.0}})
+    assert run(settings, theirs)["outcome"] == "completed"
+    provenance = first(theirs) / "provenance.json"
+    if not recorded:
+        write_json_atomic(
+            provenance, {key: value for key, value in json.loads(provenance.read_text()).items() if key != "content"}
+        )
+    file.unlink()
+    assert take_over(theirs, results) == code
+    assert said in capsys.readouterr().out
+    assert names(results.runs) == (names(theirs.runs) if recorded else set())
 
 
 def test_wrong_folders(theirs: Results, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

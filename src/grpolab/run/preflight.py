@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from grpolab.errors import RequestError
-from grpolab.identity import ABSENT, dotted
+from grpolab.identity import dotted
 from grpolab.learn.rewards import try_score
 from grpolab.learn.tasks import make_task
 from grpolab.learn.tasks.jsonl import Jsonl
@@ -57,11 +57,15 @@ def _device(device: str) -> list[str]:
 
 def _model(settings: RunSettings) -> list[str]:
     """A pretrained model must be a folder, or of the hub at a commit that is known."""
-    model = settings.resolved().model
-    if not isinstance(model, PretrainedModel) or ABSENT not in settings.content().get("model.path", {}):
+    model = settings.model
+    if not isinstance(model, PretrainedModel):
         return []
-    reason = "the folder holds no file" if Path(model.path).is_dir() else hub_commit(model.path, model.revision)[1]
-    return [f"model.path={model.path} is neither a folder with a model nor a model of the hub that is known: {reason}"]
+    if Path(model.path).is_dir():
+        reason = "" if (Path(model.path) / "config.json").is_file() else "the folder has no config.json"
+    else:
+        reason = hub_commit(model.path, model.revision)[1]
+    said = f"model.path={model.path} is neither a folder with a model nor a model of the hub that is known: {reason}"
+    return [said] if reason else []
 
 
 def _unmeasured(settings: RunSettings, metrics: list[str]) -> list[str]:

@@ -130,7 +130,7 @@ def hub_commit(path: str, revision: str | None) -> tuple[str | None, str]:
         if not isinstance(found, str):
             found = hf_hub_download(path, "config.json", revision=revision)
     except Exception as error:  # the network's, the hub's, the name's: all of them end the request alike
-        return None, " ".join(str(error).split())
+        return None, " ".join(str(error).split()).partition(". ")[0]
     return Path(found).parent.name, ""
 
 
