@@ -1,4 +1,4 @@
-"""What it costs that a run can be resumed: `python benchmarks/checkpoint_cost.py [key=value ...]`, about two minutes.
+"""What it costs that a run can be resumed: `python benchmarks/checkpoint_cost.py [key=value ...]`.
 
 The run is that of conf/run.yaml (Hydra overrides change it), long enough for several checkpoints at the interval of
 machine.checkpoint_seconds. Both numbers belong to that one run, so what is compared is the machine with itself:
@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
@@ -32,11 +32,11 @@ TIMED = {
 }
 
 
-def main() -> int:
+def main(overrides: Sequence[str]) -> int:
     """Print the table; the exit code."""
     from grpolab.sweep.compose import compose
 
-    settings = compose([f"rollout_steps={ROLLOUT_STEPS}", *sys.argv[1:]])
+    settings = compose([f"rollout_steps={ROLLOUT_STEPS}", *overrides])
     with tempfile.TemporaryDirectory() as folder:
         seconds, spent, calls = in_fresh_process(interrupted_run, settings.model_dump(), folder)
         print(f"run: {seconds:.1f} s, {settings.planned_steps} rollout steps, interrupted before its outcome")
@@ -114,4 +114,4 @@ def start_up(values: dict[str, Any], folder: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""What the loss and its metrics cost beside the forward and backward pass: `python benchmarks/loss_cost.py`, a minute.
+"""What loss and metrics cost beside the forward and backward pass: `python benchmarks/loss_cost.py [--rounds N]`.
 
 One minibatch of 32 completions by the tiny model (135k parameters), each as if it had 16 tokens, on its second pass, so
 that ratios differ from 1. One process, one torch thread; the cases take turns, each with a pass of its own before it,
@@ -16,6 +16,7 @@ again, at the default diagnostics and with the dialects of TRL and verl; the exi
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import sys
@@ -47,14 +48,17 @@ CASES = {
     "dialect=verl": ["dialect=verl"],
     CONVENTIONS: ["diagnostics.clip_conventions=true"],
 }
-ROUNDS, WARM_UP = 60, 6
+WARM_UP = 6  # rounds at most
 MOST_SHARE = 0.05
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; the exit code."""
     import torch
 
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=60)
+    rounds = parser.parse_args(arguments).rounds
     torch.set_num_threads(1)
     timed = {}
     for name, overrides in CASES.items():
@@ -64,7 +68,7 @@ def main() -> int:
             *2 * [partial(loss_and_gradient, learner, step)],
             *2 * [partial(metrics, learner, step)],
         ]
-    seconds = in_turns(timed)
+    seconds = in_turns(timed, rounds)
     print(f"{'32 x 16 tokens':<34}{'pass':>10}{'loss':>8}{'metrics':>10}{'both again':>13}{'at once':>10}")
     worst = 0.0
     for name, (of_pass, *others) in seconds.items():
@@ -124,15 +128,16 @@ def metrics(learner: Learner, step: Step) -> dict[str, float]:
     return learner.metrics(step)
 
 
-def in_turns(timed: dict[str, list[Callable[[], object]]]) -> dict[str, list[float]]:
+def in_turns(timed: dict[str, list[Callable[[], object]]], rounds: int) -> dict[str, list[float]]:
     """Median CPU seconds of each call; another process disturbs them less than wall time."""
     spent: dict[str, list[list[float]]] = {name: [[] for _ in calls] for name, calls in timed.items()}
-    for number in range(WARM_UP + ROUNDS):
+    warm_up = min(WARM_UP, rounds)
+    for number in range(warm_up + rounds):
         for name, calls in timed.items():
             for seconds, call in zip(spent[name], calls, strict=True):
                 started = time.process_time()
                 call()
-                if number >= WARM_UP:
+                if number >= warm_up:
                     seconds.append(time.process_time() - started)
     return {name: [statistics.median(seconds) for seconds in parts] for name, parts in spent.items()}
 

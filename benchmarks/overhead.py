@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,14 +117,14 @@ def print_parts(title: str, parts: Counter[str], share: Callable[[float], str]) 
         print(f"  {seconds:8.1f} s  {share(seconds):>6}  {name}")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Sweep, and print where the time went; 1 where the overhead is above the target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", nargs="?", default="ratio_level")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--jobs", type=int, default=2)
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args(arguments)  # STUDY, options, key=value
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
         shutil.copy(ROOT / "results" / "geometry.csv", folder)  # committed, so no sweep pays for it
         options = ["--seeds", given.seeds, "--jobs", str(given.jobs), "--json-lines"]

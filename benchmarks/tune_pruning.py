@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +24,29 @@ from grpolab.sweep.tuning.settings import Pruner
 STUDY, SEEDS, LEAST_SAVED = "tuning", (0, 1, 2), 0.3
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--folder", type=Path, help="results that are kept, and gone on with")
     parser.add_argument("--arm", default="token")
-    arguments = parser.parse_args()
-    if arguments.folder:
-        return compare(arguments.folder.resolve(), arguments.arm, arguments.jobs)
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of the sampler")
+    given = parser.parse_args(arguments)
+    if given.folder:
+        return compare(given.folder.resolve(), given.arm, given.seeds, given.jobs)
     with tempfile.TemporaryDirectory() as folder:
-        return compare(Path(folder), arguments.arm, arguments.jobs)
+        return compare(Path(folder), given.arm, given.seeds, given.jobs)
 
 
-def compare(folder: Path, arm: str, jobs: int | None) -> int:
+def compare(folder: Path, arm: str, seeds: Sequence[int], jobs: int | None) -> int:
     """Tune with and without pruning; the exit code."""
     rows = []
-    for seed in SEEDS:
+    for seed in seeds:
         pruned, whole = (tuned(folder, arm, seed, jobs, pruning) for pruning in (True, False))
         steps = pruned["optimizer_steps"]
         rows.append((1 - steps["run"] / steps["full"], best(pruned, arm), best(whole, arm)))
     print("sampler seed  saved  best with pruning  best without")
-    for seed, (saved, ours, theirs) in zip(SEEDS, rows, strict=True):
+    for seed, (saved, ours, theirs) in zip(seeds, rows, strict=True):
         print(f"{seed:12}  {saved:5.0%}  {ours:17.4f}  {theirs:12.4f}")
     mean = sum(saved for saved, *_ in rows) / len(rows)
     print(f"saved in the mean: {mean:.0%}")

@@ -99,38 +99,42 @@ def _content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+def verdicts(examples: int, start: int, folder: Path) -> dict[Wrong, str]:
+    """The verdict on each different request of so many that are drawn; an exception's text where the command raised."""
+    found: dict[Wrong, str] = {}
+
+    @seed(start)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],  # what it finds is short already
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(WRONG)
+    def ask(wrong: Wrong) -> None:
+        if wrong in found:
+            return
+        try:
+            found[wrong] = verdict(wrong, folder)
+        except Exception as error:
+            found[wrong] = f"{type(error).__name__}: {error}"
+
+    ask()
+    return found
+
+
 def main() -> int:
     """Count refusals by kind; exit code 1 where a promise is broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    refused, valid, broken, seen = Counter[str](), Counter[str](), dict[Wrong, str](), set[Wrong]()
     started = time.perf_counter()
-
-    @seed(arguments.seed)
-    @settings(
-        max_examples=arguments.examples,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(WRONG)
-    def count(wrong: Wrong) -> None:
-        if wrong in seen:
-            return
-        seen.add(wrong)
-        try:
-            found = verdict(wrong, folder)
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-        {"refused": refused, "valid": valid}.get(found, Counter[str]())[wrong.kind] += 1
-        if found not in ("refused", "valid"):
-            broken[wrong] = found
-
     with tempfile.TemporaryDirectory() as temporary, project(Path(temporary)) as folder:
-        count()
+        seen = verdicts(arguments.examples, arguments.seed, folder)
+    refused, valid = (Counter(wrong.kind for wrong in seen if seen[wrong] == as_) for as_ in ("refused", "valid"))
+    broken = {wrong: found for wrong, found in seen.items() if found not in ("refused", "valid")}
     for kind in sorted(refused | valid):
         print(f"{refused[kind]:5} refused  {valid[kind]:3} valid  {kind}")
     for wrong, found in broken.items():

@@ -1,12 +1,13 @@
 """kill -9 at random moments, again and again, and nothing is different in the end: `make kill-storm`.
 
-    python tests/faults/kill_storm.py [--kills 20] [--seed 0] [--folder FOLDER] [STUDY ...]
+    python tests/faults/kill_storm.py [--kills 20] [--seed 0] [--jobs 2] [--folder FOLDER] [STUDY ...]
 
-Each study is swept once undisturbed. Then it is swept in another folder while a worker, the command itself (its workers
-die with it) and the mirror process are killed in turn, and the same command goes on after each death until it ends with
-0; when kills are left then, it begins again in a new folder. At the end of every such round all journals, weights,
-scores, samples, warm starts and outcomes must equal the undisturbed ones byte for byte, but for wall times, and
-`grpolab track verify` must find the MLflow store equal to the journals. Exit code 1 where anything differs.
+Each study is swept once undisturbed, on two workers. Then it is swept in another folder while a worker, the command
+itself (its workers die with it) and the mirror process are killed in turn, and the same command goes on after each
+death until it ends with 0; when kills are left then, it begins again in a new folder. At the end of every such round
+all journals, weights, scores, samples, warm starts and outcomes must equal the undisturbed ones byte for byte, but for
+wall times, and `grpolab track verify` must find the MLflow store equal to the journals. Exit code 1 where anything
+differs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from itertools import cycle, islice
+from itertools import cycle, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,22 @@ GRPOLAB = [sys.executable, "-m", "grpolab"]
 # A checkpoint at nearly every rollout boundary, so that kills meet checkpoints, and resume from them.
 ALWAYS = ["machine.checkpoint_seconds=0.3", "machine.tracking_uri=auto"]
 STUDIES: dict[str, list[str]] = {
-    "smoke": [],
+    "smoke": ["smoke"],
     # A part of the reference: every arm, task and regime, with short runs that reuse each batch in 4 x 2 updates, a
     # rollout step late, so that a sampled batch is in flight at every moment.
     "clip_range": [
-        *("--seeds=1", "rollout_steps=6", "num_minibatches=2", "evaluation.every=2", "evaluation.items=200"),
-        *("staleness=1", "old_log_probs=sampler"),
+        *("clip_range", "--seeds=1", "rollout_steps=6", "num_minibatches=2", "evaluation.every=2"),
+        *("evaluation.items=200", "staleness=1", "old_log_probs=sampler"),
         *("warm_start.max_steps=60", "warm_start.batch_size=64", "warm_start.check_items=200"),
     ],
+    # Two runs of a second, for `make test`.
+    "tiny": [
+        *("smoke", "--seeds=1", "rollout_steps=8", "evaluation.every=2", "evaluation.items=20"),
+        *("task.length=3", "model.hidden_size=16", "model.layers=1", "prompts_per_step=2", "num_generations=4"),
+        *("warm_start.max_steps=4", "warm_start.check_every=2", "warm_start.check_items=20"),
+    ],
 }
+DEFAULT = ["smoke", "clip_range"]
 MODULES = {"worker": "grpolab.sweep.worker", "parent": "grpolab", "mirror": "grpolab.run.tracking"}
 DEATH_SECONDS = 10.0  # in which workers must have died with their parent
 MOST_SECONDS = 900.0  # of one sitting that is left alone
@@ -51,11 +59,12 @@ Folders = dict[str, dict[str, bytes]]
 class Sweep:
     """A sweep command, its processes and what it has said."""
 
-    def __init__(self, study: str, results: Path) -> None:
+    def __init__(self, study: str, results: Path, jobs: int = 2) -> None:
         self.results = results
         self.log = results.parent / f"{results.name}.jsonl"
         self.said = self.log.stat().st_size if self.log.exists() else 0  # by the sittings before
-        command = [*GRPOLAB, "sweep", study, "--jobs=2", "--retry-failed", "--json-lines", *STUDIES[study], *ALWAYS]
+        options = [f"--jobs={jobs}", "--retry-failed", "--json-lines"]
+        command = [*GRPOLAB, "sweep", *STUDIES[study], *options, *ALWAYS]
         self.started = time.time()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen([*command, f"machine.results={results}"], stdout=log, stderr=log, cwd=ROOT)
@@ -69,8 +78,12 @@ class Sweep:
             return []
         return [command] if role == "parent" else [child for child in children if MODULES[role] in _words(child)]
 
-    def ended(self, seconds: float) -> bool:
-        """Wait so long; whether the command has ended by itself."""
+    def ended(self, seconds: float | None) -> bool:
+        """Wait so long, or (None) until a run has made a step; whether the command has ended by itself."""
+        while seconds is None and self.process.poll() is None:
+            time.sleep(0.05)
+            if any(event["event"] == "step" and _kind(self.events(), event) == "run" for event in self.events()):
+                return False
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -153,8 +166,13 @@ def differences(calm: Folders, stormy: Folders) -> list[str]:
     return missing + [f"{name}/{file} differs" for name, file in both if calm[name].get(file) != stormy[name].get(file)]
 
 
-def delays(chance: random.Random, sweep_seconds: float, startup_seconds: float, kills: int) -> Iterator[float]:
-    """Seconds from the start of a command, or from the last kill, to the next kill; a fifth of them within start-up."""
+def delays(chance: random.Random, sweep_seconds: float, startup_seconds: float, kills: int) -> Iterator[float | None]:
+    """Seconds from the start of a command, or from the last kill, to the next kill; a fifth of them within start-up.
+
+    A single kill has no moment to draw: it waits for the first step of a run (None), however fast the machine is.
+    """
+    if kills == 1:
+        yield from repeat(None)
     while True:
         early = chance.random() < 0.2
         work = chance.uniform(0, 3 * (sweep_seconds - startup_seconds) / min(kills, 8))
@@ -170,7 +188,7 @@ def undisturbed(study: str, folder: Path) -> tuple[Folders, float, float]:
     return outcomes(sweep.results), time.time() - sweep.started, first - sweep.started
 
 
-def storm(study: str, folder: Path, kills: int, chance: random.Random) -> list[str]:
+def storm(study: str, folder: Path, kills: int, chance: random.Random, jobs: int) -> list[str]:
     """Kill and go on until all kills are used up and the sweep is done; what is broken."""
     calm, seconds, startup = undisturbed(study, folder)
     print(f"{study}: {len(calm)} folders, {seconds:.0f} s undisturbed, {startup:.1f} s of them before the first job")
@@ -179,18 +197,18 @@ def storm(study: str, folder: Path, kills: int, chance: random.Random) -> list[s
     while roles:
         rounds += 1
         results = folder / f"{study}-storm-{rounds}"
-        found = brought_to_its_end(study, results, roles, waits, chance) or checked(calm, results)
+        found = brought_to_its_end(study, results, roles, waits, chance, jobs) or checked(calm, results)
         broken += [f"{study}, round {rounds}: {text}" for text in found]
     print(f"{study}: {kills} kills, {rounds} sweeps brought to their end and compared\n")
     return broken
 
 
 def brought_to_its_end(
-    study: str, results: Path, roles: list[str], waits: Iterator[float], chance: random.Random
+    study: str, results: Path, roles: list[str], waits: Iterator[float | None], chance: random.Random, jobs: int
 ) -> list[str]:
     """The same command again and again, until it ends with 0 and its mirror was left alone; what is broken."""
     for _ in range(len(roles) + SPARE_SITTINGS):
-        sweep = Sweep(study, results)
+        sweep = Sweep(study, results, jobs)
         killed = strike(sweep, roles, waits, chance)
         if killed[-1:] != ["parent"] and not sweep.ended(MOST_SECONDS):
             sweep.kill("parent", chance)
@@ -204,7 +222,7 @@ def brought_to_its_end(
     return [f"the same command does not come to its end: see {sweep.log}"]
 
 
-def strike(sweep: Sweep, roles: list[str], waits: Iterator[float], chance: random.Random) -> list[str]:
+def strike(sweep: Sweep, roles: list[str], waits: Iterator[float | None], chance: random.Random) -> list[str]:
     """Kill what is next in `roles`, and take it off, until the command ends; what was killed."""
     killed: list[str] = []
     while roles and killed[-1:] != ["parent"] and not sweep.ended(next(waits)):
@@ -237,17 +255,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("studies", nargs="*", choices=[*STUDIES, []], metavar="STUDY", help=", ".join(STUDIES))
     parser.add_argument("--kills", type=int, default=20, help="of all studies together")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2, help="workers of the sweeps that are disturbed")
     parser.add_argument("--folder", type=Path, help="an empty folder that is kept; default: one that is deleted")
     given = parser.parse_args(arguments)
-    studies = given.studies or list(STUDIES)
+    studies = given.studies or DEFAULT
     broken = []
     with tempfile.TemporaryDirectory(prefix="kill-storm-") as temporary:
         for index, study in enumerate(studies):
             kills = given.kills * (index + 1) // len(studies) - given.kills * index // len(studies)
             folder = (given.folder or Path(temporary)).resolve()
             folder.mkdir(parents=True, exist_ok=True)
-            broken += storm(study, folder, kills, random.Random(f"{given.seed} {study}"))
-    print("\n".join(broken) or f"nothing is lost: {given.kills} kills, every file equals the undisturbed sweep's")
+            broken += storm(study, folder, kills, random.Random(f"{given.seed} {study}"), given.jobs)
+    print("\n".join(broken) or f"nothing is lost: kills: {given.kills}; every file equals the undisturbed sweep's")
     return 1 if broken else 0
 
 

@@ -1,0 +1,93 @@
+"""The smallest size of each benchmark, by its target's code: what it prints adds up, however fast the machine is."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "tuning")]
+
+import checkpoint_cost  # noqa: E402
+import doctor_check  # noqa: E402
+import loss_cost  # noqa: E402
+import overhead  # noqa: E402
+import tune_pruning  # noqa: E402
+import tuning_project  # noqa: E402
+
+TINY = [
+    *("model.hidden_size=16", "model.layers=1", "prompts_per_step=2", "num_generations=4", "evaluation.items=20"),
+    *("warm_start.max_steps=4", "warm_start.check_every=2", "warm_start.check_items=20"),
+]
+
+
+def test_loss_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    code = loss_cost.main(["--rounds", "2"])
+    lines = capsys.readouterr().out.splitlines()[1:]
+    cells = {name: line.removeprefix(name).split() for name, line in zip(loss_cost.CASES, lines, strict=True)}
+    shares = {name: [float(cell.rstrip("%")) / 100 for cell in row[2:]] for name, row in cells.items()}
+    for loss, metrics, both, at_once in shares.values():
+        assert both == pytest.approx(loss + metrics, abs=2e-3)
+        assert both > 0
+        assert 0 < at_once < 20
+    assert shares["both off"][1] < shares[loss_cost.CONVENTIONS][1], "what is switched off costs nothing"
+    worst = max(both for name, (*_, both, _) in shares.items() if name != loss_cost.CONVENTIONS)
+    assert code == int(worst > loss_cost.MOST_SHARE) or worst == pytest.approx(loss_cost.MOST_SHARE, abs=1e-3)
+
+
+def test_checkpoint_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    """A checkpoint at every rollout boundary, which is dearer than 2%: the run is short."""
+    code = checkpoint_cost.main(["task=addition", *TINY, "rollout_steps=12", "machine.checkpoint_seconds=0.001"])
+    run, *parts, start = capsys.readouterr().out.splitlines()
+    assert ", 12 rollout steps, interrupted before its outcome" in run
+    found = [re.fullmatch(r"  (.+?) +([\d.]+) % of it \((\d+) of .*\)", line).groups() for line in parts]
+    shares = {name: (float(share), int(calls)) for name, share, calls in found}
+    assert 10 <= shares["checkpoints"][1] <= 13
+    assert all(0 <= share < 100 for share, _ in shares.values())
+    seconds = float(start.split(": ")[1].split()[0])
+    assert 0 < seconds < 60
+    assert code == int(shares["checkpoints"][0] > 2 or seconds > 3)
+
+
+def test_overhead(capsys: pytest.CaptureFixture[str]) -> None:
+    """The parts are the whole: workers x wall time."""
+    code = overhead.main(["smoke", "--seeds", "1", "--jobs", "1", *TINY, "task.length=3", "machine.tracking_uri=null"])
+    shown = capsys.readouterr().out
+    wall = float(re.search(r"smoke: 2 runs on 1 workers, ([\d.]+) s", shown)[1])
+    work, rest = (float(seconds) for seconds in re.findall(r"([\d.]+) s +\S+  together", shown))
+    assert work + rest == pytest.approx(wall, abs=0.2)
+    parts = re.findall(r"%  ([a-z ]+)$", shown, re.MULTILINE)
+    assert {"warm starts", "rollout", "update", "evaluation"} <= set(parts)
+    assert code == 1, "nothing but overhead"
+    overhead_percent = float(re.search(r"^overhead: ([\d.]+)%", shown, re.MULTILINE)[1])
+    assert overhead_percent == pytest.approx(100 * (wall / work - 1), rel=0.1)
+
+
+def test_tune_pruning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Workers whose curves are known: bad trials are pruned, and the best of them is the same."""
+    monkeypatch.setenv("CURVE_WORKER", json.dumps({"log": str(tmp_path / "steps.txt")}))
+    monkeypatch.setattr(tune_pruning, "quantities", tuning_project.score)
+    monkeypatch.setattr(tune_pruning, "tune", functools.partial(tune_pruning.tune, command=tuning_project.WORKER))
+    code = tune_pruning.main(["--seeds", "0", "--jobs", "1", "--folder", str(tmp_path)])
+    _, saved, ours, theirs = capsys.readouterr().out.splitlines()[-2].split()
+    assert ours == theirs
+    assert 0.1 < float(saved.rstrip("%")) / 100 < 0.9
+    assert code == int(float(saved.rstrip("%")) < 30)
+
+
+def test_doctor_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One fault and one healthy run, trained and told apart."""
+    cases = "four_passes,aliased_old_policy"
+    assert doctor_check.main(["--quick", "--cases", cases, "--jobs", "1", "--results", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "faulty: 1 of 1 right" in shown
+    assert "healthy: 1 of 1 right" in shown
+    answers = pd.read_csv(tmp_path / "doctor" / "doctor_quick.csv").set_index("case")
+    assert answers.named.to_dict() == {"four_passes": "(none)", "aliased_old_policy": "aliased_old_policy"}
+    assert (tmp_path / "doctor" / "doctor_quick_confusion.png").stat().st_size > 1000
