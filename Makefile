@@ -59,11 +59,13 @@ notebooks: $(READY) ## execute the notebooks to .ipynb and HTML in results/noteb
 ui: $(READY) ## MLflow on 127.0.0.1, with a link to the study's chart
 	$(BIN)/grpolab ui $(STUDY)
 
-test: $(READY) ## the tests (minutes)
-	$(BIN)/python -m pytest -m 'not slow and not optional'
+# Parallel over the cores; to look at one test, call pytest with its file.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --dist worksteal
+test: $(READY) ## the tests (minutes), on all cores
+	$(PYTEST) -m 'not slow and not optional'
 
 test-slow: $(READY) ## the tests that take longer
-	$(BIN)/python -m pytest -m 'slow and not optional'
+	$(PYTEST) -m 'slow and not optional'
 
 fuzz: $(READY) ## more than a thousand wrong requests, each of which must be refused (a minute)
 	$(BIN)/python tests/faults/fuzz.py

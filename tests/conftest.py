@@ -1,4 +1,8 @@
-"""What all tests share. Nothing reaches the network, and every process has one thread, as the workers of a sweep do."""
+"""What all tests share. Nothing reaches the network, and every process has one thread, as the workers of a sweep do.
+
+`make test` runs them in as many processes as there are cores (pytest-xdist), each with a part of the list; one that has
+nothing left takes over from the end of another's part. So tests of a file, and what they share, mostly stay together.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,18 @@ import pytest
 from fake_sweep import FakeSweep
 
 from grpolab.paths import Results
+from grpolab.sweep.machine import cores
 
 # Read when torch and the Hugging Face libraries are imported, so set before any test module is.
 os.environ.update({"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"})
+# Containers like to set it: every process that a test starts would compile the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+MOST_PROCESSES = 8  # each takes a gigabyte
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Processes of `-n auto`."""
+    return min(cores(), MOST_PROCESSES)
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "grpolab"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "grpolab"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 LEAVES = {
@@ -146,12 +147,29 @@ def distribution(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def distributions_of(files: list[Path]) -> dict[str, set[str]]:
+    """The distributions that bring each module that these files import; several bring parts of one, as mlflow's do."""
+    own = {"grpolab", *(file.stem for folder in ("tests", "benchmarks") for file in (ROOT / folder).rglob("*.py"))}
+    modules = {name.partition(".")[0] for file in files for name in imported(parsed(file))}
+    brings = packages_distributions()
+    return {name: set(map(distribution, brings.get(name, ()))) for name in modules - sys.stdlib_module_names - own}
+
+
 def test_what_is_imported_is_declared_and_what_is_declared_is_used() -> None:
     """Both ways: nothing comes only because something else happens to bring it, and nothing is installed for nobody."""
-    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {distribution(re.split(r"[\s<>=!~;\[]", line)[0]) for line in project["dependencies"]}
-    modules = {name.partition(".")[0] for file in FILES for name in imported(parsed(file))}
-    parts = packages_distributions()  # several distributions may bring parts of one module, as mlflow's do
-    bring = {name: set(map(distribution, parts[name])) for name in modules - sys.stdlib_module_names - {"grpolab"}}
+    bring = distributions_of(FILES)
     assert {name for name in bring if not bring[name] & declared} == set(), "imported, and not declared"
     assert declared - set().union(*bring.values()) == set(USED_OTHERWISE), "declared, and nothing imports it"
+
+
+def test_what_tests_benchmarks_and_notebooks_import_is_declared_or_in_lock_in() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *(ROOT / "requirements" / "lock.in").read_text().splitlines()]
+    known = {distribution(re.split(r"[\s<>=!~;\[#]", line)[0]) for line in lines}
+    bring = distributions_of(
+        [file for name in ("tests", "benchmarks", "notebooks") for file in (ROOT / name).rglob("*.py")]
+    )
+    missing = {name for name in bring if not bring[name] & known}
+    assert missing <= {"trl", "IPython"}, "trl: .venv-bench has it; IPython: ipykernel's"
