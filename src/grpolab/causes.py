@@ -151,6 +151,13 @@ _LISTED = [
     ),
     # Training breaks down.
     Cause(
+        "unclipped",
+        "training_goes_wrong",
+        "Nothing is clipped although the batch is reused and ratios go far from 1: the policy was driven away from the"
+        " one that sampled.",
+        "Use a clip range (kernel=clipped, epsilon=0.2), take fewer iterations, or a smaller learning rate.",
+    ),
+    Cause(
         "kl_overflow",
         "training_goes_wrong",
         "The KL term overflows: a few tokens that the reference finds far likelier dominate loss and gradient.",

@@ -74,6 +74,19 @@ def test_damaged_journal_is_read_up_to_the_damage_and_said(tmp_path: Path) -> No
     assert "4 rollout steps" in found.state
 
 
+def test_values_that_are_not_finite_are_counted(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    lines = (folder / "journal.jsonl").read_text().splitlines()
+    lines[7] = json.dumps(json.loads(lines[7]) | {"loss": "nan", "grad_norm": "inf"})
+    (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
+    found = diagnose(folder)
+    assert "the loss: loss is not finite in 1 record" in found.unknown
+    assert "known to be wrong; what could not stands below" in " ".join(words.text(found).split())
+    log = tmp_path / "log.csv"
+    log.write_text("step,actor/pg_loss,critic/score/mean\n0,0.1,0.5\n1,nan,0.5\n")
+    assert "the loss: loss is not finite in 1 record" in diagnose_log("verl", log).unknown
+
+
 def test_empty_folder_says_that_there_is_no_journal(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     (folder / "journal.jsonl").unlink()
@@ -114,7 +127,7 @@ def test_trl_with_one_iteration_is_normal() -> None:
     found = diagnose_log("trl", LOGS / "trl_mu1.json")
     assert found.findings == ()
     assert {"no_reuse", "zero_first_loss"} == set(found.notes)
-    assert any("no ratio is logged" in text for text in found.unknown)
+    assert any("ratio/token_max is missing" in text for text in found.unknown)
 
 
 def test_trl_with_four_iterations_clips_and_nothing_is_wrong() -> None:
@@ -154,7 +167,7 @@ def test_roll_logs_ratios(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text("\n".join(json.dumps(row) for _ in range(5)))
     found = diagnose_log("roll", tmp_path / "log.jsonl")
     assert found.findings == ()
-    assert not any("no ratio is logged" in text for text in found.unknown)
+    assert not any("ratio/token_max is missing" in text for text in found.unknown)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from made_evidence import changed, falling, later, sound
 
 from grpolab.causes import CAUSES
+from grpolab.report.diagnosis import words
 from grpolab.report.diagnosis.doctor import RULES, examine
 from grpolab.report.diagnosis.evidence import Evidence
 
@@ -121,6 +123,12 @@ def miscounted(factor: float) -> Evidence:
     return changed(run, "updates", **{"clip/active": factor * run.updates["clip/active"]})
 
 
+def fell(last: float = 0.206, **settings: object) -> Evidence:
+    """A run whose accuracy ends below its start, and in which nothing is clipped."""
+    run = changed(sound(**{"evaluation.items": 2000, **settings}), "updates", **{"clip/active": 0.0})
+    return lost(run, [0.298, 0.26, last], (0.3, 0.2))
+
+
 # Cause -> the evidence that triggers it, and its nearest neighbour that does not.
 PAIRS: dict[str, tuple[Made, Made]] = {
     "aliased_old_policy": (
@@ -165,6 +173,7 @@ PAIRS: dict[str, tuple[Made, Made]] = {
     ),
     "mask_mismatch": (lambda: shifted(off(k1=0.2, k3=6.0, mean=7.0)), lambda: off(k1=0.2, k3=6.0, mean=7.0)),
     "precision_mismatch": (lambda: off(k1=1e-5, k3=1e-5), lambda: off(k1=1e-3, k3=1e-3)),
+    "unclipped": (lambda: fell(kernel="ratio"), lambda: changed(fell(), "updates", later, **{"clip/active": 0.01})),
     "kl_overflow": (lambda: kl(500.0, beta=0.1), lambda: kl(5.0, beta=0.1)),
     "unbounded_cell": (lambda: cell(8.0, 20.0), lambda: cell(8.0, 20.0, delta=3.0)),
     "collapse": (
@@ -244,3 +253,43 @@ def test_some_frozen_tensors_are_named() -> None:
 def test_gradient_below_epsilon_is_seen_without_the_weights() -> None:
     """While a run goes on: the whole norm bounds every weight's gradient."""
     assert "weak_signal" in names(replace(norms(still(), 1e-10), weights=None))
+
+
+def test_without_a_clip_a_fall_has_its_cause_and_a_rise_none() -> None:
+    found = examine(fell(kernel="ratio"))
+    assert found.fall == "eval/accuracy_expected fell from 0.298 at the start to 0.206 at the end"
+    assert found.findings[0].evidence[:2] == ("kernel=ratio: it has no clip", found.fall)
+    assert examine(fell(epsilon_high=math.inf)).findings[0].evidence[0] == "no token was clipped in any update"
+    assert names(lost(fell(kernel="ratio"), [0.3, 0.4, 0.5], (0.3, 0.5))) == []
+    assert names(lost(fell(kernel="ratio"), [0.3, 0.3, 0.295], (0.3, 0.3))) == [], "within the error of 2000 items"
+    assert names(fell(kernel="ratio", delta=2.0)) == [], "an outer cap acts"
+
+
+@pytest.mark.parametrize("damage", ["none", "a metric", "accuracy and reward", "not finite"])
+def test_a_fall_is_always_said_and_never_that_nothing_is_wrong(damage: str) -> None:
+    run = changed(fell(), "updates", later, **{"clip/active": 0.01})  # it clips: no rule explains the fall
+    if damage == "a metric":
+        run = replace(sound(), updates=sound().updates.drop(columns="clip/active"))
+    elif damage == "accuracy and reward":
+        run = replace(sound(), rollouts=sound().rollouts.drop(columns="reward/mean"), evaluations=run.evaluations[:0])
+    elif damage == "not finite":
+        run = changed(sound(), "updates", lambda updates: updates["rollout_step"] == 3, grad_norm=math.inf)
+    text = " ".join(words.text(examine(run)).split())
+    assert "nothing in these numbers" not in text
+    assert "none is known to be wrong" not in text
+    assert {
+        "none": "eval/accuracy_expected fell from 0.298 at the start to 0.206 at the end. No cause found:"
+        " the fall is real, and nothing that the doctor knows explains it.",
+        "a metric": "the clip fraction: clip/active is missing",
+        "accuracy and reward": "whether accuracy or reward fell: eval/accuracy_expected and reward/mean are missing",
+        "not finite": "spikes: grad_norm is not finite in 4 records",
+    }[damage] in text
+    assert "every number that the doctor knows is there" in words.text(examine(sound()))
+
+
+def test_of_a_reward_alone_a_fall_beyond_its_noise_is_said() -> None:
+    run = replace(sound(), evaluations=sound().evaluations[:0])
+    noise = 0.01 * np.array([1, -1] * 6)
+    falls = changed(run, "rollouts", reward__mean=falling(0.5, 0.3) + noise)
+    assert examine(falls).fall == "reward/mean fell from 0.510 (first tenth of the run) to 0.290 (last tenth)"
+    assert examine(changed(run, "rollouts", reward__mean=0.3 + noise)).fall is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from grpolab.report.columns import column
 from grpolab.report.diagnosis.evidence import Evidence, Floats, largest, middle
@@ -22,8 +23,73 @@ from grpolab.report.diagnosis.thresholds import (
     TAIL,
     TRUNCATED,
 )
-from grpolab.report.stability import DEFAULT, final_score
-from grpolab.report.text import number, percent
+from grpolab.report.diagnosis.trust import USUAL
+from grpolab.report.stability import DEFAULT, collapsed, final_score
+from grpolab.report.text import count, number, percent
+from grpolab.vocabulary import counterfactual
+
+UNCLIPPED = "ratio"  # the kernel that is the surrogate without a clip
+
+
+def fall(run: Evidence) -> str | None:
+    """That the run ended with less than it had, with the numbers; None where it did not, or nothing says so."""
+    metric, score = _score(run)
+    if len(score) < 2:
+        return None
+    start, peak, end = float(score[0]), float(score.max()), final_score(score, TAIL)
+    if metric == "reward/mean":  # a mean over one batch's samples: its first value and its peak are partly chance
+        start, end = run.ends(metric)
+        if not start - end >= _doubt(metric, score):
+            return None
+        return f"{metric} fell from {number(start)} (first tenth of the run) to {number(end)} (last tenth)"
+    if end < start and number(end) != number(start):
+        best = f" (peak {number(peak)})" if peak > start else ""
+        return f"{metric} fell from {number(start)} at the start{best} to {number(end)} at the end"
+    if peak - end >= DEFAULT.collapse_drop:
+        return f"{metric} fell from its peak of {number(peak)} to {number(end)} at the end (start {number(start)})"
+    return None
+
+
+def has_score(run: Evidence) -> bool:
+    """Whether accuracy or reward is there at all."""
+    return len(_score(run)[1]) > 0
+
+
+def unclipped(run: Evidence) -> Finding | None:
+    """No clip acts on a reused batch, ratios leave the usual range, and what the policy could do was lost."""
+    said, metric, score = fall(run), *_score(run)
+    if not said or run.is_still or not len(run.reach) or not _nothing_clips(run):
+        return None
+    if metric != "reward/mean" and not (collapsed(score) or score[0] - final_score(score, TAIL) > _error(run, score)):
+        return None
+    kernel = run.settings.get("kernel")
+    would = column(run.later, counterfactual("token", USUAL["token"]))
+    evidence = [
+        f"kernel={kernel}: it has no clip" if kernel == UNCLIPPED else "no token was clipped in any update",
+        said,
+        f"on used batches the ratio is off 1 by {number(float(np.median(run.reach)))} (median over"
+        f" {count(len(run.reach), 'update')}), at most by {number(float(run.reach.max()))}",
+    ]
+    if len(would):
+        evidence.append(
+            f"a range of {USUAL['token']:g} would have clipped {percent(float(would.mean()))} of the tokens"
+        )
+    return Finding("unclipped", "likely", tuple(evidence))
+
+
+def _nothing_clips(run: Evidence) -> bool:
+    if run.settings.get("delta") or run.settings.get("dual_clip"):
+        return False
+    acted = [column(run.later, f"clip/{what}") for what in ("active", "outer", "capped")]
+    return run.settings.get("kernel") == UNCLIPPED or (len(acted[0]) > 0 and not any(map(np.any, acted)))
+
+
+def _error(run: Evidence, score: Floats) -> float:
+    """What an accuracy must lie below its start to count as fallen, by the report's definition of `below_start`."""
+    items, start = run.settings.get("evaluation.items"), float(score[0])
+    if not items:
+        return DEFAULT.collapse_drop
+    return DEFAULT.below_start_errors * float(np.sqrt(start * (1 - start) / items))
 
 
 def kl_overflow(run: Evidence) -> Finding | None:
@@ -46,10 +112,10 @@ def unbounded_cell(run: Evidence) -> Finding | None:
     """Tokens with A < 0 reach large ratios in many updates, where no clip bounds them, and the gradient spikes."""
     if "ratio/token_max_neg" not in run.updates or ratio_is_off(run) or _outer_cap(run):
         return None
-    out = run.updates["ratio/token_max_neg"] > CELL_RATIO
+    out = column(run.updates, "ratio/token_max_neg") > CELL_RATIO  # where it was measured: missing is never small
     norms = column(run.updates, "grad_norm")
     spike = float(norms.max() / np.median(norms[norms > 0])) if (norms > 0).any() else 0.0
-    if out.mean() < CELL_SHARE or spike < SPIKE:
+    if not len(out) or out.mean() < CELL_SHARE or spike < SPIKE:
         return None
     worst = run.updates.loc[run.updates["ratio/token_max_neg"].idxmax()]
     evidence = (
@@ -85,9 +151,14 @@ def collapse(run: Evidence) -> Finding | None:
 def _score(run: Evidence) -> tuple[str, Floats]:
     """How good the policy is over time: on held-out items where it was evaluated twice, else the mean reward."""
     for metric in ("eval/accuracy_expected", "eval/accuracy_greedy"):
-        if len(found := column(run.evaluations, metric)) > 1:
+        if len(found := _finite(run.evaluations, metric)) > 1:
             return metric, found
-    return "reward/mean", column(run.rollouts, "reward/mean")
+    return "reward/mean", _finite(run.rollouts, "reward/mean")
+
+
+def _finite(frame: pd.DataFrame, metric: str) -> Floats:
+    values = column(frame, metric)
+    return values[np.isfinite(values)]
 
 
 def _doubt(metric: str, score: Floats) -> float:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from grpolab.errors import RequestError
+from grpolab.report.columns import column
 from grpolab.report.diagnosis import breakdown, first_pass, metric, notes, old_policy, signal, step, trust
 from grpolab.report.diagnosis.evidence import Evidence
 from grpolab.report.diagnosis.finding import Diagnosis, Finding
 from grpolab.report.diagnosis.logs import Row, evidence_of, read_log, recognised
-from grpolab.report.diagnosis.names import NAMES
+from grpolab.report.diagnosis.names import NAMES, NEEDED
 from grpolab.report.diagnosis.read import read_run
+from grpolab.report.text import count
+from grpolab.vocabulary import METRICS
 
 Rule = Callable[[Evidence], Finding | None]
 
@@ -30,6 +35,7 @@ RULES: tuple[Rule, ...] = (
     step.tiny_learning_rate,
     trust.strong_kl,
     trust.tiny_epsilon,
+    breakdown.unclipped,
     first_pass.dropout,
     first_pass.visible_padding,
     first_pass.temperature_mismatch,
@@ -73,5 +79,20 @@ def examine(run: Evidence) -> Diagnosis:
     found = [finding for rule in RULES if (finding := rule(run))]
     said = {note.__name__: text for note in NOTES if (text := note(run))}
     open_question = notes.undecided(run)
-    unknown = (open_question, *run.unknown) if open_question else run.unknown
-    return Diagnosis(run.run, run.state, tuple(sorted(found, key=lambda one: one.rank)), said, unknown)
+    unknown = (*([open_question] if open_question else []), *_not_looked_at(run), *run.unknown)
+    causes = tuple(sorted(found, key=lambda one: one.rank))
+    return Diagnosis(run.run, run.state, causes, said, unknown, breakdown.fall(run))
+
+
+def _not_looked_at(run: Evidence) -> Iterator[str]:
+    """What a column would show that is missing or holds values that are not finite, one sentence each."""
+    for name, what in NEEDED.items():
+        table = {"update": run.updates, "rollout": run.rollouts, "evaluation": run.evaluations}[METRICS[name].kind]
+        values = column(table, name)
+        odd = run.not_finite.get(name, int((~np.isfinite(values)).sum()))
+        if not len(values) and not odd:
+            yield f"{what}: {name} is missing"
+        elif odd:
+            yield f"{what}: {name} is not finite in {count(odd, 'record')}"
+    if not breakdown.has_score(run):
+        yield "whether accuracy or reward fell: eval/accuracy_expected and reward/mean are missing or not finite"

@@ -46,6 +46,7 @@ class Evidence:
     samples: pd.DataFrame = field(default_factory=pd.DataFrame)  # tokens of the rollout steps that were kept
     weights: Weights | None = None  # at the end, beside those at the start
     unknown: tuple[str, ...] = ()  # what could not be read, one sentence each
+    not_finite: Mapping[str, int] = field(default_factory=dict)  # metric -> its values that are NaN or infinite
 
     @cached_property
     def first(self) -> pd.DataFrame:

@@ -32,10 +32,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a run's numbers say: causes, best first (none: nothing is wrong), and what only looks odd."""
+    """What a run's numbers say: causes, best first, what only looks odd, and whether the run ended with less.
+
+    No cause means that no rule fits, which is not that nothing is wrong: `fall` and `unknown` say more.
+    """
 
     run: str
     state: str  # how the run ended, or that it has not
     findings: tuple[Finding, ...]
     notes: dict[str, str] = field(default_factory=dict)  # an id of `grpolab.causes.NOTES` -> its evidence
     unknown: tuple[str, ...] = ()  # what could not be looked at, one sentence each
+    fall: str | None = None  # that accuracy (or reward, where only that is there) fell, with the numbers

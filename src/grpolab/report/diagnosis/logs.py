@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import pandas as pd
 
 from grpolab.errors import RequestError
 from grpolab.report.diagnosis.evidence import Evidence
-from grpolab.report.diagnosis.names import COMPLETIONS, FRESH_BATCH, NAMES, NEEDED, SETTINGS, STEPS, plain
+from grpolab.report.diagnosis.names import COMPLETIONS, FRESH_BATCH, NAMES, SETTINGS, STEPS, plain
 from grpolab.report.text import count
 from grpolab.vocabulary import METRICS
 
+NOT_FINITE = ("nan", "inf", "infinity")  # as trackers, CSV and JSON write them
 Row = Mapping[str, Any]
 
 
@@ -49,13 +51,15 @@ def evidence_of(framework: str, run: str, rows: Sequence[Row]) -> Evidence:
     positions = _positions(framework, [rows[place] for place in kept])
     whole = pd.DataFrame([ours[place] for place in kept]).apply(pd.to_numeric, errors="coerce")
     tables = {kind: _of_kind(whole, positions, kind) for kind in ("update", "rollout")}
-    held = {name for name in whole if whole[name].notna().any()}
     return Evidence(
         run=run,
         state=f"a log of {framework} with {count(len(kept), 'row')}",
         updates=tables["update"],
         rollouts=tables["rollout"],
-        unknown=(*(text for name, text in NEEDED.items() if name not in held), SETTINGS, COMPLETIONS),
+        unknown=(SETTINGS, COMPLETIONS),
+        not_finite=Counter(
+            name for row in ours for name, value in row.items() if str(value).lower().lstrip("-") in NOT_FINITE
+        ),
     )
 
 

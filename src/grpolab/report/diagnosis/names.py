@@ -66,13 +66,20 @@ NAMES: dict[str, dict[str, str]] = {
 FRESH_BATCH = {"trl": "num_tokens"}
 STEPS = ("step", "training/global_step", "system/global_step", "_step")
 
-# Our metric -> what cannot be said without it.
+# Our metric -> what cannot be said without it, or where it is not finite.
 NEEDED = {
-    "ratio/token_max": "how far the ratio is from 1: no ratio is logged",
-    "gap/first_pass": "whether the ratio is 1 on the first pass: dropout, padding, temperature, mask and precision",
+    "loss": "the loss",
+    "grad_norm": "the gradient's size: a weak signal, gradient clipping, spikes",
+    "ratio/token_max": "how far the ratio is from 1",
+    "ratio/token_max_neg": "large ratios of tokens with A < 0",
+    "clip/active": "the clip fraction",
+    "cf/token_0.2": "what the usual clip range would have clipped: too small an epsilon, or no clip",
+    "kl_old/k3": "what makes the ratio differ from 1 on the first pass: dropout, padding, temperature, mask, precision",
     "weights/step_norm": "whether the weights move: frozen parameters and low precision",
     "zero_variance/share": "groups with equal rewards: a constant reward, and starving variance",
-    "clip/active": "the clip fraction",
+    "entropy/behaviour": "whether the entropy fell or grew",
+    "truncation/share": "whether completions grow until they are cut off",
+    "reward/mean": "whether the reward fell",
 }
 SETTINGS = "the settings (epsilon, beta, num_iterations, max_grad_norm, warm-up): they are not in such a log"
 COMPLETIONS = "advantages and single tokens: they are not in such a log"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ SAMPLE_COLUMNS = ["prompt_index", "sample", "reward", "advantage", "position", "
 def read_run(folder: Path) -> Evidence:
     """The evidence in a run folder. Raises RequestError where its settings cannot be read."""
     outcome = read_json(folder / "outcome.json")
-    tables, damage = _journal(folder / "journal.jsonl", running=outcome is None)
+    tables, damage, not_finite = _journal(folder / "journal.jsonl", running=outcome is None)
     samples, unreadable = _samples(folder)
     weights = _weights(folder) if outcome else None
     absent = [] if weights else ["the weights: they are kept when a run ends"]
@@ -38,6 +39,7 @@ def read_run(folder: Path) -> Evidence:
         samples=samples,
         weights=weights,
         unknown=(*damage, *unreadable, *absent),
+        not_finite=not_finite,
         **tables,
     )
 
@@ -61,10 +63,10 @@ def _state(folder: Path, outcome: dict[str, Any] | None, rollouts: pd.DataFrame)
     return f"still going, after {done} of {beat.get('rollout_steps')}: this is a diagnosis so far"
 
 
-def _journal(path: Path, running: bool) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """Its tables, and what of it cannot be read."""
+def _journal(path: Path, running: bool) -> tuple[dict[str, pd.DataFrame], list[str], Counter[str]]:
+    """Its tables, what of it cannot be read, and by metric how many values are not finite: the journal's strings."""
     records: dict[str, list[dict[str, Any]]] = {name: [] for name in KINDS.values()}
-    damage = []
+    damage, not_finite = [], Counter[str]()
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError:
@@ -80,7 +82,8 @@ def _journal(path: Path, running: bool) -> tuple[dict[str, pd.DataFrame], list[s
             break
         if kind in KINDS:
             records[KINDS[kind]].append(record)
-    return {name: table(rows) for name, rows in records.items()}, damage
+            not_finite.update(name for name, value in record.items() if isinstance(value, str))
+    return {name: table(rows) for name, rows in records.items()}, damage, not_finite
 
 
 def _samples(folder: Path) -> tuple[pd.DataFrame, list[str]]:

@@ -47,6 +47,8 @@ def _evidence(cell: dict[str, Any], journals: dict[str, dict[Any, pd.DataFrame]]
         for key, value in cell.items()
         if key.startswith("setting/") and pd.notna(value) and key.removeprefix("setting/") not in PLANTED
     }
+    if pd.notna(cell.get("evaluation_items")):
+        settings["evaluation.items"] = cell["evaluation_items"]
     return Evidence(run=cell["signature"], state=cell["outcome"], settings=settings, **tables)
 
 

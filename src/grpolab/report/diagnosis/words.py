@@ -15,10 +15,12 @@ WIDTH = 110
 def text(diagnosis: Diagnosis) -> str:
     """Several lines: the causes with evidence and advice, what is normal, what could not be looked at."""
     lines = [f"run {diagnosis.run}: {diagnosis.state}"]
+    if diagnosis.fall:
+        lines += _filled("", f"{diagnosis.fall}.")
     for place, finding in enumerate(diagnosis.findings, start=1):
         lines += ["", f"{place}. {finding.cause} ({finding.confidence})", *_finding(finding)]
     if not diagnosis.findings:
-        lines += ["", "No cause found: nothing in these numbers is known to be wrong."]
+        lines += ["", *_filled("", f"No cause found: {_without_cause(diagnosis)}")]
     for name, evidence in diagnosis.notes.items():
         lines += ["", *_filled("normal: ", f"{NOTES[name]} Here: {evidence}.")]
     if diagnosis.unknown:
@@ -26,11 +28,21 @@ def text(diagnosis: Diagnosis) -> str:
     return "\n".join(lines)
 
 
+def _without_cause(diagnosis: Diagnosis) -> str:
+    """What it means that no rule fits."""
+    if diagnosis.fall:
+        return "the fall is real, and nothing that the doctor knows explains it."
+    if diagnosis.unknown:
+        return "nothing that could be looked at is known to be wrong; what could not stands below, and may hide one."
+    return "every number that the doctor knows is there, and none is known to be wrong."
+
+
 def record(diagnosis: Diagnosis) -> dict[str, Any]:
     """The same as plain values, for JSON."""
     return {
         "run": diagnosis.run,
         "state": diagnosis.state,
+        "fall": diagnosis.fall,
         "causes": [
             {
                 "cause": finding.cause,
