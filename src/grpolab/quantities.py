@@ -58,6 +58,12 @@ _NUMBERS = {
 }
 # fmt: on
 QUANTITIES = _NUMBERS | LABELS
+# Between 0 and 1 whatever a study measures. The scores are where its primary metric is.
+SCORES = ("start", "final_score", "mean_score", "drawdown")
+SHARES = (
+    *("clipped_gradients", "ess_min", "outer_mass", "clip_share", "truncation"),
+    *("starvation", "starved_right", "starved_wrong"),
+)
 
 
 @dataclass(frozen=True)

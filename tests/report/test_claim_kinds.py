@@ -182,4 +182,4 @@ def test_plans_of_older_programs_are_still_decided(study):
     for changes in ({}, {"direction": "equal", "margin": 0.1}, {"metric": "collapsed"}):
         plan = study.plan | {"hypotheses": [old | changes]}
         tests.append(decide(dataclasses.replace(study, plan=plan))[0].test)
-    assert tests == ["paired t-test", "two one-sided t-tests", "Fisher's exact test"]
+    assert tests == ["paired t-test", "two one-sided t-tests", "Fisher's exact test, unpaired"]

@@ -13,6 +13,7 @@ from grpolab.report.figures import draw, ladder
 from grpolab.report.figures.numeric_axis import Axis
 from grpolab.report.load import Study, load
 from grpolab.report.pooled import pools
+from grpolab.report.style import png
 
 STEPS = (0, 3, 6, 9, 12)
 START = 0.2
@@ -159,19 +160,17 @@ def test_time_to_threshold_is_read_off_the_curves_and_counts_who_never_gets_ther
     }
     late = [0.2, 0.2, 0.2, 0.2, 0.41]
     cells = few(planned, 3, 1)
-    elapsed = [cells.cells.assign(rollout_step=step, **{"seconds/elapsed": (step + 1) / 2}) for step in range(12)]
-    cells = dataclasses.replace(cells, timings=pd.concat(elapsed))
     study = with_curves(cells, lambda c: late if (c.arm, c.seed) == ("no_clip", 0) else curves[c.arm])
     picture, manifest = draw(study, "F25")
-    found = {s["arm"]: s for s in manifest.numbers if s["by"] == "completions"}
+    assert {s["by"] for s in manifest.numbers} == {"completions"}  # seconds measure the machine's load, not the arms
+    assert not [panel for panel in picture.axes if "(s)" in panel.get_xlabel()]
+    found = {s["arm"]: s for s in manifest.numbers}
     assert found["token"]["threshold"] == pytest.approx(0.2)  # half of the way from 0.2 to 0.6
     assert (found["token"]["x"], found["token"]["mean"]) == ([0, 6 * 128, 6 * 128], [0, 1, 1])
     assert found["cispo"]["median"] == 3 * 128
     assert (found["no_clip"]["median"], found["no_clip"]["censored"]) == (np.inf, 2)
     assert found["no_clip"]["mean"][-1] == pytest.approx(1 / 3)
     assert "0 of 3 0 of 3 2 of 3" in said(picture)
-    seconds = series(manifest, by="seconds", arm="cispo")
-    assert seconds["median"] == pytest.approx(1.5)  # the third rollout step of half a second each
 
 
 def test_no_threshold_where_the_baseline_does_not_gain(planned):
@@ -212,13 +211,20 @@ def test_ladder_compares_each_rung_with_the_one_that_it_changes(tmp_path):
     results = write_study(tmp_path, "ladder", {"rung": arms, "task": ["addition"]}, trained=False)
     heights = dict(zip(arms, (0.3, 0.4, 0.45, 0.6, 0.5, 0.55), strict=True))
     study = with_curves(load(results, "ladder")[-1], lambda cell: final(heights[cell.arm] + 0.01 * cell.seed))
-    _, manifest = draw(study, "F28")
+    picture, manifest = draw(study, "F28")
     steps = {s["arm"]: s.get("step") for s in manifest.numbers}
     assert steps == {
         "base": None,
         **{"+a": pytest.approx(0.1), "+b": pytest.approx(0.05), "full": pytest.approx(0.15)},
         **{"-a": pytest.approx(-0.1), "-b": pytest.approx(-0.05)},
     }
+    (panel,) = picture.axes
+    png(picture)  # lays it out
+    words = {text.get_text(): text.get_window_extent() for text in panel.texts}
+    assert list(words) == ["+0.100", "+0.050", "+0.150", "-0.100", "-0.050"]
+    frame = panel.get_window_extent()
+    for box in words.values():  # promised above each bar: inside the picture, where it can be read
+        assert frame.ymin < box.ymin < box.ymax <= frame.ymax + 1
 
 
 def test_ladder_and_staleness_say_what_they_need(study):

@@ -10,14 +10,16 @@ import matplotlib.text
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from report_results import write_run, write_study
 
 from grpolab.errors import RequestError
 from grpolab.report import runs
 from grpolab.report.figures import FIGURES, counterfactual, draw, geometry, sensitivity
+from grpolab.report.figures.numeric_axis import Axis
 from grpolab.report.load import load
 from grpolab.report.style import TEXT_WIDTH, arm_styles, save
-from grpolab.vocabulary import ANALYTIC_FIGURES, EXCESS_EDGES
+from grpolab.vocabulary import ANALYTIC_FIGURES, EXCESS_EDGES, METRICS
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +74,15 @@ def test_lines_are_the_manifests_means(study, figure):
         assert line.get_color() == arm_styles(study.arms)[numbers["arm"]].colour
 
 
-def test_bars_are_the_manifests_means_and_zero_is_written_out(study):
+def test_a_log_scale_has_points_and_no_bars_and_zero_is_written_out(study):
     picture, manifest = draw(study, "F3")
-    heights = [patch.get_height() for panel in picture.axes for patch in panel.patches]
-    expected = [value for s in manifest.numbers for value in (s["ceiling"], s["mean"])]
-    assert sorted(heights) == pytest.approx(sorted(expected))
+    assert not [patch for panel in picture.axes for patch in panel.patches]
+    points = [line.get_ydata()[0] for panel in picture.axes for line in panel.lines if line.get_marker() != "."]
+    assert points == pytest.approx([s["mean"] for s in manifest.numbers if s["mean"] > 0])
+    for panel in picture.axes:  # nothing is cut off
+        low, high = panel.get_ylim()
+        drawn = [value for s in manifest.numbers for value in (*s["seeds"].values(), s["low"], s["high"]) if value > 0]
+        assert low < min(drawn) <= max(drawn) < high
     unclipped = [s for s in manifest.numbers if s["arm"] == "no_clip"]
     assert [s["mean"] for s in unclipped] == [0, 0]
     assert sum(text.get_text() == "0" for panel in picture.axes for text in panel.texts) == 2
@@ -213,3 +219,50 @@ def test_a_detached_rule_has_no_objective_curve(study):
 def test_numeric_axes_are_found_by_what_a_factor_moves(study, results):
     assert sensitivity.numeric_axes(study) == {"regime": "setting/learning_rate"}
     assert sensitivity.numeric_axes(load(results, "num_iterations")[-1]) == {"mu": "setting/num_iterations"}
+
+
+def test_the_theory_of_zero_variance_is_that_of_the_baselines_group_size(tmp_path):
+    """The baseline has groups of 8; the first cell of the plan has groups of 2."""
+    results = write_study(tmp_path, "zero_variance", {"group": ["2", "8"], "task": ["sorting"]}, baseline="8")
+    plan = json.loads(results.plan("zero_variance").read_text())
+    for cell in plan["cells"]:
+        cell["settings"]["num_generations"] = int(cell["levels"]["group"])
+    results.plan("zero_variance").write_text(json.dumps(plan))
+    study = load(results, "zero_variance")[-1]
+    _, manifest = draw(study, "F20")
+    (theory,) = [s for s in manifest.numbers if s["metric"] == "p^G+(1-p)^G"]
+    p = study.rollouts[study.rollouts["arm"] == "8"].groupby("rollout_step")["reward/correct"].mean()
+    assert theory["arm"] == "8"
+    assert theory["mean"] == pytest.approx(p**8 + (1 - p) ** 8)
+
+
+def test_an_infinite_setting_has_its_own_tick_on_either_scale():
+    for values in ((0.1, 0.2, np.inf), (1e-4, 1, np.inf)):
+        axis = Axis(values, "epsilon_high")
+        panel = Figure().subplots()
+        panel.plot(axis.places(values), [0, 1, 2])
+        axis.label(panel)
+        ticks = dict(zip([t.get_text() for t in panel.get_xticklabels()], panel.get_xticks(), strict=True))
+        assert ticks["∞"] == axis.places([np.inf])[0]
+
+
+@pytest.mark.parametrize("figure", [name for name in FIGURES if name not in ANALYTIC_FIGURES])
+def test_no_share_has_an_interval_outside_0_and_1(study, figure):
+    """With three seeds that differ much, Student's interval of a share reaches far beyond."""
+    rng = np.random.default_rng(0)
+    shares = [name for name, metric in METRICS.items() if metric.unit.startswith(("share", "mean share", "prob"))]
+    tables = {}
+    for table in ("updates", "rollouts", "evaluations"):
+        frame = getattr(study, table)
+        wild = dict.fromkeys(frame["signature"].unique())
+        wild = {signature: float(rng.choice([0.004, 0.3, 0.97])) for signature in wild}
+        columns = {name: frame["signature"].map(wild) for name in shares if name in frame}
+        tables[table] = frame.assign(**columns)
+    _, manifest = draw(dataclasses.replace(study, **tables), figure)
+    for numbers in manifest.numbers:
+        metric = numbers.get("metric") or ("share" if figure in ("F4", "F22", "F23", "F25") else "final_score")
+        is_share = metric in (*shares, "share", "final_score", "lost", "drawdown", "position/active", "asymptote")
+        if is_share and "minus" not in numbers:
+            bounds = np.array([numbers.get("low", []), numbers.get("high", [])], dtype=float)
+            assert np.nanmin(bounds, initial=0) >= 0, metric
+            assert np.nanmax(bounds, initial=1) <= 1, metric

@@ -13,19 +13,25 @@ from statsmodels.stats.weightstats import ttost_paired
 
 from grpolab.report.statistics import (
     TooFewError,
+    detectable_difference,
+    detectable_rate_difference,
     equivalence,
     fisher,
     holm,
     jonckheere_trend,
     page_trend,
     paired_difference,
+    paired_t_power,
     rate_difference,
+    share_band,
+    share_interval,
     t_band,
     t_interval,
     wilson,
 )
 
 RNG = np.random.default_rng(0)
+BANDS = (t_band, share_band)
 
 
 def test_t_interval_is_scipys():
@@ -182,11 +188,42 @@ def test_fisher_rejects_equal_rates_at_most_at_its_level():
 
 def test_rate_difference_is_newcombes():
     for of, minus, n in ((3, 0, 3), (7, 2, 10), (4, 4, 5)):
-        found = rate_difference(of, minus, n)
+        found = rate_difference(of, n, minus, n)
         expected = confint_proportions_2indep(of, n, minus, n, method="newcomb")
         assert (found.low, found.high) == pytest.approx(expected)
         assert (found.effect, found.n) == (pytest.approx((of - minus) / n), n)
         assert found.p == fisher(of, n, minus, n)
+
+
+def test_the_interval_of_a_share_stays_within_0_and_1_and_holds_what_it_says():
+    few = share_interval([0.0, 0.02, 0.3])
+    assert t_interval([0.0, 0.02, 0.3]).low < 0 < few.low < few.mean < few.high < 1
+    assert share_interval([0.5, 0.5])[:3] == (0.5, 0.5, 0.5)
+    assert share_interval([0.0, 0.0])[:3] == (0, 0, 0)
+    assert np.isnan(share_interval([0.3]).low)
+    # far from 0 and 1 it is Student's, and Wilson's where the seeds spread as a count of n trials does
+    narrow = [0.500, 0.502, 0.504]
+    assert share_interval(narrow)[:3] == pytest.approx(t_interval(narrow)[:3], abs=1e-6)
+    rng = np.random.default_rng(0)
+    for mean, size in ((0.01, 100), (0.1, 8), (0.3, 60), (0.97, 40)):
+        shares_XS = rng.beta(mean * size, (1 - mean) * size, (4000, 3))
+        held = [((low <= mean) & (mean <= high)).mean() for _, low, high, _ in (band(shares_XS) for band in BANDS)]
+        assert held[1] >= max(0.925, held[0])
+        _, low, high, _ = share_band(shares_XS)
+        assert (low >= 0).all()
+        assert (high <= 1).all()
+
+
+def test_what_a_test_would_have_found():
+    assert detectable_difference(1 / 3**0.5, 2) == pytest.approx(3.26, abs=0.01)  # three pairs, in deviations
+    assert paired_t_power(detectable_difference(0.1 / 10**0.5, 9), 0.1, 10) == pytest.approx(0.8)
+    assert detectable_difference(1, 9, alpha=0.001) > detectable_difference(1, 9)
+    assert detectable_rate_difference(3, 0, 3) is None  # 3 of 3 against 0 has p = .1
+    gap = detectable_rate_difference(10, 0, 10)
+    chance = stats.binom.pmf(np.arange(11), 10, gap)
+    power = sum(chance[k] for k in range(11) if fisher(k, 10, 0, 10) < 0.05)
+    assert power >= 0.8 > power - 0.05
+    assert detectable_rate_difference(10, 10, 10) == gap
 
 
 def test_page_trend_is_the_published_example():

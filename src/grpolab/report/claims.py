@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from grpolab.report.load import Study
+from grpolab.report.measures import is_share
 from grpolab.report.methods import METHODS, Method
 from grpolab.report.placebo import compare_bits
-from grpolab.report.questions import Question, questions
-from grpolab.report.statistics import MOST_NEEDED, POWER, Difference, holm
+from grpolab.report.questions import Question, arms_of, questions
+from grpolab.report.statistics import MOST_NEEDED, POWER, Difference, holm, share_interval
 from grpolab.report.text import NONE, count, listing, p_equals, probability
 
 SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "undecided"
@@ -50,7 +51,7 @@ def decide(study: Study) -> list[Claim]:
     last: they are equal to the bit or not, without statistics.
     """
     asked = list(questions(study))
-    effects = [_effect(question) for question in asked]
+    effects = [_effect(study, question) for question in asked]
     adjusted = holm([effect.p for effect in effects])
     verdicts = [verdict(*answer) for answer in zip(asked, effects, adjusted, strict=True)]
     level = ALPHA / max(1, verdicts.count(UNDECIDED))  # what Holm's next step asks of each that is left
@@ -61,9 +62,13 @@ def decide(study: Study) -> list[Claim]:
     return [*claims, *(_placebo(study, *pair) for pair in study.plan.get("placebo", []))]
 
 
-def _effect(question: Question) -> Difference:
-    """What the hypothesis' own test finds; a void test has no p."""
+def _effect(study: Study, question: Question) -> Difference:
+    """What the hypothesis' own test finds; a void test has no p. One arm's mean share has the interval of a share."""
     effect = METHODS[question.test].effect(question)
+    metric = question.hypothesis["metric"]
+    if len(arms_of(question.hypothesis)) == 1 and is_share(study, metric) and question.test != "fisher":
+        _, low, high, _ = share_interval(question.of)
+        effect = effect._replace(low=low, high=high)
     return effect._replace(p=np.nan) if question.void else effect
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from grpolab.errors import RequestError, near_matches
-from grpolab.quantities import QUANTITIES
+from grpolab.quantities import QUANTITIES, SCORES, SHARES
 from grpolab.report.load import Study
 from grpolab.report.mechanism import clip_ceiling as ceiling_of
 from grpolab.report.stability import stability_table
+from grpolab.report.statistics import Interval, share_interval, t_interval
 from grpolab.vocabulary import METRICS
 
 # Index of every result here: where, which, which again.
@@ -31,6 +32,18 @@ def measure(study: Study, metric: str) -> pd.Series:
         return stability_table(study).set_index(_KEYS)[metric].astype("float64")
     near = near_matches(metric, [*METRICS, *QUANTITIES])
     raise RequestError(f"metric={metric} is neither a journal metric nor a stability quantity{near}")
+
+
+def is_share(study: Study, metric: str) -> bool:
+    """Whether `metric` of a run lies between 0 and 1, so that the interval of its mean has to."""
+    name = study.metric if metric in SCORES else metric
+    unit = METRICS[name].unit if name in METRICS else ""
+    return name in SHARES or unit.startswith(("share", "mean share", "probability"))
+
+
+def mean_interval(study: Study, metric: str, values_S: ArrayLike) -> Interval:
+    """Mean over seeds of what `measure` gives with its 95% interval: Student's, of a share `share_interval`."""
+    return (share_interval if is_share(study, metric) else t_interval)(values_S)
 
 
 def run_means(study: Study, metric: str) -> pd.Series:

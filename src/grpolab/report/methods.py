@@ -72,7 +72,7 @@ def _equivalent(question: Question) -> Difference:
 
 
 def _counted(question: Question) -> Difference:
-    return rate_difference(int(question.of.sum()), int(question.minus.sum()), len(question.of))
+    return rate_difference(int(question.of.sum()), len(question.of), int(question.minus.sum()), len(question.minus))
 
 
 def _trend(question: Question) -> Difference:
@@ -108,7 +108,7 @@ METHODS = {
         "paired t-test of the logarithm", _log_paired, _seeds_of_mean, shown=_ratio, form=number, claimed=_times
     ),
     "equivalence": Method("two one-sided t-tests", _equivalent, _seeds_of_mean),
-    "fisher": Method("Fisher's exact test", _counted, _seeds_of_rates),
+    "fisher": Method("Fisher's exact test, unpaired", _counted, _seeds_of_rates),
     "page": Method(
         "Page's test, two-sided",
         _trend,

@@ -10,7 +10,15 @@ import pandas as pd
 from grpolab.report.load import Study
 from grpolab.report.measures import at, by_setting, means_after_first_step, measure, run_means
 from grpolab.report.stability import count_lost, stability_table
-from grpolab.report.statistics import Interval, fisher, page_trend, paired_difference, t_interval, wilson
+from grpolab.report.statistics import (
+    Interval,
+    fisher,
+    page_trend,
+    paired_difference,
+    share_interval,
+    t_interval,
+    wilson,
+)
 from grpolab.report.text import bounds, count, estimate, number, p_equals, percent, signed
 
 
@@ -37,7 +45,7 @@ def _clipping_acts(study: Study) -> Iterator[str]:
     """Below about 1% a side, arms that differ in the clip range are the same arm."""
     low, high = (means_after_first_step(study, f"clip/active_{side}_nz") for side in ("low", "high"))
     for facet in study.facets:
-        sides = [t_interval(at(values, facet, study.baseline)) for values in (low, high)]
+        sides = [share_interval(at(values, facet, study.baseline)) for values in (low, high)]
         if sides[0].n:
             below, above = (estimate(*side[:3], percent) for side in sides)
             yield (
@@ -121,7 +129,7 @@ def _unclipped(study: Study) -> Iterator[str]:
                 own, base = (_rate(*pair) for pair in counts)
                 yield (
                     f"Without clipping (`{arm}`), {own} collapse{_in(facet)}; of `{study.baseline}`, {base}"
-                    f" (Fisher's exact test: {p_equals(p)})."
+                    f" (Fisher's exact test, unpaired: {p_equals(p)})."
                 )
 
 

@@ -44,7 +44,8 @@ _SLOTS: list[tuple[str, Any, str]] = [
 # The same settings have the same colour under every name that a study gives them: slot 0 is plain GRPO.
 _KNOWN = {
     **dict.fromkeys(("symmetric", "token", "min_positive", "grpo", "4", "clip 0.2 / 0.2", "trainer", "base"), 0),
-    **dict.fromkeys(("no_clip", "sequence", "no clip", "sampler"), 1),
+    **dict.fromkeys(("weighted", "healthy"), 0),
+    **dict.fromkeys(("no_clip", "sequence", "no clip", "sampler", "unweighted"), 1),
     **dict.fromkeys(("clip_higher", "token_higher", "dapo", "max_negative", "clip 0.2 / 0.28", "full"), 2),
     **dict.fromkeys(("outer_cap", "sequence_gspo", "gspo", "clip 0.2 / 0.2, delta 2"), 3),
     **dict.fromkeys(("lower_only", "dr_grpo", "8", "lower clip only"), 4),

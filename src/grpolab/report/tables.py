@@ -13,10 +13,30 @@ from scipy import stats
 from grpolab.paths import write_text_atomic
 from grpolab.report.claims import Claim
 from grpolab.report.load import Study
-from grpolab.report.measures import at, clip_ceiling, means_after_first_step, measure, run_means
+from grpolab.report.measures import at, clip_ceiling, mean_interval, means_after_first_step, measure, run_means
 from grpolab.report.stability import count_lost, stability_table
-from grpolab.report.statistics import fisher, holm, paired_difference, sd_interval, t_interval, wilson, worst_mean
-from grpolab.report.text import bounds, estimate, latex_table, markdown_table, number, percent, probability, signed
+from grpolab.report.statistics import (
+    fisher,
+    holm,
+    paired_difference,
+    sd_interval,
+    share_interval,
+    t_interval,
+    wilson,
+    worst_mean,
+)
+from grpolab.report.text import (
+    OF_MEANS,
+    OF_SHARES,
+    bounds,
+    estimate,
+    latex_table,
+    markdown_table,
+    number,
+    percent,
+    probability,
+    signed,
+)
 
 
 @dataclass(frozen=True)
@@ -67,8 +87,9 @@ def claims_table(claims: Sequence[Claim]) -> Table:
     }
     caption = (
         "Claims stated in the study files, each decided where its study leaves it open, by seeds that"
-        " all sides share; Holm's correction over the claims of a study. The sign test and Wilcoxon's signed ranks"
-        " check each t-test for itself; two-sided, they cannot fall below .05 with fewer than 6 seeds."
+        " all sides share; Holm's correction over the claims of a study. Means are compared in pairs, seed by seed;"
+        " counts of lost runs are not (Fisher's exact test, Newcombe's interval). The sign test and Wilcoxon's signed"
+        " ranks check each t-test for itself; two-sided, they cannot fall below .05 with fewer than 6 seeds."
     )
     return Table("claims", caption, pd.DataFrame(names | numbers | last), pd.DataFrame(shown))
 
@@ -78,7 +99,7 @@ def scores(study: Study) -> Table:
     final, gain = measure(study, "final_score"), measure(study, "gain")
     rows = []
     for facet, arm in _variants(study):
-        score, risen = t_interval(at(final, facet, arm)), t_interval(at(gain, facet, arm))
+        score, risen = mean_interval(study, "final_score", at(final, facet, arm)), t_interval(at(gain, facet, arm))
         difference = paired_difference(at(final, facet, arm), at(final, facet, study.baseline))
         rows.append(
             {"facet": facet, "arm": arm, "n": score.n}
@@ -101,7 +122,7 @@ def scores(study: Study) -> Table:
     }
     caption = (
         f"{study.name}: final score (`{study.metric}`, mean of the last tenth of the evaluations), gain over the warm"
-        " start, and difference to the baseline paired by seed; mean over seeds [95% t-interval]."
+        f" start, and difference to the baseline paired by seed; mean over seeds [95% interval: {OF_MEANS}]."
     )
     return Table("scores", caption, numbers, _named(study, pd.DataFrame(shown)))
 
@@ -181,7 +202,8 @@ def stability(study: Study) -> Table:
     shown_frame = pd.DataFrame(shown).assign(**{"lost, Holm p": [probability(p) for p in numbers["p_holm"]]})
     caption = (
         f"{study.name}: stability per variant over its seeds; the collapse rate with its Wilson interval. `lost`:"
-        f" runs that collapsed, diverged or were stopped, against those of {study.baseline} (Fisher's exact test)."
+        f" runs that collapsed, diverged or were stopped, against those of {study.baseline} (Fisher's exact test,"
+        " unpaired)."
     )
     return Table("stability", caption, numbers, _named(study, shown_frame))
 
@@ -209,12 +231,13 @@ def clipping(study: Study) -> Table:
     rows, shown = [], []
     for facet, arm in _variants(study):
         names = {"facet": facet, "arm": arm, "n": len(at(columns["clip/out_of_range"][1], facet, arm))}
-        means = {name: t_interval(at(values, facet, arm)) for name, (_, values) in columns.items()}
+        means = {name: share_interval(at(values, facet, arm)) for name, (_, values) in columns.items()}
         ends = ("mean", "low", "high")
         rows.append(names | {f"{name} {end}": getattr(mean, end) for name, mean in means.items() for end in ends})
         shown.append(names | {columns[name][0]: estimate(*mean[:3], percent) for name, mean in means.items()})
     caption = (
-        f"{study.name}: share of tokens that clipping silenced, or would have; mean over seeds [95% t-interval]."
+        f"{study.name}: share of tokens that clipping silenced, or would have; mean over seeds [95%"
+        f" interval: {OF_SHARES}]."
         " `after first`: without the first optimiser step on each batch; `A≠0`: among tokens with an advantage."
     )
     return Table("clipping", caption, pd.DataFrame(rows), _named(study, pd.DataFrame(shown)))

@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 NONE = "–"
+# What stands in brackets behind a mean over seeds, and what a band is (`statistics.share_band`).
+OF_SHARES = "Wilson's at the effective sample size"
+OF_MEANS = f"Student's t, of shares {OF_SHARES}"
 
 
 def number(value: float | None) -> str:

@@ -28,7 +28,7 @@ def passes(study: Study) -> Figure:
     styles = arm_styles(study.arms)
     for facet, panel in zip(study.facets, grid.values(), strict=True):
         for arm, updates in study.by_arm("updates", facet):
-            draw_seeds(panel, pivot_seeds(updates, "iteration", "clip/active"), styles[arm])
+            draw_seeds(panel, pivot_seeds(updates, "iteration", "clip/active"), styles[arm], share=True)
         panel.yaxis.set_major_formatter(PercentFormatter(1))
     start_at_zero(grid)
     label_x(grid, "pass over the batch")

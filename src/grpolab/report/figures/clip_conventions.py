@@ -42,7 +42,9 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
     for (row, facet), panel in grid.items():
         updates, x = own[own["facet"] == facet], rows[row]
         for style, (metric, label) in zip(styles.values(), labels.items(), strict=True):
-            series = draw_seeds(panel, pivot_seeds(updates, x, metric), style)
+            values_XS = pivot_seeds(updates, x, metric)
+            is_share = values_XS.empty or values_XS.max(axis=None) <= 1  # a sum over sequences is none
+            series = draw_seeds(panel, values_XS, style, share=is_share)
             numbers.append({"metric": metric, "label": label, "by": x, "facet": facet, **series})
         if not groups:
             say(panel, f"no run of `{study.baseline}` has diagnostics.clip_conventions")

@@ -39,7 +39,7 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
         for row, metric in _ROWS.items():
             panel = grid[row, facet]
             for arm, updates in study.by_arm("updates", facet):
-                series = draw_seeds(panel, pivot_seeds(updates, "rollout_step", metric), styles[arm])
+                series = draw_seeds(panel, pivot_seeds(updates, "rollout_step", metric), styles[arm], share=True)
                 numbers.append({"metric": metric, "facet": facet, "arm": arm, **series})
             panel.set(ylim=(0, 1), xlabel="rollout steps")
             if not panel.lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from grpolab.report.figures.panels import (
+    MEAN_DOTS,
     draw_row,
     legend_arms,
     log_axis,
@@ -21,8 +23,18 @@ from grpolab.report.figures.panels import (
 )
 from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest, Series, manifest
-from grpolab.report.measures import completions_learnt
-from grpolab.report.statistics import PARAMETERS, Interval, Saturation, TooFewError, fit_saturation, t_band, t_interval
+from grpolab.report.measures import completions_learnt, is_share
+from grpolab.report.statistics import (
+    PARAMETERS,
+    Interval,
+    Saturation,
+    TooFewError,
+    fit_saturation,
+    share_band,
+    share_interval,
+    t_band,
+    t_interval,
+)
 from grpolab.report.style import NOTE_COLOUR, QUIET, ArmStyle, arm_styles
 
 HELD_OUT = 0.25  # share of the evaluations, the last ones
@@ -61,6 +73,7 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
         facets, columns, height=max(1.25, 0.45 + 0.17 * len(study.arms)), share_x=False, share_y=False
     )
     styles, numbers = arm_styles(study.arms), []
+    band = share_band if is_share(study, study.metric) else t_band
     for facet in facets:
         panels = {column: grid[facet, column] for column in columns}
         for place, (arm, evaluations) in enumerate(study.by_arm("evaluations", facet)):
@@ -71,12 +84,12 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
                 say(panels[_CURVE], str(lack))
                 continue
             labels = {"facet": facet, "arm": arm}
-            numbers.append({**labels, "metric": study.metric, **_draw_curve(panels[_CURVE], runs, styles[arm])})
+            numbers.append({**labels, "metric": study.metric, **_draw_curve(panels[_CURVE], runs, styles[arm], band)})
             numbers += [{**labels, **series} for series in _draw_estimates(panels, place, runs, styles[arm])]
         _finish(panels, [arm for arm, _ in study.by_arm("evaluations", facet)], facet)
     legend_arms(figure, study, study.arms)
     note_gaps(figure, study)
-    return figure, manifest(study, "F29", _caption(study), "mean over seeds, 95% t-interval; dots are seeds", numbers)
+    return figure, manifest(study, "F29", _caption(study), MEAN_DOTS, numbers)
 
 
 def _caption(study: Study) -> str:
@@ -108,11 +121,11 @@ def _fits(evaluations: pd.DataFrame, study: Study) -> list[_Run]:
     return runs
 
 
-def _draw_curve(panel: Axes, runs: list[_Run], style: ArmStyle) -> Series:
+def _draw_curve(panel: Axes, runs: list[_Run], style: ArmStyle, band: Callable) -> Series:
     """Means of the evaluations as markers, of the fitted curves as lines; dotted where it is foretold."""
     compute_E = runs[0].compute_E
     scores = pd.DataFrame({run.seed: pd.Series(run.score_E, run.compute_E) for run in runs})
-    mean, low, high, n = t_band(scores.to_numpy())
+    mean, low, high, n = band(scores.to_numpy())
     panel.plot(scores.index, mean, style.marker, color=style.colour, markersize=2.5)
     dense = np.linspace(0, compute_E[-1], 100)[1:]
     panel.plot(dense, np.mean([run.whole.at(dense) for run in runs], axis=0), color=style.colour, linewidth=0.9)
@@ -131,25 +144,24 @@ def _draw_estimates(panels: dict[str, Axes], place: int, runs: list[_Run], style
     numbers: list[Series] = []
     for parameter, column in _LABELS.items():
         known = {run.seed: getattr(run.whole, parameter) for run in runs if run.whole.identified[parameter]}
-        interval = _estimate(np.array(list(known.values())), len(runs), log=parameter != "asymptote")
+        of = share_interval if parameter == "asymptote" else _geometric  # A is an accuracy
+        interval = _estimate(np.array(list(known.values())), len(runs), of)
         _draw_known(panels[column], place, known, len(runs), interval, style)
         numbers.append({"metric": parameter, **interval._asdict(), "runs": len(runs), "seeds": known})
     surprises = {run.seed: run.surprise for run in runs if np.isfinite(run.surprise)}
-    interval = _estimate(np.array(list(surprises.values())), len(surprises), log=False)
+    interval = _estimate(np.array(list(surprises.values())), len(surprises), t_interval)
     _draw_known(panels[_HELD_OUT], place, surprises, len(surprises), interval, style)
     return [*numbers, {"metric": "predicted minus measured", **interval._asdict(), "seeds": surprises}]
 
 
-def _estimate(values_S: NDArray, runs: int, log: bool) -> Interval:
-    """Mean with its t-interval (geometric where `log`); NaN where some runs have no value: the rest are no sample."""
-    if len(values_S) < runs:
-        return Interval(np.nan, np.nan, np.nan, len(values_S))
-    mean, low, high, n = t_interval(np.log(values_S) if log else values_S)
-    return (
-        Interval(float(np.exp(mean)), float(np.exp(low)), float(np.exp(high)), n)
-        if log
-        else Interval(mean, low, high, n)
-    )
+def _estimate(values_S: NDArray, runs: int, of: Callable[[NDArray], Interval]) -> Interval:
+    """Mean with its interval; NaN where some runs have no value: the rest are no sample."""
+    return of(values_S) if len(values_S) == runs else Interval(np.nan, np.nan, np.nan, len(values_S))
+
+
+def _geometric(values_S: NDArray) -> Interval:
+    mean, low, high, n = t_interval(np.log(values_S))
+    return Interval(float(np.exp(mean)), float(np.exp(low)), float(np.exp(high)), n)
 
 
 def _draw_known(

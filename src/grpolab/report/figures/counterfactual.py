@@ -27,7 +27,7 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
         frame = dict(study.by_arm("histograms", facet)).get(study.baseline, study.histograms.iloc[:0])
         for level in LEVELS:
             shares_XS = _shares_by_seed(frame, level)
-            series = draw_seeds(panel, shares_XS, _LINES[level])
+            series = draw_seeds(panel, shares_XS, _LINES[level], share=True)
             numbers.append({"level": level, "facet": facet, "arm": study.baseline, **series})
         panel.set(xscale="log", yscale="log")
         _mark_ranges(panel, study, facet)

@@ -7,11 +7,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from grpolab.report.figures.panels import note_gaps, only_says, panel_grid
+from grpolab.report.figures.panels import MEAN_DOTS, note_gaps, only_says, panel_grid
 from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest, Series, manifest
-from grpolab.report.measures import at, measure
-from grpolab.report.statistics import paired_difference, t_interval
+from grpolab.report.measures import at, mean_interval, measure
+from grpolab.report.statistics import Interval, paired_difference
 from grpolab.report.style import QUIET, ArmStyle, arm_styles
 
 FULL = "full"
@@ -28,20 +28,23 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
     numbers: list[Series] = []
     for (_, facet), panel in grid.items():
         for place, (arm, before) in enumerate(rungs.items()):
-            own, other = at(scores, facet, arm), at(scores, facet, before or arm)
-            series = _draw_bar(panel, place, own, other, styles[arm])
+            own, other = at(scores, facet, arm), at(scores, facet, before) if before else None
+            estimate = mean_interval(study, "final_score", own)
+            series = _draw_bar(panel, place, own, other, estimate, styles[arm])
             numbers.append({"metric": "final_score", "facet": facet, "arm": arm, "minus": before, **series})
         panel.set_xticks(range(len(rungs)), list(rungs), rotation=35, ha="right", rotation_mode="anchor")
         panel.grid(axis="x", visible=False)
         _mark_full(panel, at(scores, facet, FULL), list(rungs))
+    tops = [panel.dataLim.ymax for panel in grid.values() if np.isfinite(panel.dataLim.ymax)]
+    for panel in grid.values():
+        panel.set_ylim(0, 1.08 * max(tops, default=1.0))  # the differences stand above the intervals
     note_gaps(figure, study)
     caption = (
         f"Final accuracy from `{study.baseline}` on, each + adding one change to the arm before it, and (right of the"
         f" line) with one change left out of `{FULL}`. Above each bar the mean difference to the arm before, or to"
         f" `{FULL}`, seed by seed; bold where its 95% t-interval leaves out 0 (not adjusted)."
     )
-    statistic = "mean over seeds, 95% t-interval; dots are seeds"
-    return figure, manifest(study, "F28", caption, statistic, numbers)
+    return figure, manifest(study, "F28", caption, MEAN_DOTS, numbers)
 
 
 def steps(arms: list[str], baseline: str) -> dict[str, str | None]:
@@ -53,26 +56,27 @@ def steps(arms: list[str], baseline: str) -> dict[str, str | None]:
     return dict(zip(added, [None, *added], strict=False)) | dict.fromkeys(left_out, FULL)
 
 
-def _draw_bar(panel: Axes, place: int, own_S: pd.Series, other_S: pd.Series, style: ArmStyle) -> Series:
+def _draw_bar(
+    panel: Axes, place: int, own_S: pd.Series, other_S: pd.Series | None, estimate: Interval, style: ArmStyle
+) -> Series:
     """The mean with its interval, seeds as dots, and above them the paired difference."""
     if own_S.empty:
         return {}
-    mean, low, high, n = t_interval(own_S)
+    mean, low, high, n = estimate
     panel.bar(place, mean, width=0.7, color=style.colour, alpha=0.6, linewidth=0)
     panel.plot(np.full(len(own_S), place - 0.15), own_S, ".", color="black", markersize=3)
-    top = panel.dataLim.frozen()
     panel.vlines(place, low, high, color="black", linewidth=0.8)
-    panel.dataLim.set(top)
     series: Series = {"mean": mean, "low": low, "high": high, "n": n}
     seeds = {int(seed): float(value) for seed, value in own_S.items()}
-    if own_S is other_S or own_S.equals(other_S):
+    if other_S is None:
         return {**series, "seeds": seeds}
     step = paired_difference(own_S, other_S)
     sure = step.low > 0 or step.high < 0
-    height = max(own_S.max(), high if np.isfinite(high) else 0)
+    height = max(own_S.max(), high) if np.isfinite(high) else own_S.max()
+    words = f"{step.effect:+.3f}" if step.effect else "0"
     panel.annotate(
-        f"{step.effect:+.3f}", (place, height), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom",
-        fontsize=7, fontweight="bold" if sure else "normal", color="black" if sure else QUIET,
+        words, (place, height), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom",
+        fontsize=6, fontweight="bold" if sure else "normal", color="black" if sure else QUIET,
     )  # fmt: skip
     return {**series, "step": step.effect, "step_low": step.low, "step_high": step.high, "seeds": seeds}
 

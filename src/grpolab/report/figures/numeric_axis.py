@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from grpolab.report.figures.panels import log_axis, pivot_seeds
 from grpolab.report.load import Study
 from grpolab.report.manifest import Series
-from grpolab.report.statistics import t_band
+from grpolab.report.statistics import share_band, t_band
 from grpolab.report.style import ArmStyle
 
 DECADES = 100.0  # values that are this far apart get a log scale
@@ -70,28 +70,44 @@ class Axis:
         """Where some of its values stand; `shift`, in steps, parts lines that would lie on each other."""
         if not self.is_log:
             return [self.values.index(value) + shift for value in values]
-        beyond = 4 * max(value for value in self.values if np.isfinite(value))
-        return [min(value, beyond) for value in values]
+        return [min(value, self._beyond) for value in values]
+
+    @property
+    def _beyond(self) -> float:
+        """Where an infinite value stands on the log scale."""
+        return 4 * max(value for value in self.values if np.isfinite(value))
 
     def label(self, panel: Axes) -> None:
         """Ticks and name of the x axis."""
         panel.set_xlabel(self.name)
         if self.is_log:
             log_axis(panel, "x")
+            if np.inf in self.values:
+                decades = 10.0 ** np.arange(np.ceil(np.log10(min(self.values))), np.log10(self._beyond / 4) + 1e-9)
+                panel.set_xticks([*decades, self._beyond], [*(f"{decade:g}" for decade in decades), "∞"])
         else:
-            panel.set_xticks(range(len(self.values)), [f"{value:g}" for value in self.values])
+            panel.set_xticks(range(len(self.values)), [f"{value:g}".replace("inf", "∞") for value in self.values])
 
 
 def draw_along(
-    panel: Axes, axis: Axis, values: pd.DataFrame, columns: tuple[str, str], style: ArmStyle, shift: float = 0.0
+    panel: Axes,
+    axis: Axis,
+    values: pd.DataFrame,
+    columns: tuple[str, str],
+    style: ArmStyle,
+    shift: float = 0.0,
+    share: bool = False,
 ) -> Series:
-    """Seeds as dots and their mean with its t-interval along an axis; `columns` are those of x and y."""
+    """Seeds as dots and their mean with its 95% interval along an axis; `columns` are those of x and y.
+
+    `share`: y lies between 0 and 1, and so does its interval.
+    """
     values_XS = pivot_seeds(values, *columns)
     if values_XS.empty:
         return {"x": []}
     x = values_XS.index.tolist()
     places = axis.places(x, shift)
-    mean, low, high, n = t_band(values_XS.to_numpy())
+    mean, low, high, n = (share_band if share else t_band)(values_XS.to_numpy())
     panel.plot(places, values_XS.to_numpy(), ".", color=style.colour, markersize=3, alpha=0.5)
     limits = panel.dataLim.frozen()
     error = [mean - low, high - mean]

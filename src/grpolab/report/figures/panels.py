@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest, Series, cell_names, manifest
-from grpolab.report.statistics import Interval, t_band
+from grpolab.report.measures import is_share
+from grpolab.report.statistics import Interval, share_band, t_band
 from grpolab.report.style import COLUMN_WIDTH, NOTE_COLOUR, TEXT_WIDTH, ArmStyle, arm_styles
-from grpolab.report.text import count, listing
+from grpolab.report.text import OF_MEANS, count, listing
 from grpolab.vocabulary import DIVERGED, STOPPED
 
-MEAN_BAND = "mean over seeds, 95% t-interval; thin lines are seeds"
+MEAN = f"mean over seeds, 95% interval ({OF_MEANS})"
+MEAN_BAND, MEAN_DOTS = f"{MEAN}; thin lines are seeds", f"{MEAN}; dots are seeds"
 LOG_BAND = "geometric mean over seeds, 95% t-interval of the logarithms; thin lines are seeds"
 MEDIAN = "median over seeds; thin lines are seeds"
 
@@ -101,12 +103,18 @@ def pivot_seeds(frame: pd.DataFrame, x: str, y: str, how: str = "mean") -> pd.Da
 
 
 def draw_seeds(
-    panel: Axes, values_XS: pd.DataFrame, style: ArmStyle, median: bool = False, log: bool = False
+    panel: Axes,
+    values_XS: pd.DataFrame,
+    style: ArmStyle,
+    median: bool = False,
+    log: bool = False,
+    share: bool = False,
 ) -> Series:
-    """Thin lines for the seeds (columns), a thick one for their mean with its t-interval, or for their median.
+    """Thin lines for the seeds (columns), a thick one for their mean with its 95% interval, or for their median.
 
-    `log`: mean and interval of the logarithms, for a log axis; what is not above 0 is left out. The y axis is scaled to
-    the lines; with two seeds a band may leave the panel.
+    `share`: the values lie between 0 and 1, and so does their band. `log`: mean and interval of the logarithms, for a
+    log axis; what is not above 0 is left out. The y axis is scaled to the lines; with two seeds a band may leave the
+    panel.
     """
     if values_XS.empty:
         return {"x": []}
@@ -118,7 +126,7 @@ def draw_seeds(
         centre = values_XS.median(axis=1).to_numpy()
         series["median"] = centre.tolist()
     else:
-        centre, low, high, n = _log_band(values) if log else t_band(values)
+        centre, low, high, n = (_log_band if log else share_band if share else t_band)(values)
         limits = panel.dataLim.frozen()
         panel.fill_between(x, low, high, color=style.colour, alpha=0.09, linewidth=0)
         panel.dataLim.set(limits)
@@ -146,7 +154,8 @@ def lines_by_arm(
     for (row, facet), panel in grid.items():
         table, metric = rows[row]
         for arm, frame in study.by_arm(table, facet):
-            series = draw_seeds(panel, pivot_seeds(frame, "rollout_step", metric), styles[arm], log=log)
+            values_XS = pivot_seeds(frame, "rollout_step", metric)
+            series = draw_seeds(panel, values_XS, styles[arm], log=log, share=is_share(study, metric))
             numbers.append({"metric": metric, "facet": facet, "arm": arm, **series})
         if log:
             log_axis(panel, "y")

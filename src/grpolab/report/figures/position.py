@@ -31,7 +31,9 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
     for (label, facet), panel in grid.items():
         end, sums, counts = labels[label]
         for arm, frame in study.by_arm("histograms", facet):
-            series: Series = draw_seeds(panel, _means_by_seed(frame, sums, counts), styles[arm])
+            series: Series = draw_seeds(
+                panel, _means_by_seed(frame, sums, counts), styles[arm], share=sums.endswith("active")
+            )
             numbers.append({"metric": sums, "facet": facet, "arm": arm, **series})
         panel.set_xlabel("0 = first token" if end == "start" else "0 = last token")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.lines import Line2D
 
-from grpolab.report.figures.panels import arm_label, label_x, legend_arms, note_gaps, panel_grid, say
+from grpolab.report.figures.panels import MEAN, arm_label, label_x, legend_arms, note_gaps, panel_grid, say
 from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest, Series, manifest
-from grpolab.report.statistics import t_band
+from grpolab.report.statistics import share_band
 from grpolab.report.style import ArmStyle, arm_styles
 
-_FIELD, _ROW, _START_COLOUR = "probability/counts", "sampled tokens\n(share)", "0.85"
+_FIELD, _ROW, _START_COLOUR = "probability/counts", "sampled tokens\n(share)", "0.75"
 
 
 def draw(study: Study) -> tuple[Figure, Manifest]:
@@ -38,15 +38,15 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
     for panel in grid.values():
         panel.set_ylim(lowest / 2, 1.2)
     label_x(grid, "probability when sampled")
-    start = Patch(color=_START_COLOUR, label=f"start ({arm_label(study, study.baseline)})")
+    start = Line2D([], [], color=_START_COLOUR, linewidth=2.5, label=f"start ({arm_label(study, study.baseline)})")
     legend_arms(figure, study, study.arms, [start])
     note_gaps(figure, study)
     caption = (
         "Share of sampled tokens by the probability that the old policy gave them, ten equal bins, on a log scale."
-        f" Bars: the first record of the runs of `{study.baseline}`; points: the last record of every arm. Empty bins"
-        " are left out."
+        f" Grey steps: the first record of the runs of `{study.baseline}`; points: the last record of every arm."
+        " Empty bins are left out."
     )
-    return figure, manifest(study, "F31", caption, "mean over seeds, 95% t-interval", numbers)
+    return figure, manifest(study, "F31", caption, MEAN, numbers)
 
 
 def _shares(records: pd.DataFrame, end: str) -> pd.DataFrame:
@@ -61,7 +61,8 @@ def _shares(records: pd.DataFrame, end: str) -> pd.DataFrame:
 
 def _draw_start(panel: Axes, shares_XS: pd.DataFrame) -> Series:
     series = _estimate(shares_XS)
-    panel.bar(series["x"], series["mean"], width=0.094, color=_START_COLOUR, linewidth=0)
+    edges = np.linspace(0, 1, len(series["x"]) + 1)
+    panel.stairs([share or np.nan for share in series["mean"]], edges, color=_START_COLOUR, linewidth=2.5)
     return series
 
 
@@ -69,16 +70,14 @@ def _draw_end(panel: Axes, shares_XS: pd.DataFrame, style: ArmStyle) -> Series:
     series = _estimate(shares_XS)
     mean, low = np.array(series["mean"]), np.array(series["low"])
     seen = mean > 0
-    floor = np.where(low > 0, low, mean / 2)  # a log scale has no place for 0
-    panel.vlines(
-        np.array(series["x"])[seen], floor[seen], np.array(series["high"])[seen], color=style.colour, linewidth=0.8
-    )
+    low, high = np.where(np.isnan(low), mean, low), np.where(np.isnan(series["high"]), mean, series["high"])
+    panel.vlines(np.array(series["x"])[seen], low[seen], high[seen], color=style.colour, linewidth=0.8)
     panel.plot(np.array(series["x"])[seen], mean[seen], color=style.colour, linestyle=style.line, marker=style.marker)
     return series
 
 
 def _estimate(shares_XS: pd.DataFrame) -> Series:
-    mean, low, high, n = t_band(shares_XS.to_numpy())
+    mean, low, high, n = share_band(shares_XS.to_numpy())
     seeds = {int(seed): shares_XS[seed].tolist() for seed in shares_XS}
     series = {"x": shares_XS.index.tolist(), "mean": mean.tolist(), "low": low.tolist(), "high": high.tolist()}
     return {**series, "n": n.tolist(), "seeds": seeds}

@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from grpolab.report.figures.numeric_axis import Axis, draw_along, numeric_axes, split
-from grpolab.report.figures.panels import arm_label, legend_arms, log_axis, note_gaps, only_says, panel_grid
+from grpolab.report.figures.panels import MEAN, arm_label, legend_arms, log_axis, note_gaps, only_says, panel_grid
 from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest, Series, manifest
-from grpolab.report.measures import by_cell
+from grpolab.report.measures import by_cell, is_share
 from grpolab.report.style import QUIET, arm_styles
 
 _SETTING = "setting/staleness"
@@ -51,7 +51,7 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
         " log-probabilities, mean over batches. The last two on log scales, where 0 is left out; the gap"
         " is known where the trainer computes log-probabilities of its own (`old_log_probs`)."
     )
-    statistic = "mean over seeds, 95% t-interval (paired for the difference); dots are seeds"
+    statistic = f"{MEAN}, of the difference paired by seed; dots are seeds"
     return figure, manifest(study, "F30", caption, statistic, numbers)
 
 
@@ -69,6 +69,8 @@ def _draw_lines(panel: Axes, values: pd.DataFrame, metric: str, study: Study) ->
     shown = values.where(values[metric] > 0) if metric in _LOG else values
     for place, (arm, own) in enumerate(shown.dropna(subset=[metric]).groupby("arm", sort=False)):
         if metric != "difference" or arm != study.baseline:
-            lines[arm] = draw_along(panel, axis, own, (_SETTING, metric), styles[arm], shift=0.08 * place)
+            lines[arm] = draw_along(
+                panel, axis, own, (_SETTING, metric), styles[arm], 0.08 * place, is_share(study, metric)
+            )
     axis.label(panel)
     return lines

@@ -15,32 +15,33 @@ from grpolab.report.statistics import Survival, TooFewError, kaplan_meier, time_
 from grpolab.report.style import ArmStyle, arm_styles
 from grpolab.report.text import number
 
-_UNITS = {"completions": "completions", "seconds": "wall time (s)"}
-_ELAPSED = "seconds/elapsed"
+_REACHED = "reached it\n(share of runs)"
 _SHORT = "never reached it\n(runs)"
 
 
 def draw(study: Study) -> tuple[Figure, Manifest]:
-    """Share of runs that have reached the threshold by completions and by seconds; how many never do."""
-    rows = {unit: f"reached it (share),\nby {unit}" for unit in _UNITS}
-    figure, grid = panel_grid([*rows.values(), _SHORT], study.facets, height=1.5, share_x=False)
+    """Share of runs that have reached the threshold by completions learnt from; how many never do."""
+    figure, grid = panel_grid([_REACHED, _SHORT], study.facets, height=1.7, share_x=False)
     numbers: list[Series] = []
     for facet in study.facets:
-        curves = {arm: _evaluations(study, facet, frame) for arm, frame in study.by_arm("evaluations", facet)}
+        curves = {
+            arm: frame.assign(completions=completions_learnt(study, frame))
+            for arm, frame in study.by_arm("evaluations", facet)
+        }
         threshold = half_gain(curves.get(study.baseline, pd.DataFrame()), study.metric)
-        for unit, label in _UNITS.items():
-            panel = grid[rows[unit], facet]
-            panel.set(xlabel=f"{label} to a gain of {number(threshold)}", ylim=(-0.03, 1.03))
-            drawn = _draw_panel(panel, curves, unit, threshold, study)
-            numbers += [{"by": unit, "facet": facet, "threshold": threshold, **series} for series in drawn]
+        panel = grid[_REACHED, facet]
+        panel.set(xlabel=f"completions to a gain of {number(threshold)}", ylim=(-0.03, 1.03))
+        drawn = _draw_panel(panel, curves, threshold, study)
+        numbers += [{"by": "completions", "facet": facet, "threshold": threshold, **series} for series in drawn]
         _draw_short(grid[_SHORT, facet], [s for s in numbers if s["facet"] == facet], study.arms)
     legend_arms(figure, study, study.arms)
     note_gaps(figure, study)
     caption = (
         f"Share of runs whose held-out accuracy (`{study.metric}`) has risen above their own start by the threshold:"
         f" half of the gain of `{study.baseline}`, from the start of its mean curve to its highest point. By"
-        " completions learnt from, and by the wall time of the run, as far as evaluations tell. Runs that never get"
-        " there are censored at their planned end, and counted below."
+        " completions learnt from, as far as evaluations tell; not by seconds, which measure what else the machine was"
+        " doing: the runs of a sweep share its cores. Runs that never get there are censored at their planned end, and"
+        " counted."
     )
     return figure, manifest(study, "F25", caption, "Kaplan-Meier estimate, 95% log-log interval", numbers)
 
@@ -54,33 +55,16 @@ def half_gain(curves: pd.DataFrame, metric: str) -> float:
     return (highest - start) / 2 if highest > start else np.nan
 
 
-def _evaluations(study: Study, facet: str, evaluations: pd.DataFrame) -> pd.DataFrame:
-    """An arm's evaluations with `completions` (those learnt from) and `seconds` since the start.
-
-    Where a run ended early its later seconds are the longest of the facet: it was not faster for being lost.
-    """
-    timings = study.timings[study.timings["facet"] == facet].assign(rollout_step=lambda rows: rows["rollout_step"] + 1)
-    elapsed = timings.reindex(columns=["variant", "seed", "rollout_step", _ELAPSED])
-    timed = evaluations.merge(elapsed, on=["variant", "seed", "rollout_step"], how="left")
-    seconds = timed[_ELAPSED].where(timed["rollout_step"] > 0, 0.0).fillna(elapsed[_ELAPSED].max())
-    return timed.assign(completions=completions_learnt(study, timed), seconds=seconds)
-
-
-def _draw_panel(
-    panel: Axes, curves: dict[str, pd.DataFrame], unit: str, threshold: float, study: Study
-) -> list[Series]:
+def _draw_panel(panel: Axes, curves: dict[str, pd.DataFrame], threshold: float, study: Study) -> list[Series]:
     """A curve for each arm."""
     if np.isnan(threshold):
         say(panel, f"{study.baseline} gains nothing: there is no threshold")
         return [{"lacks": "a gain of the baseline"}]
     styles, numbers = arm_styles(study.arms), []
     for arm, frame in curves.items():
-        if frame[unit].isna().any():
-            say(panel, "the runs kept no times")
-            continue
         runs = [own.sort_values("rollout_step") for _, own in frame.groupby("seed")]
         gains = [own[study.metric] - own[study.metric].iloc[0] for own in runs]
-        ends = [time_to_threshold(own[unit], gain, threshold) for own, gain in zip(runs, gains, strict=True)]
+        ends = [time_to_threshold(own["completions"], gain, threshold) for own, gain in zip(runs, gains, strict=True)]
         times, reached = zip(*ends, strict=True)
         try:
             survival = kaplan_meier(times, reached)
@@ -106,7 +90,7 @@ def _draw_curve(panel: Axes, survival: Survival, end: float, style: ArmStyle) ->
 
 def _draw_short(panel: Axes, numbers: list[Series], arms: list[str]) -> None:
     """How many of an arm's runs never reach the threshold, beside the share that they are."""
-    curves = {series["arm"]: series for series in numbers if series["by"] == "completions" and "arm" in series}
+    curves = {series["arm"]: series for series in numbers if "arm" in series}
     styles = arm_styles(arms)
     for place, arm in enumerate(arms):
         if arm in curves:

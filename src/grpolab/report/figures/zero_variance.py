@@ -37,9 +37,11 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
         for arm, frame in study.by_arm("rollouts", facet):
             labels = {"facet": facet, "arm": arm}
             if arm == study.baseline:
-                numbers += [{**labels, **s} for s in _draw_stack(grid[stacked, facet], frame, _group_size(study))]
+                numbers += [
+                    {**labels, **s} for s in _draw_stack(grid[stacked, facet], frame, _group_size(study, facet))
+                ]
             series = draw_seeds(
-                grid[share, facet], pivot_seeds(frame, "rollout_step", "zero_variance/share"), styles[arm]
+                grid[share, facet], pivot_seeds(frame, "rollout_step", "zero_variance/share"), styles[arm], share=True
             )
             numbers.append({"metric": "zero_variance/share", **labels, **series})
     start_at_zero(grid)
@@ -56,8 +58,10 @@ def draw(study: Study) -> tuple[Figure, Manifest]:
     return figure, manifest(study, "F20", caption, MEAN_BAND, numbers)
 
 
-def _group_size(study: Study) -> int:
-    return int(study.cells["setting/num_generations"].iloc[0])
+def _group_size(study: Study, facet: str) -> int:
+    """Completions of a group in the baseline's runs, which a study may compare with other sizes."""
+    own = study.cells[(study.cells["facet"] == facet) & (study.cells["arm"] == study.baseline)]
+    return int(own["setting/num_generations"].iloc[0])
 
 
 def _draw_stack(panel: Axes, rollouts: pd.DataFrame, group_size: int) -> list[Series]:

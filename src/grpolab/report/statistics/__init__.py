@@ -18,6 +18,8 @@ from grpolab.report.statistics.dispersion import sd_interval as sd_interval
 from grpolab.report.statistics.dispersion import worst_mean as worst_mean
 from grpolab.report.statistics.intervals import Interval as Interval
 from grpolab.report.statistics.intervals import TooFewError as TooFewError
+from grpolab.report.statistics.intervals import share_band as share_band
+from grpolab.report.statistics.intervals import share_interval as share_interval
 from grpolab.report.statistics.intervals import t_band as t_band
 from grpolab.report.statistics.intervals import t_interval as t_interval
 from grpolab.report.statistics.paired import Difference as Difference
@@ -26,6 +28,8 @@ from grpolab.report.statistics.paired import holm as holm
 from grpolab.report.statistics.paired import paired_difference as paired_difference
 from grpolab.report.statistics.power import MOST_NEEDED as MOST_NEEDED
 from grpolab.report.statistics.power import POWER as POWER
+from grpolab.report.statistics.power import detectable_difference as detectable_difference
+from grpolab.report.statistics.power import detectable_rate_difference as detectable_rate_difference
 from grpolab.report.statistics.power import equivalence_power as equivalence_power
 from grpolab.report.statistics.power import paired_t_power as paired_t_power
 from grpolab.report.statistics.power import rate_seeds_to_decide as rate_seeds_to_decide
@@ -46,3 +50,4 @@ from grpolab.report.statistics.trend import jonckheere_trend as jonckheere_trend
 from grpolab.report.statistics.trend import page_trend as page_trend
 from grpolab.report.statistics.trend import rank_trend as rank_trend
 from grpolab.report.statistics.unpaired import welch_difference as welch_difference
+from grpolab.report.statistics.unpaired import welch_error as welch_error

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import optimize, special, stats
 
 from grpolab.report.statistics.paired import Difference
+from grpolab.report.statistics.rates import fisher
 
 POWER = 0.8
 # Nobody trains more seeds than this to settle one claim.
@@ -19,14 +20,45 @@ _POINTS = 1000  # of the integral over the observed spread; power is then right 
 
 def paired_t_power(effect: float, sd: float, n: int, alpha: float = 0.05) -> float:
     """Power of the two-sided paired t-test: P(p < alpha) where differences have this mean and standard deviation."""
-    shift = effect / sd * np.sqrt(n)
-    reach = stats.t.isf(alpha / 2, n - 1) * _relative_spread(n)
+    return _t_power(effect / sd * np.sqrt(n), n - 1, alpha)
+
+
+def detectable_difference(error: float, freedom: float, alpha: float = 0.05, power: float = POWER) -> float:
+    """The true difference that a two-sided t-test with this standard error and freedom would find with that power."""
+    farthest = 2.0
+    while _t_power(farthest, freedom, alpha) < power:
+        farthest *= 2
+    return error * float(optimize.brentq(lambda shift: _t_power(shift, freedom, alpha) - power, 0.0, farthest))
+
+
+def detectable_rate_difference(
+    first_n: int, second: int, second_n: int, alpha: float = 0.05, power: float = POWER
+) -> float | None:
+    """How far the first arm's true rate must lie from the second's (as observed), for Fisher's test to find it.
+
+    In hundredths, and to the side where there is more room. None where no rate is far enough with so few runs.
+    """
+    rate = second / second_n
+    away = 1 if rate <= 0.5 else -1
+    counts = [(k, m) for k in range(first_n + 1) for m in range(second_n + 1)]
+    found = np.array([fisher(k, first_n, m, second_n) < alpha for k, m in counts]).reshape(first_n + 1, second_n + 1)
+    chance_M = stats.binom.pmf(np.arange(second_n + 1), second_n, rate)
+    for gap in np.arange(1, int(100 * max(rate, 1 - rate)) + 1) / 100:
+        chance_K = stats.binom.pmf(np.arange(first_n + 1), first_n, np.clip(rate + away * gap, 0, 1))
+        if chance_K @ found @ chance_M >= power:
+            return float(gap)
+    return None
+
+
+def _t_power(shift: float, freedom: float, alpha: float) -> float:
+    """P(p < alpha) of a two-sided t-test where the true effect is `shift` standard errors."""
+    reach = stats.t.isf(alpha / 2, freedom) * _relative_spread(freedom)
     return float(np.mean(special.ndtr(shift - reach) + special.ndtr(-shift - reach)))
 
 
 def equivalence_power(effect: float, sd: float, n: int, margin: float, alpha: float = 0.05) -> float:
     """Power of the two one-sided t-tests (TOST) to show that a difference of mean `effect` is within the margin."""
-    reach = stats.t.isf(alpha, n - 1) * _relative_spread(n)
+    reach = stats.t.isf(alpha, n - 1) * _relative_spread(n - 1)
     above, below = ((margin - side * effect) / sd * np.sqrt(n) for side in (1, -1))
     return float(np.mean(np.maximum(special.ndtr(above - reach) - special.ndtr(reach - below), 0)))
 
@@ -91,7 +123,7 @@ def _fewest(power_of: Callable[[int], float], power: float) -> int | None:
     return n if n <= MOST_NEEDED else None
 
 
-def _relative_spread(n: int) -> NDArray:
-    """Observed over true standard deviation of n normal values, at equally likely points: (K,)."""
+def _relative_spread(freedom: float) -> NDArray:
+    """Observed over true standard deviation of normal values, at equally likely points: (K,)."""
     share_K = (np.arange(_POINTS) + 0.5) / _POINTS
-    return np.sqrt(stats.chi2.ppf(share_K, n - 1) / (n - 1))
+    return np.sqrt(stats.chi2.ppf(share_K, freedom) / freedom)

@@ -32,14 +32,15 @@ def fisher(first: int, first_n: int, second: int, second_n: int) -> float:
     return float(stats.fisher_exact([[first, first_n - first], [second, second_n - second]]).pvalue)
 
 
-def rate_difference(of: int, minus: int, n: int, confidence: float = CONFIDENCE) -> Difference:
-    """Difference of two counts of `n` runs each as rates: Newcombe's interval (1998, method 10) and Fisher's p.
+def rate_difference(first: int, first_n: int, second: int, second_n: int, confidence: float = CONFIDENCE) -> Difference:
+    """Difference of two counts of runs as rates: Newcombe's interval (1998, method 10) and Fisher's p; both unpaired.
 
-    NaN without runs.
+    The interval lies between -1 and 1; `n` is the smaller number of runs. NaN without runs.
     """
-    first, second = wilson(of, n, confidence), wilson(minus, n, confidence)
-    effect = first.mean - second.mean
-    below = np.hypot(first.mean - first.low, second.high - second.mean)
-    above = np.hypot(first.high - first.mean, second.mean - second.low)
-    sd = float(np.sqrt(sum(rate.mean * (1 - rate.mean) for rate in (first, second))))
-    return Difference(effect, float(effect - below), float(effect + above), fisher(of, n, minus, n), n, sd)
+    of, minus = wilson(first, first_n, confidence), wilson(second, second_n, confidence)
+    effect = of.mean - minus.mean
+    below = np.hypot(of.mean - of.low, minus.high - minus.mean)
+    above = np.hypot(of.high - of.mean, minus.mean - minus.low)
+    sd = float(np.sqrt(sum(rate.mean * (1 - rate.mean) for rate in (of, minus))))
+    p = fisher(first, first_n, second, second_n)
+    return Difference(effect, float(effect - below), float(effect + above), p, min(first_n, second_n), sd)

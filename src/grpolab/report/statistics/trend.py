@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from grpolab.report.statistics.intervals import TooFewError, t_interval
+from grpolab.report.statistics.intervals import TooFewError, share_interval
 from grpolab.report.statistics.paired import Difference
 
 
@@ -37,7 +37,8 @@ def rank_trend(values_SL: ArrayLike) -> Difference:
     rises_SP = values[:, lower] < values[:, upper]
     falls_SP = values[:, lower] > values[:, upper]
     tau_S = (rises_SP.astype(float) - falls_SP).mean(axis=1)
-    mean, low, high, n = t_interval(tau_S)
+    mean, low, high, n = share_interval((tau_S + 1) / 2)  # tau lies between -1 and 1
+    mean, low, high = (2 * bound - 1 for bound in (mean, low, high))
     p = np.minimum(1, 2 * min(page_trend(values), page_trend(values[:, ::-1])))
     return Difference(mean, low, high, float(p), n, float(np.std(tau_S, ddof=1)) if n > 1 else np.nan)
 

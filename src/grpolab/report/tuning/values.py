@@ -12,14 +12,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from grpolab.report.figures.panels import note_gaps, panel_grid
+from grpolab.report.figures.panels import MEAN, note_gaps, panel_grid
 from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest, Series, manifest
-from grpolab.report.measures import at, measure
-from grpolab.report.statistics import Difference, Interval, holm, paired_difference, t_interval
+from grpolab.report.measures import at, mean_interval, measure
+from grpolab.report.statistics import Difference, Interval, holm, paired_difference
 from grpolab.report.style import QUIET, ArmStyle, arm_styles
 from grpolab.report.tables import Table
-from grpolab.report.text import NONE, estimate, number, probability, signed
+from grpolab.report.text import NONE, OF_MEANS, estimate, number, probability, signed
 
 COMMON, TUNED = "common", "tuned"
 
@@ -78,7 +78,7 @@ def compare(study: Study) -> list[Row]:
                     where=pair.where,
                     arm=arm,
                     scores=own,
-                    means={end: t_interval(values) for end, values in own.items()},
+                    means={end: mean_interval(study, "final_score", values) for end, values in own.items()},
                     gain=paired_difference(own[TUNED], own[COMMON]),
                     lead={end: paired_difference(own[end], scores[study.baseline][end]) for end in own},
                     overrides=", ".join(pair.tuning["arms"].get(arm, {}).get("overrides", [])),
@@ -111,7 +111,7 @@ def table(study: Study, rows: list[Row]) -> Table:
     )
     caption = (
         f"{study.name}: final score (`{study.metric}`) of each arm at common and at tuned values, on seeds that chose"
-        " neither; differences are paired by seed; mean [95% t-interval]."
+        f" neither; differences are paired by seed; mean [95% interval: {OF_MEANS}]."
     )
     if not any(row.where for row in rows):
         shown = shown.drop(columns="where")
@@ -187,7 +187,7 @@ def draw(study: Study, rows: list[Row]) -> tuple[Figure, Manifest]:
         "Final score of each arm at common and at tuned values, on seeds that chose neither; what tuning gives each"
         f" arm; and each arm's difference to `{study.baseline}`, both at common or both at tuned values."
     )
-    statistic = "mean over seeds, 95% t-interval, differences paired by seed; dots are seeds"
+    statistic = f"{MEAN}, differences paired by seed; dots are seeds"
     return figure, manifest(study, "tuned_values", caption, statistic, numbers)
 
 
