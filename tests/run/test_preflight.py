@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +18,7 @@ from grpolab.identity import plain, signature
 from grpolab.learn.imports import load_object
 from grpolab.paths import Results, read_json
 from grpolab.run import preflight, train
+from grpolab.run.provenance import of_program
 from grpolab.settings import RunSettings
 from grpolab.sweep import adhoc, launch
 from grpolab.sweep.worker import Worker
@@ -159,3 +164,19 @@ def test_provenance_has_the_hashes(reward: Path, results: Results) -> None:
     assert list(sources) == [reward.stem]
     assert len(sources[reward.stem]) == 64
     assert str(reward) in (folder / "settings.yaml").read_text()
+    assert {"cpu", "cpu_capability", "mkl", "float32"} <= provenance["hardware"].keys()
+
+
+def test_other_code_of_torch_has_another_fingerprint() -> None:
+    """What the environment asked for, and that it came to other bits."""
+    code = "import json; from grpolab.run.provenance import of_program; print(json.dumps(of_program()['hardware']))"
+    asked = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, check=True
+    )
+    here, there = of_program()["hardware"], json.loads(done.stdout)
+    if here["cpu_capability"] == there["cpu_capability"] or here["mkl"] is None:
+        pytest.skip("this CPU has one code path")
+    assert (here["cpu"], there["mkl"]) == (there["cpu"], f"{here['mkl'].split()[0]} MKL_CBWR=COMPATIBLE")
+    assert here["float32"] != there["float32"]
+    assert len(here["float32"]) == 8

@@ -14,6 +14,13 @@ from grpolab.report.text import count, number
 from grpolab.vocabulary import COMPLETED, OUTCOMES
 
 SHORT = 12  # digits of a hash that are enough to tell
+KIND_OF_CPU = ("cpu", "cpu_capability", "mkl", "float32")  # what of a run's hardware decides the bits of its numbers
+NOT_RECORDED = "not recorded"
+BITS = (
+    "Equality to the bit is promised on one kind of CPU only: one model, and the code that torch and MKL choose there."
+    " On another one float32 rounds otherwise, and two runs part within a few rollout steps; a run's final score then"
+    " differs by about a seventh of its standard deviation over seeds (measured: docs/faults.md)."
+)
 
 
 def provenance(parts: Sequence[Study]) -> str:
@@ -29,10 +36,30 @@ def provenance(parts: Sequence[Study]) -> str:
         f"- results_version {_distinct(runs['results_version'])}, lock {_distinct(runs['lock_sha256'].str[:SHORT])}",
         f"- Python {_distinct(runs['python'])}, {_distinct(runs['threads'])} thread(s) a run",
         *(f"- hardware: {_hardware(text)}" for text in sorted(runs["hardware"].dropna().unique())),
+        *([f"- data and code of the user's: {_distinct(runs['content'])}"] if _has_content(runs) else []),
         f"- seeds: {'; '.join(_seeds(part) for part in parts if len(part.cells))}",
         f"- warm starts: {runs['warm_start'].nunique()}, accuracy {_range(runs['warm_start_accuracy'])}",
     ]
-    return "\n\n".join(["## Provenance", "\n".join(lines), _reproduce(parts, runs)])
+    return "\n\n".join(["## Provenance", "\n".join(lines), BITS, _reproduce(parts, runs)])
+
+
+def kinds_of_cpu(here: pd.DataFrame, there: pd.DataFrame) -> tuple[bool, str]:
+    """Whether the cells of two outcomes are all known to be of one kind of CPU, and which kinds those are, in words."""
+    ours, theirs = (sorted({_kind(text) for text in cells["hardware"].dropna()}) for cells in (here, there))
+    if ours == theirs and len(ours) == 1 and NOT_RECORDED not in ours:
+        return True, f"the same kind of CPU here and there ({ours[0]})"
+    return False, f"kind of CPU: {'; '.join(ours) or NOT_RECORDED} here, {'; '.join(theirs) or NOT_RECORDED} there"
+
+
+def _kind(hardware: str) -> str:
+    known = json.loads(hardware)
+    if "float32" not in known:  # a run from before it was written down
+        return NOT_RECORDED
+    return ", ".join(f"{key} {known[key]}" for key in KIND_OF_CPU)
+
+
+def _has_content(runs: pd.DataFrame) -> bool:
+    return "content" in runs and bool(runs["content"].notna().any())
 
 
 def missing(parts: Sequence[Study]) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from grpolab.identity import in_words
 from grpolab.paths import Results
 from grpolab.report.journals import columns, join, read_journal
 from grpolab.vocabulary import POSITIONS, RESULTS
@@ -74,6 +75,7 @@ def _outcome(folder: Path) -> dict[str, Any]:
         **{key: provenance.get(key) for key in ("commit", "dirty", "lock_sha256", "python", "threads")},
         "results_version": provenance.get("results_version"),
         "hardware": json.dumps(hardware, sort_keys=True),
+        **({"content": in_words(content)} if (content := provenance.get("content")) else {}),
         "warm_start": warm_start.get("signature"),
         "warm_start_accuracy": warm_start.get("accuracy"),
         "evaluation_items": (provenance.get("dataset") or {}).get("evaluation_items"),

@@ -7,7 +7,9 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 from grpolab import RESULTS_VERSION, __version__
 from grpolab.paths import project_root
 
+MKL_VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE")
 PACKAGES = (
     "torch",
     "transformers",
@@ -39,6 +42,36 @@ def _git(root: Path, *arguments: str) -> str | None:
     return done.stdout
 
 
+def _cpu() -> str:
+    """The processor's model: Linux names it per core, other systems in one place."""
+    with suppress(OSError):
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        if found:
+            return found[1]
+    return platform.processor() or platform.machine()
+
+
+def _mkl() -> str | None:
+    """MKL's version, and what the environment asks of it; None where torch has none.
+
+    Which code it then chooses cannot be asked: torch's build keeps those functions to itself. It shows in `float32`.
+    """
+    found = re.search(r"Math Kernel Library Version ([\d.]+)", torch.__config__.show())
+    asked = [f"{name}={os.environ[name]}" for name in MKL_VARIABLES if name in os.environ]
+    return " ".join([found[1], *asked]) if found else None
+
+
+def _float32_fingerprint() -> str:
+    """Eight hex digits of the SHA-256 of float32 results on fixed inputs: other digits, other code of torch or MKL.
+
+    Matrix products of the shapes of a tiny model, exp, log and log-softmax, which round differently by code path.
+    """
+    numbers = torch.arange(64 * 128, dtype=torch.float32).mul(0.7548777).frac().mul(8).sub(4).reshape(64, 128)
+    results = (numbers @ numbers.T, numbers.T @ numbers, numbers.exp(), numbers.abs().log(), numbers.log_softmax(-1))
+    digest = hashlib.sha256(b"".join(result.numpy().tobytes() for result in results))
+    return digest.hexdigest()[:8]
+
+
 @functools.cache
 def of_program() -> dict[str, Any]:
     """The part that is the same for all runs of a process. Results are left out of the diff: they are its outcome."""
@@ -59,7 +92,10 @@ def of_program() -> dict[str, Any]:
             "machine": platform.machine(),
             "system": platform.platform(),
             "cores": os.cpu_count(),
+            "cpu": _cpu(),
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "mkl": _mkl(),
+            "float32": _float32_fingerprint(),
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
         "threads": torch.get_num_threads(),
