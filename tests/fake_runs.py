@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -21,6 +22,13 @@ from grpolab.run.tracking import store_uri
 from grpolab.run.tracking.mirror import StudyMirror
 
 STUDY = "clip_range"
+# Two completions of a prompt, as `run/samples.py` keeps them.
+SAMPLES = {
+    **{"prompt_index": [0, 0, 0], "sample": [0, 0, 1], "prompt": ["1+1="] * 3, "completion": ["2", "2", "3"]},
+    **{"reward": [1.0, 1.0, 0.0], "reward_correct": [1.0, 1.0, 0.0], "advantage": [0.7, 0.7, -0.7]},
+    **{"position": [0, 1, 0], "token": ["2", "<end>", "3"], "old_log_prob": [-0.1, -0.2, -0.3]},
+    **{"ratio": [0.5, 1.5, 0.7], "clipped": ["", "high", "low"]},
+}
 T0 = 1_790_000_000_000  # unix milliseconds
 
 
@@ -103,7 +111,7 @@ class FakeRun:
         (self.folder / "policy.safetensors").write_bytes(b"weights" * 10)
         samples = self.folder / "samples"
         samples.mkdir(exist_ok=True)
-        (samples / "step_000000.parquet").write_bytes(b"tokens")
+        pd.DataFrame(SAMPLES).to_parquet(samples / "step_000000.parquet")
         final = {"eval/accuracy_expected": 0.5}
         end = {"outcome": outcome, "reason": reason, "rollout_steps": self.step, "final": final, "error": None}
         write_json_atomic(self.folder / "outcome.json", end)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fake_runs import STUDY, T0, FakeRun, mirror, points, study, tracked, uri
+import pandas as pd
+import yaml
+from fake_runs import SAMPLES, STUDY, T0, FakeRun, assert_equal_to_journals, mirror, points, study, tracked, uri
 from mlflow import MlflowClient
 
 from grpolab import vocabulary
 from grpolab.paths import Results
+from grpolab.run.tracking import pictures
 from grpolab.run.tracking.mirror import StudyMirror
 
 
@@ -27,8 +30,10 @@ def test_a_run_is_mirrored_with_its_tags_params_data_and_artifacts(results: Resu
         "seed": "0",
         "signature": cell["signature"],
         "outcome": "completed",
+        "clip": "low",
+        "factor.task": "addition",
     }
-    assert tags.keys() == vocabulary.TAGS.keys()
+    assert tags.keys() - vocabulary.TAGS.keys() == {"clip", "factor.task"}, "one for each factor of the study"
     assert run.info.status == "FINISHED"
     assert (run.info.start_time, run.info.end_time) == (T0, T0 + 300)
     assert run.data.params["task.digits"] == "2"
@@ -72,6 +77,77 @@ def test_values_that_are_not_finite_leave_a_gap_and_divergence_is_a_result(resul
     assert found["grad_norm", 1] == 2.0
     assert (tracked_run.info.status, tracked_run.data.tags["outcome"]) == ("FINISHED", "diverged")
     assert "the loss is nan" in tracked_run.data.tags["mlflow.note.content"]
+
+
+def test_where_nothing_clips_there_is_no_clip_range_among_the_params(results: Results) -> None:
+    low, high = study(results, seeds=1)["cells"]
+    for cell, kernel in ((low, "ratio"), (high, "clipped")):
+        file = FakeRun(results, cell).take(1).folder / "settings.yaml"
+        file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"kernel": kernel}))
+    mirror(results)
+    params = {name: run.data.params.keys() for name, run in tracked(results).items()}
+    assert {"epsilon", "epsilon_high"} & params["low/addition, seed 0"] == set()
+    assert {"epsilon", "epsilon_high"} <= params["high/addition, seed 0"]
+    assert "delta" in params["low/addition, seed 0"]
+
+
+def test_a_run_has_one_picture_and_one_table_however_often_it_is_mirrored(results: Results) -> None:
+    cell = study(results, seeds=1, arms=("low",))["cells"][0]
+    FakeRun(results, cell).take(3).end()
+    mirror(results)
+    run = tracked(results)["low/addition, seed 0"]
+    artifacts = Path(run.info.artifact_uri.removeprefix("file://"))
+    before = {name: (artifacts / name).read_bytes() for name in (pictures.PICTURE, pictures.TABLE)}
+    assert before[pictures.PICTURE].startswith(b"\x89PNG")
+    assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "samples.json", "type": "table"}]
+    table = json.loads(before[pictures.TABLE])  # what pandas calls orient="split", as MLflow's own tables
+    first, second = (dict(zip(table["columns"], row, strict=True)) for row in table["data"])
+    assert first == {
+        **{"sample": "step 0, prompt 0, sample 0", "completion": "2", "prompt": "1+1="},
+        **{"reward": 1.0, "reward_correct": 1.0, "advantage": 0.7, "tokens": 2},
+        **{"ratio_min": 0.5, "ratio_max": 1.5, "clipped_low": 0, "clipped_high": 1},
+    }
+    assert (second["completion"], second["ratio_max"], second["clipped_low"]) == ("3", 0.7, 1)
+    MlflowClient(uri(results)).delete_tag(run.info.run_id, "outcome")  # the mirror was killed before the end
+    mirror(results)
+    assert {name: (artifacts / name).read_bytes() for name in before} == before
+    assert json.loads(tracked(results)["low/addition, seed 0"].data.tags["mlflow.loggedArtifacts"]) == [
+        {"path": "samples.json", "type": "table"}
+    ]
+
+
+def test_damaged_samples_and_values_that_are_not_finite_make_no_table_and_stop_nothing(results: Results) -> None:
+    cell = study(results, seeds=1, arms=("low",))["cells"][0]
+    run = FakeRun(results, cell).take(1)
+    run.end()
+    (run.folder / "samples" / "step_000000.parquet").write_bytes(b"tokens")
+    mirror(results)
+    tracked_run = tracked(results)["low/addition, seed 0"]
+    assert (tracked_run.info.status, tracked_run.data.tags["outcome"]) == ("FINISHED", "completed")
+    assert "mlflow.loggedArtifacts" not in tracked_run.data.tags
+    assert pictures.picture([]) is None
+    pd.DataFrame(SAMPLES).assign(ratio=float("inf")).to_parquet(run.folder / "samples" / "step_000000.parquet")
+    assert "Infinity" not in (pictures.table(run.folder / "samples") or "Infinity")
+
+
+def test_a_renamed_arm_keeps_its_runs(results: Results) -> None:
+    """A study file that calls an arm otherwise trains nothing, and its runs are there once, under the new name."""
+    old = study(results, seeds=1, arms=("none",))
+    FakeRun(results, old["cells"][0]).take(1).end()
+    mirror(results)
+    new = json.loads(json.dumps(old).replace('"none', '"no_clip'))
+    results.plan(STUDY).write_text(json.dumps(new))
+    mirror(results)
+    runs = tracked(results)
+    assert runs.keys() == {"no_clip/addition, seed 0", "summary"}
+    run = runs["no_clip/addition, seed 0"]
+    assert [run.data.tags[name] for name in ("variant", "arm", "clip", "outcome")] == [
+        "no_clip/addition",
+        "no_clip",
+        "no_clip",
+        "completed",
+    ]
+    assert_equal_to_journals(results)
 
 
 def test_a_run_that_failed_before_it_wrote_anything(results: Results) -> None:

@@ -55,10 +55,28 @@ def test_a_study_on_two_tasks_has_a_view_of_each(tmp_path: Path) -> None:
         cell["levels"]["task"] = "sorting"
     filters = {name: opened(tag)["searchFilter"] for name, tag in view.view_tags(plan, created=1).items()}
     assert filters == {
-        "mlflow.sharedViewState.by_variant": "",
         "mlflow.sharedViewState.by_variant_sorting": "tags.variant LIKE '%/sorting'",
         "mlflow.sharedViewState.by_variant_addition": "tags.variant LIKE '%/addition'",
+        "mlflow.sharedViewState.by_variant": "",
     }
+
+
+def test_each_facet_is_linked_before_the_view_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = Results(tmp_path)
+    plan = study(results, seeds=1)
+    for cell in plan["cells"][::2]:
+        cell["levels"]["task"] = "sorting"
+    results.plan("clip_range").write_text(json.dumps(plan))
+    monkeypatch.setattr(ui, "_experiment_id", lambda root, name: "7")
+    said: list[str] = []
+    ui.serve(results, "http://host:5000/", "clip_range", say=said.append)
+    assert [line.split(": ")[0] for line in said] == [
+        "clip_range, sorting",
+        "clip_range, addition",
+        "clip_range, all variants",
+    ]
+    assert said[0].endswith("viewStateShareKey=by_variant_sorting")
+    assert said[-1].endswith("viewStateShareKey=by_variant")
 
 
 def test_a_port_that_is_taken_is_passed_over() -> None:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from grpolab.errors import RequestError
 from grpolab.paths import Results, read_json
 from grpolab.run.tracking import check_store, sqlite_file
-from grpolab.run.tracking.view import address
+from grpolab.run.tracking.view import ALL_VARIANTS, View, address, views
 
 HOST = "127.0.0.1"
 PORTS_TRIED = 50
@@ -66,13 +66,15 @@ def free_port(port: int) -> int:
 
 
 def _say_links(root: str, results: Results, study: str, say: Callable[[str], None]) -> None:
-    """The study's chart page; where a study only includes others, the page of each of those."""
+    """The study's chart pages, the arms at each combination of the other factors first; of each that it includes."""
     for name in _charted(results, study):
         experiment = _experiment_id(root, name)
         if experiment is None:
             say(f"{name}: not tracked yet (`grpolab sweep {name}`)")
         else:
-            say(f"{name}: {root}/{address(experiment)}")
+            plan = read_json(results.plan(name))
+            for view in views(plan) if plan else [View(ALL_VARIANTS, "all variants", None)]:
+                say(f"{name}, {view.title}: {root}/{address(experiment, view.key)}")
 
 
 def _charted(results: Results, study: str) -> list[str]:

@@ -32,7 +32,7 @@ def experiment_note(plan: Record, experiment_id: str) -> str:
         asks = plan["question"]
         how = f"Made of the studies {members}, each with an experiment of its own. {summary}"
     else:
-        links = " · ".join(f"[{one.title}]({address(experiment_id, one.key)})" for one in views(plan))
+        links = " · ".join(f"[{view.title}]({address(experiment_id, view.key)})" for view in views(plan))
         asks = f"{plan['question']} Charts: {links}"
         how = (
             f"A run is one cell of the study: a variant ({' / '.join(plan['factors'])}) with one seed. On the chart"
@@ -49,7 +49,8 @@ def run_note(cell: Record, outcome: Record | None) -> str:
     signature = cell["signature"]
     rest = (
         "A chart has one value per rollout step (of its updates the last; values that are not finite are left out). The"
-        " artifact `journal.jsonl` has every optimiser step. Completions with rewards and per-token ratios:"
+        " artifact `journal.jsonl` has every optimiser step, `course.png` is a picture of its course, `samples.json` a"
+        " table of completions with rewards and ratios. The same token by token:"
         f" `grpolab show {signature}`."
     )
     return "\n\n".join([*(_ending(outcome) if outcome else ["Not finished."]), rest])

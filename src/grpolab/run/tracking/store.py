@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -25,6 +26,7 @@ from mlflow.entities import (
 )
 from mlflow.exceptions import MlflowException
 from mlflow.store.tracking.dbmodels.models import SqlMetric
+from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
 from grpolab.identity import SIGNATURE_LENGTH
 from grpolab.run.tracking import SQLITE, sqlite_file
@@ -175,6 +177,21 @@ class Store:
         """Copy a file or a folder to the run's artefacts; what does not exist is passed over."""
         if path.exists():
             self._client.log_artifact(run_id, str(path))
+
+    def log_bytes(self, run_id: str, name: str, content: bytes) -> None:
+        """Make these bytes an artefact of the run."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / name
+            file.write_bytes(content)
+            self.log_artifact(run_id, file)
+
+    def log_table(self, run_id: str, name: str, content: str) -> None:
+        """Make JSON of columns and data an artefact that MLflow's pages know as a table.
+
+        MLflow's own `log_table` adds its rows to those that are there, so that said twice they would be there twice.
+        """
+        self.log_bytes(run_id, name, content.encode())
+        self.tag(run_id, {MLFLOW_LOGGED_ARTIFACTS: json.dumps([{"path": name, "type": "table"}])})
 
     def log_folder(self, run_id: str, path: Path, name: str) -> None:
         """Copy what is in a folder to the run's artefacts, into a folder of that name."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from grpolab import vocabulary
 from grpolab.run.tracking.folder import Record
 
-ALL_VARIANTS = "by_variant"  # the view that `grpolab ui` links to
+ALL_VARIANTS = "by_variant"
 # Charts that stand first on the page, after the study's primary metric.
 HEADLINE = ("reward/mean", "entropy/behaviour", "clip/active_low", "clip/active_high", "kl_old/k3")
 
@@ -28,14 +28,14 @@ class View:
     pattern: str | None  # of the variants that it shows; None: all
 
 
-def address(experiment_id: str, key: str = ALL_VARIANTS) -> str:
+def address(experiment_id: str, key: str) -> str:
     """Where a view is, below the root of the MLflow server."""
     query = f"workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey={key}"
     return f"#/experiments/{experiment_id}/runs?{query}"
 
 
 def views(plan: Record) -> list[View]:
-    """All variants; and, where factors besides the compared one vary, the arms at each of their combinations."""
+    """Where factors besides the compared one vary, the arms at each of their combinations; and all variants."""
     compare = plan["compare"]
     conditions: dict[str, str] = {}
     for cell in plan["cells"]:
@@ -43,7 +43,7 @@ def views(plan: Record) -> list[View]:
         condition = "/".join(level for factor, level in levels.items() if factor != compare)
         conditions[condition] = "/".join("%" if factor == compare else level for factor, level in levels.items())
     parts = [View(f"{ALL_VARIANTS}_{_word(name)}", name, pattern) for name, pattern in conditions.items()]
-    return [View(ALL_VARIANTS, "all variants", None), *(parts if len(parts) > 1 else [])]
+    return [*(parts if len(parts) > 1 else []), View(ALL_VARIANTS, "all variants", None)]
 
 
 def _word(text: str) -> str:
