@@ -1,12 +1,18 @@
 """A wrong request: exit code 2, one sentence for each problem, no traceback, nothing started and nothing written."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from grpolab import RESULTS_VERSION, __version__
 from grpolab.cli import main
-from grpolab.sweep import pool
+from grpolab.paths import project_root
+from grpolab.peer_defaults import LOOK_HERE, TRL_NAMES, VERL_NAMES, our_names
+from grpolab.sweep import describe, pool
+from grpolab.sweep.compose import compose
+from grpolab.sweep.plan import plans
 
 WRONG = [
     (["train", "epsilom=0.2"], "epsilom is unknown (did you mean epsilon"),
@@ -67,17 +73,50 @@ WRONG = [
     (["sweep", "smoke", "kernel=clipped"], "have equal settings"),
     (["sweep", "smoke", "seed=4"], "--seeds"),
     (["sweep", "reference", "beta=-1"], "beta=-1"),
+    # What something is called elsewhere.
+    (["train", "lr=1e-4"], "lr is unknown: write learning_rate (verl)"),
+    (["train", "clip_ratio=0.2"], "clip_ratio is unknown: write epsilon (verl)"),
+    (
+        ["train", "actor_rollout_ref.actor.clip_ratio_high=0.28"],
+        "clip_ratio_high is unknown: write epsilon_high (verl)",
+    ),
+    (
+        ["train", "actor_rollout_ref.rollout.n=8"],
+        "actor_rollout_ref.rollout.n is unknown: write num_generations (verl)",
+    ),
+    (["train", "per_device_train_batch_size=8"], "write micro_batch_size (TRL)"),
+    (["train", "kl_coef=0.01"], "write beta (verl)"),
+    (["train", "pg_clip=0.1"], "write epsilon (ROLL)"),
+    (["train", "n_samples_per_prompt=4"], "write num_generations (OpenRLHF)"),
+    (["train", "train_batch_size=64"], "write prompts_per_step (verl) or num_minibatches"),
+    (["train", "warm_start.lr=1"], "warm_start.lr is unknown"),
+    # One's own task, reward and study.
+    (["train", "task=nowhere.py:Task"], "there is no file"),
+    (["train", "task=custom", "task.path=my_tasks"], "write it as package.module:name or path/to/file.py:name"),
+    (["train", "task=custom", "task.path=json:dumps2"], "has no attribute"),
+    (["sweep", "nowhere/study.yaml"], "study nowhere/study.yaml: there is no such file"),
+    (["train", "--help", "epsilom"], "epsilom is unknown (did you mean epsilon"),
+    (["train", "--help", "lr"], "lr is unknown: write learning_rate (verl)"),
 ]
 WRONG_OPTIONS = [
-    ["sweep", "smoke", "--seeds", "0"],
-    ["sweep", "smoke", "--seeds", "1,x"],
-    ["sweep", "smoke", "--seeds", "1000000000"],
-    ["sweep", "smoke", "--jobs", "0"],
-    ["sweep", "smoke", "--job", "2"],
-    ["sweep"],
-    ["swep", "smoke"],
-    ["status", "smoke", "more"],
-    [],
+    (["sweep", "smoke", "--seeds", "0"], "--seeds: 0 is not allowed"),
+    (["sweep", "smoke", "--seeds", "1,x"], "--seeds: 1,x is not allowed"),
+    (["sweep", "smoke", "--seeds", "1000000000"], "--seeds: 1000000000 is not allowed"),
+    (["sweep", "smoke", "--jobs", "0"], "--jobs: 0 is not allowed: a whole number >= 1"),
+    (["sweep", "smoke", "--job", "2"], "--job is no option of `grpolab sweep` (did you mean --jobs?)"),
+    (["sweep", "smoke", "--seed", "2"], "did you mean --seeds?"),
+    (["sweep"], "STUDY"),
+    (["swep", "smoke"], "swep is no command (did you mean sweep?)"),
+    (["track", "synk"], "track synk is no command (did you mean sync?)"),
+    (["status", "smoke", "more"], "more is more than the command takes"),
+    (["status", "--epsilon", "2"], "--epsilon is no option of `grpolab status`"),
+    (["train", "--epsilon", "0.2"], "settings are written key=value, here epsilon=0.2"),
+    (["train", "--epsilon=0.2"], "settings are written key=value, here epsilon=0.2"),
+    (["train", "--learning-rate", "1e-4"], "here learning_rate=1e-4"),
+    (["train", "--lr", "1e-4", "--jobs", "1"], "here learning_rate=1e-4"),
+    (["train", "--results", "elsewhere"], "here machine.results=elsewhere"),
+    (["completion", "fish"], "fish"),
+    ([], "COMMAND"),
 ]
 
 
@@ -114,12 +153,92 @@ def test_a_gpu_that_is_asked_for_by_name_must_be_there(request_, tmp_path, capsy
     assert {path.name for path in tmp_path.rglob("*")} == {"results", "format.json"}
 
 
-@pytest.mark.parametrize("request_", WRONG_OPTIONS, ids=" ".join)
-def test_wrong_options_exit_with_two(request_, capsys):
+@pytest.mark.parametrize(("request_", "said"), WRONG_OPTIONS, ids=[" ".join(request) for request, _ in WRONG_OPTIONS])
+def test_wrong_options_exit_with_two_and_one_sentence(request_, said, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(request_)
     assert stopped.value.code == 2
-    assert "error:" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("grpolab: ")
+    assert said in line
+
+
+def test_what_other_frameworks_call_it_is_a_key_here():
+    """The names that hints and exchange share: each stands for a key, or a group, that there is."""
+    keys = describe.choices()
+    ours = [
+        *TRL_NAMES.values(),
+        *VERL_NAMES.values(),
+        *(name for names in LOOK_HERE.values() for name in names.values()),
+    ]
+    assert [name for name in ours if name.partition(" ")[0].rstrip(",") not in keys] == []
+    theirs = {
+        name.rpartition(".")[2] for name in [*VERL_NAMES, *(name for names in LOOK_HERE.values() for name in names)]
+    }
+    hinted = {name for name in theirs if our_names(name)}
+    assert hinted == theirs
+
+
+def test_help_of_a_key_a_section_and_a_group(capsys):
+    assert main(["train", "--help", "epsilon"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "  epsilon                            a number >= 0; default 0.2",
+        "      Clip range below 1 (and above, where epsilon_high is empty).",
+    ]
+    assert main(["train", "evaluation", "loss_type=grpo", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "evaluation.every " in said
+    assert "loss_type=dapo " in said
+    assert "epsilon" not in [line.split()[0] for line in said.splitlines()]
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"grpolab {__version__}, results version {RESULTS_VERSION}\n"
+
+
+def test_tab_completion_in_bash(capsys, tmp_path):
+    """As bash calls it, which takes = for the end of a word."""
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    (tmp_path / "mine.yaml").write_text("")
+    test = r"""
+source ./script
+complete_ () {
+  COMP_LINE="$1"; COMP_POINT=${#1}; read -ra COMP_WORDS <<< "${1//=/ = }"
+  [[ "$1" == *" " ]] && COMP_WORDS+=(""); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+  _grpolab; echo "${COMPREPLY[*]}"
+}
+while read -r line; do complete_ "${line//_/ }"; done
+"""
+    lines = {
+        "grpolab_sw": "sweep",
+        "grpolab_track_": "sync verify",
+        "grpolab_sweep_zero": "zero_variance",
+        "grpolab_sweep_smoke_--ret": "--retry-failed",
+        "grpolab_train_epsi": "epsilon= epsilon_high=",
+        "grpolab_train_seed=1_task=so": "sorting",
+        "grpolab_train_dialect=verl/g": "verl/geo_mean verl/gpg verl/gspo",
+        "grpolab_show_xyz": "",
+    }
+    given = "".join(f"{line}\n" for line in lines)
+    done = subprocess.run(["bash", "-c", test], cwd=tmp_path, input=given, capture_output=True, text=True)
+    assert done.stdout.splitlines() == list(lines.values()), done.stderr
+
+
+def test_a_study_and_a_task_by_path(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.yaml").write_text((project_root() / "experiments" / "smoke.yaml").read_text())
+    (tmp_path / "smoke.yaml").write_text((project_root() / "experiments" / "smoke.yaml").read_text())
+    monkeypatch.chdir(tmp_path)
+    by_path, by_name = plans("mine.yaml"), plans("smoke")
+    assert by_path[0].study.name == "mine"
+    assert [cell.signature for cell in by_path[0].cells] == [cell.signature for cell in by_name[0].cells]
+    assert main(["sweep", "./smoke.yaml"]) == 2
+    assert "smoke is a study of experiments/ already: rename the file" in capsys.readouterr().err
+    task = compose(["task=below/my_tasks.py:Parity", "task.options={bits: 3}"]).task
+    assert (task.name, task.path, task.options) == ("custom", "below/my_tasks.py:Parity", {"bits": 3})
 
 
 def test_results_of_another_format_are_refused_and_left_alone(tmp_path, capsys):

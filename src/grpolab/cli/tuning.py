@@ -31,7 +31,7 @@ def _tune(arguments: argparse.Namespace) -> int:
 
     arms = Arms(load_tuned(arguments.study), arguments.overrides)
     check_effects(arms, why_the_same)
-    return tune(arms, quantities, _draw, path_of(arguments.study), arguments.jobs, arguments.storage)
+    return tune(arms, quantities, _draw, path_of(arms.study.name), arguments.jobs, arguments.storage)
 
 
 def quantities(results: Results, cell: Cell) -> Mapping[str, float]:

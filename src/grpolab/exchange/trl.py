@@ -9,8 +9,8 @@ from typing import Any
 from grpolab.errors import RequestError
 from grpolab.exchange.checks import refuse_unknown, refuse_wrong_counts, refuse_wrong_types
 from grpolab.exchange.peer import Options, Peer
-from grpolab.exchange.trl_fields import CARRIED, PASSED_OVER, SAME_NAME
-from grpolab.peer_defaults import TRL
+from grpolab.exchange.trl_fields import CARRIED, PASSED_OVER
+from grpolab.peer_defaults import TRL, TRL_NAMES
 from grpolab.settings import PretrainedModel, RunSettings
 
 COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations")
@@ -69,7 +69,7 @@ def loss(options: Options) -> Options:
 
 def run(options: Options) -> Options:
     """What is no loss, by our keys."""
-    values: Options = {ours: options[theirs] for theirs, ours in SAME_NAME.items()}
+    values: Options = {ours: options[theirs] for theirs, ours in TRL_NAMES.items()}
     parts = options["multi_objective_aggregation"] == "normalize_then_sum"
     scale = options["scale_rewards"]
     values |= {
@@ -177,7 +177,7 @@ def _guess(settings: RunSettings, loss_type: str, kernel_options: dict[str, dict
         "entropy_coef": run.entropy_coef or 0.0,
         "off_policy_mask_threshold": run.off_policy_mask_threshold,
         **{theirs: given[ours] for ours, theirs in kernel_options.get(kernel, {}).items()},
-        **{theirs: getattr(run, ours) for theirs, ours in SAME_NAME.items()},
+        **{theirs: getattr(run, ours) for theirs, ours in TRL_NAMES.items()},
         "scale_rewards": run.scale_rewards,
         "lr_scheduler_type": run.lr_scheduler_type,
         "max_grad_norm": 0.0 if run.max_grad_norm == math.inf else run.max_grad_norm,

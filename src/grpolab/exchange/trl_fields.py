@@ -9,19 +9,6 @@ from typing import Any
 
 from grpolab.peer_defaults import TRL
 
-# Theirs -> ours, where the value is the same number.
-SAME_NAME = {
-    "num_generations": "num_generations",
-    "max_completion_length": "max_completion_length",
-    "temperature": "temperature",
-    "learning_rate": "learning_rate",
-    "warmup_steps": "warmup_steps",
-    "adam_beta1": "adam_beta1",
-    "adam_beta2": "adam_beta2",
-    "adam_epsilon": "adam_epsilon",
-    "weight_decay": "weight_decay",
-    "seed": "seed",
-}
 CARRIED: dict[str, Any] = TRL | {
     "num_generations": 8,
     "max_completion_length": 512,

@@ -16,7 +16,7 @@ from grpolab.exchange.document import flat
 from grpolab.exchange.peer import Options, Peer
 from grpolab.exchange.verl_keys import ACTOR, ALGORITHM, CARRIED, PASSED_OVER, SECTIONS
 from grpolab.lint.equalities import rewritten
-from grpolab.peer_defaults import VERL
+from grpolab.peer_defaults import VERL, VERL_NAMES
 from grpolab.settings import PretrainedModel, RunSettings
 
 PROMPTS, GROUP = "data.train_batch_size", "actor_rollout_ref.rollout.n"
@@ -27,18 +27,6 @@ BETAS, SCHEDULE = f"{ACTOR}optim.betas", f"{ACTOR}optim.lr_scheduler_type"
 SCHEDULES = ("constant", "cosine")
 TOTAL_STEPS, MODEL = "trainer.total_training_steps", "actor_rollout_ref.model.path"
 COUNTS = (PROMPTS, GROUP, MINI, EPOCHS)
-# Theirs -> ours, where the value is the same number.
-SAME_NAME = {
-    GROUP: "num_generations",
-    PROMPTS: "prompts_per_step",
-    EPOCHS: "num_iterations",
-    "data.max_response_length": "max_completion_length",
-    "actor_rollout_ref.rollout.temperature": "temperature",
-    f"{ACTOR}optim.lr": "learning_rate",
-    f"{ACTOR}optim.weight_decay": "weight_decay",
-    SCHEDULE: "lr_scheduler_type",
-    f"{ACTOR}grad_clip": "max_grad_norm",
-}
 # adv_estimator -> baseline, scale (None: the group's std if norm_adv_by_std_in_grpo), whitening.
 ESTIMATORS: dict[str, tuple[str, str | None, str | None]] = {
     "grpo": ("group_mean", None, None),
@@ -92,7 +80,7 @@ def run(options: Options) -> Options:
     """What is no loss, by our keys."""
     baseline, scale, whitening = ESTIMATORS.get(options[ESTIMATOR], ESTIMATORS["grpo"])
     warmup = options[f"{ACTOR}optim.lr_warmup_steps"]
-    values: Options = {ours: options[theirs] for theirs, ours in SAME_NAME.items()}
+    values: Options = {ours: options[theirs] for theirs, ours in VERL_NAMES.items()}
     values |= {
         "num_minibatches": options[PROMPTS] // options[MINI],
         "advantage_estimator": baseline,
@@ -174,7 +162,7 @@ def _guess(settings: RunSettings, mode: str, average: str) -> Options:
         f"{ACTOR}clip_ratio_low": run.epsilon,
         f"{ACTOR}clip_ratio_high": run.epsilon_high,
         f"{ACTOR}entropy_coeff": run.entropy_coef or 0.0,
-        **{theirs: getattr(run, ours) for theirs, ours in SAME_NAME.items()},
+        **{theirs: getattr(run, ours) for theirs, ours in VERL_NAMES.items()},
         MINI: run.prompts_per_step // run.num_minibatches,
         BETAS: [run.adam_beta1, run.adam_beta2],
         f"{ACTOR}optim.lr_warmup_steps": run.warmup_steps or -1,

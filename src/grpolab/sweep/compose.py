@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,8 @@ class Composer:
     def compose(self, overrides: Sequence[str]) -> RunSettings:
         """As `compose`."""
         problems: list[str] = []
-        parsed = [override for text in overrides if (override := self.parse(text, problems))]
+        written = [part for text in overrides for part in _own_task(text)]
+        parsed = [override for text in written if (override := self.parse(text, problems))]
         choices = self._choices(parsed, problems)
         config = copy.deepcopy(self._base(choices))
         for override in parsed:
@@ -174,6 +176,12 @@ def _misfits(values: dict[str, Any], base: dict[str, Any], bad: set[str]) -> lis
             sentence for sentence in schema.sentences(RunSettings, error) if not any(key in sentence for key in bad)
         ]
     return []
+
+
+def _own_task(text: str) -> list[str]:
+    """`task=my_tasks.py:Parity` is short for `task=custom task.path=my_tasks.py:Parity`."""
+    key, _, value = text.partition("=")
+    return ["task=custom", f"task.path={value}"] if key == "task" and re.fullmatch(r"[^,]*[\w/]:\w+", value) else [text]
 
 
 def key_of(text: str) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from grpolab.errors import near_matches
+from grpolab.identity import dotted
+from grpolab.peer_defaults import our_names
 
 Schema = dict[str, Any]
 
@@ -72,6 +74,15 @@ def allowed(model: type[BaseModel], schema: Schema) -> str:
     return " ".join(part for part in (_TYPES.get(schema.get("type", ""), "a value"), bounds) if part)
 
 
+def words(model: type[BaseModel], schema: Schema) -> list[str]:
+    """The words that may stand here, where they can be listed."""
+    if "anyOf" in schema:
+        return [word for part in schema["anyOf"] for word in words(model, part)]
+    if "const" in schema or "enum" in schema:
+        return [str(word) for word in schema.get("enum", [schema.get("const")])]
+    return {"boolean": ["true", "false"], "null": ["null"]}.get(schema.get("type", ""), [])
+
+
 def sentences(model: type[BaseModel], error: ValidationError, also: Sequence[str] = ()) -> list[str]:
     """One sentence per problem: key, value, what is allowed. `also`: the names of Hydra groups, where there are any."""
     found = [sentence for entry in error.errors() for sentence in _sentences(model, dict(entry), also)]
@@ -83,7 +94,7 @@ def _sentences(model: type[BaseModel], entry: dict[str, Any], also: Sequence[str
         return str(entry["ctx"]["error"]).split("; ")
     key, schema = locate(model, entry["loc"])
     if entry["type"] == "extra_forbidden":
-        return [_unknown_key(key, siblings(model, entry["loc"]), also)]
+        return _unknown_key(key, entry["input"], siblings(model, entry["loc"]), also)
     may_be = allowed(model, schema)
     if entry["type"] == "missing":
         return [f"{key} is missing: it must be {may_be}"]
@@ -117,12 +128,15 @@ def siblings(model: type[BaseModel], location: tuple[str | int, ...]) -> list[st
     return [f"{key}.{name}" if key else name for name in schema.get("properties", {})]
 
 
-def _unknown_key(key: str, beside: list[str], also: Sequence[str]) -> str:
+def _unknown_key(key: str, value: Any, beside: list[str], also: Sequence[str]) -> list[str]:
+    """`value`: what was given for it, a mapping where another framework's dotted name was."""
     if "." in key or not also:
-        return f"{key} is unknown{near_matches(key, beside)}; allowed here: {', '.join(beside)}"
-    return (
-        f"{key} is unknown{near_matches(key, dict.fromkeys([*beside, *also]))}; `grpolab train --help` lists every key"
-    )
+        return [f"{key} is unknown{near_matches(key, beside)}; allowed here: {', '.join(beside)}"]
+    given = [name for name, _ in dotted({key: value})] or [key]
+    if hints := {name: hint for name in given if (hint := our_names(name))}:
+        return [f"{name} is unknown: write {hint}" for name, hint in hints.items()]
+    near = near_matches(key, dict.fromkeys([*beside, *also]))
+    return [f"{key} is unknown{near}; `grpolab train --help` lists every key"]
 
 
 def show(value: Any) -> str:

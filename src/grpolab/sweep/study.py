@@ -121,37 +121,49 @@ def available() -> list[str]:
 
 
 def load(name: str) -> Study | Collection:
-    """The study in experiments/<name>.yaml.
+    """The study in experiments/<name>.yaml, or in the file at a path that ends in .yaml.
 
     Raises RequestError with every problem of the file, or the names that exist where `name` is none of them.
     """
-    if name not in available():
-        raise RequestError(f"study {name} is unknown{near_matches(name, available())}: have {', '.join(available())}")
-    file = _folder() / f"{name}.yaml"
-    content = _read(file)
+    file, shown = _file(name)
+    content = _read(file, shown)
     model = Collection if "includes" in content else Study
     if "name" in content:
-        raise RequestError(f"experiments/{file.name}: name is unknown: a study is named by its file")
+        raise RequestError(f"{shown}: name is unknown: a study is named by its file")
     try:
-        return model.model_validate({"name": name, **content})
+        return model.model_validate({"name": file.stem, **content})
     except ValidationError as error:
-        raise RequestError(f"experiments/{file.name}: {text}" for text in schema.sentences(model, error)) from error
+        raise RequestError(f"{shown}: {text}" for text in schema.sentences(model, error)) from error
 
 
 def _folder() -> Path:
     return project_root() / "experiments"
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _file(name: str) -> tuple[Path, str]:
+    """A study's file, and what it is called in sentences. Raises RequestError where it is not there."""
+    if name in available():
+        return _folder() / f"{name}.yaml", f"experiments/{name}.yaml"
+    if not name.endswith(".yaml"):
+        raise RequestError(f"study {name} is unknown{near_matches(name, available())}: have {', '.join(available())}")
+    file = Path(name).expanduser()
+    if not file.is_file():
+        raise RequestError(f"study {name}: there is no such file")
+    if file.stem in available() and file.resolve() != (_folder() / file.name).resolve():
+        raise RequestError(f"study {name}: {file.stem} is a study of experiments/ already: rename the file")
+    return file, name
+
+
+def _read(file: Path, shown: str) -> dict[str, Any]:
     try:
         if _size(yaml.compose(file.read_text("utf-8"), Loader=yaml.SafeLoader), {}) > MOST_NODES:
             raise ValueError("its aliases (*name) make it too large, or contain themselves")
         # OmegaConf's YAML refuses a key that stands twice, and reads 1e-3 as a number.
         content = _with_text_keys(OmegaConf.to_container(OmegaConf.load(file)))
     except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
-        raise RequestError(f"experiments/{file.name} cannot be read: {' '.join(str(error).split())}") from error
+        raise RequestError(f"{shown} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
-        raise RequestError(f"experiments/{file.name} must be a mapping of question, factors, ...")
+        raise RequestError(f"{shown} must be a mapping of question, factors, ...")
     return content
 
 
