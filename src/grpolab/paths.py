@@ -20,6 +20,8 @@ from grpolab.identity import plain
 REFERENCE_STUDY = "claims"
 # What `make sweep` trains: a part of it that takes minutes.
 SWEEP_STUDY = "reference"
+# What a report consists of, in `Results.output`, beside figures/ and tables/; the last is written last.
+REPORT_FILES = ("report.html", "gallery.html", "report.md")
 
 # The place refuses to be written: full, over its quota, read-only, forbidden. No run's own fault, so no outcome.
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
@@ -143,7 +145,7 @@ class Results:
         return self.studies / study / "tuning" / "trials.json"
 
     def output(self, study: str) -> Path:
-        """Where the study's figures/, tables/ and report.md go."""
+        """Where the study's REPORT_FILES, figures/ and tables/ go: beside the runs for the study that is committed."""
         return self.root if study == REFERENCE_STUDY else self.studies / study
 
 

@@ -14,9 +14,11 @@ from scipy import stats
 from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.paths import Results
-from grpolab.report.compare import compare
+from grpolab.report.compare import DIFFERS, OPEN, compare
+from grpolab.report.load import load
+from grpolab.report.measures import at, measure
 from grpolab.report.reference import export_reference
-from grpolab.report.statistics import welch_difference
+from grpolab.report.statistics import paired_t_power, welch_difference
 
 FACTORS = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
 
@@ -63,15 +65,22 @@ def test_the_same_runs_agree_bit_for_bit_with_their_export(copy, tmp_path, named
     folder = copy.reference.rename(tmp_path / named)
     assert main(["compare", str(folder), "--results", str(copy.root)]) == 0
     said = capsys.readouterr().out
-    assert "8 runs here, 8 there; 8 of the same signature, 8 of them with equal journals, bit for bit." in said
+    assert "8 runs here, 8 there; 8 of the same signature, 8 of them with equal journals, bit for bit" in said
+    assert "bit for bit; kind of CPU: not recorded here, not recorded there." in said
     assert "0 of 0 tests differ" in said
     assert "|" not in said  # nothing to decide
 
 
+def verdicts(text):
+    """{quantity: verdict} of a comparison's rows."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| clip_range")]
+    return {row[1]: row[-1] for row in rows}
+
+
 def test_noise_of_another_machine_agrees_and_a_shift_differs(original, copy, capsys):
+    """Four of eight runs have other bits; only a whole interval within the margin is agreement."""
     edit(copy, "no_clip", lambda seed: 1e-3 * (-1) ** seed * (1 + seed))
-    text, agree = compare(copy, original.root)
-    assert agree
+    text, _ = compare(copy, original.root)
     assert (
         "4 of them with equal journals, bit for bit; no_clip seed 0, no_clip seed 1, no_clip seed 2 and 1 more differ"
         in text
@@ -80,20 +89,56 @@ def test_noise_of_another_machine_agrees_and_a_shift_differs(original, copy, cap
     assert row.startswith("| clip_range no_clip in addition |")
     assert "| paired |" in row
     assert row.endswith("| agrees |")
+    gain = load(original, "clip_range")[-1]
+    margin = 0.2 * at(measure(gain, "gain"), "addition", "symmetric").mean()
+    assert f"| ±{margin:.3f} |" in row
     edit(copy, "no_clip", lambda seed: -0.2)
     assert main(["compare", str(original.root), "--results", str(copy.root)]) == 1
-    assert "1 of 4 tests differ (Holm over all of them, p < 0.05)." in capsys.readouterr().out
+    assert "1 of 4 tests differ (Holm over all of them, p < 0.05); 2 agree; 1 are open." in capsys.readouterr().out
+
+
+def test_what_no_test_can_tell_is_no_agreement(tmp_path, capsys):
+    """One of three runs is lost here, none there: the old word for it was 'agrees'."""
+    sides = [write_study(tmp_path / name, factors=FACTORS, seeds=3) for name in ("here", "there")]
+    edit(sides[0], "symmetric", lambda seed: 0.05 * seed)
+    first = json.loads(sides[0].plan("clip_range").read_text())["cells"][0]
+    path = sides[0].run(first["signature"]) / "outcome.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"outcome": "diverged"}))
+    assert main(["compare", str(sides[1].root), "--results", str(sides[0].root)]) == 3
+    text = capsys.readouterr().out
+    said = verdicts(text)
+    assert said["lost"] == "no difference found (3 runs: too few to find any)"
+    assert said["final_score"].startswith("no difference found (3 seeds")
+    assert "0 of 4 tests differ" in text
+    assert "agrees: the whole 95% interval of the difference lies within the margin" in text
+    with pytest.raises(SystemExit):
+        main(["compare", "-h"])
+    assert "0 all is bit-equal or agrees within its margin, 1 something differs, 3" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_what_would_have_been_found_is_what_the_test_finds_with_its_power(original, copy):
+    """With ten seeds and a known spread: a difference of that size has p below the level in four of five outcomes."""
+    edit(copy, "symmetric", lambda seed: 0.03 * (-1) ** seed)
+    text, verdict = compare(copy, original.root)
+    assert verdict == OPEN
+    (said,) = [verdict for verdict in verdicts(text).values() if verdict.startswith("no difference found (4 seeds")]
+    found = float(said.rpartition(" ")[2].rstrip(")"))
+    spread = np.std([0.03, -0.03, 0.03, -0.03], ddof=1)
+    level = 0.05 / text.count("| clip_range")
+    assert paired_t_power(found, spread, 4, level) == pytest.approx(0.8, abs=0.01)
 
 
 def test_other_signatures_are_compared_by_their_means(original, copy):
     rename(copy)
-    text, agree = compare(copy, original.root)
-    assert agree
+    text, verdict = compare(copy, original.root)
+    assert verdict == OPEN  # four runs a side say little about the share of lost ones
     assert "none has the same signature, so means are compared" in text
     assert text.count("| unpaired |") == 6
     edit(copy, "symmetric", lambda seed: 0.1)
-    text, agree = compare(copy, original.root)
-    assert not agree
+    text, verdict = compare(copy, original.root)
+    assert verdict == DIFFERS
     assert [line.split(" | ")[1] for line in text.splitlines() if "DIFFERS" in line] == ["final_score"]
 
 
@@ -104,10 +149,11 @@ def test_more_collapses_are_counted(tmp_path):
     for cell in plan["cells"][:10]:
         path = sides[0].run(cell["signature"]) / "outcome.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"outcome": "diverged"}))
-    text, agree = compare(*sides[:1], sides[1].root)
+    text, verdict = compare(*sides[:1], sides[1].root)
     (row,) = [line for line in text.splitlines() if "| lost |" in line]
-    assert row == "| clip_range symmetric in addition | lost | 1 | 0 | +1 | 10 | counts | < .001 | DIFFERS |"
-    assert not agree
+    start = "| clip_range symmetric in addition | lost | 1 | 0 | +1 [+0.608, +1] | ±0.200 | 10 | counts"
+    assert row == f"{start} | < .001 | DIFFERS |"
+    assert verdict == DIFFERS
 
 
 def test_what_cannot_be_compared_is_refused(original, tmp_path, capsys):

@@ -4,16 +4,16 @@ import csv
 import json
 import os
 import re
+import runpy
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from report_results import write_run, write_study
 
-from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, project_root, write_json_atomic
-from grpolab.report import page, tables
+from grpolab.cli import main
+from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
+from grpolab.report import page, regimes, tables
 from grpolab.report.load import load
 from grpolab.report.reference import default_study, export_reference
 from grpolab.report.sentences import findings
@@ -129,7 +129,57 @@ def test_without_a_name_it_is_the_study_that_is_here(tmp_path):
     export_reference(results, REFERENCE_STUDY)
     shutil.rmtree(results.studies)
     assert default_study(results) == REFERENCE_STUDY  # a fresh clone has what was exported last
-    assert page.write(results, default_study(results)).parent == results.root
+    path = page.write(results, default_study(results))
+    assert path.parent == results.root
+    assert {name for name in os.listdir(results.root) if name in REPORT_FILES} == set(REPORT_FILES)
+    first = "\n".join(path.read_text().splitlines()[:6])
+    assert f"*This is the report of the study `{REFERENCE_STUDY}`, whose outcome is committed with the code." in first
+    assert "studies/<study>/" in first
+
+
+def weaken(results, arm, regime, to):
+    """Let the accuracy of an arm's runs end `to` above their start."""
+    for cell in json.loads(results.plan("clip_range").read_text())["cells"]:
+        if (cell["levels"]["clip"], cell["levels"]["regime"]) == (arm, regime):
+            path = results.run(cell["signature"]) / "journal.jsonl"
+            records = [json.loads(line) for line in path.open()]
+            evaluations = [record for record in records if record["kind"] == "evaluation"]
+            for n, record in enumerate(evaluations):
+                record["eval/accuracy_expected"] = 0.3 + to * n / (len(evaluations) - 1) + 1e-3 * cell["seed"] * n
+            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsys):
+    results = write_study(tmp_path)
+    write_collection(results, "both", ["clip_range"])
+    study = load(results, "clip_range")[-1]
+    assert regimes.unmet([study]) == []
+    text = page.write(results, "both").read_text()
+    assert "precondition" not in text
+    assert "whose outcome is committed" not in text
+    weaken(results, "symmetric", "healthy", 0.1)
+    weaken(results, "no_clip", "stressed", 0.1)
+    study = load(results, "clip_range")[-1]
+    learns, collapses = regimes.unmet([study])
+    assert re.fullmatch(
+        r"1 NOT met: in addition/healthy the baseline `symmetric` gains \+0\.10\d \[.*\] \(3 seeds; asked: 0\.15 or"
+        r" more, the interval above 0\); arms are compared there with one that is not shown to learn, .* may be noise\.",
+        learns,
+    )
+    assert collapses.startswith(
+        "3 NOT met: in addition/stressed 0 of 3 runs of `no_clip` and 0 of 3 of `symmetric` collapse (asked: all, and"
+    )
+    top = page.write(results, "both").read_text().split("## ")[0]
+    assert "**2 preconditions not met**" in top
+    assert f"- {learns}\n- {collapses}" in top
+    assert main(["report", "clip_range", "--results", str(tmp_path)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-5:] == [
+        *(f"precondition {sentence}" for sentence in (learns, collapses)),
+        *(str(results.output("clip_range") / name) for name in REPORT_FILES),
+    ]
+    shutil.rmtree(results.runs)  # what has not run has not failed
+    assert regimes.unmet(load(results, "clip_range")) == []
 
 
 def test_zero_clip_sentences_are_computed(tmp_path):
@@ -160,7 +210,7 @@ def test_collapse_without_clipping_is_counted(results):
     (stressed,) = [s for s in said if "`no_clip`" in s and "collapse in addition/stressed" in s]
     assert "3 of 3 runs (95%: [0.439, 1]) collapse" in stressed
     assert "of `symmetric`, 0 of 3 runs" in stressed
-    assert stressed.endswith("(Fisher's exact test: p = .100).")
+    assert stressed.endswith("(Fisher's exact test, unpaired: p = .100).")
 
 
 def test_ratio_levels_are_compared_as_factors(tmp_path):
@@ -220,12 +270,11 @@ def test_a_run_that_is_deleted_or_was_stopped_is_named_in_the_report(tmp_path):
 
 
 @pytest.mark.parametrize("notebook", sorted(path.stem for path in project_root().glob("notebooks/*.py")))
-def test_notebooks_run_as_scripts(results, notebook):
-    environment = os.environ | {"GRPOLAB_RESULTS": str(results.root), "GRPOLAB_STUDY": "num_iterations"}
-    script = project_root() / "notebooks" / f"{notebook}.py"
-    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "Image" in done.stdout
+def test_notebooks_run_as_scripts(results, notebook, monkeypatch, capsys):
+    monkeypatch.setenv("GRPOLAB_RESULTS", str(results.root))
+    monkeypatch.setenv("GRPOLAB_STUDY", "num_iterations")
+    runpy.run_path(str(project_root() / "notebooks" / f"{notebook}.py"), run_name="__main__")
+    assert "Image" in capsys.readouterr().out
 
 
 def test_a_study_that_has_not_run_yet_has_a_report_that_says_so(tmp_path):

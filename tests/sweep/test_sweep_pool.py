@@ -1,5 +1,6 @@
 """Sweeps with workers that cost nothing: what is run, in which order, how often, and what an edit to a study costs."""
 
+import json
 import os
 import shutil
 import signal
@@ -9,9 +10,10 @@ from collections import Counter
 import psutil
 import pytest
 import yaml
-from fake_sweep import wait_for
+from fake_sweep import FAKE, wait_for
 
-from grpolab.paths import Results, project_root
+from grpolab.paths import REPORT_FILES, Results, project_root, write_text_atomic
+from grpolab.sweep.launch import sweep
 from grpolab.sweep.plan import plans
 from grpolab.sweep.schedule import Job, Schedule
 
@@ -34,6 +36,20 @@ def test_a_second_sweep_trains_nothing_and_says_so(fake_sweep, capsys, tmp_path)
     assert fake_sweep() == (0, [])
     assert "0 cells to train" in capsys.readouterr().out
     assert [file.read_bytes() for file in files] == before
+
+
+def test_a_sweep_ends_with_what_its_runs_lack_and_where_the_report_is(tmp_path, monkeypatch, capsys):
+    def draw(results, study):
+        for name in REPORT_FILES:
+            write_text_atomic(results.output(study) / name, "")
+
+    monkeypatch.setenv("FAKE_WORKER", json.dumps({"log": str(tmp_path / "jobs.txt")}))
+    asked = plans("smoke", [f"machine.results={tmp_path}", "machine.tracking_uri=null"], [0])
+    for _ in range(2):  # also when there was nothing left to train
+        assert sweep(asked, draw, 1, command=FAKE, unmet=lambda results, study: [f"1 NOT met by {study}"]) == 0
+        *_, lacks, _, places = capsys.readouterr().out.splitlines()
+        assert lacks == "precondition 1 NOT met by smoke"
+        assert places == "look: " + ", ".join(str(tmp_path / "studies" / "smoke" / name) for name in REPORT_FILES)
 
 
 def test_another_study_shares_the_cells(fake_sweep):

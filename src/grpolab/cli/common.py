@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import NoReturn
 
 import yaml
 
+from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root, write_csv_atomic
 
-OK, FAILURE, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
+OK, FAILURE, WRONG_REQUEST, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
 Command = Callable[[argparse.Namespace], int]
 Add = Callable[..., argparse.ArgumentParser]
+
+
+class Parser(argparse.ArgumentParser):
+    """Says in one sentence what is wrong, where argparse prints the usage before."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit code 2."""
+        self.exit(WRONG_REQUEST, f"grpolab: {message} (`{self.prog} --help`)\n")
 
 
 def results_of(arguments: argparse.Namespace) -> Results:
@@ -48,7 +58,17 @@ def draw_all(results: Results, study: str) -> None:
     from grpolab.report import page
 
     ensure_geometry(results)
-    print(page.write(results, study, print))
+    page.write(results, study, print)
+
+
+def unmet(results: Results, study: str) -> list[str]:
+    """What of a study's preconditions its runs do not meet; nothing of runs that must not be compared."""
+    from grpolab.report.regimes import unmet_of
+
+    try:
+        return unmet_of(results, study)
+    except RequestError:
+        return []
 
 
 def ensure_geometry(results: Results) -> None:

@@ -6,9 +6,20 @@ import argparse
 import sys
 from pathlib import Path
 
-from grpolab.cli.common import FAILURE, OK, Add, count, draw_all, ensure_geometry, machine_defaults, results_of
+from grpolab.cli.common import (
+    FAILURE,
+    OK,
+    UNDECIDED,
+    Add,
+    count,
+    draw_all,
+    ensure_geometry,
+    machine_defaults,
+    results_of,
+    unmet,
+)
 from grpolab.errors import RequestError
-from grpolab.paths import Results
+from grpolab.paths import REPORT_FILES, Results
 
 
 def add_commands(add: Add) -> None:
@@ -27,6 +38,7 @@ def add_commands(add: Add) -> None:
             sub.add_argument("--port", type=count, default=5000)
             sub.add_argument("--uri", help="tracking store; default: machine.tracking_uri of conf/run.yaml")
     compare = add("compare", _compare, "whether what was swept here agrees with another outcome, with intervals")
+    compare.epilog = "exit code: 0 all is bit-equal or agrees within its margin, 1 something differs, 3 neither is sure"
     compare.add_argument("folder", metavar="FOLDER", type=Path, help="results/reference, or another results folder")
     compare.add_argument("study", nargs="?", metavar="STUDY", help="default: every study that both know")
     show = add("show", _show, "completions of a run with rewards, advantages, ratios and clip marks")
@@ -62,6 +74,10 @@ def _report(arguments: argparse.Namespace) -> int:
     results = results_of(arguments)
     study = _study_of(arguments, results)
     draw_all(results, study)
+    for sentence in unmet(results, study):
+        print(f"precondition {sentence}")
+    for name in REPORT_FILES:
+        print(results.output(study) / name)
     uri = tracking.store_uri(machine_defaults()["tracking_uri"], results)
     if uri and results.plan(study).is_file():  # not where the committed reference was drawn
         problem = tracking.synchronise(results, uri, [study])
@@ -77,11 +93,11 @@ def _study_of(arguments: argparse.Namespace, results: Results) -> str:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from grpolab.report.compare import compare
+    from grpolab.report.compare import AGREES, DIFFERS, compare
 
-    text, agree = compare(results_of(arguments), arguments.folder, arguments.study)
+    text, verdict = compare(results_of(arguments), arguments.folder, arguments.study)
     print(text)
-    return OK if agree else FAILURE
+    return {AGREES: OK, DIFFERS: FAILURE}.get(verdict, UNDECIDED)
 
 
 def _ui(arguments: argparse.Namespace) -> int:

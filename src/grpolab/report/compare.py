@@ -1,32 +1,62 @@
-"""Whether a new sweep agrees with another outcome: bit for bit where a run is the same one, else within intervals."""
+"""Whether a new sweep agrees with another outcome: bit for bit where a run is the same one, else within margins.
+
+Not to find a difference is no agreement. `agrees` is said where the whole interval of a difference lies within a margin
+that is a share of what training changes; else it is said what difference these runs would have shown.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.report.load import Study, load
-from grpolab.report.measures import at, measure
+from grpolab.report.measures import at, is_share, measure
+from grpolab.report.provenance import BITS, kinds_of_cpu
 from grpolab.report.reference import outcome_at, studies_of
 from grpolab.report.stability import count_lost, stability_table
-from grpolab.report.statistics import Difference, fisher, holm, paired_difference, welch_difference, wilson
-from grpolab.report.text import count, estimate, listing, markdown_table, number, probability, signed
+from grpolab.report.statistics import (
+    POWER,
+    Difference,
+    detectable_difference,
+    detectable_rate_difference,
+    holm,
+    paired_difference,
+    rate_difference,
+    welch_difference,
+    welch_error,
+)
+from grpolab.report.text import NONE, count, estimate, listing, markdown_table, number, probability, signed
 
 ALPHA = 0.05
-QUANTITIES = ("final_score", "clip/active", "entropy_last")  # and how many runs were lost
-EQUAL, AGREES, DIFFERS, OPEN = "bit-equal", "agrees", "DIFFERS", "too few runs"
-HARDWARE = "other hardware or packages can do that, so the intervals decide"
+# Each with what training changes of it in the baseline: it gains accuracy, begins to clip, loses entropy. A share of
+# that is the margin within which two outcomes agree; of the runs that are lost, the same share of all runs.
+QUANTITIES = {"final_score": "gain", "clip/active": "clip/active", "entropy_last": "entropy_drop"}
+LOST, MARGIN_SHARE = "lost", 0.2
+EQUAL, AGREES, DIFFERS, OPEN = "bit-equal", "agrees", "DIFFERS", "no difference found"
+SHOULD_NOT = "which should not be there: the packages or the program differ"
+
+_RULES = (
+    "agrees: the whole 95% interval of the difference lies within the margin. Margins:"
+    f" {MARGIN_SHARE:g} times what training changes in the baseline there (its gain; its clip fraction; its fall of"
+    f" entropy), for lost runs {MARGIN_SHARE:g} of all runs. no difference found: the interval reaches beyond the"
+    " margin and the test finds no difference; behind it stands how large a true one it would have found with power"
+    f" {POWER:g}, after Holm's correction."
+)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One quantity of one variant in both outcomes. `how`: paired by seed, unpaired, counted, or the same bits."""
+    """One quantity of one variant in both outcomes. `how`: paired by seed, unpaired, counted, or the same bits.
+
+    `detectable` is the difference that would have been found at a level; None where these runs could find none.
+    """
 
     variant: str
     quantity: str
@@ -34,6 +64,8 @@ class Row:
     there: float
     difference: Difference
     how: str
+    margin: float
+    detectable: Callable[[float], float | None]
     verdict: str = EQUAL
 
 
@@ -65,10 +97,11 @@ class Pair:
         return [variant for variant in dict.fromkeys(ours) if variant in known]
 
 
-def compare(results: Results, folder: Path, study: str | None = None) -> tuple[str, bool]:
-    """What there is to say of the studies that both know (of `study` alone), and whether the outcomes agree.
+def compare(results: Results, folder: Path, study: str | None = None) -> tuple[str, str]:
+    """What there is to say of the studies that both know (of `study` alone), and the verdict of the whole.
 
-    `folder` is a results folder or an exported reference. Raises RequestError where nothing can be compared.
+    It is DIFFERS where a row differs, OPEN where none does and not all agree, else AGREES. `folder` is a results folder
+    or an exported reference. Raises RequestError where nothing can be compared.
     """
     other = outcome_at(folder)
     names = _shared(results, other, study)
@@ -77,10 +110,12 @@ def compare(results: Results, folder: Path, study: str | None = None) -> tuple[s
     if not rows:
         raise RequestError(f"FOLDER={folder}: no variant of {', '.join(names)} has a result both there and here")
     unequal = [row for row in rows if row.verdict != EQUAL]
-    differ = sum(row.verdict == DIFFERS for row in rows)
-    tested = sum(row.verdict in (AGREES, DIFFERS) for row in rows)
-    end = f"{differ} of {count(tested, 'test')} differ (Holm over all of them, p < {ALPHA:g})."
-    return "\n\n".join([*map(_summary, pairs), *([_shown(unequal)] if unequal else []), end]), not differ
+    differ, agree = (sum(row.verdict == verdict for row in unequal) for verdict in (DIFFERS, AGREES))
+    tally = f"{differ} of {count(len(unequal), 'test')} differ (Holm over all of them, p < {ALPHA:g})"
+    tally += f"; {agree} agree; {len(unequal) - differ - agree} are open." if unequal else "."
+    parts = [*map(_summary, pairs), *([_shown(unequal), tally, _RULES] if unequal else [tally])]
+    verdict = DIFFERS if differ else OPEN if agree < len(unequal) else AGREES
+    return "\n\n".join(parts), verdict
 
 
 def _shared(results: Results, other: Results, study: str | None) -> list[str]:
@@ -108,30 +143,69 @@ def _rows(pair: Pair, facet: str, arm: str) -> Iterator[Row]:
             own, other = own[own.index.isin(bits.index)], other[other.index.isin(bits.index)]
         if len(own) and len(other):  # not every journal has every metric
             difference = welch_difference(own, other) if how == "unpaired" else paired_difference(own, other)
-            yield Row(name, quantity, float(own.mean()), float(other.mean()), difference, how)
+            most = 1.0 if is_share(pair.here, quantity) else np.inf
+            detectable = partial(_detectable, own, other, difference, how, most)
+            means = float(own.mean()), float(other.mean())
+            yield Row(name, quantity, *means, difference, how, _margin(pair.there, quantity, facet), detectable)
     if how != "bits":
         yield _lost(pair, facet, arm, name)
 
 
+def _margin(there: Study, quantity: str, facet: str) -> float:
+    """MARGIN_SHARE of what training changes in the baseline of the other outcome; 0 where it changes nothing."""
+    change = float(at(measure(there, QUANTITIES[quantity]), facet, there.baseline).mean())
+    return MARGIN_SHARE * max(change, 0.0) if np.isfinite(change) else 0.0
+
+
+def _detectable(
+    own: pd.Series, other: pd.Series, difference: Difference, how: str, most: float, level: float
+) -> float | None:
+    """The true difference of means that the row's own t-test would have found; None above `most`."""
+    if difference.n < 2:
+        return None
+    n = difference.n
+    error, freedom = welch_error(own, other) if how == "unpaired" else (difference.sd / np.sqrt(n), n - 1)
+    found = detectable_difference(error, freedom, level) if np.isfinite(error) else np.inf
+    return found if found < most else None
+
+
 def _lost(pair: Pair, facet: str, arm: str, name: str) -> Row:
-    """Runs that collapsed, diverged or were stopped: counts, so Fisher's exact test."""
-    counts = [count_lost(stability_table(study), facet, arm) for study in (pair.here, pair.there)]
-    own, other = (wilson(*runs) for runs in counts)
-    nothing = float("nan")
-    p, n = fisher(*counts[0], *counts[1]), min(own.n, other.n)
-    return Row(name, "lost", own.mean, other.mean, Difference(own.mean - other.mean, nothing, nothing, p, n), "counts")
+    """Runs that collapsed, diverged or were stopped: counts, so Newcombe's interval and Fisher's exact test."""
+    (own, own_n), (other, other_n) = (count_lost(stability_table(side), facet, arm) for side in (pair.here, pair.there))
+    difference = rate_difference(own, own_n, other, other_n)
+    detectable = partial(detectable_rate_difference, own_n, other, other_n)
+    return Row(name, LOST, own / own_n, other / other_n, difference, "counts", MARGIN_SHARE, detectable)
 
 
 def _judged(rows: Sequence[Row]) -> list[Row]:
     """Each row with its verdict: Holm's correction over all that is not equal to the bit."""
     unequal = [row for row in rows if row.how != "bits"]
-    adjusted = dict(zip(map(id, unequal), holm([row.difference.p for row in unequal]), strict=True))
-    return [_with_verdict(row, adjusted[id(row)]) if row.how != "bits" else row for row in rows]
+    adjusted = holm([row.difference.p for row in unequal])
+    verdicts = [_verdict(row, p) for row, p in zip(unequal, adjusted, strict=True)]
+    level = ALPHA / max(1, len(unequal) - verdicts.count(DIFFERS))  # what Holm's next step asks of each that is left
+    judged = {
+        id(row): replace(
+            row,
+            verdict=f"{OPEN} ({_sight(row, level)})" if verdict == OPEN else verdict,
+            difference=row.difference._replace(p=p),
+        )
+        for row, verdict, p in zip(unequal, verdicts, adjusted, strict=True)
+    }
+    return [judged.get(id(row), row) for row in rows]
 
 
-def _with_verdict(row: Row, p: float) -> Row:
-    verdict = OPEN if pd.isna(p) else DIFFERS if p < ALPHA else AGREES
-    return replace(row, verdict=verdict, difference=row.difference._replace(p=p))
+def _verdict(row: Row, p: float) -> str:
+    """`p` after Holm's correction. A difference within the margin agrees even where it is sure not to be 0."""
+    if -row.margin <= row.difference.low and row.difference.high <= row.margin:
+        return AGREES
+    return DIFFERS if p < ALPHA else OPEN
+
+
+def _sight(row: Row, level: float) -> str:
+    """What an open row's runs could have shown."""
+    runs = count(row.difference.n, "run" if row.how == "counts" else "seed")
+    found = row.detectable(level)
+    return f"{runs}; would have found {number(found)}" if found else f"{runs}: too few to find any"
 
 
 def _summary(pair: Pair) -> str:
@@ -142,7 +216,12 @@ def _summary(pair: Pair) -> str:
         return f"{text}; none has the same signature, so means are compared."
     unequal = [f"{run.arm} seed {run.seed}" for run in same[~same["bits"]].itertuples()]
     text += f"; {len(same)} of the same signature, {len(same) - len(unequal)} of them with equal journals, bit for bit"
-    return f"{text}; {listing(unequal, 3)} differ: {HARDWARE}." if unequal else f"{text}."
+    one_kind, kinds = kinds_of_cpu(
+        *(side.done[side.done["signature"].isin(same["signature"])] for side in (here, there))
+    )
+    if not unequal:
+        return f"{text}; {kinds}."
+    return f"{text}; {listing(unequal, 3)} differ; {kinds}{f', {SHOULD_NOT}' if one_kind else ''}. {BITS}"
 
 
 def _shown(rows: Sequence[Row]) -> str:
@@ -152,6 +231,7 @@ def _shown(rows: Sequence[Row]) -> str:
         "here": [number(row.here) for row in rows],
         "there": [number(row.there) for row in rows],
         "difference [95%]": [estimate(*row.difference[:3], signed) for row in rows],
+        "margin": [f"±{number(row.margin)}" if row.margin else NONE for row in rows],
         "runs": [row.difference.n for row in rows],
         "how": [row.how for row in rows],
         "Holm p": [probability(row.difference.p) for row in rows],

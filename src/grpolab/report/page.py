@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from grpolab.paths import Results, write_text_atomic
+from grpolab.paths import REFERENCE_STUDY, Results, write_text_atomic
 from grpolab.report import html
 from grpolab.report.claims import UNDECIDED, Claim, decide
 from grpolab.report.diagnosis.section import section as diagnosis
@@ -20,12 +20,23 @@ from grpolab.report.gallery import gallery
 from grpolab.report.load import Study, load
 from grpolab.report.manifest import Manifest
 from grpolab.report.provenance import missing, provenance
+from grpolab.report.regimes import unmet
 from grpolab.report.sentences import findings
 from grpolab.report.style import save
 from grpolab.report.tables import Table, claims_table, tables
 from grpolab.report.text import count, markdown_table
 from grpolab.report.tuning import page as tuning
 
+# Said of every study, once.
+BRACKETS = (
+    "Brackets: 95% intervals, not corrected. Means over seeds: Student's t; of shares Wilson's at the effective sample"
+    " size, m(1 - m)/se² for a mean m with standard error se, and Student's t, so that no share leaves [0, 1]."
+    " Differences of two arms are paired by seed, and factors (in logarithms) too. Rates of runs: Wilson's, unpaired."
+)
+COMMITTED = (
+    f"*This is the report of the study `{REFERENCE_STUDY}`, whose outcome is committed with the code. Reports of other"
+    " studies, that of `make sweep` too, stand in `studies/<study>/`.*"
+)
 Progress = Callable[[str], None]
 Drawn = tuple[Manifest, Path]  # what a figure shows, and its PNG
 
@@ -104,6 +115,8 @@ def _text(parts: Sequence[Part]) -> str:
     studies, claims = [part.study for part in parts], [claim for part in parts for claim in part.claims]
     sections = [
         f"# {studies[-1].name}\n\n{studies[-1].plan['question']}",
+        *([COMMITTED] if studies[-1].name == REFERENCE_STUDY else []),
+        preconditions(studies),
         _claims(claims),
         *(_study(part, alone=len(parts) == 1) for part in parts),
         *(part.tuning.text for part in parts),
@@ -113,6 +126,16 @@ def _text(parts: Sequence[Part]) -> str:
         missing(studies),
     ]
     return "\n\n".join(filter(None, sections)) + "\n"
+
+
+def preconditions(studies: Sequence[Study]) -> str:
+    """What stands at the top of a report whose studies fail what they presuppose; empty where they do not."""
+    sentences = unmet(studies)
+    if not sentences:
+        return ""
+    failed = f"**{count(len(sentences), 'precondition')} not met**"
+    head = f"{failed} (`grpolab regimes` explains them; with more seeds they may be):"
+    return f"{head}\n\n" + "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 def _claims(claims: Sequence[Claim]) -> str:
@@ -142,7 +165,7 @@ def _study(part: Part, alone: bool) -> str:
     blocks = [f"## {title}"] if alone or study.cells.empty else [f"## {title}\n\n{study.plan['question']}"]
     if len(study.cells):
         blocks.append("\n".join(f"- {sentence}" for sentence in findings(study)))
-        blocks.append("Brackets: 95% t-intervals over seeds (paired where two arms are compared), not corrected.")
+        blocks.append(BRACKETS)
     for manifest, path in part.drawn:
         seeds = f" Seeds: {', '.join(map(str, manifest.seeds))}." if manifest.seeds else ""
         absent = len(manifest.missing) + len(manifest.failed)

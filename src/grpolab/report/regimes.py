@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import pandas as pd
 
-from grpolab.paths import Results
+from grpolab.paths import Results, read_json
 from grpolab.report.load import Study, load
-from grpolab.report.measures import at, means_after_first_step, measure
-from grpolab.report.statistics import t_interval
-from grpolab.report.text import estimate, markdown_table, number, percent, signed
+from grpolab.report.measures import at, mean_interval, means_after_first_step, measure
+from grpolab.report.statistics import Interval, t_interval
+from grpolab.report.text import count, estimate, markdown_table, number, percent, signed
 
 STUDY, LENGTH_STUDY = "clip_range", "loss_type"
 # What a regime must offer.
@@ -32,62 +35,150 @@ The settings stand in `conf/run.yaml` and `conf/task/`, the learning rates in `e
 printed by `grpolab regimes`, from the runs of `make sweep` (in a fresh clone: from the committed reference)."""
 
 
+@dataclass(frozen=True)
+class Condition:
+    """One condition of HEAD in one place; `met` is None where no run tells. `found`: what was measured, and asked."""
+
+    number: int
+    met: bool | None
+    found: str
+    meaning: str  # of one that is not met
+
+    @property
+    def verdict(self) -> str:
+        """`1 met`."""
+        return f"{self.number} {'not known' if self.met is None else 'met' if self.met else 'NOT met'}"
+
+
 def page(results: Results) -> str:
     """`docs/regimes.md`, all numbers from the runs. Raises RequestError where a study was never planned."""
     study = load(results, STUDY)[-1]
     table = pd.DataFrame([_row(study, facet) for facet in study.facets])
     settings = study.cells.drop_duplicates("facet").set_index("facet")[[f"setting/{name}" for name in SETTINGS]]
     settings.columns = pd.Index(SETTINGS)
+    length = _free_length(load(results, LENGTH_STUDY)[-1])
     return "\n\n".join(
         [
             HEAD,
             f"Seeds: {', '.join(map(str, sorted(study.done['seed'].unique())))}. Baseline: `{study.baseline}`.",
             markdown_table(table),
-            _free_length(load(results, LENGTH_STUDY)[-1]),
+            f"Condition {length.verdict}: {length.found}.",
             "Settings that the plan records:",
             markdown_table(settings.map(_shown).reset_index()),
         ]
     )
 
 
+def unmet(studies: Sequence[Study]) -> list[str]:
+    """A sentence for each precondition that these studies fail, with what that means for what they say.
+
+    Only the studies of HEAD have preconditions, and only where they have the arms and factors that these are about.
+    """
+    conditions: list[Condition] = []
+    for study in studies:
+        if study.name == STUDY and "factor/regime" in study.cells and _unclipped(study):
+            conditions += [condition for facet in study.facets for condition in _conditions(study, facet)]
+        elif study.name == LENGTH_STUDY and "eval/length_std" in study.evaluations:
+            conditions.append(_free_length(study))
+    return [f"{one.verdict}: {one.found}; {one.meaning}." for one in conditions if one.met is False]
+
+
+def unmet_of(results: Results, name: str) -> list[str]:
+    """`unmet` of a study that is planned here, or of those that it includes. Raises RequestError as `load`."""
+    plan = read_json(results.plan(name)) or {"includes": []}
+    parts = [part for part in (*plan["includes"], name) if part in (STUDY, LENGTH_STUDY)]
+    return unmet([load(results, part)[-1] for part in parts])
+
+
 def _row(study: Study, facet: str) -> dict[str, str]:
     """One regime: what the conditions ask for."""
-    start, gain = (t_interval(at(measure(study, name), facet, study.baseline)) for name in ("start", "gain"))
-    low, high = (
-        t_interval(at(means_after_first_step(study, f"clip/active_{side}_nz"), facet, study.baseline))
-        for side in ("low", "high")
-    )
-    unclipped = study.cells.loc[study.cells["setting/kernel"] == "ratio", "arm"].iloc[0]
-    lost = {arm: _collapses(study, facet, arm) for arm in (study.baseline, unclipped)}
-    if (study.cells.loc[study.cells["facet"] == facet, "factor/regime"] == "healthy").all():
-        learns = gain.mean >= LEAST_GAIN and gain.low > 0
-        asked = {"1": learns, "2": min(low.mean, high.mean) >= LEAST_CLIPPED}
-    else:
-        asked = {"3": bool(lost[unclipped].all() and not lost[study.baseline].any())}
+    start = mean_interval(study, "start", at(measure(study, "start"), facet, study.baseline))
+    lost = {arm: _collapses(study, facet, arm) for arm in (study.baseline, _unclipped(study))}
+    low, high = _clipped(study, facet)
     return {
         "regime": facet,
         "start": number(start.mean),
-        "gain of the baseline": estimate(*gain[:3], signed),
-        "clipped low": percent(low.mean),
-        "clipped high": percent(high.mean),
+        "gain of the baseline": estimate(*_gain(study, facet)[:3], signed),
+        "clipped low": percent(low),
+        "clipped high": percent(high),
         **{f"`{arm}` collapses": f"{int(runs.sum())} of {len(runs)}" for arm, runs in lost.items()},
-        "conditions": ", ".join(f"{name} {'met' if met else 'NOT met'}" for name, met in asked.items()),
+        "conditions": ", ".join(condition.verdict for condition in _conditions(study, facet)),
     }
+
+
+def _conditions(study: Study, facet: str) -> list[Condition]:
+    """1 and 2 of a healthy regime, 3 of a stressed one."""
+    if (study.cells.loc[study.cells["facet"] == facet, "factor/regime"] == "healthy").all():
+        return [_learns(study, facet), _clips(study, facet)]
+    return [_collapses_unclipped(study, facet)]
+
+
+def _learns(study: Study, facet: str) -> Condition:
+    gain = _gain(study, facet)
+    return Condition(
+        1,
+        gain.mean >= LEAST_GAIN and gain.low > 0 if gain.n else None,
+        f"in {facet} the baseline `{study.baseline}` gains {estimate(*gain[:3], signed)} ({count(gain.n, 'seed')};"
+        f" asked: {LEAST_GAIN} or more, the interval above 0)",
+        "arms are compared there with one that is not shown to learn, and differences between them may be noise",
+    )
+
+
+def _clips(study: Study, facet: str) -> Condition:
+    low, high = _clipped(study, facet)
+    return Condition(
+        2,
+        None if pd.isna(low) else min(low, high) >= LEAST_CLIPPED,
+        f"in {facet} clipping in `{study.baseline}` silences {percent(low)} of the tokens below its range and"
+        f" {percent(high)} above (asked: {LEAST_CLIPPED:.0%} each)",
+        "arms that differ in a clip range that hardly acts are one arm under two names",
+    )
+
+
+def _collapses_unclipped(study: Study, facet: str) -> Condition:
+    own, base = (_collapses(study, facet, arm) for arm in (_unclipped(study), study.baseline))
+    return Condition(
+        3,
+        bool(own.all() and not base.any()) if len(own) and len(base) else None,
+        f"in {facet} {int(own.sum())} of {count(len(own), 'run')} of `{_unclipped(study)}` and {int(base.sum())} of"
+        f" {len(base)} of `{study.baseline}` collapse (asked: all, and none)",
+        "what is said there of training without clipping is not about the regime that it is meant for",
+    )
+
+
+def _unclipped(study: Study) -> str:
+    """The arm without clipping; empty where the study has none."""
+    arms = study.cells.loc[study.cells["setting/kernel"] == "ratio", "arm"]
+    return str(arms.iloc[0]) if len(arms) else ""
+
+
+def _gain(study: Study, facet: str) -> Interval:
+    return t_interval(at(measure(study, "gain"), facet, study.baseline))
+
+
+def _clipped(study: Study, facet: str) -> tuple[float, float]:
+    """Mean share of the baseline's tokens with an advantage that clipping silences, below and above its range."""
+    low, high = (
+        at(means_after_first_step(study, f"clip/active_{side}_nz"), facet, study.baseline).mean()
+        for side in ("low", "high")
+    )
+    return float(low), float(high)
 
 
 def _collapses(study: Study, facet: str, arm: str) -> pd.Series:
     """Whether each run of an arm collapsed, diverged or was stopped as hopeless, by seed."""
-    return sum(at(measure(study, label), facet, arm) for label in ("collapsed", "diverged", "stopped")) > 0
+    return at(measure(study, "lost"), facet, arm) > 0
 
 
-def _free_length(study: Study) -> str:
-    """Condition 4 in a sentence."""
+def _free_length(study: Study) -> Condition:
     lengths = study.evaluations.sort_values("rollout_step").groupby("signature")["eval/length_std"]
     last = lengths.last().astype("float64")
-    verdict = "met" if (last > LEAST_LENGTH_STD).all() else "NOT met"
-    return (
-        f"Condition 4 is {verdict}: over the {len(last)} runs of `{study.name}` the standard deviation of the length at"
-        f" the end is {number(last.min())} to {number(last.max())} tokens."
+    return Condition(
+        4,
+        bool((last > LEAST_LENGTH_STD).all()) if len(last) else None,
+        f"over the {len(last)} runs of `{study.name}` the standard deviation of the length at"
+        f" the end is {number(last.min())} to {number(last.max())} tokens (asked: above {LEAST_LENGTH_STD:.0f})",
+        "claims about length are void where lengths are all the same",
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from grpolab.errors import RequestError
 from grpolab.identity import signature
-from grpolab.paths import DISK_ERRORS, Results, is_refusal, project_root
+from grpolab.paths import DISK_ERRORS, REPORT_FILES, Results, is_refusal, project_root
 from grpolab.run import tracking
 from grpolab.run.outcome import reason_of, record_failure
 from grpolab.settings import RunSettings
@@ -46,10 +46,12 @@ def sweep(
     retry_failed: bool = False,
     command: Sequence[str] = WORKER_COMMAND,
     events: Events | None = None,
+    unmet: Callable[[Results, str], Sequence[str]] = lambda results, study: (),
 ) -> int:
     """Run the plans on `jobs` workers (default: what the machine has) and `draw` what came out; the exit code.
 
-    `events`: whom a program that watches is told through; the rest of the output is prose for people.
+    `events`: whom a program that watches is told through; the rest of the output is prose for people. `unmet`: what of
+    a study's preconditions its runs do not meet, a sentence each.
 
     Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
     """
@@ -70,6 +72,8 @@ def sweep(
         if todo or not _is_drawn(request):
             drawn = _draw(draw, request)
     _say_results(request, events)
+    for sentence in unmet(request.results, request.name):
+        print(f"precondition {sentence}")
     return _conclude(request, events, drawn)
 
 
@@ -277,9 +281,9 @@ def _conclude(request: Request, events: Events | None, drawn: bool | None = None
 
 def _places(request: Request, report: bool) -> Iterator[str]:
     """Where the outcome can be seen. What another command has drawn of runs of the same name is none of this one's."""
-    file = request.results.output(request.name) / "report.md"
-    if report and file.exists():
-        yield str(file)
+    folder = request.results.output(request.name)
+    if report:
+        yield from (str(folder / name) for name in REPORT_FILES if (folder / name).exists())
     if request.tracking_uri:
         named = f" --results {request.results.root}" if request.results.root != project_root() / "results" else ""
         yield f"grpolab ui {request.name}{named}"
