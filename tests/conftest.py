@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_sweep import FakeSweep
+from omegaconf import DictConfig
 
-from grpolab.paths import Results
+from grpolab.paths import Results, project_root
+from grpolab.sweep.compose import Composer
 from grpolab.sweep.machine import cores
 
 # Read when torch and the Hugging Face libraries are imported, so set before any test module is.
@@ -26,6 +29,27 @@ MOST_PROCESSES = 8  # each takes a gigabyte
 def pytest_xdist_auto_num_workers() -> int:
     """Processes of `-n auto`."""
     return min(cores(), MOST_PROCESSES)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def composed_once() -> Iterator[None]:
+    """Hydra takes a tenth of a second for each choice of groups, and the tests ask for the same ones again and again.
+
+    Once for all tests of a process, from the project's own conf/ alone, which no test changes.
+    """
+    conf, compose, bases = project_root() / "conf", Composer._base, dict[tuple[tuple[str, str], ...], DictConfig]()
+
+    def base(composer: Composer, choices: dict[str, str]) -> DictConfig:
+        if composer.conf.resolve() != conf:
+            return compose(composer, choices)
+        key = tuple(sorted(choices.items()))
+        if key not in bases:
+            bases[key] = compose(composer, choices)
+        return bases[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Composer, "_base", base)
+        yield
 
 
 @pytest.fixture

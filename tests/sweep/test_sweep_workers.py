@@ -1,13 +1,11 @@
-"""Real workers on a study of seconds: their number changes nothing, and the parent stays light."""
+"""Real workers on a study of seconds, and a parent that stays light. Their number and their deaths: the kill storm."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from grpolab.paths import write_text_atomic
@@ -32,35 +30,10 @@ TINY = [
 ]
 
 
-def run(root: Path, jobs: int) -> dict[str, bytes]:
-    """Sweep the smoke study, made smaller, into a folder: the journals by signature."""
-    assert sweep(plans("smoke", [*TINY, f"machine.results={root}"]), lambda *_: None, jobs) == 0
+def run(root: Path) -> dict[str, bytes]:
+    """Sweep the smoke study's seed 1, made smaller, into a folder: the journals by signature."""
+    assert sweep(plans("smoke", [*TINY, f"machine.results={root}"], seeds=[1]), lambda *_: None, jobs=1) == 0
     return {file.parent.name: file.read_bytes() for file in root.glob("runs/*/journal.jsonl")}
-
-
-@pytest.fixture(scope="module")
-def swept(tmp_path_factory):
-    root = tmp_path_factory.mktemp("two_workers")
-    return root, run(root, jobs=2)
-
-
-def test_two_workers_and_one_that_is_killed_write_the_same_journals(swept, tmp_path, monkeypatch, capsys):
-    """kill -9 of the only worker in the middle of its first run: what its successor resumes ends as elsewhere."""
-    root, journals = swept
-    assert len(journals) == 4
-    killed = on_first_step(monkeypatch, lambda: [worker.kill() for worker in workers()])
-    assert run(tmp_path, jobs=1) == journals
-    assert len(killed) == 1
-    assert "worker died (signal 9), perhaps out of memory; it is tried again" in capsys.readouterr().out
-    for name in journals:
-        outcomes = [json.loads((folder / "runs" / name / "outcome.json").read_text()) for folder in (root, tmp_path)]
-        assert outcomes[0]["policy_sha256"] == outcomes[1]["policy_sha256"]
-
-
-def workers() -> list[psutil.Process]:
-    """The worker processes of this one."""
-    children = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in children if "grpolab.sweep.worker" in child.cmdline()]
 
 
 def on_first_step(monkeypatch, act):
@@ -77,8 +50,8 @@ def on_first_step(monkeypatch, act):
     return done
 
 
-def test_a_run_of_train_is_the_run_of_the_sweep_also_when_it_was_interrupted(swept, tmp_path, monkeypatch, capsys):
-    _, journals = swept
+def test_a_run_of_train_is_the_run_of_the_sweep_also_when_it_was_interrupted(tmp_path, monkeypatch, capsys):
+    journals = run(tmp_path / "swept")
     same = ["task=sorting", "warm_start.batch_size=64", "max_completion_length=6", "evaluation.every=3", "kernel=ratio"]
     plan = adhoc.expand_single([*same, *TINY, "seed=1", f"machine.results={tmp_path}"])
     on_first_step(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGTERM))

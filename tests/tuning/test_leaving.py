@@ -3,6 +3,8 @@
 import json
 
 from grpolab.paths import Results
+from grpolab.run.train import run
+from grpolab.run.warm_start import ensure
 from grpolab.sweep.machine import slots
 from grpolab.sweep.plan import plans
 from grpolab.sweep.pool import Pool
@@ -61,7 +63,10 @@ def test_a_run_that_is_left_has_no_outcome_and_goes_on_bit_for_bit(tmp_path):
     assert 2 <= begun.count(b'"kind":"rollout"') < 6
 
     train(tmp_path / "left", leave=False)
-    straight, _ = train(tmp_path / "straight", leave=False)
+    straight = Results.open(tmp_path / "straight")  # in this process
+    for cell in plans("smoke", TINY, seeds=[0])[0].cells:
+        ensure(cell.settings, straight)
+        assert run(cell.settings, straight)["outcome"] == "completed"
     assert (folder / "journal.jsonl").read_bytes().startswith(begun)
     for name in leaver.outcomes:
         if results.run(name).exists():
