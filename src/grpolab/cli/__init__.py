@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from grpolab.cli import checking, diagnosing, keeping, linting, reading, running, tuning
-from grpolab.cli.common import FAILURE, INTERRUPTED, WRONG_REQUEST, Command
-from grpolab.errors import RequestError
+from grpolab import RESULTS_VERSION, __version__
+from grpolab.cli import checking, completing, diagnosing, keeping, linting, reading, running, tuning
+from grpolab.cli.common import FAILURE, INTERRUPTED, WRONG_REQUEST, Command, Parser
+from grpolab.errors import RequestError, near_matches
 from grpolab.paths import DISK_ERRORS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do one command; returns 0, 1 where something failed, 2 where the request was wrong, 130 after Ctrl-C."""
-    parsed = _parse(arguments)
+    """Do one command; returns 0, 1 where something failed, 2 where the request was wrong, 130 after Ctrl-C.
+
+    `compare` returns 1 where outcomes differ, and 3 where it can neither say that they do nor that they agree.
+    """
+    parsed = parse(arguments)
     command: Command = parsed.command
     try:
         return command(parsed)
@@ -37,8 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="grpolab", description="Which part of GRPO matters? Ablations with evidence.")
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command and what it was given. Exits with code 2 where it is no command."""
+    parser = Parser(prog="grpolab", description="Which part of GRPO matters? Ablations with evidence.")
+    version = f"grpolab {__version__}, results version {RESULTS_VERSION}"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     groups = {"": commands}
@@ -49,17 +57,46 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             title = f"commands: `grpolab {group} -h`"
             groups[group] = commands.add_parser(group, help=title).add_subparsers(metavar="COMMAND", required=True)
         sub = groups[group].add_parser(word, help=text, description=text, allow_abbrev=False, **options)
-        sub.set_defaults(command=command)
+        sub.set_defaults(command=command, parser=sub)
         if results:
             sub.add_argument("--results", metavar="FOLDER", help="default: machine.results of conf/run.yaml")
         return sub
 
     for room in (running, tuning, reading, diagnosing, linting, checking, keeping):
         room.add_commands(add)
-    parsed, rest = parser.parse_known_args(arguments)
+    completing.add_commands(add, groups)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    _refuse_unknown_command(parser, groups, given)
+    parsed, rest = parser.parse_known_args(given)
     # argparse does not take overrides that stand after an option: `sweep smoke --jobs 1 seed=2`
-    if any(text.startswith("-") for text in rest) or (rest and "overrides" not in parsed):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if options := [text for text in rest if text.startswith("-")]:
+        parsed.parser.error("; ".join(_unknown_option(parsed, option, given) for option in options))
+    if rest and "overrides" not in parsed:
+        parsed.parser.error(f"{' '.join(rest)} is more than the command takes")
     if rest:
         parsed.overrides += rest
     return parsed
+
+
+def _refuse_unknown_command(parser: argparse.ArgumentParser, groups: dict[str, Any], given: list[str]) -> None:
+    group = ""
+    for word in given[:2]:
+        if group not in groups or word.startswith("-"):
+            return
+        names = groups[group].choices
+        if word not in names:
+            parser.error(f"{f'{group} {word}'.strip()} is no command{near_matches(word, names)}")
+        group = f"{group} {word}".strip()
+
+
+def _unknown_option(parsed: argparse.Namespace, option: str, given: list[str]) -> str:
+    """What to write instead: a setting is no option, and an option may be mistyped."""
+    name, _, value = option.partition("=")
+    near = near_matches(name, re.findall(r"--[a-z-]+", parsed.parser.format_usage()))
+    if "overrides" in parsed and not near:
+        from grpolab.sweep.describe import key_for
+
+        value = value or next(iter(given[given.index(option) + 1 :]), "")
+        if key := key_for(name.lstrip("-").replace("-", "_")):
+            return f"{name} is no option: settings are written key=value, here {key}={value or '...'}"
+    return f"{name} is no option of `{parsed.parser.prog}`{near}"

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from grpolab.cli import linting
-from grpolab.cli.common import OK, Add, count, draw_all, seeds
+from grpolab.cli.common import OK, Add, count, draw_all, seeds, unmet
 
 if TYPE_CHECKING:
     from grpolab.sweep.events import Events
@@ -20,7 +20,7 @@ def add_commands(add: Add) -> None:
     train.add_argument("-h", "--help", action="store_true", dest="page")
     train.add_argument("-m", "--multirun", action="store_true")
     train.add_argument("--name", default="adhoc")
-    train.add_argument("overrides", nargs="*")
+    train.add_argument("overrides", nargs="*", metavar="key=value")
     _add_options(train)
 
     sweep = add("sweep", _sweep, "run a study of experiments/: train what is missing, and track it", results=False)
@@ -41,7 +41,7 @@ def _train(arguments: argparse.Namespace) -> int:
     from grpolab.sweep import adhoc, describe, launch
 
     if arguments.page:
-        print(describe.help_text())
+        print(describe.help_text(arguments.overrides))
         return OK
     name, overrides = arguments.name, arguments.overrides
     with _events(arguments.json_lines) as events:
@@ -59,7 +59,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     asked = plans(arguments.study, arguments.overrides, arguments.seeds)
     linting.warn(asked)
     with _events(arguments.json_lines) as events:
-        return launch.sweep(asked, draw_all, arguments.jobs, arguments.retry_failed, events=events)
+        return launch.sweep(asked, draw_all, arguments.jobs, arguments.retry_failed, events=events, unmet=unmet)
 
 
 def _events(wanted: bool) -> AbstractContextManager[Events | None]:
