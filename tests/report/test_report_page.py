@@ -15,7 +15,7 @@ from grpolab.cli import main
 from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
 from grpolab.report import page, regimes, tables
 from grpolab.report.load import load
-from grpolab.report.reference import default_study, export_reference
+from grpolab.report.reference import default_study, export_reference, outcome_at
 from grpolab.report.sentences import findings
 
 
@@ -163,7 +163,8 @@ def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsy
     learns, collapses = regimes.unmet([study])
     assert re.fullmatch(
         r"1 NOT met: in addition/healthy the baseline `symmetric` gains \+0\.10\d \[.*\] \(3 seeds; asked: 0\.15 or"
-        r" more, the interval above 0\); arms are compared there with one that is not shown to learn, .* may be noise\.",
+        r" more, the interval above 0\); arms are compared there with one that is not shown to learn, .*"
+        r"may be noise\.",
         learns,
     )
     assert collapses.startswith(
@@ -180,6 +181,11 @@ def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsy
     ]
     shutil.rmtree(results.runs)  # what has not run has not failed
     assert regimes.unmet(load(results, "clip_range")) == []
+
+
+def test_the_page_of_regimes_is_what_the_committed_reference_says():
+    committed = outcome_at(project_root() / "results" / "reference")
+    assert regimes.page(committed) + "\n" == (project_root() / "docs" / "regimes.md").read_text()
 
 
 def test_zero_clip_sentences_are_computed(tmp_path):
