@@ -1,6 +1,6 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smoke sweep status tune figures report diagnose notebooks ui test test-slow fuzz kill-storm check self-check bench-trl bench-overhead bench-resume bench-loss bench-tune doctor-check conformance-trl lock
+.PHONY: help setup smoke sweep status tune figures report diagnose notebooks ui test test-slow fuzz kill-storm check self-check bench-trl bench-overhead bench-resume bench-loss bench-tune bench-code-paths doctor-check conformance-trl conformance-paths lock
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -92,6 +92,9 @@ conformance-trl: $(BENCH_READY) $(READY) ## replay what TRL computes on random o
 	.venv-bench/bin/python benchmarks/trl_vectors.py .venv-bench/trl_vectors $(or $(SEED),0)
 	$(BIN)/grpolab conformance .venv-bench/trl_vectors
 
+conformance-paths: $(READY) ## the conformance tests on each code path that MKL and torch have on this CPU (minutes)
+	$(BIN)/python benchmarks/conformance_paths.py
+
 bench-overhead: $(READY) ## what a sweep costs besides its work, part by part (minutes)
 	$(BIN)/python benchmarks/overhead.py $(STUDY) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
 
@@ -103,6 +106,9 @@ bench-loss: $(READY) ## what loss and metrics cost beside the forward and backwa
 
 bench-tune: $(READY) ## what pruning saves, and whether it finds the same best values (a quarter of an hour)
 	$(BIN)/python benchmarks/tune_pruning.py $(if $(JOBS),--jobs $(JOBS))
+
+bench-code-paths: $(READY) ## how far a study's runs part on another kind of CPU: by two code paths of this one (10 minutes)
+	$(BIN)/python benchmarks/code_paths.py $(STUDY) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
 
 $(BENCH_READY): $(ENVIRONMENT) requirements/bench.txt
 	@VENV=.venv-bench requirements/setup.sh requirements/bench.txt

@@ -120,7 +120,12 @@ def absent(content: Mapping[str, Any]) -> list[str]:
 
 def in_words(content: Mapping[str, Any]) -> str:
     """Each content by the beginning of its hash: `task.train_file 3fa1b2c4`."""
-    return ", ".join(f"{key} {signature(value)[:8]}" for key, value in content.items())
+    return ", ".join(f"{key} {short_hash(value)}" for key, value in content.items())
+
+
+def short_hash(value: dict[str, Any]) -> str:
+    """Eight digits by which people tell one content from another."""
+    return signature(value)[:8]
 
 
 def _data_file(name: str, cache: Path | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ def jsonl(folder: Path, train: Any = GOOD, evaluation: Any = GOOD[:0], **options
         paths.append(str(path))
     values = {"prompt_key": "question", "answer_key": "answer", "template": "{prompt}", "chat": False}
     return Jsonl(*paths, **{**values, **options})
+
+
+def test_new_content_is_read_whatever_the_files_time_says(tmp_path: Path) -> None:
+    """A copying tool may set it back; `datasets` would take what it kept of the old content for the new."""
+    for answer in ("1", "2"):
+        task = jsonl(tmp_path, [{"question": "a", "answer": answer}])
+        os.utime(tmp_path / "train.jsonl", (1e9, 1e9))
+        assert task.examples("train", 1) == [Example("a", answer)]
 
 
 def test_good_files_are_read(tmp_path: Path) -> None:

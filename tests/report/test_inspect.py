@@ -82,6 +82,19 @@ def test_diff_names_the_settings_and_the_paired_effect(study):
     assert "final_score of no_clip/addition minus symmetric/addition, paired over 3 seeds: " in text
 
 
+def test_diff_names_the_content_that_differs(study):
+    results, names = study
+    before = {name: (results.run(name) / "provenance.json").read_text() for name in names[:2]}
+    for digit, (name, text) in enumerate(before.items()):
+        content = {"task.train_file": {"sha256": str(digit)}, "task.evaluation_file": {"sha256": "2"}}
+        (results.run(name) / "provenance.json").write_text(json.dumps(json.loads(text) | {"content": content}))
+    lines = diff(results, *before).splitlines()
+    assert sum(line.startswith("content of task.train_file ") for line in lines) == 1
+    assert not any(line.startswith("content of task.evaluation_file") for line in lines)
+    for name, text in before.items():
+        (results.run(name) / "provenance.json").write_text(text)
+
+
 def test_diff_of_two_seeds_of_a_variant_has_no_effect(study):
     results, names = study
     text = diff(results, names[0], names[1])

@@ -12,8 +12,8 @@ import pandas as pd
 import yaml
 
 from grpolab.errors import RequestError
-from grpolab.identity import SIGNATURE_LENGTH, dotted
-from grpolab.paths import Results
+from grpolab.identity import SIGNATURE_LENGTH, dotted, short_hash
+from grpolab.paths import Results, read_json
 from grpolab.report.load import study_of
 from grpolab.report.measures import at, measure
 from grpolab.report.runs import read_runs
@@ -86,11 +86,18 @@ def diff(results: Results, first: str, second: str) -> str:
 
 
 def _different_settings(a: Path, b: Path) -> Iterator[str]:
-    left, right = (dict(dotted(yaml.safe_load((folder / "settings.yaml").read_text()))) for folder in (a, b))
+    left, right = (_settings_of(folder) for folder in (a, b))
     yield f"{'setting':<34} {a.name:<20} {b.name}"
     for key in dict.fromkeys([*left, *right]):
         if left.get(key, NONE) != right.get(key, NONE):
             yield f"{key:<34} {left.get(key, NONE)!s:<20} {right.get(key, NONE)}"
+
+
+def _settings_of(folder: Path) -> dict[str, Any]:
+    """Dotted settings of a run, and for what they name the hash of its content."""
+    settings = dict(dotted(yaml.safe_load((folder / "settings.yaml").read_text())))
+    content = (read_json(folder / "provenance.json") or {}).get("content", {})
+    return settings | {f"content of {key}": short_hash(value) for key, value in content.items()}
 
 
 def _outcomes(a: Path, b: Path) -> Iterator[str]:
