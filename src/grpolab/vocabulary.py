@@ -19,21 +19,22 @@ Kind = Literal["update", "rollout", "evaluation", "timing"]
 COMPLETED, DIVERGED, STOPPED, FAILED, MISSING = "completed", "diverged", "stopped", "failed", "missing"
 RESULTS = (COMPLETED, DIVERGED, STOPPED)  # they say something about the cell; a failure says it about a machine
 OUTCOMES = {
-    COMPLETED: "ran to its last rollout step, or to the end of its max_seconds",
+    COMPLETED: "ran to its end: the first of rollout_steps, max_completions, max_optimizer_steps and max_seconds",
     DIVERGED: "loss, gradient or weights became non-finite; the last finite evaluation is carried forward",
     STOPPED: "its early stop found it hopeless; the rule is its reason, the last evaluation is carried forward",
     FAILED: "an error ended it; the error is kept",
     MISSING: "planned, and not run yet",
 }
 
-# --- tags of an MLflow run -----------------------------------------------------------------------------------------
+# --- tags of an MLflow run; besides them each factor of its study is one, with the level of the cell ----------------
 TAGS = {
     "study": "the study that asks for the run",
     "variant": "the cell without its seed: one level of each factor; absent on the summary run",
     "arm": "the level of the factor that the study compares",
     "task": "what is learnt",
     "seed": "the run's seed",
-    "signature": "hash of resolved settings and results_version; also the name of the run's folder",
+    "signature": "hash of resolved settings, of the content that they name (data, own code, local model) and of"
+    " results_version; the run's folder",
     "outcome": "completed, diverged, stopped or failed",
 }
 
@@ -82,41 +83,41 @@ _LISTED = [
     Metric("loss", "The number that was minimised; its value says nothing about progress.", "1", "update", mirrored=True),
     Metric("grad_norm", "Global L2 norm of the gradient before clipping.", "1", "update", mirrored=True),
     Metric("learning_rate", "AdamW's learning rate in this step.", "1", "update", mirrored=True),
-    Metric("clip/out_of_range", "Ratio outside [1-epsilon, 1+epsilon_high], whatever the advantage.", "share of tokens", "update", mirrored=True),
-    Metric("clip/active_low", "Below the range where clipping won, so that the gradient is zero (A>0 above the range, A<0 below).", "share of tokens", "update", mirrored=True),
-    Metric("clip/active_high", "Above the range where clipping won, so that the gradient is zero (A>0 above the range, A<0 below).", "share of tokens", "update", mirrored=True),
+    Metric("clip/out_of_range", "Ratio outside [1-epsilon, 1+epsilon_high], whatever the advantage and whether the kernel clips (gmpo: log ratio outside [-epsilon, epsilon_high]; dppo, ipo: tokens that they drop).", "share of tokens", "update", mirrored=True),
+    Metric("clip/active_low", "A<0 and the ratio below 1-epsilon: the clip won, the gradient is zero (band, ipo: whatever A is; dppo: the probability fell too far).", "share of tokens", "update", mirrored=True),
+    Metric("clip/active_high", "A>0 and the ratio above 1+epsilon_high: the clip won, the gradient is zero (band, ipo: whatever A is; dppo: the probability rose too far).", "share of tokens", "update", mirrored=True),
     Metric("clip/active", "clip/active_low + clip/active_high.", "share of tokens", "update", mirrored=True),
     Metric("clip/active_low_nz", "clip/active_low among tokens with a non-zero advantage.", "share of tokens", "update"),
     Metric("clip/active_high_nz", "clip/active_high among tokens with a non-zero advantage.", "share of tokens", "update"),
     Metric("clip/active_nz", "clip/active among tokens with a non-zero advantage.", "share of tokens", "update"),
-    Metric("clip/active_sequences", "clip/active as a mean over sequences of their share of clipped tokens.", "share of sequences", "update", mirrored=True),
-    Metric("clip/outer", "Tokens with A<0 whose ratio the outer cap (delta, dual_clip) cut.", "share of tokens", "update", mirrored=True),
+    Metric("clip/active_sequences", "Mean over sequences of each one's share of tokens in clip/active.", "mean share of a sequence", "update", mirrored=True),
+    Metric("clip/outer", "Tokens with A<0 and a ratio above the outer cap (delta, dual_clip): their gradient is zero.", "share of tokens", "update", mirrored=True),
     Metric("clip/dropped", "Tokens that the kernel left out for another reason than the ratio (clip_cov's draw).", "share of tokens", "update"),
-    Metric("clip/capped", "Tokens whose weight was cut (CISPO's cap) while their gradient was kept.", "share of tokens", "update", mirrored=True),
+    Metric("clip/capped", "Tokens whose weight was cut (CISPO's cap) or penalised (kl_cov) while their gradient was kept.", "share of tokens", "update", mirrored=True),
     Metric("kl_old/k1", "KL(old || new), estimator k1: mean of -log ratio (can be negative).", "nat per token", "update"),
     Metric("kl_old/k3", "KL(old || new), estimator k3: mean of ratio - 1 - log ratio.", "nat per token", "update", mirrored=True),
-    Metric("kl_ref/k3", "KL(new || warm start), estimator k3; only where beta > 0.", "nat per token", "update", mirrored=True),
-    Metric("entropy/current", "Entropy of the policy that is being updated, mean over completion tokens.", "nat per token", "update", mirrored=True),
+    Metric("kl_ref/k3", "KL(new || warm start), estimator k3 whatever kl_estimator is; only where beta > 0.", "nat per token", "update", mirrored=True),
+    Metric("entropy/current", "Entropy of the policy that is being updated, before this optimiser step, mean over completion tokens.", "nat per token", "update", mirrored=True),
     Metric("ratio/ess", "Effective sample size of the token ratios, (sum r)^2 / (N sum r^2).", "share of tokens", "update", mirrored=True),
     Metric("ratio/token_mean", "Mean token ratio.", "1", "update"),
-    Metric("ratio/sequence_mean_pos", "Mean sequence ratio where the advantage is above zero.", "1", "update"),
+    Metric("ratio/sequence_mean_pos", "Mean sequence ratio (geometric mean of its token ratios) where the advantage is above zero.", "1", "update"),
     Metric("ratio/sequence_mean_neg", "Mean sequence ratio where the advantage is below zero.", "1", "update"),
     Metric("ratio/token_min", "Smallest token ratio.", "1", "update", mirrored=True),
     Metric("ratio/token_max", "Largest token ratio.", "1", "update", mirrored=True),
     Metric("ratio/sequence_min", "Smallest sequence ratio.", "1", "update"),
     Metric("ratio/sequence_max", "Largest sequence ratio.", "1", "update", mirrored=True),
-    Metric("p_old/up_clipped", "Mean old probability of tokens clipped above.", "probability", "update"),
-    Metric("p_old/down_clipped", "Mean old probability of tokens clipped below.", "probability", "update"),
+    Metric("p_old/up_clipped", "Mean old probability of the tokens in clip/active_high.", "probability", "update"),
+    Metric("p_old/down_clipped", "Mean old probability of the tokens in clip/active_low.", "probability", "update"),
     Metric("p_old/all", "Mean old probability of all tokens.", "probability", "update"),
-    Metric("reward/mean", "Mean reward of the batch.", "reward", "rollout", mirrored=True),
+    Metric("reward/mean", "Mean reward of the batch's completions; those without a score are left out.", "reward", "rollout", mirrored=True),
     Metric("reward/std", "Standard deviation of the reward over the batch (Bessel).", "reward", "rollout", mirrored=True),
     Metric("reward/correct", "Mean of the reward's part `correct`.", "share of completions", "rollout", mirrored=True),
     Metric("reward/format", "Mean of the reward's part `format`: the completion parses.", "share of completions", "rollout", mirrored=True),
     Metric("zero_variance/share", "Groups whose rewards are all equal: they teach nothing.", "share of groups", "rollout", mirrored=True),
-    Metric("zero_variance/all_right", "Groups in which every completion is right.", "share of groups", "rollout", mirrored=True),
-    Metric("zero_variance/all_wrong", "Groups in which no completion is right.", "share of groups", "rollout", mirrored=True),
+    Metric("zero_variance/all_right", "Groups with equal rewards in which every completion is right.", "share of groups", "rollout", mirrored=True),
+    Metric("zero_variance/all_wrong", "Groups with equal rewards in which no completion is right.", "share of groups", "rollout", mirrored=True),
     Metric("length/mean", "Mean completion length, end token included.", "tokens", "rollout", mirrored=True),
-    Metric("length/std", "Standard deviation of the length.", "tokens", "rollout"),
+    Metric("length/std", "Standard deviation of the length (Bessel).", "tokens", "rollout"),
     Metric("length/p95", "95th percentile of the length.", "tokens", "rollout"),
     Metric("length/right_mean", "Mean length of right completions.", "tokens", "rollout"),
     Metric("length/wrong_mean", "Mean length of wrong completions.", "tokens", "rollout"),
@@ -126,18 +127,18 @@ _LISTED = [
     Metric("truncation/right", "Truncated among right completions.", "share of completions", "rollout"),
     Metric("truncation/wrong", "Truncated among wrong completions.", "share of completions", "rollout"),
     Metric("completions/unique", "Distinct completions of a prompt over num_generations, mean over prompts.", "share of completions", "rollout"),
-    Metric("entropy/behaviour", "Entropy of the sampling policy, mean over completion tokens.", "nat per token", "rollout", mirrored=True),
-    Metric("entropy/behaviour_p80", "80th percentile of the sampling policy's token entropy.", "nat per token", "rollout"),
-    Metric("gap/sampler_trainer", "Largest |log-prob of the sampler - log-prob of the trainer| in the batch.", "nat", "rollout", mirrored=True),
-    Metric("gap/first_pass", "Largest |log ratio| before the first optimiser step of the batch; 0 on CPU in float32.", "nat", "rollout"),
-    Metric("kl_ref/exact", "KL(policy || warm start), exact over the vocabulary, mean over completion tokens.", "nat per token", "rollout", mirrored=True),
+    Metric("entropy/behaviour", "Entropy of the policy before the first update on the batch, which sampled it unless batches are stale; mean over completion tokens.", "nat per token", "rollout", mirrored=True),
+    Metric("entropy/behaviour_p80", "80th percentile of that policy's entropy over completion tokens.", "nat per token", "rollout"),
+    Metric("gap/sampler_trainer", "Largest |log-prob of the sampler - old log-prob of the trainer| of a token in the batch; only where old_log_probs=trainer.", "nat", "rollout", mirrored=True),
+    Metric("gap/first_pass", "Largest |log ratio| before the first optimiser step of the batch; 0 on CPU in float32 where old_log_probs=trainer.", "nat", "rollout"),
+    Metric("kl_ref/exact", "KL(policy || warm start) after the rollout step's updates, exact over the vocabulary, mean over its completion tokens.", "nat per token", "rollout", mirrored=True),
     Metric("weights/step_norm", "L2 norm of the change of all weights in this rollout step.", "1", "rollout", mirrored=True),
-    Metric("probability/below_0.1", "Sampled tokens to which the sampling policy gave less than 0.1.", "share of tokens", "rollout"),
+    Metric("probability/below_0.1", "Sampled tokens whose old probability is below 0.1.", "share of tokens", "rollout"),
     Metric("eval/accuracy_expected", "Expected accuracy of one sample: exact (product of token probabilities) where the right answer is unique, else the mean over sampled completions.", "share of items", "evaluation", mirrored=True),
     Metric("eval/accuracy_greedy", "Accuracy of the greedy completion (where the right answer is unique).", "share of items", "evaluation", mirrored=True),
     Metric("eval/pass_at_k", "Items with a right one among evaluation.samples completions (where many are right).", "share of items", "evaluation", mirrored=True),
-    Metric("eval/length_mean", "Mean length of sampled evaluation completions (where many answers are right).", "tokens", "evaluation", mirrored=True),
-    Metric("eval/length_std", "Its standard deviation.", "tokens", "evaluation", mirrored=True),
+    Metric("eval/length_mean", "Mean length of the sampled evaluation completions (where many answers are right).", "tokens", "evaluation", mirrored=True),
+    Metric("eval/length_std", "Standard deviation of that length (Bessel).", "tokens", "evaluation", mirrored=True),
     Metric("seconds/rollout", "Wall time of sampling, scoring and the sampler-trainer check.", "s", "timing"),
     Metric("seconds/update", "Wall time of all updates of the rollout step, their diagnostics included.", "s", "timing"),
     Metric("seconds/evaluation", "Wall time of the evaluation after the rollout step.", "s", "timing"),
@@ -147,10 +148,16 @@ _LISTED = [
 ]
 # fmt: on
 
+_WORDS = {"min": "Smallest", "p50": "Median", "max": "Largest"}
 _QUANTILES = [
-    Metric(quantile_metric(level, quantile, sign), f"{quantile} of the {level} ratios, {text}.", "1", "update")
+    Metric(
+        quantile_metric(level, quantile, sign),
+        f"{_WORDS.get(quantile) or f'{share:.3g} quantile'} of the {level} ratios, {text}.",
+        "1",
+        "update",
+    )
     for level in LEVELS
-    for quantile in QUANTILES
+    for quantile, share in QUANTILES.items()
     for sign, text in SIGNS.items()
 ]
 _COUNTERFACTUALS = [
@@ -204,7 +211,7 @@ HISTOGRAM_FIELDS = {
     "excess/token_neg": "counts of 1 - ratio by EXCESS_EDGES, tokens with A<0 and ratio<1 (first entry: ratio>=1)",
     "excess/sequence_pos": "the same with each token's sequence ratio, A>0",
     "excess/sequence_neg": "the same with each token's sequence ratio, A<0",
-    "position/count": "tokens at each position from the start",
+    "position/count": "tokens at each position of a completion from its start",
     "position/abs_log_ratio": "sum of |log ratio| at each position",
     "position/active": "clipped tokens (clip/active) at each position",
     "position_end/count": "tokens at each position from the end (entry 0: the last token)",

@@ -15,13 +15,28 @@ from grpolab import vocabulary
 from grpolab.learn.diagnostics import Update, histograms, update_metrics
 from grpolab.learn.kernels.parts import KernelInputs
 from grpolab.learn.ratios import sequence_ratio, token_ratio
+from grpolab.paths import project_root
 from grpolab.peer_metrics import CLIP_METRIC, convention
 from grpolab.registry import KERNELS, resolve
+from grpolab.report.metrics import page
 
 ALL_ON = tiny_settings().diagnostics
 ALL_OFF = tiny_settings(diagnostics={"quantiles": False, "counterfactual": False}).diagnostics
 CONVENTIONS = {convention(framework) for framework in CLIP_METRIC}  # the learner's
 UPDATE_NAMES = {name for name, metric in vocabulary.METRICS.items() if metric.kind == "update"} - CONVENTIONS
+
+
+def test_the_sentences_of_the_two_clip_fractions_say_which_is_which() -> None:
+    low, high = (vocabulary.METRICS[f"clip/active_{side}"].meaning for side in ("low", "high"))
+    assert low.startswith("A<0 and the ratio below 1-epsilon:")
+    assert high.startswith("A>0 and the ratio above 1+epsilon_high:")
+
+
+def test_the_page_of_metrics_is_what_the_vocabulary_says() -> None:
+    """Else: `grpolab vocabulary > docs/metrics.md`."""
+    assert (project_root() / "docs" / "metrics.md").read_text() == page()
+    rows = [line for line in page().splitlines() if line.startswith("| `")]
+    assert {line.count("|") for line in rows} == {3, 5}, "a | within a cell would end it"
 
 
 def update_of(level: str = "token", kernel: str = "clipped", delta: float | None = None, **changes: Any) -> Update:

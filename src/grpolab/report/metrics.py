@@ -19,7 +19,7 @@ def page() -> str:
     for kind, title in titles.items():
         lines += [f"## {title}", "", "| metric | meaning | unit | MLflow |", "|---|---|---|---|"]
         lines += [
-            f"| `{m.name}` | {m.meaning} | {m.unit} | {'yes' if m.mirrored else ''} |".replace("||", "&#124;&#124;")
+            f"| `{m.name}` | {m.meaning.replace('|', '&#124;')} | {m.unit} | {'yes' if m.mirrored else ''} |"
             for m in vocabulary.METRICS.values()
             if m.kind == kind
         ]
@@ -31,7 +31,7 @@ def page() -> str:
         ("Positions", vocabulary.POSITIONS),
         ("Histograms", vocabulary.HISTOGRAM_FIELDS),
         ("Outcomes", vocabulary.OUTCOMES),
-        ("MLflow tags", vocabulary.TAGS),
+        ("MLflow tags (besides them each factor of the study is one, with the level of the cell)", vocabulary.TAGS),
     ):
         lines += [f"## {title}", "", "| name | meaning |", "|---|---|"]
         lines += [f"| `{name}` | {meaning.replace('|', '&#124;')} |" for name, meaning in table.items()] + [""]
