@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -23,7 +24,7 @@ OTHERS = {
 def sentence(file: Path) -> str:
     """First sentence of a module's docstring."""
     text = " ".join((ast.get_docstring(ast.parse(file.read_text())) or "").split("\n\n")[0].split())
-    return text.split(". ")[0].rstrip(".")
+    return re.split(r"(?<!\bal)\. ", text)[0].rstrip(".")  # `et al. 2025` ends no sentence
 
 
 def tree() -> str:
@@ -38,6 +39,10 @@ def tree() -> str:
         files = [file for file in sorted(folder.glob("*.py")) if not file.name.startswith("__")]
         lines += [f"  {file.name:20} {sentence(file)}" for file in files]
     return "\n".join(lines) + "\n"
+
+
+def test_a_sentence_of_the_tree_is_whole() -> None:
+    assert sentence(ROOT / "src/grpolab/report/statistics/aggregates.py").endswith("their library rliable)")
 
 
 def test_readme_shows_the_tree() -> None:
