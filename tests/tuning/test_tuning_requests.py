@@ -4,7 +4,9 @@ import pytest
 import yaml
 
 from grpolab.cli import main
+from grpolab.errors import RequestError
 from grpolab.sweep import pool
+from grpolab.sweep.tuning.arms import Arms, load_tuned
 
 RATE = {"learning_rate": {"low": 1e-4, "high": 1e-3}}
 POINTS = {"learning_rate": {"choices": [1e-4, 1e-3]}}
@@ -115,3 +117,18 @@ def test_sqlite_serves_one_worker(project):
     project.write(trials=2)
     assert project.tune(storage=f"sqlite:///{project.folder}/trials.db") == 0
     assert len(project.trials()) == 4
+
+
+def test_trials_of_changed_data_are_not_mixed_with_those_before(project):
+    """Nor when the command is repeated: the storage is claimed by the content too."""
+    file = project.folder / "tuned_reward.py"
+    file.write_text("def score(prompt, answer, completion):\n    return 1.0\n")
+    overrides = [f"reward.function={file}:score", f"machine.results={project.root}"]
+    arms = Arms(load_tuned("mine"), overrides)
+    before = arms.identity("token")
+    arms.cells("token", 0, {"epsilon": 0.1})
+    file.write_text("def score(prompt, answer, completion):\n    return 0.5\n")
+    with pytest.raises(RequestError, match=r"what reward.function names has changed since the tuning began"):
+        arms.cells("token", 1, {"epsilon": 0.2})
+    assert arms.identity("token") != before
+    assert Arms(load_tuned("mine"), overrides).cells("token", 1, {"epsilon": 0.2}), "another tuning may"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from grpolab.identity import content_of, identified
+from grpolab.identity import content_of, identified, keys_with_content
 from grpolab.paths import Results, results_folder
 from grpolab.registry import FAULTS, UNCLIPPED, WHOLE_MINIBATCH
 from grpolab.settings.base import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed
@@ -169,6 +169,8 @@ class RunSettings(ObjectiveSettings):
         Empty where it names none. What cannot be read is marked, and said by `run.preflight`.
         """
         named = self.resolved().model_dump(include={"task", "reward", "model"})
+        if not keys_with_content(named):
+            return {}
         return content_of(named, Results(results_folder(self.machine.results)).content)
 
     def identity(self) -> dict[str, Any]:

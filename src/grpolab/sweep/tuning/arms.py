@@ -38,6 +38,7 @@ class Arms:
         self.tuning: Tuning = study.tuning
         self._composer = Composer()
         self._composed: dict[tuple[str, str], RunSettings] = {}
+        self._content: dict[str, dict[str, Any]] = {}  # of what is named, as it was when it was first asked for
         self.names = list(self.study.factors[self.study.compare])
         problems = [f"{text}: a tuning sets its seeds itself" for text in overrides if key_of(text) == "seed"]
         problems += [problem for arm in self.names for problem in self._problems(arm)]
@@ -66,8 +67,18 @@ class Arms:
         return self._composed[arm, str(values)]
 
     def cells(self, arm: str, number: int, point: Point) -> list[Cell]:
-        """The runs of a trial, one for each seed, in order. Raises as `settings`."""
+        """The runs of a trial, one for each seed, in order.
+
+        Raises as `settings`, and where data or code has changed since the first trial: they could not be compared.
+        """
         settings, levels = self.settings(arm, point), {self.study.compare: arm, TRIAL: str(number)}
+        names = str((settings.task, settings.reward, settings.model))
+        content = settings.content()
+        if (first := self._content.setdefault(names, content)) != content:
+            changed = " and ".join(key for key, value in content.items() if value != first.get(key))
+            raise RequestError(
+                f"what {changed} names has changed since the tuning began: its trials need the old content"
+            )
         return [Cell(levels, settings.model_copy(update={"seed": seed})) for seed in self.tuning.seeds]
 
     def common(self, arm: str) -> dict[str, Any]:
