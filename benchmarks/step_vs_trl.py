@@ -1,7 +1,11 @@
-"""CPU time of an optimiser step: GRPO Lab against TRL's GRPOTrainer. What is counted, and why so: README.md here."""
+"""CPU time of an optimiser step: GRPO Lab against TRL's GRPOTrainer. What is counted, and why so: README.md here.
+
+.venv-bench/bin/python benchmarks/step_vs_trl.py [--steps 80] [--rounds 3]
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import itertools
 import json
@@ -25,8 +29,7 @@ if TYPE_CHECKING:
 PROMPTS, GENERATIONS, PROMPT_TOKENS, NEW_TOKENS = 4, 8, 4, 16
 MODEL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
 WARM_UP, STEPS = 8, 80  # optimiser steps: before the clock starts, and on the clock
-TRACKED_STEPS = 200  # the same for GRPO Lab with its mirror, whose work once for a run they share: a short run
-ROUNDS = 3
+TRACKED = 2.5  # times as many for GRPO Lab with its mirror, whose work once for a run they share: a short run
 PACKAGES = ("grpolab", "trl", "torch", "transformers", "mlflow")
 LEARNING_RATE, BETA2, MAX_GRAD_NORM = 1.5e-4, 0.95, 1.0
 DIAGNOSTICS_OFF = [
@@ -52,6 +55,7 @@ class Case(NamedTuple):
     mu: int  # num_iterations
     tracking: bool = False
     overrides: tuple[str, ...] = ()  # of GRPO Lab's settings; TRL is not run again for them
+    steps: int = STEPS  # a multiple of mu
 
 
 CASES = [
@@ -129,7 +133,7 @@ def trl_seconds(folder: Path, case: Case, number: int) -> float:
             num_generations=GENERATIONS,
             max_completion_length=NEW_TOKENS,
             num_iterations=case.mu,
-            max_steps=WARM_UP + STEPS,
+            max_steps=WARM_UP + case.steps,
             loss_type="grpo",
             beta=0.0,
             learning_rate=LEARNING_RATE,
@@ -147,7 +151,7 @@ def trl_seconds(folder: Path, case: Case, number: int) -> float:
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    return (clock[WARM_UP + STEPS] - clock[WARM_UP]) / STEPS
+    return (clock[WARM_UP + case.steps] - clock[WARM_UP]) / case.steps
 
 
 def plan_ours(folder: Path, case: Case, number: int) -> Request:
@@ -187,7 +191,7 @@ def plan_ours(folder: Path, case: Case, number: int) -> Request:
 
 def our_steps(case: Case) -> int:
     """Optimiser steps on the clock."""
-    return TRACKED_STEPS if case.tracking else STEPS
+    return int(TRACKED * case.steps) if case.tracking else case.steps
 
 
 def our_seconds(request: Request, case: Case) -> float:
@@ -227,18 +231,18 @@ def mirror_seconds(request: Request) -> float:
     return time.process_time() - begun
 
 
-def measure(folder: Path) -> tuple[int, dict[tuple[str, Case], float]]:
+def measure(folder: Path, cases: list[Case], rounds: int) -> tuple[int, dict[tuple[str, Case], float]]:
     """Parameters of the model, and the best CPU seconds of an optimiser step of either system in each case."""
     best: dict[tuple[str, Case], float] = {}
     fresh = partial(ProcessPoolExecutor, 1, multiprocessing.get_context("spawn"), begin)
     with fresh() as trl, fresh() as ours, fresh() as mirror:
         parameters = ours.submit(prepare, folder).result()
-        for number, case in enumerate(CASES * ROUNDS):
+        for number, case in enumerate(cases * rounds):
             request = plan_ours(folder, case, number)
             mirrored = mirror.submit(mirror_seconds, request) if case.tracking else None
             seconds = {"ours": ours.submit(our_seconds, request, case).result()}
             if mirrored:
-                seconds["ours"] += mirrored.result() / (WARM_UP + TRACKED_STEPS)
+                seconds["ours"] += mirrored.result() / (WARM_UP + our_steps(case))
             if not case.overrides:
                 seconds["trl"] = trl.submit(trl_seconds, folder, case, number).result()
             for system, value in seconds.items():
@@ -248,11 +252,16 @@ def measure(folder: Path) -> tuple[int, dict[tuple[str, Case], float]]:
 
 def main() -> None:
     """Measure, and print the table; the last line ends in the tracked ratio."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=STEPS, help="on the clock, a multiple of 8")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    cases = [case._replace(steps=given.steps) for case in CASES]
     os.environ.update(ENVIRONMENT)
     with tempfile.TemporaryDirectory() as name:
-        parameters, best = measure(Path(name))
+        parameters, best = measure(Path(name), cases, given.rounds)
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
-    print(f"CPU time of an optimiser step, one torch thread, best of {ROUNDS} rounds in turns")
+    print(f"CPU time of an optimiser step, one torch thread, best of {given.rounds} rounds in turns")
     print(f"{processor()}, {os.cpu_count()} cores; Python {platform.python_version()}, {versions}")
     print(
         f"LlamaForCausalLM, {parameters:,} parameters, float32;"
@@ -260,7 +269,7 @@ def main() -> None:
     )
     print(f"\n{'':24}{'mu':>4}{'TRL':>12}{'GRPO Lab':>12}{'ratio':>9}")
     ratios = {}
-    for case in CASES:
+    for case in cases:
         theirs, own = best["trl", case._replace(name=case.name.split(",")[0], overrides=())], best["ours", case]
         ratios[case] = theirs / own
         print(f"{case.name:24}{case.mu:4}{1e3 * theirs:9.1f} ms{1e3 * own:9.1f} ms{ratios[case]:8.2f}x")

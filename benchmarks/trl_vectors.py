@@ -1,6 +1,6 @@
 """Vectors that are in no archive: random options and inputs of the installed TRL's `GRPOTrainer._compute_loss`.
 
-Run by a Python that has TRL: `trl_vectors.py FOLDER [SEED]`; then `grpolab conformance FOLDER`.
+Run by a Python that has TRL: `trl_vectors.py FOLDER [SEED [VARIANTS]]`; then `grpolab conformance FOLDER`.
 """
 
 from __future__ import annotations
@@ -146,11 +146,11 @@ def outputs(options: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
     return {"loss": loss.item(), "grad_logprobs": gradient.tolist(), "metrics": metrics}
 
 
-def main(folder: Path, seed: int) -> None:
+def main(folder: Path, seed: int = 0, variants: int = VARIANTS) -> None:
     """Write the variants' files."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(seed)
-    for number in range(VARIANTS):
+    for number in range(variants):
         options = FIXED | {name: values[random.integers(len(values))] for name, values in CHOICES.items()}
         cases = []
         vllm = options["vllm_importance_sampling_mode"] is not None
@@ -171,4 +171,4 @@ def main(folder: Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +22,9 @@ import overhead  # noqa: E402
 import tune_pruning  # noqa: E402
 import tuning_project  # noqa: E402
 
+from grpolab.cli import main as grpolab  # noqa: E402
+
+TRL_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
 TINY = [
     *("model.hidden_size=16", "model.layers=1", "prompts_per_step=2", "num_generations=4", "evaluation.items=20"),
     *("warm_start.max_steps=4", "warm_start.check_every=2", "warm_start.check_items=20"),
@@ -91,3 +95,34 @@ def test_doctor_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     answers = pd.read_csv(tmp_path / "doctor" / "doctor_quick.csv").set_index("case")
     assert answers.named.to_dict() == {"four_passes": "(none)", "aliased_old_policy": "aliased_old_policy"}
     assert (tmp_path / "doctor" / "doctor_quick_confusion.png").stat().st_size > 1000
+
+
+def with_trl(script: str, *arguments: str) -> str:
+    """What a script of benchmarks/ prints in TRL's own environment."""
+    command = [TRL_PYTHON, ROOT / "benchmarks" / script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow  # three processes that import TRL, torch and MLflow
+@pytest.mark.skipif(not TRL_PYTHON.exists(), reason="no TRL: make bench-trl makes its environment")
+def test_step_vs_trl() -> None:
+    shown = with_trl("step_vs_trl.py", "--steps", "8", "--rounds", "1")
+    rows = re.findall(
+        r"^(bare|bare, diagnostics off|tracking) +([14]) +([\d.]+) ms +([\d.]+) ms +([\d.]+)x$", shown, re.M
+    )
+    assert len(rows) == 6
+    for _, _, theirs, ours, ratio in rows:
+        assert float(ratio) == pytest.approx(float(theirs) / float(ours), rel=0.02)
+        assert 0.2 < float(ratio) < 50
+    least = min(float(ratio) for name, *_, ratio in rows if name == "tracking")
+    assert shown.endswith(f"the smaller ratio: {least:.1f}x\n")
+
+
+@pytest.mark.skipif(not TRL_PYTHON.exists(), reason="no TRL: make conformance-trl makes its environment")
+def test_conformance_trl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Inputs of a seed that is nowhere else."""
+    with_trl("trl_vectors.py", str(tmp_path), "12", "5")
+    assert grpolab(["conformance", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["replayed"] == 5
