@@ -1,5 +1,6 @@
 """Studies: every file of experiments/ expands, seeds and overrides apply, and nonsense is refused with a reason."""
 
+import json
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import yaml
 
 from grpolab.errors import RequestError
 from grpolab.identity import plain
+from grpolab.paths import project_root
 from grpolab.sweep import adhoc
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import plans
@@ -24,6 +26,21 @@ seeds: 2
 primary_metric: eval/accuracy_expected
 """
 BOMB = "\n".join(["b0: &b0 [x]", *(f"b{i}: &b{i} [{', '.join([f'*b{i - 1}'] * 9)}]" for i in range(1, 12))])
+
+
+@pytest.mark.parametrize(
+    "file", sorted((project_root() / "results/reference/plans").glob("*.json")), ids=lambda f: f.stem
+)
+def test_the_committed_plans_have_the_arms_of_the_study_files(file):
+    """An arm that is renamed in a study is renamed in what was committed of it, and in what its hypotheses compare."""
+    plan, study = json.loads(file.read_text()), load(file.stem)
+    if plan["includes"]:
+        return
+    assert plan["factors"] == {factor: list(levels) for factor, levels in study.factors.items()}
+    assert {cell["variant"] for cell in plan["cells"]} == {"/".join(cell["levels"].values()) for cell in plan["cells"]}
+    named = {arm for claim in plan["hypotheses"] for arm in ((claim["contrast"] or {}).values())} - {None}
+    assert named <= {*plan["factors"][plan["compare"]]}
+    assert "none" not in plan["factors"][plan["compare"]], "of what? no_clip, no_cap, ..."
 
 
 @pytest.fixture

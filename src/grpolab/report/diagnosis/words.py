@@ -20,7 +20,7 @@ def text(diagnosis: Diagnosis) -> str:
     for place, finding in enumerate(diagnosis.findings, start=1):
         lines += ["", f"{place}. {finding.cause} ({finding.confidence})", *_finding(finding)]
     if not diagnosis.findings:
-        lines += ["", *_filled("", f"No cause found: {_without_cause(diagnosis)}")]
+        lines += ["", *_filled("", _without_cause(diagnosis))]
     for name, evidence in diagnosis.notes.items():
         lines += ["", *_filled("normal: ", f"{NOTES[name]} Here: {evidence}.")]
     if diagnosis.unknown:
@@ -31,10 +31,10 @@ def text(diagnosis: Diagnosis) -> str:
 def _without_cause(diagnosis: Diagnosis) -> str:
     """What it means that no rule fits."""
     if diagnosis.fall:
-        return "the fall is real, and nothing that the doctor knows explains it."
+        return "No cause found: the fall is real, and nothing that the doctor knows explains it."
     if diagnosis.unknown:
-        return "nothing that could be looked at is known to be wrong; what could not stands below, and may hide one."
-    return "every number that the doctor knows is there, and none is known to be wrong."
+        return "No cause found in what could be looked at. What could not stands below, and may hide one."
+    return "No cause found: every number that the doctor knows is there, and none is known to be wrong."
 
 
 def record(diagnosis: Diagnosis) -> dict[str, Any]:
