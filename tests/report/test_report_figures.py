@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from report_results import write_run, write_study
 
 from grpolab.errors import RequestError
@@ -77,6 +78,8 @@ def test_lines_are_the_manifests_means(study, figure):
 def test_a_log_scale_has_points_and_no_bars_and_zero_is_written_out(study):
     picture, manifest = draw(study, "F3")
     assert not [patch for panel in picture.axes for patch in panel.patches]
+    counts, _ = draw(study, "F31")
+    assert not [patch for panel in counts.axes for patch in panel.patches if isinstance(patch, Rectangle)]
     points = [line.get_ydata()[0] for panel in picture.axes for line in panel.lines if line.get_marker() != "."]
     assert points == pytest.approx([s["mean"] for s in manifest.numbers if s["mean"] > 0])
     for panel in picture.axes:  # nothing is cut off

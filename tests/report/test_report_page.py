@@ -14,6 +14,7 @@ from report_results import write_run, write_study
 from grpolab.cli import main
 from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
 from grpolab.report import page, regimes, tables
+from grpolab.report.claims import decide
 from grpolab.report.load import load
 from grpolab.report.reference import default_study, export_reference, outcome_at
 from grpolab.report.sentences import findings
@@ -239,6 +240,48 @@ def test_score_table_is_paired_and_holm_corrected(results):
         stressed["final_score"] - numbers.loc["addition/stressed", "symmetric"]["final_score"]
     )
     assert numbers["n"].eq(3).all()
+
+
+def test_no_table_sentence_or_claim_gives_a_share_an_interval_outside_0_and_1(tmp_path):
+    """Three runs of which one clips nearly everything and one is always right."""
+    share = {"id": "S", "says": "S.", "metric": "final_score", "contrast": {"of": "no_clip"}, "where": {}}
+    trend = {"id": "T", "says": "T.", "metric": "final_score", "trend": ["no_clip", "symmetric", "clip_higher"]}
+    rest = {"direction": "greater", "margin": 0.0, "budget": "rollouts", "power": "none", "source": "invented"}
+    hypotheses = [share | rest | {"test": "paired_t"}, trend | rest | {"test": "page", "where": {}}]
+    results = write_study(tmp_path, hypotheses=hypotheses)
+    for cell in json.loads(results.plan("clip_range").read_text())["cells"]:
+        path = results.run(cell["signature"]) / "journal.jsonl"
+        records = [json.loads(line) for line in path.open()]
+        for record in records:
+            wild = (0.0, 0.02, 1.0)[cell["seed"]]
+            changed = {name: wild for name in record if name.startswith(("clip/", "cf/", "eval/accuracy"))}
+            record.update(changed)
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    study = load(results, "clip_range")[-1]
+    numbers = [tables.scores(study).numbers[["final_low", "final_high"]]]
+    clipping = tables.clipping(study).numbers
+    numbers.append(clipping[[name for name in clipping if name.endswith((" low", " high"))]])
+    stability = tables.stability(study).numbers
+    numbers.append(stability[[name for name in stability if name.endswith(("_low", "_high"))]])
+    for frame in numbers:
+        assert frame.min(axis=None) >= 0
+        assert frame.max(axis=None) <= 1
+    claims = decide(study)
+    assert {claim.id for claim in claims} == {"S", "T"}
+    for claim in claims:  # tau lies between -1 and 1
+        assert -1 <= claim.effect.low <= claim.effect.high <= 1
+        assert claim.id == "T" or claim.effect.low >= 0
+    shares = [share for said in findings(study) for share in re.findall(r"\[(-?[\d.]+)%, ([\d.]+)%\]", said)]
+    assert shares
+    assert all(0 <= float(low) <= float(high) <= 100 for low, high in shares)
+
+
+def test_brackets_say_what_is_paired_and_what_is_not(results):
+    text = page.write(results, "both").read_text()
+    assert "Differences of two arms are paired by seed" in text
+    assert "Rates of runs: Wilson's, unpaired." in text
+    assert "t-intervals over seeds (paired" not in text
+    assert "counts of lost runs are not (Fisher's exact test, Newcombe's interval)" in text
 
 
 def test_stability_table_compares_lost_runs_with_the_baselines(results):
