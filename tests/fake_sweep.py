@@ -80,7 +80,7 @@ sys.exit(main({given!r}))
         return [json.loads(file.read_text()) for file in sorted(self.root.glob("runs/*/outcome.json"))]
 
 
-def wait_for(condition: Callable[[], Found], seconds: float = 20.0) -> Found:
+def wait_for(condition: Callable[[], Found], seconds: float = 90.0) -> Found:
     """What the condition gives as soon as it is true."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

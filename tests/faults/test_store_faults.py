@@ -175,7 +175,7 @@ def test_a_server_that_is_not_well_is_given_up_on_in_one_sentence(results: Resul
     finished_runs(results)
     started = time.monotonic()
     said = StudyMirror(results, unwell_uri, [STUDY]).attempt(last=True)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     assert "the tracking store cannot be used (" in str(said)
     assert "the run folders have everything" in str(said)
     assert len(str(said).splitlines()) == 1

@@ -116,7 +116,7 @@ def test_an_interrupted_sweep_ends_cleanly(fake_sweep, number):
     command = fake_sweep.start("--jobs", "2", seconds=60)
     workers = wait_for(lambda: len(found := fake_sweep.workers()) == 2 and found)
     os.killpg(command.pid, number) if number == signal.SIGINT else command.send_signal(number)
-    _, errors = command.communicate(timeout=20)
+    _, errors = command.communicate(timeout=90)
     assert command.returncode == 130
     assert errors == "interrupted: what has an outcome stays, the same command goes on from here\n"
     assert fake_sweep.outcomes() == []
@@ -128,7 +128,7 @@ def test_workers_die_with_their_parent(fake_sweep):
     command = fake_sweep.start("--jobs", "2", seconds=60)
     workers = wait_for(lambda: len(found := fake_sweep.workers()) == 2 and found)
     command.kill()
-    command.communicate(timeout=20)
+    command.communicate(timeout=90)
     wait_for(lambda: not any(psutil.pid_exists(worker) for worker in workers))
     code, jobs = fake_sweep()
     assert code == 0

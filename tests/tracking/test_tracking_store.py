@@ -101,7 +101,7 @@ def test_what_the_process_says_meanwhile_is_heard_at_once(
     monkeypatch.setattr(sys, "executable", str(process))
     heard: queue.Queue[str] = queue.Queue()
     mirror = MirrorProcess(results, uri(results), ["clip_range"], heard.put)
-    assert heard.get(timeout=20) == "it is away"
+    assert heard.get(timeout=90) == "it is away"
     assert mirror.close() == "it is still away"
 
 

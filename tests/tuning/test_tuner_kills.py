@@ -27,7 +27,7 @@ def kill(command: subprocess.Popen) -> None:
     workers = psutil.Process(command.pid).children(recursive=True)
     command.send_signal(signal.SIGKILL)
     command.wait()
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(workers, timeout=90)
     assert not alive
 
 
