@@ -24,6 +24,7 @@ import tuning_project  # noqa: E402
 
 from grpolab.cli import main as grpolab  # noqa: E402
 
+pytestmark = pytest.mark.timeout(900)  # scripts start processes that import torch
 TRL_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
 TINY = [
     *("model.hidden_size=16", "model.layers=1", "prompts_per_step=2", "num_generations=4", "evaluation.items=20"),
