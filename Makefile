@@ -61,19 +61,19 @@ ui: $(READY) ## MLflow on 127.0.0.1, with a link to the study's chart
 
 # Parallel over the cores; to look at one test, call pytest with its file.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --dist worksteal
-test: $(READY) ## the tests (minutes), on all cores
+test: $(READY) ## the tests, on all cores (about five minutes on two)
 	$(PYTEST) -m 'not slow and not optional'
 
-test-slow: $(READY) ## the tests that take longer
+test-slow: $(READY) ## the tests that take longer (minutes; CI leaves them out)
 	$(PYTEST) -m 'slow and not optional'
 
-fuzz: $(READY) ## more than a thousand wrong requests, each of which must be refused (a minute)
+fuzz: $(READY) ## more than a thousand wrong requests, each of which must be refused (half a minute)
 	$(BIN)/python tests/faults/fuzz.py
 
 kill-storm: $(READY) ## kill -9 of sweeps at 20 random moments; in the end nothing differs (a quarter of an hour)
 	$(BIN)/python tests/faults/kill_storm.py
 
-doctor-check: $(READY) ## plant every fault, ask the doctor, print what it confuses (a quarter of an hour)
+doctor-check: $(READY) ## plant every fault, ask the doctor, print what it confuses (about five minutes)
 	$(BIN)/python benchmarks/doctor_check.py $(if $(JOBS),--jobs $(JOBS))
 
 check: $(READY) ## style and types: ruff, mypy
@@ -101,7 +101,7 @@ bench-overhead: $(READY) ## what a sweep costs besides its work, part by part (m
 bench-resume: $(READY) ## what checkpoints cost a run, and how long one takes to go on (minutes)
 	$(BIN)/python benchmarks/checkpoint_cost.py
 
-bench-loss: $(READY) ## what loss and metrics cost beside the forward and backward pass (a minute)
+bench-loss: $(READY) ## what loss and metrics cost beside the forward and backward pass (half a minute)
 	$(BIN)/python benchmarks/loss_cost.py
 
 bench-tune: $(READY) ## what pruning saves, and whether it finds the same best values (a quarter of an hour)
