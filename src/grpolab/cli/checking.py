@@ -18,6 +18,8 @@ def add_commands(add: Add) -> None:
     sub.add_argument("path", nargs="?", metavar="PATH", help="archive, folder or .json file (tests/vectors/README.md)")
     sub.add_argument("--each", action="store_true", help="a line for each variant instead of each framework")
     sub.add_argument("--json", action="store_true")
+    text = "plant an error in every output instead, 1e-6 where float32 has part in it, else 1e-8: is each seen?"
+    sub.add_argument("--sensitivity", action="store_true", help=text)
     sub.add_argument("--not-reproduced", action="store_true", help="print docs/not_reproduced.md instead")
     text = "what sets the frameworks' defaults, modes and metrics apart, as docs/dialects.md"
     add("dialects", _dialects, text, results=False)
@@ -30,13 +32,17 @@ def add_commands(add: Add) -> None:
 
 def _conformance(arguments: argparse.Namespace) -> int:
     from grpolab.learn.conformance import summary
-    from grpolab.learn.conformance.replay import replay_archive
+    from grpolab.learn.conformance.replay import plant_in_archive, replay_archive
 
     if arguments.not_reproduced:
         print(summary.not_reproduced_page(), end="")
         return OK
     if arguments.path is None:
         raise RequestError("conformance needs PATH: an archive, a folder or a .json file of vectors")
+    if arguments.sensitivity:
+        planted = list(plant_in_archive(Path(arguments.path)))
+        print("\n".join(summary.sensitivity_lines(planted)))
+        return OK if summary.sensitive(planted) else FAILURE
     verdicts = list(replay_archive(Path(arguments.path)))
     if arguments.json:
         print(json.dumps(summary.as_json(verdicts), indent=1))

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from grpolab.learn.conformance.common import loss_inputs, replay_kl, replay_loss
-from grpolab.learn.conformance.compare import Bounds
 from grpolab.learn.conformance.replay import Peer
 from grpolab.learn.conformance.vectors import Replayed
 from grpolab.learn.dialects.areal import DIALECT, REJECTION
@@ -76,8 +75,7 @@ def normalization(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Repl
         (centred_PN.square().sum(1, keepdim=True) / divisor).sqrt() if divisor else torch.ones(len(centred_PN), 1)
     )
     scale_P1 = scale_P1 + options.get("eps", 1e-5)
-    rounding_B = (ROUNDING * rewards_B.abs().max() / scale_P1).expand_as(centred_PN).flatten()
-    return Replayed(tensors={"advantages": (centred_PN / scale_P1).flatten().float()}, rounding=rounding_B)
+    return Replayed(tensors={"advantages": (centred_PN / scale_P1).flatten().float()})
 
 
 def mean_reward(options: Mapping[str, Any], rewards_B: Tensor, size: int) -> Tensor:
@@ -91,18 +89,12 @@ def mean_reward(options: Mapping[str, Any], rewards_B: Tensor, size: int) -> Ten
     return ((total_P1 - rewards_PN) / max(count - 1, 1)).flatten()
 
 
-ROUNDING = 16 * torch.finfo(torch.double).eps  # of sums in another order, relative to the largest reward
-
 PEER = Peer(
     functions={
         "ppo_actor_loss_fn": ppo_actor_loss_fn,
         "sapo_loss_fn": sapo_loss_fn,
         "KLEstimator": kl_estimator,
         "Normalization.__call__": normalization,
-    },
-    bounds={
-        "KLEstimator": Bounds(loss=1e-5, gradient=1e-5, tensor=1e-5),
-        "Normalization.__call__": Bounds(tensor=1e-7),
     },
     limits=(
         (

@@ -69,3 +69,14 @@ def at_last_token(values_B: Tensor, mask_BT: Tensor) -> Tensor:
 def groups_of(rewards_B: Tensor, size: int) -> Tensor:
     """Group numbers of rows that stand together in groups of one size, (B,)."""
     return torch.arange(len(rewards_B)) // size
+
+
+def masked_whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """(value - mean) / std over the tokens, as verl, ROLL and SkyRL have it; padding too, (B, T).
+
+    Its Bessel factor N / (N - 1), a quotient of two counts, is float32.
+    """
+    tokens = mask_BT.sum()
+    mean = (values_BT * mask_BT).sum() / tokens
+    variance = ((values_BT - mean).square() * mask_BT).sum() / tokens * (tokens / (tokens - 1))
+    return (values_BT - mean) * (variance + 1e-8).rsqrt()

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from grpolab.learn.conformance import rounding
 from grpolab.learn.conformance.vectors import Replayed
+
+FLOAT64 = 1e-9  # largest relative error of what is computed in float64
+# Of a number that the framework stores as float32: the sum or quotient before it was rounded to float32 too.
+STORED = 2 * torch.finfo(torch.float32).eps
+LEAST_METRIC, LEAST_TENSOR = 1e-4, 1e-6  # metrics are shares, ratios and nats: smaller ones count as this large
+
+
+KINDS = ("loss", "gradient", "metric", "tensor")
+PLANTED = {True: 1e-6, False: 1e-8}  # by whether float32 has part in an output: the relative error it must show
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Largest relative errors. The defaults are what float64 allows; a framework that drops to float32 has its own."""
+class Planted:
+    """An error planted in an output, in the place of its largest number."""
 
-    loss: float = 1e-9  # relative to max(|loss|, sum of |per-token terms|)
-    gradient: float = 1e-9  # relative to the largest finite entry
-    metric: float = 3e-7  # relative to max(|metric|, .01): most are computed in float32
-    tensor: float = 1e-9  # advantages, weights, ...: relative to the largest finite entry
+    case: str
+    output: str
+    error: float  # relative
+    bound: float  # the output's own
+    caught: bool
+
+    @property
+    def looser(self) -> bool:
+        """Whether the output's own bound cannot show it."""
+        return self.bound >= self.error
 
 
 @dataclass(frozen=True)
@@ -32,70 +49,124 @@ class Compared:
     bound: float
 
     @property
-    def kind(self) -> str:
-        """loss, gradient, metric, or tensor for all else."""
-        word = self.output.partition(" ")[0]
-        return word if word in ("loss", "gradient", "metric") else "tensor"
-
-    @property
     def agrees(self) -> bool:
         """Whether the error is within its bound."""
         return self.error <= self.bound
 
 
-def compare(case: Mapping[str, Any], inputs: Mapping[str, Any], ours: Replayed, bounds: Bounds) -> Iterator[Compared]:
-    """Every output that the framework reported against ours. Takes the gradient of our loss."""
-    name = case["name"]
-    known = {"name", "inputs", "loss", "grad_logprobs", "metrics"}
-    if "loss" in case:
-        yield Compared(name, "loss", _loss_error(ours, case["loss"]), bounds.loss)
-        if case.get("grad_logprobs") is not None:
-            yield Compared(name, "gradient", _gradient_error(ours, inputs, case["grad_logprobs"]), bounds.gradient)
-    for metric, expected in (case.get("metrics") or {}).items():
-        found = (ours.metrics or {}).get(metric)
-        error = torch.inf if found is None else relative_error(found, expected, least_scale=1e-2)
-        yield Compared(name, f"metric {metric}", error, bounds.metric)
-    for tensor in sorted(set(case) - known):
-        found = (ours.tensors or {}).get(tensor)
-        error = torch.inf if found is None else relative_error(found, case[tensor], 1e-6, ours.rounding)
-        yield Compared(name, tensor, error, bounds.tensor)
+class Case:
+    """A case with our replay of it: errors of its outputs, and their bounds, which cost more replays."""
+
+    def __init__(
+        self, case: Mapping[str, Any], inputs: Mapping[str, Any], replay: Callable[[], Replayed], stored: set[str]
+    ) -> None:
+        self.name, self.inputs, self.replay, self.stored = case["name"], inputs, replay, stored
+        self.expected = expected_outputs(case)
+        self.ours, self.terms = self._outputs()
+
+    def _outputs(self) -> tuple[dict[str, Tensor], float]:
+        replayed = self.replay()
+        found = {f"metric {name}": tensor(value) for name, value in (replayed.metrics or {}).items()}
+        found |= {name: tensor(value) for name, value in (replayed.tensors or {}).items()}
+        if replayed.loss is not None:
+            found |= {"loss": tensor(replayed.loss), "gradient": gradient(replayed.loss, self.inputs)}
+        return found, replayed.scale
+
+    def scale(self, output: str) -> float:
+        """What an error is relative to: the largest finite number of the output, or of what a loss adds up."""
+        expected = self.expected[output]
+        largest = expected[expected.isfinite()].abs().max().item() if expected.isfinite().any() else 0.0
+        if output == "gradient":
+            return largest
+        least = LEAST_METRIC if output.startswith("metric ") else LEAST_TENSOR
+        return max(largest, self.terms if output == "loss" else least)
+
+    def error(self, output: str, planted: float = 0.0) -> float:
+        """The output's relative error, with that of its largest number made `planted` larger."""
+        ours, expected, scale = self.ours.get(output), self.expected[output], self.scale(output)
+        if ours is None:
+            return torch.inf
+        if planted:
+            expected = expected.clone()
+            index = expected.nan_to_num(0, 0, 0).abs().argmax()
+            expected.view(-1)[index] += planted * scale
+        difference = rounding.deviation(ours, expected)
+        return difference / scale if scale else (0.0 if difference == 0 else torch.inf)
+
+    @cached_property
+    def _spreads(self) -> tuple[dict[str, float], set[torch.dtype]]:
+        # Rewards of a group may be equal but for the last place: there float64 cancels too.
+        dtypes = [torch.float32, torch.float64] if "rewards" in self.inputs else [torch.float32]
+        return rounding.spreads(self.ours, lambda: self._outputs()[0], dtypes)
+
+    def cheap_bound(self, output: str) -> float:
+        """The largest relative error that float64 explains, and the float32 in which the framework stored a number."""
+        expected, scale = self.expected[output], self.scale(output)
+        finite = expected[expected.isfinite()]
+        if output not in self.stored or not scale or not len(finite):
+            return FLOAT64
+        return FLOAT64 + STORED * finite.abs().max().item() / scale
+
+    def bound(self, output: str) -> float:
+        """The same with what float32 explains on the way to the output; costs some replays."""
+        scale = self.scale(output)
+        spread = self._spreads[0].get(output, 0.0) / scale if scale else 0.0
+        return self.cheap_bound(output) + rounding.SAFETY * spread
+
+    def compared(self) -> Iterator[Compared]:
+        """Every output that the framework reported against ours; replays only where the cheap bound is not enough."""
+        for output in self.expected:
+            error, bound = self.error(output), self.cheap_bound(output)
+            yield Compared(self.name, output, error, bound if error <= bound else self.bound(output))
+
+    def planted(self) -> Iterator[Planted]:
+        """An error in each output that has a finite number other than 0, and whether it is seen."""
+        for output in self.expected:
+            if self.scale(output) and self.expected[output].isfinite().any():
+                bound = self.bound(output)
+                float32 = output in self.stored or (bound > FLOAT64 and torch.float32 in self._spreads[1])
+                error = PLANTED[float32]
+                yield Planted(self.name, output, error, bound, self.error(output, error) > bound)
 
 
-def _loss_error(ours: Replayed, expected: float) -> float:
-    return torch.inf if ours.loss is None else relative_error(ours.loss.detach(), expected, least_scale=ours.scale)
+def kind_of(output: str) -> str:
+    """loss, gradient, metric, or tensor for all else."""
+    word = output.partition(" ")[0]
+    return word if word in KINDS else "tensor"
 
 
-def _gradient_error(ours: Replayed, inputs: Mapping[str, Any], expected: Any) -> float:
+def expected_outputs(case: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What the framework reported, by the output's name."""
+    found = {"loss": tensor(case["loss"])} if "loss" in case else {}
+    if "loss" in case and case.get("grad_logprobs") is not None:
+        found["gradient"] = tensor(case["grad_logprobs"])
+    found |= {f"metric {name}": tensor(value) for name, value in (case.get("metrics") or {}).items()}
+    named = {"name", "inputs", "loss", "grad_logprobs", "metrics", "error"}
+    return found | {name: tensor(case[name]) for name in sorted(set(case) - named)}
+
+
+def stored_as_float32(cases: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Outputs whose numbers, in every case of a variant, are float32 numbers, and not all of them short fractions."""
+    numbers: dict[str, list[Tensor]] = {}
+    for case in cases:
+        for output, value in expected_outputs(case).items():
+            numbers.setdefault(output, []).append(value[value.isfinite()].flatten())
+    return {
+        output
+        for output, values in numbers.items()
+        if (found := torch.cat(values)).equal(found.float().double()) and (found.frexp().mantissa * 2**12 % 1).any()
+    }
+
+
+def gradient(loss: Tensor, inputs: Mapping[str, Any]) -> Tensor:
+    """That of our loss with respect to the log-probs, or to the entropies where there are none."""
     leaf = inputs["logprobs"] if "logprobs" in inputs else inputs["entropies"]
-    if ours.loss is None:
-        return torch.inf
-    if not ours.loss.requires_grad:
-        return relative_error(torch.zeros_like(leaf), expected)
-    (gradient,) = torch.autograd.grad(ours.loss, leaf, retain_graph=True, allow_unused=True)
-    return relative_error(torch.zeros_like(leaf) if gradient is None else gradient, expected)
+    if not loss.requires_grad:
+        return torch.zeros_like(leaf)
+    (found,) = torch.autograd.grad(loss, leaf, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(leaf) if found is None else found
 
 
-def relative_error(found: Any, expected: Any, least_scale: float = 0.0, rounding: Tensor | float = 0.0) -> float:
-    """Largest |found - expected|, less `rounding`, over the largest finite |expected| (at least `least_scale`).
-
-    0/0 is 0. Infinite where shapes differ or what is not finite differs.
-    """
-    found, expected = (_tensor(value) for value in (found, expected))
-    if found.shape != expected.shape:
-        return torch.inf
-    finite = expected.isfinite()
-    if not torch.equal(found.isfinite(), finite) or not _same(found[~finite], expected[~finite]):
-        return torch.inf
-    if not finite.any():
-        return 0.0
-    difference = ((found - expected).abs() - rounding)[finite].max().clamp(min=0).item()
-    scale = max(expected[finite].abs().max().item(), least_scale)
-    return difference / scale if scale else (0.0 if difference == 0 else torch.inf)
-
-
-def _same(found: Tensor, expected: Tensor) -> bool:
-    return bool(((found == expected) | (found.isnan() & expected.isnan())).all())
-
-
-def _tensor(value: Any) -> Tensor:
+def tensor(value: Any) -> Tensor:
+    """Numbers in float64."""
     return value.detach().double() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.double)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from grpolab.learn.advantages import by_group
 from grpolab.learn.conformance.common import loss_inputs, replay_kl, replay_loss
-from grpolab.learn.conformance.compare import Bounds
 from grpolab.learn.conformance.replay import Peer
 from grpolab.learn.conformance.vectors import Replayed
 from grpolab.learn.dialects.nemo_rl import DIALECT
@@ -82,10 +81,6 @@ PEER = Peer(
         "calculate_kl": calculate_kl,
         "GRPOAdvantageEstimator.compute_advantage": grpo_advantages,
         "ReinforcePlusPlusAdvantageEstimator.compute_advantage": reinforce_plus_plus,
-    },
-    bounds={
-        "GRPOAdvantageEstimator.compute_advantage": Bounds(tensor=2e-5),
-        "ReinforcePlusPlusAdvantageEstimator.compute_advantage": Bounds(tensor=2e-5),
     },
     limits=("the NLL on positive examples (VAPO) is not carried.",),
 )

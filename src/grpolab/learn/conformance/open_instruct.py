@@ -11,7 +11,7 @@ import torch
 from grpolab.learn.conformance.common import loss_inputs, replay_loss
 from grpolab.learn.conformance.replay import Peer
 from grpolab.learn.conformance.vectors import Replayed
-from grpolab.learn.dialects.open_instruct import CLAMP, DIALECT, ESTIMATORS
+from grpolab.learn.dialects.open_instruct import CLAMP, DIALECT, ESTIMATORS, rho_correction
 from grpolab.learn.kl import kl_penalty
 
 
@@ -22,7 +22,11 @@ def compute_grpo_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> 
     given, constant = loss_inputs(inputs), options.get("loss_denominator", "token")
     if constant != "token":  # of all rows together
         given = replace(given, totals=replace(given.totals, sequences=1, max_completion_length=int(constant)))
-    return replay_loss(DIALECT, objective, given)
+    found = replay_loss(DIALECT, objective, given)
+    if objective.sampler_correction is None:
+        return found
+    weight_N = rho_correction(objective.sampler_correction, given.without_padding()).weight[given.mask_BT]
+    return replace(found, metrics={**(found.metrics or {}), "val/rho_weight": weight_N.float().mean().nan_to_num()})
 
 
 def estimate_kl(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from grpolab.learn.advantages import Scored, advantages, group_std
 from grpolab.learn.conformance.common import at_last_token, groups_of, loss_inputs, replay_loss
-from grpolab.learn.conformance.compare import Bounds
 from grpolab.learn.conformance.replay import Peer
 from grpolab.learn.conformance.vectors import Replayed
 from grpolab.learn.dialects.openrlhf import DIALECT, KL_CLAMP, approx_kl, token_mean
@@ -86,10 +85,6 @@ PEER = Peer(
         "PolicyLoss.forward": policy_loss,
         "compute_approx_kl": compute_approx_kl,
         "RemoteExperienceMaker.compute_advantages_and_returns": compute_advantages,
-    },
-    bounds={
-        "compute_approx_kl": Bounds(loss=1e-5, gradient=1e-5, tensor=1e-5),
-        "RemoteExperienceMaker.compute_advantages_and_returns": Bounds(tensor=2e-5),
     },
     limits=(
         (

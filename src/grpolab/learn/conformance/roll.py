@@ -8,12 +8,18 @@ from typing import Any
 import torch
 
 from grpolab.learn.advantages import Scored, advantages
-from grpolab.learn.conformance.common import at_last_token, groups_of, loss_inputs, replay_kl, replay_loss
-from grpolab.learn.conformance.compare import Bounds
+from grpolab.learn.conformance.common import (
+    at_last_token,
+    groups_of,
+    loss_inputs,
+    masked_whiten,
+    replay_kl,
+    replay_loss,
+)
 from grpolab.learn.conformance.replay import Peer
 from grpolab.learn.conformance.vectors import Replayed
 from grpolab.learn.dialects.roll import DIALECT, ESTIMATOR, KL
-from grpolab.learn.returns import Moments, discounted_returns, running_normalized, whiten
+from grpolab.learn.returns import Moments, discounted_returns, running_normalized
 
 BASELINE = {None: "none", "batch": "batch_mean", "group": "group_mean"}  # `norm_mean_type` -> ours
 
@@ -48,7 +54,7 @@ def compute_advantage(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> 
     returns_BT = discounted_returns(rewards_BT, torch.ones_like(mask_BT), options["gamma"])
     found_BT = returns_BT
     if options["whiten_advantages"] and mask_BT.sum() > 1:
-        found_BT = whiten(returns_BT, mask_BT, "bessel")
+        found_BT = masked_whiten(returns_BT, mask_BT)
     found_BT = found_BT * mask_BT
     if (bound := options.get("advantage_clip")) is not None:
         found_BT = found_BT.clamp(-bound, bound)
@@ -75,7 +81,6 @@ PEER = Peer(
         "compute_approx_kl": compute_approx_kl,
         "reward_norm + compute_advantage": compute_advantage,
     },
-    bounds={"reward_norm + compute_advantage": Bounds(tensor=2e-5)},
     limits=(
         (
             "response filters, difficulty and length weights of samples and `gigpo` are not carried, nor are "

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from grpolab.learn.conformance.common import loss_inputs, replay_kl, replay_loss
-from grpolab.learn.conformance.compare import Bounds
 from grpolab.learn.conformance.replay import Peer, Replay
 from grpolab.learn.conformance.vectors import Replayed
 from grpolab.learn.conformance.verl_advantages import outcome, reinforce_plus_plus
@@ -70,7 +69,6 @@ ADVANTAGES: dict[str, Replay] = {
     "rloo": partial(outcome, "leave_one_out", "none", lone_reward=False),
     "reinforce++": reinforce_plus_plus,
 }
-ONES_IN_FLOAT32 = Bounds(tensor=1e-7)  # 1 + epsilon of a group of one, N / (N - 1) of a whitening
 
 PEER = Peer(
     functions={
@@ -78,11 +76,14 @@ PEER = Peer(
         "compute_approx_kl": compute_approx_kl,
         **ADVANTAGES,
     },
-    bounds=dict.fromkeys(ADVANTAGES, ONES_IN_FLOAT32),
     limits=(
         (
             "clip_cov draws its tokens with torch.randperm from the global generator: where its window fires (1 of 60"
             " random inputs, never in the archive) another token is left out, and the loss differs by as much as 64%."
+        ),
+        (
+            "kl_cov penalises the tokens of the largest covariance: where all are 0 (one advantage for every token),"
+            " rounding chooses them, and the loss differs."
         ),
         (
             "its entropy loss, `token_mean_legacy`, `cross_entropy` and two sampler corrections at once are not "

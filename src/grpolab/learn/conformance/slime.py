@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from grpolab.learn.advantages import Scored, advantages
 from grpolab.learn.aggregation import Totals
 from grpolab.learn.conformance.common import groups_of, loss_inputs, replay_loss
-from grpolab.learn.conformance.compare import Bounds
 from grpolab.learn.conformance.replay import Peer
 from grpolab.learn.conformance.vectors import Replayed
 from grpolab.learn.dialects.slime import DIALECT
+from grpolab.learn.objective import policy_loss
 
 # The engine divides later: until then, loss and metrics are sums.
 UNDIVIDED = Totals(
@@ -21,9 +23,17 @@ UNDIVIDED = Totals(
 
 
 def policy_loss_function(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
-    """`policy_loss_function`, before the engine's division."""
-    given = replace(loss_inputs(inputs), totals=UNDIVIDED)
-    return replay_loss(DIALECT, DIALECT.objective(options), given)
+    """`policy_loss_function`, before the engine's division. The KL, float32, is added up before it joins the loss."""
+    given, stages = replace(loss_inputs(inputs), totals=UNDIVIDED), DIALECT.stages
+    objective = DIALECT.objective(options)
+    found = replay_loss(DIALECT, objective, given)
+    prepared = stages.prepare(objective, given)
+    kl_BT = stages.kl(objective, prepared, torch.ones_like(given.mask_BT))
+    if kl_BT is None:
+        return found
+    without = policy_loss(replace(objective, beta=0.0), given, stages)
+    loss = without.total + objective.beta * stages.average(objective, prepared, kl_BT)
+    return replace(found, loss=loss, metrics={**(found.metrics or {}), "loss": loss})
 
 
 def post_process_rewards(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
@@ -40,10 +50,6 @@ PEER = Peer(
     functions={
         "policy_loss_function": policy_loss_function,
         "RolloutManager._post_process_rewards": post_process_rewards,
-    },
-    bounds={
-        "policy_loss_function": Bounds(loss=2e-6, gradient=2e-6, metric=1e-5),  # its KL is added up in float32
-        "RolloutManager._post_process_rewards": Bounds(tensor=2e-5),
     },
     limits=("`use_rollout_logprobs` is the axis `old_log_probs: sampler` of a run, and is not replayed.",),
 )

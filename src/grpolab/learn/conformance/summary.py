@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from grpolab.learn.conformance.compare import KINDS, PLANTED, Planted, kind_of
 from grpolab.learn.conformance.replay import Peer, Verdict
+from grpolab.learn.conformance.vectors import Variant
 from grpolab.registry import CONFORMANCE, resolve
-
-KINDS = ("loss", "gradient", "metric", "tensor")
 
 
 def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -65,6 +66,39 @@ def _grouped(verdicts: Sequence[Verdict], each: bool) -> dict[str, list[Verdict]
     for one in verdicts:
         found.setdefault(one.variant if each else one.variant.partition("__")[0], []).append(one)
     return found
+
+
+def sensitivity_lines(planted: Iterable[tuple[Variant, Sequence[Planted]]]) -> Iterator[str]:
+    """What planted errors come to: by framework and kind, outputs and how many have a bound that is too loose."""
+    count: Counter[tuple[str, str]] = Counter()
+    looser: Counter[tuple[str, str]] = Counter()
+    float32, unseen = 0, []
+    for variant, outputs in planted:
+        for one in outputs:
+            key = variant.framework, kind_of(one.output)
+            count[key] += 1
+            looser[key] += one.looser
+            float32 += one.error == PLANTED[True]
+            if not one.looser and not one.caught:
+                unseen.append(f"not seen: {variant.full_name}: {one.output} of case {one.case}, bound {one.bound:.1e}")
+    yield f"{'outputs, of them with a bound too loose':<42}" + "".join(f"{kind:>16}" for kind in KINDS)
+    for framework in dict.fromkeys(framework for framework, _ in count):
+        cells = (f"{count[framework, kind]}, {looser[framework, kind]}" for kind in KINDS)
+        yield f"{framework:<42}" + "".join(f"{cell:>16}" for cell in cells)
+    yield from unseen
+    total, loose = count.total(), looser.total()
+    yield (
+        f"{total} planted errors, {PLANTED[True]:g} in the {float32} outputs that float32 has part in and"
+        f" {PLANTED[False]:g} in the others: {total - loose - len(unseen)} seen, {len(unseen)} not seen though the"
+        f" bound lies below, {loose} ({loose / max(total, 1):.2%}) with a looser bound"
+    )
+
+
+def sensitive(planted: Iterable[tuple[Variant, Sequence[Planted]]]) -> bool:
+    """Whether every planted error is seen, but for 2% of them at most whose bound is looser."""
+    outputs = [one for _, some in planted for one in some]
+    looser = sum(one.looser for one in outputs)
+    return looser <= 0.02 * len(outputs) and all(one.caught or one.looser for one in outputs)
 
 
 def not_reproduced_page() -> str:

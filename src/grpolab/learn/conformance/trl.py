@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.learn.advantages import Scored, advantages, by_group, normalized_sum, weighted_sum
+from grpolab.learn.advantages import Scored, advantages, by_group, weighted_sum
 from grpolab.learn.aggregation import Totals
 from grpolab.learn.conformance.common import loss_inputs, replay_loss
-from grpolab.learn.conformance.compare import Bounds
 from grpolab.learn.conformance.replay import Peer
 from grpolab.learn.conformance.vectors import Replayed
 from grpolab.learn.dialects.trl import DIALECT, vllm_weight
@@ -67,11 +66,28 @@ def score(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
     weights = dict(zip(parts, options.get("reward_weights") or [1.0] * len(parts), strict=True))
     group_B, scale = torch.arange(len(rewards_BK)) // inputs["group_size"], options.get("scale_rewards", "group")
     rewards_B = weighted_sum(parts, weights)
-    source_B, baseline = rewards_B, "group_mean"
+    source_B, batch_B = rewards_B, torch.zeros_like(group_B)
     if options.get("multi_objective_aggregation") == "normalize_then_sum":
-        source_B, baseline, scale = normalized_sum(parts, weights, group_B, EPSILON), "batch_mean", "batch"
-    found_B: Tensor = advantages(Scored(source_B, group_B), baseline, scale, EPSILON)
+        scaled = {
+            name: normalized(part_B, group_B, group_B).where(~part_B.isnan(), part_B) for name, part_B in parts.items()
+        }
+        source_B, scale = weighted_sum(scaled, weights), "batch"
+        found_B = normalized(source_B, batch_B, batch_B)
+    else:
+        found_B = normalized(source_B, group_B, {"group": group_B, "batch": batch_B}.get(scale))
     return Replayed(metrics=reward_metrics(parts, rewards_B, source_B, group_B, scale), tensors={"advantages": found_B})
+
+
+def normalized(values_B: Tensor, group_B: Tensor, scaled_B: Tensor | None) -> Tensor:
+    """Values less the mean of their group, over the std of all whose number in `scaled_B` is theirs; NaN gives 0."""
+    centred_B = advantages(Scored(values_B, group_B), "group_mean", "none")
+    std_B = torch.ones_like(values_B) if scaled_B is None else std_by_group(values_B, scaled_B) + EPSILON
+    return torch.where(centred_B == 0, 0.0, centred_B / std_B)
+
+
+def std_by_group(values_B: Tensor, group_B: Tensor) -> Tensor:
+    """Std of the values with one number in `group_B`, (B,)."""
+    return by_group(group_B, lambda values_PN: torch.stack([_row_std(row_N) for row_N in values_PN]), values_B)
 
 
 def reward_metrics(
@@ -86,7 +102,7 @@ def reward_metrics(
     for name, part_B in parts.items():
         found |= {f"rewards/{name}/mean": _mean(part_B), f"rewards/{name}/std": _std(part_B)}
     one_B = group_B if scale != "batch" else torch.zeros_like(group_B)
-    std_B = by_group(one_B, lambda rewards_PN: torch.stack([_row_std(row_N) for row_N in rewards_PN]), normalized_B)
+    std_B = std_by_group(normalized_B, one_B)
     flat_B = torch.isclose(std_B, torch.zeros_like(std_B))
     return found | {
         "reward": _mean(rewards_B),
@@ -105,8 +121,10 @@ def _std(values_B: Tensor) -> float:
 
 
 def _row_std(row_N: Tensor) -> Tensor:
-    known_N = row_N[~row_N.isnan()]
-    return (known_N.std() if len(known_N) > 1 else row_N.new_tensor(torch.nan)).reshape(1)
+    """`nanstd`: its Bessel factor N / (N - 1), a quotient of two counts, is float32."""
+    known_N, count = row_N[~row_N.isnan()], (~row_N.isnan()).sum()
+    variance = known_N.var(correction=0) * (count / (count - 1)) if count > 1 else row_N.new_tensor(torch.nan)
+    return variance.sqrt().reshape(1)
 
 
 PEER = Peer(
@@ -115,7 +133,5 @@ PEER = Peer(
         "GRPOTrainer._generate_and_score_completions + _compute_loss": vllm_loss,
         "GRPOTrainer._generate_and_score_completions": score,
     },
-    # The Bessel factor n / (n - 1) of two integers is float32.
-    bounds={"GRPOTrainer._generate_and_score_completions": Bounds(tensor=1e-7)},
     limits=("the Liger kernel and reductions over several ranks are not carried.",),
 )

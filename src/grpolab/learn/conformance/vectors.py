@@ -102,4 +102,3 @@ class Replayed:
     scale: float = 0.0  # sum of the absolute weighted per-token terms of the loss: what rounding is measured against
     metrics: Mapping[str, Any] | None = None  # numbers, or lists of them; the framework's names
     tensors: Mapping[str, Tensor] | None = None
-    rounding: Tensor | float = 0.0  # error of each number in `tensors` that rounding alone explains, where sums cancel

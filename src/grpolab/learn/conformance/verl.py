@@ -12,7 +12,6 @@ from torch import Tensor
 
 from grpolab.learn.aggregation import Totals
 from grpolab.learn.conformance.common import loss_inputs, replay_loss
-from grpolab.learn.conformance.compare import Bounds
 from grpolab.learn.conformance.replay import Peer, Replay
 from grpolab.learn.conformance.vectors import Replayed
 from grpolab.learn.conformance.verl_advantages import ADVANTAGES
@@ -164,8 +163,6 @@ FUNCTIONS: dict[str, Replay] = {
 }
 PEER = Peer(
     functions={**FUNCTIONS, **ADVANTAGES},
-    # Some of their factors are quotients of integers, which torch takes in float32.
-    bounds=dict.fromkeys(ADVANTAGES, Bounds(tensor=1e-7)),
     not_reproduced={
         "adv__*optimal_token_baseline": "its baseline of every token needs the sum of squared probabilities over the"
         " vocabulary, which this learner does not keep; the group mean in its place differs by 47% (median of the"

@@ -14,15 +14,15 @@ from numpy.random import default_rng
 from torch import Tensor
 
 from grpolab.learn.advantages import Scored, advantages
+from grpolab.learn.conformance.common import masked_whiten
 from grpolab.learn.conformance.replay import Replay
 from grpolab.learn.conformance.vectors import Replayed
-from grpolab.learn.returns import discounted_returns, generalized_advantages, whiten
+from grpolab.learn.returns import discounted_returns, generalized_advantages
 from grpolab.registry import SCALES, resolve
 
 Options = Mapping[str, Any]
 Inputs = Mapping[str, Any]
 EPSILON = 1e-6
-ULPS = 16 * torch.finfo(torch.double).eps
 
 
 def scored(inputs: Inputs, lone_reward: bool = True) -> Scored:
@@ -36,10 +36,10 @@ def scored(inputs: Inputs, lone_reward: bool = True) -> Scored:
     )
 
 
-def replayed(advantages_BT: Tensor, returns_BT: Tensor | None = None, rounding: Tensor | float = 0.0) -> Replayed:
+def replayed(advantages_BT: Tensor, returns_BT: Tensor | None = None) -> Replayed:
     """Advantages, and what the function returns second: the same where it has no returns."""
     returns_BT = advantages_BT if returns_BT is None else returns_BT
-    return Replayed(tensors={"advantages": advantages_BT, "returns": returns_BT}, rounding=rounding)
+    return Replayed(tensors={"advantages": advantages_BT, "returns": returns_BT})
 
 
 def outcome(baseline: str, scale: str | None, options: Options, inputs: Inputs, lone_reward: bool = True) -> Replayed:
@@ -49,30 +49,28 @@ def outcome(baseline: str, scale: str | None, options: Options, inputs: Inputs, 
     """
     scale = scale or ("group" if options.get("norm_adv_by_std_in_grpo", True) else "none")
     epsilon, given = options.get("epsilon", EPSILON), scored(inputs, lone_reward)
-    advantages_B = advantages(given, baseline, scale, epsilon)
-    rounding_B = ULPS * given.rewards_B.abs().max() / resolve(SCALES[scale])(given, epsilon)
-    return replayed(advantages_B[:, None] * inputs["mask"], rounding=rounding_B[:, None])
-
-
-def _deviation(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """What whitening divides by, at least 1e-4."""
-    return (values_BT[mask_BT].var() + 1e-8).sqrt()
+    divisor_B = resolve(SCALES[scale])(given, epsilon)
+    if scale == "group":  # the std of a group of one is torch.tensor(1.0)
+        _, index_B, sizes_P = given.group_B.unique(return_inverse=True, return_counts=True)
+        divisor_B = torch.where(sizes_P[index_B] == 1, torch.tensor(1.0) + epsilon, divisor_B)
+    elif scale == "nonzero_share":  # a quotient of two counts
+        divisor_B = 1 / (len(given.rewards_B) / given.rewards_B.count_nonzero().clamp(min=1)).double()
+    centred_B = advantages(given, baseline, "none")
+    return replayed(torch.where(centred_B == 0, 0.0, centred_B / divisor_B)[:, None] * inputs["mask"])
 
 
 def whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """`masked_whiten`. Raises ValueError where fewer than two tokens have no variance."""
     if mask_BT.sum() < 2:
         raise ValueError("fewer than two tokens cannot be whitened")
-    return whiten(values_BT, mask_BT, "bessel")
+    return masked_whiten(values_BT, mask_BT)
 
 
 def whitened_outcome(scale: str | None, options: Options, inputs: Inputs) -> Replayed:
     """The same, then whitened over the tokens: reinforce++ with baseline, and GDPO with a single reward."""
     plain, mask_BT = outcome("group_mean", scale, options, inputs), inputs["mask"]
     assert plain.tensors is not None
-    advantages_BT = plain.tensors["advantages"]
-    found_BT = whitened(advantages_BT, mask_BT) * mask_BT
-    return replayed(found_BT, rounding=plain.rounding / _deviation(advantages_BT, mask_BT))
+    return replayed(whitened(plain.tensors["advantages"], mask_BT) * mask_BT)
 
 
 def reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:

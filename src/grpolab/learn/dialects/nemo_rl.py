@@ -181,9 +181,9 @@ def _sampling(objective: Objective, inputs: LossInputs) -> dict[str, Tensor]:
         full = totals.nonempty_sequences
         found = {"sampling_importance_ratio": weight.sum() * full / (full + TINY)}
     if rule is not None and rule.level == "geometric":
-        found["is_oob_ratio"] = divided(out, mask_BT.any(1, keepdim=True), totals.nonempty_sequences)
+        found["is_oob_ratio"] = divided(out.to(weight), mask_BT.any(1, keepdim=True), totals.nonempty_sequences)
     elif rule is not None and rule.high < torch.inf:
-        found["is_oob_ratio"] = divided(out, mask_BT, totals.tokens)
+        found["is_oob_ratio"] = divided(out.to(weight), mask_BT, totals.tokens)
     return found
 
 
