@@ -94,7 +94,7 @@ def test_noise_of_another_machine_agrees_and_a_shift_differs(original, copy, cap
     assert f"| ±{margin:.3f} |" in row
     edit(copy, "no_clip", lambda seed: -0.2)
     assert main(["compare", str(original.root), "--results", str(copy.root)]) == 1
-    assert "1 of 4 tests differ (Holm over all of them, p < 0.05); 2 agree; 1 are open." in capsys.readouterr().out
+    assert "1 of 4 tests differ (Holm over all of them, p < 0.05); 2 agree; 1 stay open." in capsys.readouterr().out
 
 
 def test_what_no_test_can_tell_is_no_agreement(tmp_path, capsys):

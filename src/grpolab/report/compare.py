@@ -112,7 +112,7 @@ def compare(results: Results, folder: Path, study: str | None = None) -> tuple[s
     unequal = [row for row in rows if row.verdict != EQUAL]
     differ, agree = (sum(row.verdict == verdict for row in unequal) for verdict in (DIFFERS, AGREES))
     tally = f"{differ} of {count(len(unequal), 'test')} differ (Holm over all of them, p < {ALPHA:g})"
-    tally += f"; {agree} agree; {len(unequal) - differ - agree} are open." if unequal else "."
+    tally += f"; {agree} agree; {len(unequal) - differ - agree} stay open." if unequal else "."
     parts = [*map(_summary, pairs), *([_shown(unequal), tally, _RULES] if unequal else [tally])]
     verdict = DIFFERS if differ else OPEN if agree < len(unequal) else AGREES
     return "\n\n".join(parts), verdict
