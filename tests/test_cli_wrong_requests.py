@@ -114,6 +114,7 @@ WRONG_OPTIONS = [
     (["train", "--epsilon=0.2"], "settings are written key=value, here epsilon=0.2"),
     (["train", "--learning-rate", "1e-4"], "here learning_rate=1e-4"),
     (["train", "--lr", "1e-4", "--jobs", "1"], "here learning_rate=1e-4"),
+    (["train", "--model", "tiny"], "here model=tiny"),
     (["train", "--results", "elsewhere"], "here machine.results=elsewhere"),
     (["completion", "fish"], "fish"),
     ([], "COMMAND"),

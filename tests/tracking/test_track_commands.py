@@ -211,7 +211,7 @@ def test_wrong_options(words: list[str], capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == 2
-    assert "error:" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("grpolab: ")
 
 
 @pytest.mark.parametrize("word", ["sync", "verify"])

@@ -21,9 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `compare` returns 1 where outcomes differ, and 3 where it can neither say that they do nor that they agree.
     """
-    parsed = parse(arguments)
-    command: Command = parsed.command
     try:
+        parsed = parse(arguments)
+        command: Command = parsed.command
         return command(parsed)
     except RequestError as error:
         for problem in error.problems:
@@ -92,11 +92,11 @@ def _refuse_unknown_command(parser: argparse.ArgumentParser, groups: dict[str, A
 def _unknown_option(parsed: argparse.Namespace, option: str, given: list[str]) -> str:
     """What to write instead: a setting is no option, and an option may be mistyped."""
     name, _, value = option.partition("=")
-    near = near_matches(name, re.findall(r"--[a-z-]+", parsed.parser.format_usage()))
-    if "overrides" in parsed and not near:
+    options = re.findall(r"--[a-z-]+", parsed.parser.format_usage())
+    if "overrides" in parsed and not any(known.startswith(name) for known in options):
         from grpolab.sweep.describe import key_for
 
-        value = value or next(iter(given[given.index(option) + 1 :]), "")
+        behind = next((word for word in given[given.index(option) + 1 :] if not word.startswith("-")), "")
         if key := key_for(name.lstrip("-").replace("-", "_")):
-            return f"{name} is no option: settings are written key=value, here {key}={value or '...'}"
-    return f"{name} is no option of `{parsed.parser.prog}`{near}"
+            return f"{name} is no option: settings are written key=value, here {key}={value or behind or '...'}"
+    return f"{name} is no option of `{parsed.parser.prog}`{near_matches(name, options)}"
