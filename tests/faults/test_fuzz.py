@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from fuzz import project, verdicts
 from fuzz_overrides import BREAKERS, Breaker
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from grpolab.quantities import LABELS, QUANTITIES
@@ -35,7 +35,14 @@ def test_what_is_wrong_is_refused(folder: Path) -> None:
 def test_every_way_to_break_a_request_has_something_to_break(breaker: Breaker) -> None:
     """Whatever key is drawn, also one without a bound, a choice or a type."""
 
-    @settings(max_examples=200, derandomize=True, deadline=None, database=None, phases=[Phase.generate])
+    @settings(
+        max_examples=200,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),  # a busy machine draws slowly
+    )
     @given(st.composite(breaker)())
     def draw(broken: tuple[list[str], list[str]]) -> None:
         overrides, names = broken
