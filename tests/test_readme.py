@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from pathlib import Path
+
+import pytest
+
+from grpolab import cli
+from grpolab.sweep import launch
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -48,6 +54,33 @@ def test_a_sentence_of_the_tree_is_whole() -> None:
 def test_readme_shows_the_tree() -> None:
     """A file that is added, renamed or given another purpose changes the README."""
     assert BEGIN + tree() + END in README.read_text(), "run `python tests/test_readme.py`"
+
+
+TEXT = README.read_text().partition("<!-- tree -->")[0].replace("\\\n", " ")
+COMMANDS = [shlex.split(line, comments=True) for line in re.findall("^(?:grpolab|make) .*", TEXT, re.MULTILINE)]
+# What needs runs, a server or hours is only read by the parser.
+DONE = ("train", "sweep", "lint", "import", "export", "dialects", "vocabulary")
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_commands_are_right(words, tmp_path, monkeypatch, capsys) -> None:
+    """Each command of the README is one that there is; what is cheap is done, training but for the runs themselves."""
+    if words[0] == "make":
+        targets = [word for word in words[1:] if "=" not in word]
+        assert [f"\n{target}:" in (ROOT / "Makefile").read_text() for target in targets] == [True] * len(targets)
+        return
+    assert cli.parse(words[1:]).command
+    for name in ("sweep", "train_here"):
+        monkeypatch.setattr(launch, name, lambda *_arguments, **_options: 0)
+    monkeypatch.chdir(tmp_path)
+    Path("grpo_config.py").write_text("GRPOConfig(learning_rate=1e-6, num_generations=8, max_steps=100)")
+    Path("run.sh").write_text("python -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=8 data.train_batch_size=256")
+    if words[1] in DONE:
+        assert cli.main(words[1:]) == 0, capsys.readouterr().err
+
+
+def test_the_readme_has_its_commands() -> None:
+    assert len(COMMANDS) > 30
 
 
 if __name__ == "__main__":
