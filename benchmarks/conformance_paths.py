@@ -53,7 +53,7 @@ def main() -> int:
         environment = {**bare, **path, "OMP_NUM_THREADS": "1"}
         digest = subprocess.check_output([sys.executable, "-c", DIGEST], env=environment)
         unasked = unasked or digest
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TESTS]
+        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *TESTS]
         done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
         failed += done.returncode != 0
         last = done.stdout.strip().splitlines()[-1]
