@@ -112,7 +112,10 @@ def unbounded_cell(run: Evidence) -> Finding | None:
     """Tokens with A < 0 reach large ratios in many updates, where no clip bounds them, and the gradient spikes."""
     if "ratio/token_max_neg" not in run.updates or ratio_is_off(run) or _outer_cap(run):
         return None
-    out = column(run.updates, "ratio/token_max_neg") > CELL_RATIO  # where it was measured: missing is never small
+    largest_neg = run.updates["ratio/token_max_neg"]
+    if "clip/active_nz" in run.updates:  # it is absent where every advantage is 0: there no ratio is large
+        largest_neg = largest_neg[largest_neg.notna() | run.updates["clip/active_nz"].isna()]  # else: not measured
+    out = largest_neg > CELL_RATIO
     norms = column(run.updates, "grad_norm")
     spike = float(norms.max() / np.median(norms[norms > 0])) if (norms > 0).any() else 0.0
     if not len(out) or out.mean() < CELL_SHARE or spike < SPIKE:
