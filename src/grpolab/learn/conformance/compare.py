@@ -31,12 +31,13 @@ class Planted:
     output: str
     error: float  # relative
     bound: float  # the output's own
+    already: float  # its error before
     caught: bool
 
     @property
     def looser(self) -> bool:
-        """Whether the output's own bound cannot show it."""
-        return self.bound >= self.error
+        """Whether the output's own bound cannot show it, should it be on the other side of ours."""
+        return self.bound + self.already >= self.error
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,8 @@ class Case:
                 bound = self.bound(output)
                 float32 = output in self.stored or (bound > FLOAT64 and torch.float32 in self._spreads[1])
                 error = PLANTED[float32]
-                yield Planted(self.name, output, error, bound, self.error(output, error) > bound)
+                caught = self.error(output, error) > bound
+                yield Planted(self.name, output, error, bound, self.error(output), caught)
 
 
 def kind_of(output: str) -> str:
