@@ -118,7 +118,8 @@ class Composer:
                 choices[group] = value
             elif group in self.groups:
                 options, near = ", ".join(self.groups[group]), near_matches(value, self.groups[group])
-                problems.append(f"{group}={value} is not allowed: {group} is one of {options}{near}")
+                mine = ", or one of your own as module:Class or path/to/file.py:Class" if group == "task" else ""
+                problems.append(f"{group}={value} is not allowed: {group} is one of {options}{near}{mine}")
         return {group: option for group, option in choices.items() if option != "null"}
 
     def _base(self, choices: dict[str, str]) -> DictConfig:

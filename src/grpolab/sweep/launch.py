@@ -232,10 +232,8 @@ def _say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
     print_table(("study", "cells", "seeds", "done"), rows)
     shared = sum(len(plan.cells) for plan in request.plans) - len(states)
     common = f" ({shared} cells are shared)" if shared else ""
-    print(
-        f"{len(states)} different runs{common}, {done} done, {kinds['run']} to train,"
-        f" {kinds['warm_start']} warm starts to make"
-    )
+    warm = f"{kinds['warm_start']} warm start{'' if kinds['warm_start'] == 1 else 's'} to make"
+    print(f"{len(states)} different runs{common}, {done} done, {kinds['run']} to train, {warm}")
 
 
 def _say_results(request: Request, events: Events | None) -> None:

@@ -121,7 +121,7 @@ def available() -> list[str]:
 
 
 def load(name: str) -> Study | Collection:
-    """The study in experiments/<name>.yaml, or in the file at a path that ends in .yaml.
+    """The study in experiments/<name>.yaml, or in the file at a path that ends in .yaml or .yml.
 
     Raises RequestError with every problem of the file, or the names that exist where `name` is none of them.
     """
@@ -144,7 +144,7 @@ def _file(name: str) -> tuple[Path, str]:
     """A study's file, and what it is called in sentences. Raises RequestError where it is not there."""
     if name in available():
         return _folder() / f"{name}.yaml", f"experiments/{name}.yaml"
-    if not name.endswith(".yaml"):
+    if not name.endswith((".yaml", ".yml")):
         raise RequestError(f"study {name} is unknown{near_matches(name, available())}: have {', '.join(available())}")
     file = Path(name).expanduser()
     if not file.is_file():
