@@ -16,14 +16,14 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 BEGIN, END = "<!-- tree -->\n```\n", "```\n<!-- end of tree -->"
 OTHERS = {
-    "conf/": "one run's values: run.yaml, and groups task/ model/ dialect/ paper/ loss_type/; a comment on every file",
+    "conf/": "values of a run: run.yaml, groups task/ model/ dialect/ paper/ loss_type/ fault/ tuned/; each with a comment",
     "experiments/": "one file per study: question, factors, seeds, hypotheses, figures",
     "notebooks/": "jupytext scripts: load, call, show",
     "requirements/": "the lock, and the script that makes the environment",
-    "benchmarks/": "ours against TRL",
-    "docs/": "metrics (generated), regimes (generated)",
+    "benchmarks/": "what things cost, steps against TRL's, does the doctor name planted faults (its README)",
+    "docs/": "metrics, dialects, lint, regimes, not_reproduced (from commands); faults, tuning, why_is_my_ratio_one",
     "tests/": "promises: identities, peers' numbers, kill and resume, wrong input",
-    "results/": "the reference outcome; run folders and the store beside it are not in git",
+    "results/": "the outcome of `claims`; run folders and the store beside it are not in git",
 }
 
 
