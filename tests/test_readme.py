@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 BEGIN, END = "<!-- tree -->\n```\n", "```\n<!-- end of tree -->"
 OTHERS = {
-    "conf/": "values of a run: run.yaml, groups task/ model/ dialect/ paper/ loss_type/ fault/ tuned/; each with a comment",
+    "conf/": "run.yaml and groups task/ model/ dialect/ paper/ loss_type/ fault/ tuned/; each with a comment",
     "experiments/": "one file per study: question, factors, seeds, hypotheses, figures",
     "notebooks/": "jupytext scripts: load, call, show",
     "requirements/": "the lock, and the script that makes the environment",
