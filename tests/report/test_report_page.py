@@ -72,6 +72,8 @@ def test_a_collection_is_one_report_with_claims_first(results):
             )
         assert len(os.listdir(path.parent / "tables" / name)) == 12
     assert said[0] == "figure 1/3: clip_range F1"
+    assert "Student's t, of shares Wilson's" in text
+    assert "student's" not in text  # a name keeps its capital within a sentence
 
 
 def test_decided_claims_stand_above_and_open_ones_below_with_their_reason(results):

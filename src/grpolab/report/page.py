@@ -24,7 +24,7 @@ from grpolab.report.regimes import unmet
 from grpolab.report.sentences import findings
 from grpolab.report.style import save
 from grpolab.report.tables import Table, claims_table, tables
-from grpolab.report.text import count, markdown_table
+from grpolab.report.text import begun, count, markdown_table
 from grpolab.report.tuning import page as tuning
 
 # Said of every study, once.
@@ -170,7 +170,7 @@ def _study(part: Part, alone: bool) -> str:
         seeds = f" Seeds: {', '.join(map(str, manifest.seeds))}." if manifest.seeds else ""
         absent = len(manifest.missing) + len(manifest.failed)
         gaps = f" **{count(absent, 'cell')} missing.**" if absent else ""
-        note = f"**{manifest.figure}.** {manifest.caption} {manifest.statistic.capitalize()}.{seeds}{gaps}"
+        note = f"**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}.{seeds}{gaps}"
         blocks.append(f"![{_plain(manifest.alt)}]({path})\n\n{note}")
     blocks += [f"{table.caption}\n\n{markdown_table(table.shown)}" for table in part.tables]
     return "\n\n".join(blocks) if len(blocks) > 1 else ""

@@ -26,6 +26,11 @@ def number(value: float | None) -> str:
     return f"{value:.{3 if abs(value) < 1 else 2 if abs(value) < 10 else 1}f}"
 
 
+def begun(text: str) -> str:
+    """`text` with a capital letter, as a sentence begins; names in it keep theirs."""
+    return text[:1].upper() + text[1:]
+
+
 def signed(value: float) -> str:
     """The same with its sign."""
     return f"+{number(value)}" if value > 0 else number(value)

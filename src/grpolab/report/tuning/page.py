@@ -13,7 +13,7 @@ from grpolab.report.load import Study
 from grpolab.report.manifest import Manifest
 from grpolab.report.style import paper_style, save
 from grpolab.report.tables import Table
-from grpolab.report.text import count, listing, markdown_table, percent
+from grpolab.report.text import begun, count, listing, markdown_table, percent
 from grpolab.report.tuning import contour, importance, parallel, pareto, progress, sensitivity, slices, tables, values
 from grpolab.report.tuning.trials import COMPLETE, DIVERGED, FAILED, PRUNED, Tuning, load_trials
 
@@ -50,7 +50,7 @@ class _Writer:
         path = save(picture, stem)[0]
         manifest.write(stem.with_suffix(".json"))
         self.pictures.append(path)
-        words = f"**{manifest.figure}.** {manifest.caption} {manifest.statistic.capitalize()}."
+        words = f"**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}."
         return f"![{manifest.study} {manifest.figure}]({path.relative_to(self.output)})\n\n{words}"
 
     def table(self, table: Table) -> str:
