@@ -281,6 +281,7 @@ def test_a_reward_that_raises_is_a_failure_that_names_its_file(
 # --- SIGTERM ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sigterm_leaves_a_checkpoint_at_the_next_rollout_boundary(results: Results, tmp_path: Path) -> None:
     """A real worker, which checkpoints at no other time."""
     machine = {"results": str(results.root), "checkpoint_seconds": 3600.0}

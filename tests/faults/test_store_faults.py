@@ -237,6 +237,7 @@ def server(tmp_path: Path, empty_store: Path) -> Iterator[int]:
         process.wait()
 
 
+@pytest.mark.slow
 def test_lost_requests_and_lost_answers_double_nothing(
     results: Results, server: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

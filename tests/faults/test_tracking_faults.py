@@ -154,6 +154,7 @@ def test_a_lost_store_is_rebuilt_from_the_folders(results: Results, empty_store:
     assert content(copy) == content(results)
 
 
+@pytest.mark.slow
 def test_two_commands_take_turns_at_one_study(results: Results) -> None:
     plan = study(results)
     runs = [FakeRun(results, cell).take(1) for cell in plan["cells"]]

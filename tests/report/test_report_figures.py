@@ -126,6 +126,7 @@ def test_manifest_numbers_come_from_the_journals(study, results):
     assert series["seeds"][1][series["x"].index(5)] == pytest.approx(np.mean(clip))
 
 
+@pytest.mark.slow
 def test_cells_that_are_missing_or_ended_early_are_said_in_the_picture(tmp_path):
     results = write_study(tmp_path)
     plan = load(results, "clip_range")[-1].plan

@@ -141,6 +141,7 @@ def test_a_fresh_clone_redraws_the_reference_to_the_byte(reference, clone):
     assert not clone.runs.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", FIGURES)
 def test_the_reference_holds_what_every_figure_draws(reference, clone, figure, tmp_path):
     here, there = (load(place, "reference")[0] for place in (reference, clone))

@@ -131,6 +131,7 @@ def test_equivalence_is_two_one_sided_tests():
     assert outside.p == pytest.approx(stats.ttest_1samp(of + 0.2 - minus, 0.03).pvalue)
 
 
+@pytest.mark.slow
 def test_equivalence_and_rank_tests_reject_at_most_six_percent():
     """A true difference at the margin is called equivalent, and no difference is called one, at most 6 times in 100."""
     zeros = pd.Series(np.zeros(6))
@@ -142,6 +143,7 @@ def test_equivalence_and_rank_tests_reject_at_most_six_percent():
         assert np.mean([getattr(found, name) < 0.05 for found in plain]) <= 0.06
 
 
+@pytest.mark.slow
 def test_paired_intervals_cover_and_test_at_their_level():
     """2,000 studies of 3 seeds without an effect: 95% coverage and 5% false positives, within sampling error."""
     differences = RNG.normal(0.3, 1, size=(2000, 3))

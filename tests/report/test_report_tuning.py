@@ -67,6 +67,7 @@ def test_every_figure_is_readable_in_print(tuning, draw):
     assert manifest.numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [contour.contour, importance.importance])
 def test_drawing_again_gives_the_same_bytes(tuning, draw):
     first, second = (drawn(draw, tuning)[0] for _ in range(2))

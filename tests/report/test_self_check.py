@@ -17,6 +17,7 @@ def results(tmp_path_factory):
     return write_study(tmp_path_factory.mktemp("aa"), factors={"clip": ["symmetric"], "task": ["addition"]}, seeds=8)
 
 
+@pytest.mark.slow
 def test_promises_hold_in_a_small_simulation_from_one_generator():
     first, again = (list(simulation._paired(300, np.random.default_rng(0))) for _ in range(2))
     assert first == again

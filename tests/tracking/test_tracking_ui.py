@@ -99,6 +99,7 @@ def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
         ui.serve(Results(tmp_path), f"http://{ui.HOST}:{ui.free_port(40_000)}", "clip_range")
 
 
+@pytest.mark.slow
 def test_the_printed_link_leads_to_the_study_and_the_server_ends(results: Results) -> None:
     FakeRun(results, study(results)["cells"][0]).take(1).end()
     assert StudyMirror(results, uri(results), ["clip_range"]).attempt() is None

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from grpolab.paths import Results
 from grpolab.run.train import run
 from grpolab.run.warm_start import ensure
@@ -53,6 +55,7 @@ def train(root, leave: bool) -> tuple[Results, Leaver]:
     return request.results, leaver
 
 
+@pytest.mark.slow
 def test_a_run_that_is_left_has_no_outcome_and_goes_on_bit_for_bit(tmp_path):
     results, leaver = train(tmp_path / "left", leave=True)
     folder = results.run(leaver.left)

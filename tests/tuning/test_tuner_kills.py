@@ -54,6 +54,7 @@ def test_a_killed_tuning_ends_with_the_trials_of_the_straight_one(project, tmp_p
     assert list((project.trials_file.parent / "commands").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_two_workers_and_a_kill_keep_the_budget(project):
     project.write(trials=TRIALS)
     project.seconds = 0.02
@@ -65,6 +66,7 @@ def test_two_workers_and_a_kill_keep_the_budget(project):
     assert len(set(values)) == TRIALS, "no suggestion comes twice"
 
 
+@pytest.mark.slow
 def test_two_commands_share_a_budget(project):
     project.write(trials=TRIALS)
     project.seconds = 0.02
