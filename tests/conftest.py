@@ -27,8 +27,8 @@ MOST_PROCESSES = 8  # each takes a gigabyte
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Processes of `-n auto`: one more than cores, for some tests only wait for a process of theirs."""
-    return min(cores() + 1, MOST_PROCESSES)
+    """Processes of `-n auto`."""
+    return min(cores(), MOST_PROCESSES)
 
 
 @pytest.fixture(scope="session", autouse=True)

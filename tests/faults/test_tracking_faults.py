@@ -107,6 +107,7 @@ def test_a_model_that_was_half_made_is_finished(results: Results, monkeypatch: p
     assert run.info.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_kill_9_of_the_process_and_another_one_finishes_its_work(results: Results) -> None:
     plan = study(results, seeds=1)
     for cell in plan["cells"]:

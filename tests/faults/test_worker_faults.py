@@ -117,6 +117,7 @@ def test_a_failure_that_cannot_be_written_down_costs_only_its_cell(fake_sweep, c
     assert capsys.readouterr().out.count("outcome.json: Read-only file system") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("misdeed", ["kill", "freeze"])
 def test_a_warm_start_is_tried_twice_and_then_fails_its_cells(misdeed, fake_sweep):
     limit = "machine.hang_seconds=2"

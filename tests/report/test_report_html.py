@@ -143,6 +143,7 @@ def test_the_catalogue_is_that_of_the_code():
     assert list(FIGURES) == list(NAMED) == list(CATALOGUE)
 
 
+@pytest.mark.slow
 def test_a_deleted_run_folder_is_said_wherever_it_lacks(tmp_path):
     factors = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
     results = write_study(tmp_path, factors=factors, seeds=2, figures=["F1"])

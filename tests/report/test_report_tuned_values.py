@@ -83,6 +83,7 @@ def test_seeds_that_chose_the_values_do_not_judge_them(tmp_path, command):
     assert len(caught.value.problems) == 1
 
 
+@pytest.mark.slow
 def test_the_report_has_a_section(results, monkeypatch):
     monkeypatch.setattr(tuning_page, "FIGURES", (sensitivity.sensitivity,))  # one stands for all: a drawing is a second
     text = page.write(results, "ratio").read_text()

@@ -26,6 +26,7 @@ def test_promises_hold_in_a_small_simulation_from_one_generator():
     assert all(abs(check.rate - (check.kind == "coverage")) < 0.1 for check in first)
 
 
+@pytest.mark.slow
 def test_a_test_that_rejects_too_often_is_found(monkeypatch):
     """Without Holm's correction a family of six rejects something in a quarter of all studies."""
     monkeypatch.setattr(simulation, "holm", np.asarray)

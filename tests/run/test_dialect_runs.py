@@ -116,6 +116,7 @@ def variants(objective: Objective) -> Iterator[Objective]:
         yield replace(objective, sampler_correction=SamplerCorrection(level, mode, 0.5, 2.0))
 
 
+@pytest.mark.slow
 def test_peer_metrics_lists_what_a_run_can_log_and_nothing_else() -> None:
     composer, inputs = Composer(), ragged_batch()
     logged: dict[str, set[str]] = defaultdict(set)

@@ -23,6 +23,7 @@ def problems_of(*overrides: str) -> list[str]:
     return caught.value.problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_group_option_composes(option):
     compose([option, *NEEDED.get(option, [])])

@@ -63,6 +63,7 @@ def problems_of(name: str, *overrides: str) -> str:
     return "\n".join(caught.value.problems)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", available())
 def test_every_study_expands(name):
     for plan in plans(name, seeds=[0]):

@@ -41,6 +41,7 @@ def interrupted(project: TuningProject, *options: str, moments: list[int]) -> in
     return project.start(*options).wait(PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_killed_tuning_ends_with_the_trials_of_the_straight_one(project, tmp_path):
     project.write(trials=TRIALS, sampler_seed=1, pruner={"name": "median", "after": 3, "startup_trials": 1})
     assert project.tune() == 0
