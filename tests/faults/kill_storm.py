@@ -4,9 +4,9 @@
 
 Each study is swept once undisturbed, on two workers (`tiny` on one). Then it is swept in another folder while a worker,
 the command itself (its workers die with it) and the mirror process are killed in turn, and the same command goes on
-after each death until it ends with 0; when kills are left then, it begins again in a new folder. At the end of every such
-round all journals, weights, scores, samples, warm starts and outcomes must equal the undisturbed ones byte for byte,
-but for wall times, and `grpolab track verify` must find the MLflow store equal to the journals. Exit code 1 where
+after each death until it ends with 0; when kills are left then, it begins again in a new folder. At the end of every
+such round all journals, weights, scores, samples, warm starts and outcomes must equal the undisturbed ones byte for
+byte, but for wall times, and `grpolab track verify` must find the MLflow store equal to the journals. Exit code 1 where
 anything differs.
 """
 
