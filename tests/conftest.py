@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from grpolab.sweep.machine import cores
 
 # Read when torch and the Hugging Face libraries are imported, so set before any test module is.
 os.environ.update({"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"})
+# A shell without job control starts what stands before `&` deaf to Ctrl-C, and so is all that the tests would start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Containers like to set it: every process that a test starts would compile the package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 MOST_PROCESSES = 8  # each takes a gigabyte

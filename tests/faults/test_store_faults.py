@@ -272,6 +272,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_killed_with_all_its_group_the_command_leaves_a_store_that_is_up_to_date(results: Results) -> None:
     """The mirror makes its last pass and ends: Ctrl-C does not reach its session, and its input has ended."""
     finished_runs(results)

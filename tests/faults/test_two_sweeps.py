@@ -78,6 +78,7 @@ def test_two_that_retry_failures_at_once_set_each_aside_once(fake_sweep):
     assert [file.name for file in folder.glob("outcome*")] == ["outcome.failed-1.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "said"),
     [

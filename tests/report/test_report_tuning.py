@@ -282,6 +282,7 @@ def test_a_budget_that_is_spent_is_said(tuning):
     assert "Every arm had exactly its budget." in list(page.sentences(tuning))
 
 
+@pytest.mark.slow
 def test_a_tuning_has_a_page_of_its_own(results):
     path = page.write(results, "ratio")
     assert path == results.studies / "ratio.tuning" / "report.md"

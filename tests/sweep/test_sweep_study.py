@@ -221,6 +221,7 @@ print(len({cell.signature for cell in plan.cells}), "torch" in sys.modules, time
 """
 
 
+@pytest.mark.slow
 def test_a_hundred_variants_of_ten_seeds_are_planned_within_seconds(write_study):
     """Read, composed, validated and signed by a process of its own, its start included; seconds are of CPU time."""
     factors = {"a": {f"a{i}": [f"epsilon={0.1 + i / 100}"] for i in range(10)}}

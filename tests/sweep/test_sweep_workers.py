@@ -50,6 +50,7 @@ def on_first_step(monkeypatch, act):
     return done
 
 
+@pytest.mark.slow
 def test_a_run_of_train_is_the_run_of_the_sweep_also_when_it_was_interrupted(tmp_path, monkeypatch, capsys):
     journals = run(tmp_path / "swept")
     same = ["task=sorting", "warm_start.batch_size=64", "max_completion_length=6", "evaluation.every=3", "kernel=ratio"]

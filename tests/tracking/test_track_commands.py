@@ -169,6 +169,7 @@ def test_a_run_of_a_removed_level_whose_process_died_does_not_stay_running(resul
     assert differences(results) == []
 
 
+@pytest.mark.slow
 def test_the_commands_make_a_store_from_the_journals_and_find_it_equal(
     results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
