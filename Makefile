@@ -61,7 +61,7 @@ ui: $(READY) ## MLflow on 127.0.0.1, with a link to the study's chart
 
 # Parallel over the cores; to look at one test, call pytest with its file.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --dist worksteal
-test: $(READY) ## the tests, on all cores (about five minutes on two)
+test: $(READY) ## the tests, on all cores (about six minutes on two)
 	$(PYTEST) -m 'not slow and not optional'
 
 test-slow: $(READY) ## the tests that take longer (minutes; CI leaves them out)

@@ -20,6 +20,7 @@ def smoke_cells(fake_sweep, *overrides):
     return [cell.signature for cell in plan.cells]
 
 
+@pytest.mark.slow
 def test_two_sweeps_at_the_same_time_share_the_work(fake_sweep):
     commands = [fake_sweep.start("--jobs", "1", seconds=1.5) for _ in range(2)]
     said = [command.communicate(timeout=60) for command in commands]

@@ -146,7 +146,7 @@ def test_the_differences_that_seeds_find(pairs: int, deviations: float) -> None:
     assert stats.nct.sf(critical, pairs - 1, deviations * pairs**0.5) == pytest.approx(0.8, abs=0.01)
 
 
-@pytest.mark.parametrize("name", ["reference", "dialects"])
+@pytest.mark.parametrize("name", ["reference", pytest.param("dialects", marks=pytest.mark.slow)])
 def test_the_committed_studies_have_nothing_but_notes(name: str) -> None:
     assert {finding.severity for finding in check_plans(plans(name))} == {"note"}
 
