@@ -18,7 +18,7 @@ from grpolab.identity import plain, signature
 from grpolab.learn.imports import load_object
 from grpolab.paths import Results, read_json
 from grpolab.run import preflight, train
-from grpolab.run.provenance import of_program
+from grpolab.run.provenance import MKL_VARIABLES, of_program
 from grpolab.settings import RunSettings
 from grpolab.sweep import adhoc, launch
 from grpolab.sweep.worker import Worker
@@ -171,8 +171,9 @@ def test_other_code_of_torch_has_another_fingerprint() -> None:
     """What the environment asked for, and that it came to other bits."""
     code = "import json; from grpolab.run.provenance import of_program; print(json.dumps(of_program()['hardware']))"
     asked = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
+    unasked = {name: value for name, value in os.environ.items() if name not in MKL_VARIABLES}
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], env={**unasked, **asked}, capture_output=True, text=True, check=True
     )
     here, there = of_program()["hardware"], json.loads(done.stdout)
     if here["cpu_capability"] == there["cpu_capability"] or here["mkl"] is None:
