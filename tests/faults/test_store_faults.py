@@ -119,6 +119,7 @@ def test_artifacts_that_cannot_be_written_hold_no_point_back(results: Results) -
     assert_equal_to_journals(results)
 
 
+@pytest.mark.slow
 def test_deleted_in_the_middle_it_is_made_anew(results: Results) -> None:
     runs = [FakeRun(results, cell).take(2) for cell in study(results, seeds=1)["cells"]]
     mirror = StudyMirror(results, uri(results), [STUDY])
@@ -130,6 +131,7 @@ def test_deleted_in_the_middle_it_is_made_anew(results: Results) -> None:
     assert_equal_to_journals(results)
 
 
+@pytest.mark.slow
 def test_the_log_of_a_deleted_store_is_not_taken_for_the_new_ones(results: Results) -> None:
     finished_runs(results)
     log = Path(f"{results.store}-wal")
@@ -198,6 +200,7 @@ def test_it_is_said_once_and_not_at_every_poll(
     ]
 
 
+@pytest.mark.slow
 def test_a_sweep_does_not_mind_a_server_that_refuses(
     results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

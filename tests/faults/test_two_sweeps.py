@@ -34,6 +34,7 @@ def test_two_sweeps_at_the_same_time_share_the_work(fake_sweep):
         assert out.count("[4/4]") == 1, "each cell is counted once by each of them"
 
 
+@pytest.mark.slow
 def test_a_cell_that_runs_elsewhere_is_passed_over_and_awaited(fake_sweep):
     """The first of four cells is held by somebody else, who finishes it at last."""
     assert fake_sweep("smoke", "rollout_steps=11")[0] == 0  # the warm starts are there

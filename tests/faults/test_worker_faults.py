@@ -24,7 +24,7 @@ def seeds_begun(jobs):
     return Counter(job[2] for job in jobs if job[0] == "run")
 
 
-@pytest.mark.parametrize("misdeed", ["kill", "stop", "freeze"])
+@pytest.mark.parametrize("misdeed", ["kill", "stop", pytest.param("freeze", marks=pytest.mark.slow)])
 def test_a_kill_from_outside_and_a_silence_are_tried_once_more(misdeed, fake_sweep, capsys):
     code, jobs = fake_sweep("smoke", "machine.hang_seconds=2", misdeeds={"1": [misdeed]}, jobs=1)
     assert code == 0
@@ -60,6 +60,7 @@ def test_what_a_cell_does_to_itself_is_its_outcome_at_once(misdeed, fake_sweep):
     assert seeds_begun(jobs) == {"0": 2, "1": 2}
 
 
+@pytest.mark.slow
 def test_a_second_silence_is_the_cells_outcome(fake_sweep):
     code, jobs = fake_sweep("smoke", "machine.hang_seconds=2", misdeeds={"1": ["freeze", "freeze"]})
     assert code == 1

@@ -326,7 +326,13 @@ def test_a_run_that_is_deleted_or_was_stopped_is_named_in_the_report(tmp_path):
     assert "**1 cell missing.**" in text
 
 
-@pytest.mark.parametrize("notebook", sorted(path.stem for path in project_root().glob("notebooks/*.py")))
+@pytest.mark.parametrize(
+    "notebook",
+    [
+        pytest.param(path.stem, marks=() if path.stem == "why_is_my_ratio_one" else pytest.mark.slow)
+        for path in sorted(project_root().glob("notebooks/*.py"))
+    ],
+)
 def test_notebooks_run_as_scripts(results, notebook, monkeypatch, capsys):
     monkeypatch.setenv("GRPOLAB_RESULTS", str(results.root))
     monkeypatch.setenv("GRPOLAB_STUDY", "num_iterations")

@@ -195,6 +195,7 @@ def test_the_commands_make_a_store_from_the_journals_and_find_it_equal(
     assert "`grpolab track sync --repair`" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["sync", "verify"])
 def test_a_server_that_is_down_is_one_sentence_and_exit_code_1(
     results: Results, word: str, capsys: pytest.CaptureFixture[str]

@@ -81,6 +81,7 @@ def test_a_locked_store_is_not_refused(results: Results) -> None:
         check_store(uri(results))
 
 
+@pytest.mark.slow
 def test_the_process_says_in_one_sentence_that_the_store_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("no database " * 100)
     results = Results(tmp_path)

@@ -60,6 +60,7 @@ def test_a_repeated_tuning_has_the_same_trials_and_takes_its_runs_from_the_cache
     assert {trial["state"] for trial in first} >= {"complete", "pruned"}
 
 
+@pytest.mark.slow
 def test_more_trials_may_be_asked_for_later(project):
     project.write(trials=3)
     assert project.tune() == 0
@@ -70,6 +71,7 @@ def test_more_trials_may_be_asked_for_later(project):
     assert [trial for trial in project.trials() if trial["number"] < 3] == before
 
 
+@pytest.mark.slow
 def test_a_collapsing_run_is_given_up_and_can_be_trained_to_its_end_later(project):
     project.write(**grid(seeds=[100], pruner=median(after=3, startup_trials=1)))
     project.seconds = 0.02
@@ -142,7 +144,7 @@ def test_wilcoxon_gives_a_trial_up_between_its_seeds(project):
         assert trial["optimizer_steps"]["decided"] == 48 * len(done)
 
 
-@pytest.mark.parametrize("name", ["asha", "hyperband"])
+@pytest.mark.parametrize("name", ["asha", pytest.param("hyperband", marks=pytest.mark.slow)])
 def test_successive_halving_saves_steps_and_keeps_a_good_trial(project, name):
     project.write(pruner={"name": name, "window": 1, "after": 3, "factor": 2}, trials=10)
     assert project.tune() == 0
@@ -182,6 +184,7 @@ def test_other_samplers(project, sampler):
         assert len({str(trial["values"]) for trial in project.trials() if trial["arm"] == "token"}) == 9
 
 
+@pytest.mark.slow
 def test_cma_es(project):
     pytest.importorskip("cmaes")
     project.write(sampler="cmaes", pruner={"name": "none"}, trials=9)
@@ -197,6 +200,7 @@ def test_arms_with_the_same_space_begin_with_the_same_values(project):
     assert values["token"][0] != values["token"][1]
 
 
+@pytest.mark.slow
 def test_a_quantity_that_cannot_be_computed_fails_the_trial_and_is_made_up_for(project):
     project.write(objectives=[{"metric": "ess_min", "direction": "maximize"}], trials=2)
     assert project.tune() == 1

@@ -113,6 +113,7 @@ def test_a_storage_of_another_tuning_is_refused(project, capsys):
     assert project.trials_file.read_text() == trials
 
 
+@pytest.mark.slow
 def test_sqlite_serves_one_worker(project):
     project.write(trials=2)
     assert project.tune(storage=f"sqlite:///{project.folder}/trials.db") == 0
