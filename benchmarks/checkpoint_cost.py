@@ -59,14 +59,15 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
 def interrupted_run(values: dict[str, Any], folder: str) -> tuple[float, dict[str, float], dict[str, int]]:
     """Do the run up to its last rollout boundary: its seconds, and those inside of what is timed, with its calls."""
     from grpolab.paths import Results
-    from grpolab.run import heartbeat, journal, recorder, train, warm_start
-    from grpolab.settings import RunSettings
+    from grpolab.run import folder as folder_module
+    from grpolab.run import recorder, train, warm_start
+    from grpolab.settings.run import RunSettings
 
     settings, results = RunSettings.model_validate(values), Results.open(folder)
     warm_start.ensure(settings, results)
     spent: dict[str, float] = dict.fromkeys(TIMED, 0.0)
     calls: dict[str, int] = dict.fromkeys(TIMED, 0)
-    owners = {"Recorder": recorder.Recorder, "Heartbeat": heartbeat.Heartbeat, "Journal": journal.Journal}
+    owners = {"Recorder": recorder.Recorder, "Heartbeat": folder_module.Heartbeat, "Journal": folder_module.Journal}
     for name, method in TIMED.items():
         owner, attribute = method.split(".")
         setattr(owners[owner], attribute, timed(getattr(owners[owner], attribute), name, spent, calls))
@@ -97,7 +98,7 @@ def start_up(values: dict[str, Any], folder: str) -> float:
     """Seconds from the call to the loop, of a run that has a checkpoint."""
     from grpolab.paths import Results
     from grpolab.run import train
-    from grpolab.settings import RunSettings
+    from grpolab.settings.run import RunSettings
 
     settings, results = RunSettings.model_validate(values), Results.open(folder)
     began = 0.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-TESTS = ("tests/learn/test_conformance.py", "tests/learn/dialects")
+TESTS = ("tests/frameworks/test_conformance.py", "tests/frameworks")
 PATHS = (
     {},
     {"MKL_CBWR": "COMPATIBLE"},

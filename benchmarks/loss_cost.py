@@ -31,9 +31,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from grpolab.learn.learner import Learner
-    from grpolab.learn.policy import Policy
-    from grpolab.learn.update import Step
+    from grpolab.grpo.model import Policy
+    from grpolab.grpo.step import Learner, Step
 
 SHAPE = ["task=addition", "prompts_per_step=4", "num_generations=8", "max_completion_length=16", "evaluation.items=50"]
 OFF = ["diagnostics.quantiles=false", "diagnostics.counterfactual=false"]
@@ -103,7 +102,7 @@ def second_pass(overrides: Sequence[str]) -> tuple[Learner, Policy, Step]:
 
 def forward_and_backward(policy: Policy, step: Step) -> None:
     """Log-probs and entropy of the minibatch, and a gradient of the weights."""
-    from grpolab.learn.policy import completion_logits, token_log_probs
+    from grpolab.grpo.model import completion_logits, token_log_probs
 
     batch = step.batch
     logits_BTV = completion_logits(policy, *batch.own_prompts(), batch.tokens_BT)
@@ -113,8 +112,8 @@ def forward_and_backward(policy: Policy, step: Step) -> None:
 
 def loss_and_gradient(learner: Learner, step: Step) -> Tensor:
     """The loss from log-probs on, and back to them."""
-    from grpolab.learn.dialects import stages_of
-    from grpolab.learn.objective import policy_loss
+    from grpolab.frameworks.base import stages_of
+    from grpolab.grpo.loss import policy_loss
 
     leaf_BT = step.inputs.log_probs_BT.detach().requires_grad_()
     inputs = replace(step.inputs, log_probs_BT=leaf_BT)

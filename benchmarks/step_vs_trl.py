@@ -91,7 +91,7 @@ def prepare(folder: Path) -> int:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from grpolab.learn.tokenizer import character_tokenizer
+    from grpolab.grpo.batch import character_tokenizer
 
     tokenizer = character_tokenizer(string.ascii_letters[:46])
     config = LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=False, bos_token_id=None, **MODEL)
@@ -156,7 +156,7 @@ def trl_seconds(folder: Path, case: Case, number: int) -> float:
 
 def plan_ours(folder: Path, case: Case, number: int) -> Request:
     """The same as one run of GRPO Lab, checked, with the plan that its mirror reads."""
-    from grpolab.sweep.adhoc import expand_single
+    from grpolab.sweep.plan import expand_single
     from grpolab.sweep.request import Request
 
     overrides = [
@@ -212,7 +212,7 @@ def mirror_seconds(request: Request) -> float:
 
     What `python -m grpolab.run.tracking` does, which cannot be asked for its CPU time.
     """
-    from grpolab.run.tracking.__main__ import ENVIRONMENT as MIRROR_ENVIRONMENT
+    from grpolab.run.tracking import ENVIRONMENT as MIRROR_ENVIRONMENT
     from grpolab.run.tracking.__main__ import POLL_SECONDS
 
     os.environ.update(MIRROR_ENVIRONMENT)

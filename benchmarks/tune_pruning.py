@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grpolab.cli.tuning import quantities
+from grpolab.cli.running import quantities
 from grpolab.paths import Results, read_json
 from grpolab.sweep.tuning.arms import Arms, load_tuned
 from grpolab.sweep.tuning.command import tune

@@ -20,10 +20,9 @@ import os
 
 from IPython.display import Image, Markdown, display
 
-from grpolab.causes import CAUSES, QUESTIONS
+from grpolab.doctor.causes import CAUSES, QUESTIONS
+from grpolab.doctor.page import passes, reach, section
 from grpolab.paths import REFERENCE_STUDY, Results
-from grpolab.report.diagnosis.pictures import passes, reach
-from grpolab.report.diagnosis.section import section
 from grpolab.report.load import load
 from grpolab.report.style import png
 

@@ -17,12 +17,12 @@ from mlflow.entities import Run
 
 from grpolab import vocabulary
 from grpolab.paths import Results, write_json_atomic, write_text_atomic
-from grpolab.run.heartbeat import Heartbeat
+from grpolab.run.folder import Heartbeat
 from grpolab.run.tracking import store_uri
 from grpolab.run.tracking.mirror import StudyMirror
 
 STUDY = "clip_range"
-# Two completions of a prompt, as `run/samples.py` keeps them.
+# Two completions of a prompt, as `run/recorder.py` keeps them.
 SAMPLES = {
     **{"prompt_index": [0, 0, 0], "sample": [0, 0, 1], "prompt": ["1+1="] * 3, "completion": ["2", "2", "3"]},
     **{"reward": [1.0, 1.0, 0.0], "reward_correct": [1.0, 1.0, 0.0], "advantage": [0.7, 0.7, -0.7]},

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[1]
-sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "tuning")]
+sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "sweep" / "tuning")]
 
 import checkpoint_cost  # noqa: E402
 import doctor_check  # noqa: E402

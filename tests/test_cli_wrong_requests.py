@@ -8,9 +8,10 @@ import pytest
 
 from grpolab import RESULTS_VERSION, __version__
 from grpolab.cli import main
+from grpolab.frameworks.defaults import LOOK_HERE, TRL_NAMES, VERL_NAMES, our_names
 from grpolab.paths import project_root
-from grpolab.peer_defaults import LOOK_HERE, TRL_NAMES, VERL_NAMES, our_names
-from grpolab.sweep import describe, pool
+from grpolab.sweep import compose as compose_module
+from grpolab.sweep import pool
 from grpolab.sweep.compose import compose
 from grpolab.sweep.plan import plans
 
@@ -166,7 +167,7 @@ def test_wrong_options_exit_with_two_and_one_sentence(request_, said, capsys):
 
 def test_what_other_frameworks_call_it_is_a_key_here():
     """The names that hints and exchange share: each stands for a key, or a group, that there is."""
-    keys = describe.choices()
+    keys = compose_module.choices()
     ours = [
         *TRL_NAMES.values(),
         *VERL_NAMES.values(),

@@ -17,7 +17,8 @@ from tiny import VALUES, tiny_settings
 from grpolab import identity
 from grpolab.identity import dotted, file_sha256, plain, signature
 from grpolab.paths import project_root, read_json
-from grpolab.settings import RunSettings, task
+from grpolab.settings import task
+from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import Plan, expand
 from grpolab.sweep.study import Study, load

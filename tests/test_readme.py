@@ -47,10 +47,6 @@ def tree() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_a_sentence_of_the_tree_is_whole() -> None:
-    assert sentence(ROOT / "src/grpolab/report/statistics/aggregates.py").endswith("their library rliable)")
-
-
 def test_readme_shows_the_tree() -> None:
     """A file that is added, renamed or given another purpose changes the README."""
     assert BEGIN + tree() + END in README.read_text(), "run `python tests/test_readme.py`"

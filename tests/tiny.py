@@ -13,14 +13,14 @@ from typing import Any
 
 import yaml
 
+from grpolab.grpo.model import Policy, make_policy
 from grpolab.identity import signature
-from grpolab.learn.policy import Policy, make_policy
-from grpolab.learn.supervised import demonstrations, make_supervised_optimizer, supervised_step
-from grpolab.learn.tasks import Task, make_task
 from grpolab.paths import Results, project_root
 from grpolab.run.assembly import Parts, assemble
-from grpolab.run.warm_start import WarmStart
-from grpolab.settings import RunSettings
+from grpolab.run.warm_start import WarmStart, demonstrations, make_supervised_optimizer, supervised_step
+from grpolab.settings.run import RunSettings
+from grpolab.tasks import make_task
+from grpolab.tasks.base import Task
 
 # Laid over conf/run.yaml: a key that is not named here is as a user finds it.
 VALUES: dict[str, Any] = {

@@ -9,35 +9,35 @@ import functools
 import importlib
 from typing import Any
 
-# Importance ratio (learn/ratios.py): how far the policy has moved, per token or per sequence.
+# Importance ratio (grpo/ratios.py): how far the policy has moved, per token or per sequence.
 RATIOS = {
-    "token": "grpolab.learn.ratios:token_ratio",
-    "sequence": "grpolab.learn.ratios:sequence_ratio",
-    "sequence_token": "grpolab.learn.ratios:sequence_token_ratio",
-    "segment": "grpolab.learn.ratios:segment_ratio",
+    "token": "grpolab.grpo.ratios:token_ratio",
+    "sequence": "grpolab.grpo.ratios:sequence_ratio",
+    "sequence_token": "grpolab.grpo.ratios:sequence_token_ratio",
+    "segment": "grpolab.grpo.ratios:segment_ratio",
 }
 
-# Objective kernel (learn/kernels/): the loss of a token or sequence before averaging.
+# Objective kernel (grpo/surrogates.py): the loss of a token or sequence before averaging.
 KERNELS = {
-    "clipped": "grpolab.learn.kernels.clipped:clipped",
-    "ratio": "grpolab.learn.kernels.clipped:ratio",
-    "policy_gradient": "grpolab.learn.kernels.weighted:policy_gradient",
-    "policy_gradient_masked": "grpolab.learn.kernels.weighted:policy_gradient_masked",
-    "cispo": "grpolab.learn.kernels.weighted:cispo",
-    "cispo_masked": "grpolab.learn.kernels.weighted:cispo_masked",
-    "band": "grpolab.learn.kernels.weighted:band",
-    "aspo": "grpolab.learn.kernels.weighted:aspo",
-    "topr": "grpolab.learn.kernels.weighted:topr",
-    "vespo": "grpolab.learn.kernels.weighted:vespo",
-    "dro": "grpolab.learn.kernels.weighted:dro",
-    "sapo": "grpolab.learn.kernels.soft:sapo",
-    "gmpo": "grpolab.learn.kernels.soft:gmpo",
-    "clip_cov": "grpolab.learn.kernels.covariance:clip_cov",
-    "kl_cov": "grpolab.learn.kernels.covariance:kl_cov",
-    "dppo_tv": "grpolab.learn.kernels.dppo:dppo_tv",
-    "dppo_kl": "grpolab.learn.kernels.dppo:dppo_kl",
-    "dppo_ratio": "grpolab.learn.kernels.dppo:dppo_ratio",
-    "ipo": "grpolab.learn.kernels.dppo:ipo",
+    "clipped": "grpolab.grpo.surrogates:clipped",
+    "ratio": "grpolab.grpo.surrogates:ratio",
+    "policy_gradient": "grpolab.grpo.surrogates:policy_gradient",
+    "policy_gradient_masked": "grpolab.grpo.surrogates:policy_gradient_masked",
+    "cispo": "grpolab.grpo.surrogates:cispo",
+    "cispo_masked": "grpolab.grpo.surrogates:cispo_masked",
+    "band": "grpolab.grpo.surrogates:band",
+    "aspo": "grpolab.grpo.surrogates:aspo",
+    "topr": "grpolab.grpo.surrogates:topr",
+    "vespo": "grpolab.grpo.surrogates:vespo",
+    "dro": "grpolab.grpo.surrogates:dro",
+    "sapo": "grpolab.grpo.surrogates:sapo",
+    "gmpo": "grpolab.grpo.surrogates:gmpo",
+    "clip_cov": "grpolab.grpo.surrogates:clip_cov",
+    "kl_cov": "grpolab.grpo.surrogates:kl_cov",
+    "dppo_tv": "grpolab.grpo.surrogates:dppo_tv",
+    "dppo_kl": "grpolab.grpo.surrogates:dppo_kl",
+    "dppo_ratio": "grpolab.grpo.surrogates:dppo_ratio",
+    "ipo": "grpolab.grpo.surrogates:ipo",
 }
 
 # A kernel's own numbers, under `kernel_options.<kernel>` of the settings: name -> (more than, at most).
@@ -61,53 +61,53 @@ DRAWS_TOKENS = {"clip_cov"}  # kernels that need uniform numbers
 # Kernels whose loss has no clip range that could bind.
 UNCLIPPED = {"ratio", "policy_gradient", "topr", "vespo", "dro", "sapo", "kl_cov"}
 
-# Aggregation (learn/aggregation.py): how per-token losses become one number; the denominator is in the name.
+# Aggregation (grpo/aggregation.py): how per-token losses become one number; the denominator is in the name.
 AGGREGATIONS = {
-    "sequence_mean": "grpolab.learn.aggregation:sequence_mean",
-    "sequence_mean_nonempty": "grpolab.learn.aggregation:sequence_mean_nonempty",
-    "sequence_sum": "grpolab.learn.aggregation:sequence_sum",
-    "sequence_sum_nonempty": "grpolab.learn.aggregation:sequence_sum_nonempty",
-    "token_mean_rollout": "grpolab.learn.aggregation:token_mean_rollout",
-    "token_mean_minibatch": "grpolab.learn.aggregation:token_mean_minibatch",
-    "token_mean_microbatch": "grpolab.learn.aggregation:token_mean_microbatch",
-    "token_sum": "grpolab.learn.aggregation:token_sum",
-    "token_sum_constant": "grpolab.learn.aggregation:token_sum_constant",
-    "token_sum_length": "grpolab.learn.aggregation:token_sum_length",
+    "sequence_mean": "grpolab.grpo.aggregation:sequence_mean",
+    "sequence_mean_nonempty": "grpolab.grpo.aggregation:sequence_mean_nonempty",
+    "sequence_sum": "grpolab.grpo.aggregation:sequence_sum",
+    "sequence_sum_nonempty": "grpolab.grpo.aggregation:sequence_sum_nonempty",
+    "token_mean_rollout": "grpolab.grpo.aggregation:token_mean_rollout",
+    "token_mean_minibatch": "grpolab.grpo.aggregation:token_mean_minibatch",
+    "token_mean_microbatch": "grpolab.grpo.aggregation:token_mean_microbatch",
+    "token_sum": "grpolab.grpo.aggregation:token_sum",
+    "token_sum_constant": "grpolab.grpo.aggregation:token_sum_constant",
+    "token_sum_length": "grpolab.grpo.aggregation:token_sum_length",
 }
 
-# KL estimator (learn/kl.py), from the log ratio of the reference to the policy.
+# KL estimator (grpo/kl.py), from the log ratio of the reference to the policy.
 KL_ESTIMATORS = {
-    "k1": "grpolab.learn.kl:k1",
-    "k2": "grpolab.learn.kl:k2",
-    "k3": "grpolab.learn.kl:k3",
-    "abs": "grpolab.learn.kl:absolute",
+    "k1": "grpolab.grpo.kl:k1",
+    "k2": "grpolab.grpo.kl:k2",
+    "k3": "grpolab.grpo.kl:k3",
+    "abs": "grpolab.grpo.kl:absolute",
 }
 
-# Advantage estimator (learn/advantages.py): the baseline that rewards are compared with.
+# Advantage estimator (grpo/advantages.py): the baseline that rewards are compared with.
 ADVANTAGES = {
-    "none": "grpolab.learn.advantages:no_baseline",
-    "group_mean": "grpolab.learn.advantages:group_mean",
-    "batch_mean": "grpolab.learn.advantages:batch_mean",
-    "leave_one_out": "grpolab.learn.advantages:leave_one_out",
-    "length_weighted": "grpolab.learn.advantages:length_weighted",
-    "second_best": "grpolab.learn.advantages:second_best",
-    "given": "grpolab.learn.advantages:given",
+    "none": "grpolab.grpo.advantages:no_baseline",
+    "group_mean": "grpolab.grpo.advantages:group_mean",
+    "batch_mean": "grpolab.grpo.advantages:batch_mean",
+    "leave_one_out": "grpolab.grpo.advantages:leave_one_out",
+    "length_weighted": "grpolab.grpo.advantages:length_weighted",
+    "second_best": "grpolab.grpo.advantages:second_best",
+    "given": "grpolab.grpo.advantages:given",
 }
 
-# Scale (learn/advantages.py): what a reward less its baseline is divided by.
+# Scale (grpo/advantages.py): what a reward less its baseline is divided by.
 SCALES = {
-    "none": "grpolab.learn.advantages:unscaled",
-    "group": "grpolab.learn.advantages:group_std",
-    "group_population": "grpolab.learn.advantages:group_population_std",
-    "batch": "grpolab.learn.advantages:batch_std",
-    "leave_one_out": "grpolab.learn.advantages:leave_one_out_std",
-    "group_mean": "grpolab.learn.advantages:group_mean_reward",
-    "nonzero_share": "grpolab.learn.advantages:nonzero_share",
+    "none": "grpolab.grpo.advantages:unscaled",
+    "group": "grpolab.grpo.advantages:group_std",
+    "group_population": "grpolab.grpo.advantages:group_population_std",
+    "batch": "grpolab.grpo.advantages:batch_std",
+    "leave_one_out": "grpolab.grpo.advantages:leave_one_out_std",
+    "group_mean": "grpolab.grpo.advantages:group_mean_reward",
+    "nonzero_share": "grpolab.grpo.advantages:nonzero_share",
 }
 
-# Faults of the training loop (learn/faults.py), planted by conf/fault/: what of the loop's steps is replaced.
+# Faults of the training loop (grpo/faults.py), planted by conf/fault/: what of the loop's steps is replaced.
 FAULTS = {
-    name: f"grpolab.learn.faults:{name}"
+    name: f"grpolab.grpo.faults:{name}"
     for name in (
         "aliased_old_policy",
         "resynchronised_old_policy",
@@ -136,10 +136,10 @@ FRAMEWORKS = (
     "skyrl",
     "torchtune",
 )
-# Framework adapters (learn/dialects/): what a framework does its own way, and its metrics under its names.
-DIALECTS = {name: f"grpolab.learn.dialects.{name}:DIALECT" for name in FRAMEWORKS}
-# What of a framework's own outputs can be replayed (learn/conformance/).
-CONFORMANCE = {name: f"grpolab.learn.conformance.{name}:PEER" for name in FRAMEWORKS}
+# Framework adapters (frameworks/): what a framework does its own way, and its metrics under its names.
+DIALECTS = {name: f"grpolab.frameworks.{name}:DIALECT" for name in FRAMEWORKS}
+# What of a framework's own outputs can be replayed (frameworks/).
+CONFORMANCE = {name: f"grpolab.frameworks.{name}{'_replay' if name == 'verl' else ''}:PEER" for name in FRAMEWORKS}
 
 
 @functools.cache

@@ -54,7 +54,7 @@ def project(folder: Path) -> Iterator[Path]:
     with contextlib.chdir(folder), patch.object(Request, "write_plans", stop):
         composer = Composer()  # one for all: conf/ stays as it is, and reading it takes longer than all the rest
         with (
-            patch("grpolab.sweep.adhoc.Composer", lambda: composer),
+            patch("grpolab.sweep.plan.Composer", lambda: composer),
             patch("grpolab.sweep.plan.Composer", lambda: composer),
         ):
             yield folder

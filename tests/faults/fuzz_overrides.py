@@ -11,7 +11,7 @@ from fuzz_wrong import Wrong, mistyped, words
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from grpolab.settings import RunSettings
+from grpolab.settings.run import RunSettings
 from grpolab.sweep.schema import options, resolve, root
 
 Broken = tuple[list[str], list[str]]  # overrides, and the names of which a sentence must hold one

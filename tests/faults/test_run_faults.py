@@ -23,14 +23,13 @@ import pytest
 from safetensors.torch import load_file
 from tiny import records, run_folder, tiny_parts, tiny_settings
 
+from grpolab.grpo import step as step_module
 from grpolab.identity import plain, signature
-from grpolab.learn import update
 from grpolab.paths import DISK_ERRORS, Results
 from grpolab.run import checkpoint
-from grpolab.run.heartbeat import Heartbeat, is_alive
-from grpolab.run.journal import Journal
+from grpolab.run.folder import Heartbeat, Journal, is_alive
 from grpolab.run.train import run
-from grpolab.settings import RunSettings
+from grpolab.settings.run import RunSettings
 
 STEPS = 5
 
@@ -116,8 +115,8 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ("fault", "number", "where"),
     [
         ("journal", errno.ENOSPC, {"flush", "close"}),  # whichever hands the buffer to the disk
-        ("checkpoint", errno.ENOSPC, {"save"}),
-        ("read-only", errno.EACCES, {"save"}),
+        ("checkpoint", errno.ENOSPC, {"save_state"}),
+        ("read-only", errno.EACCES, {"save_state"}),
     ],
     ids=["journal", "checkpoint", "read-only"],
 )
@@ -219,7 +218,7 @@ def test_a_loss_or_gradient_that_is_not_finite_is_an_outcome(
     spoil: Any, says: str, results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the eighth update: the second of the third rollout step."""
-    real, taken = update.policy_loss, 0
+    real, taken = step_module.policy_loss, 0
 
     def planted(*arguments: Any, **given: Any) -> Any:
         nonlocal taken
@@ -227,7 +226,7 @@ def test_a_loss_or_gradient_that_is_not_finite_is_an_outcome(
         loss = real(*arguments, **given)
         return spoil(loss) if taken == 8 else loss
 
-    monkeypatch.setattr(update, "policy_loss", planted)
+    monkeypatch.setattr(step_module, "policy_loss", planted)
     outcome = run(settings_of(), results)
     folder = run_folder(settings_of(), results)
     assert outcome["outcome"] == "diverged", outcome["error"]
@@ -302,7 +301,7 @@ def test_sigterm_leaves_a_checkpoint_at_the_next_rollout_boundary(results: Resul
     folder = run_folder(settings, results)
     assert not (folder / "outcome.json").exists()
     state = tiny_parts().state
-    checkpoint.restore(folder / "checkpoint", state)
+    checkpoint.restore_state(folder / "checkpoint", state)
     assert 3 <= state.rollout_step == seen[-1] < 60
     steps: list[int] = []
     outcome = run(settings, results, on_step=steps.append)

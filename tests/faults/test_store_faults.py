@@ -26,8 +26,7 @@ from sqlalchemy.engine import Engine
 from unwell import HOST, Broken, Dropping, LossyProxy, Slow, serving
 
 from grpolab.paths import Results
-from grpolab.run import ui
-from grpolab.run.tracking import ENVIRONMENT, __main__, synchronise
+from grpolab.run.tracking import ENVIRONMENT, __main__, synchronise, ui
 from grpolab.run.tracking.mirror import StudyMirror
 from grpolab.run.tracking.store import Store
 from grpolab.run.tracking.verify import verify

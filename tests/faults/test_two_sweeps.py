@@ -10,8 +10,7 @@ import pytest
 from fake_sweep import wait_for
 
 from grpolab.paths import write_json_atomic
-from grpolab.run.heartbeat import LEASE_SECONDS
-from grpolab.run.locks import exclusive
+from grpolab.run.folder import LEASE_SECONDS, exclusive
 from grpolab.sweep.plan import plans
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from grpolab.lint.arms import Arms
-from grpolab.settings import RunSettings
+from grpolab.lint.rules import Arms
+from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import Plan, expand
 from grpolab.sweep.study import Study

@@ -6,12 +6,12 @@ import pytest
 import torch
 from lint_subjects import run
 
-from grpolab.learn.aggregation import Totals
-from grpolab.learn.dialects import stages_of
-from grpolab.learn.objective import LossInputs, Objective, policy_loss
-from grpolab.lint import equalities
-from grpolab.lint.equalities import AT_EQUAL_LENGTHS, EXACT, why_the_same
-from grpolab.settings import RunSettings
+from grpolab.frameworks.base import stages_of
+from grpolab.grpo.aggregation import Totals
+from grpolab.grpo.loss import LossInputs, Objective, policy_loss
+from grpolab.settings import equalities
+from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, why_the_same
+from grpolab.settings.run import RunSettings
 
 ONE = "num_iterations=1"
 ON_POLICY = [

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from grpolab.cli import linting, main, running
+from grpolab.cli import checking, main, running
 from grpolab.errors import RequestError
-from grpolab.lint.page import page
+from grpolab.lint.check import page
 from grpolab.paths import project_root
 from grpolab.sweep import launch
 from grpolab.sweep.compose import Composer
@@ -89,9 +89,9 @@ def test_lint_of_runs_and_studies(capsys: pytest.CaptureFixture[str]) -> None:
 def test_warnings_are_no_more_than_what_lint_says(capsys: pytest.CaptureFixture[str]) -> None:
     from grpolab.sweep.plan import plans
 
-    linting.warn(plans("reference"))
+    checking.warn(plans("reference"))
     assert capsys.readouterr() == ("", "")
-    assert running.linting is linting
+    assert running.checking is checking
     with pytest.raises(RequestError):
         plans("reference", ["beta=-1"])
 

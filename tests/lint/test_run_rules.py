@@ -8,75 +8,80 @@ from pathlib import Path
 import pytest
 from lint_subjects import run
 
-from grpolab.lint import clip, data, loss
+from grpolab.lint import rules
 from grpolab.lint.check import RUN_RULES, check_run
-from grpolab.lint.rule import Rule
-from grpolab.settings import RunSettings
+from grpolab.lint.rules import Rule
+from grpolab.settings.run import RunSettings
 
 ONE, SEQUENCE = "num_iterations=1", "importance_sampling_level=sequence"
 LONG = "max_completion_length=400"
 PLANTED: list[tuple[Rule[RunSettings], str, str, str]] = [
     # rule, what breaks it, what it says, what does not break it
-    (clip.clip_cannot_bind, ONE, "epsilon=0.2 and epsilon_high=0.2 cannot act", f"{ONE} num_minibatches=2"),
-    (clip.clip_cannot_bind, ONE, "exactly 1", "num_iterations=2"),
-    (clip.clip_cannot_bind, f"{ONE} staleness=1", "one update per batch", f"{ONE} staleness=1 old_log_probs=sampler"),
-    (clip.clip_cannot_bind, f"{ONE} old_log_probs=sampler", "1", f"{ONE} old_log_probs=sampler sampler_dtype=bfloat16"),
-    (clip.clip_cannot_bind, f"{ONE} kernel=cispo", "clip fraction stays 0", f"{ONE} kernel=ratio"),
-    (clip.epsilon_of_another_level, f"{SEQUENCE} {LONG}", "20 times", f"{SEQUENCE} {LONG} epsilon=0.03"),
-    (clip.epsilon_of_another_level, f"{SEQUENCE} {LONG}", "400 tokens (0.01)", LONG),
-    (clip.epsilon_of_another_level, f"{SEQUENCE} task=sorting", "11 tokens", f"{SEQUENCE} task=addition"),
+    (rules.clip_cannot_bind, ONE, "epsilon=0.2 and epsilon_high=0.2 cannot act", f"{ONE} num_minibatches=2"),
+    (rules.clip_cannot_bind, ONE, "exactly 1", "num_iterations=2"),
+    (rules.clip_cannot_bind, f"{ONE} staleness=1", "one update per batch", f"{ONE} staleness=1 old_log_probs=sampler"),
     (
-        clip.epsilon_below_noise,
+        rules.clip_cannot_bind,
+        f"{ONE} old_log_probs=sampler",
+        "1",
+        f"{ONE} old_log_probs=sampler sampler_dtype=bfloat16",
+    ),
+    (rules.clip_cannot_bind, f"{ONE} kernel=cispo", "clip fraction stays 0", f"{ONE} kernel=ratio"),
+    (rules.epsilon_of_another_level, f"{SEQUENCE} {LONG}", "20 times", f"{SEQUENCE} {LONG} epsilon=0.03"),
+    (rules.epsilon_of_another_level, f"{SEQUENCE} {LONG}", "400 tokens (0.01)", LONG),
+    (rules.epsilon_of_another_level, f"{SEQUENCE} task=sorting", "11 tokens", f"{SEQUENCE} task=addition"),
+    (
+        rules.epsilon_below_noise,
         "loss_type=gspo dtype=bfloat16 max_completion_length=512",
         "bfloat16 rounds a sequence ratio by over 512 tokens (about 0.0007)",
         "loss_type=gspo dtype=bfloat16 max_completion_length=8192",
     ),
-    (clip.epsilon_below_noise, "loss_type=gspo dtype=bfloat16", "clips at random", "loss_type=gspo"),
-    (clip.epsilon_below_noise, "epsilon=5e-7", "5e-07", "epsilon=5e-6"),
-    (clip.epsilon_below_noise, "epsilon=0", "range of 0", f"epsilon=0 {ONE}"),
-    (clip.delta_inside_range, "delta=1.1", "delta=1.1 is below 1 + epsilon_high = 1.2", "delta=1.2"),
-    (clip.delta_inside_range, "delta=1.25 epsilon_high=0.28", "1.28", "delta=1.25"),
-    (clip.dual_clip_by_default, "dialect=verl", "dual_clip=3", "dialect=verl dual_clip=null"),
-    (clip.dual_clip_by_default, "dialect=verl", "no such bound", "dual_clip=3.0"),
-    (loss.cap_scales_gradient, "dialect=trl/cispo", "scaled by 0.2", "dialect=trl/cispo epsilon_high=1.0"),
-    (loss.cap_scales_gradient, "dialect=trl/cispo", "ScaleRL", "loss_type=cispo epsilon_high=0.2"),
+    (rules.epsilon_below_noise, "loss_type=gspo dtype=bfloat16", "clips at random", "loss_type=gspo"),
+    (rules.epsilon_below_noise, "epsilon=5e-7", "5e-07", "epsilon=5e-6"),
+    (rules.epsilon_below_noise, "epsilon=0", "range of 0", f"epsilon=0 {ONE}"),
+    (rules.delta_inside_range, "delta=1.1", "delta=1.1 is below 1 + epsilon_high = 1.2", "delta=1.2"),
+    (rules.delta_inside_range, "delta=1.25 epsilon_high=0.28", "1.28", "delta=1.25"),
+    (rules.dual_clip_by_default, "dialect=verl", "dual_clip=3", "dialect=verl dual_clip=null"),
+    (rules.dual_clip_by_default, "dialect=verl", "no such bound", "dual_clip=3.0"),
+    (rules.cap_scales_gradient, "dialect=trl/cispo", "scaled by 0.2", "dialect=trl/cispo epsilon_high=1.0"),
+    (rules.cap_scales_gradient, "dialect=trl/cispo", "ScaleRL", "loss_type=cispo epsilon_high=0.2"),
     (
-        loss.sequences_weighted_by_length,
+        rules.sequences_weighted_by_length,
         f"{SEQUENCE} aggregation=token_mean_rollout",
         "length, 1 to 4",
         f"{SEQUENCE} aggregation=sequence_mean",
     ),
     (
-        loss.sequences_weighted_by_length,
+        rules.sequences_weighted_by_length,
         f"{SEQUENCE} aggregation=token_sum_constant",
         "aggregation=token_sum_constant",
         "aggregation=token_sum_constant",
     ),
-    (loss.sequences_weighted_by_length, "kernel=gmpo aggregation=token_sum", "kernel=gmpo", "loss_type=gmpo"),
+    (rules.sequences_weighted_by_length, "kernel=gmpo aggregation=token_sum", "kernel=gmpo", "loss_type=gmpo"),
     (
-        loss.sequences_weighted_by_length,
+        rules.sequences_weighted_by_length,
         "importance_sampling_level=sequence_token aggregation=token_mean_minibatch",
         "sequence_token",
         "dialect=verl/gspo aggregation=token_mean_minibatch",  # verl then averages by sequences all the same
     ),
     (
-        loss.kl_clamp_ends_gradient,
+        rules.kl_clamp_ends_gradient,
         "beta=0.001 kl_output_clamp=10.0",
         "above 2.61 or below -11.00",
         "beta=0.001 kl_output_clamp=10.0 kl_gradient=score_function",
     ),
-    (loss.kl_clamp_ends_gradient, "beta=0.1 kl_input_clamp=5", "above 5.00", "beta=0 kl_input_clamp=5"),
-    (loss.kl_clamp_ends_gradient, "beta=0.1 kl_estimator=k2 kl_output_clamp=8", "4.00", "beta=0.1 kl_input_clamp=20"),
-    (data.zero_variance_groups, "num_generations=2", "at least 58%", "num_generations=3"),
-    (data.zero_variance_groups, "num_generations=2 warm_start.max_steps=0", "at any accuracy", "num_generations=4"),
+    (rules.kl_clamp_ends_gradient, "beta=0.1 kl_input_clamp=5", "above 5.00", "beta=0 kl_input_clamp=5"),
+    (rules.kl_clamp_ends_gradient, "beta=0.1 kl_estimator=k2 kl_output_clamp=8", "4.00", "beta=0.1 kl_input_clamp=20"),
+    (rules.zero_variance_groups, "num_generations=2", "at least 58%", "num_generations=3"),
+    (rules.zero_variance_groups, "num_generations=2 warm_start.max_steps=0", "at any accuracy", "num_generations=4"),
     (
-        data.zero_variance_groups,
+        rules.zero_variance_groups,
         "num_generations=2",
         "teach nothing",
         "num_generations=2 reward.weights.format=0.1",
     ),
-    (data.zero_variance_groups, "num_generations=2", "0.3", "num_generations=2 advantage_estimator=batch_mean"),
-    (data.planted_fault, "fault=dropout", "fault=dropout is planted", "fault=tiny_learning_rate"),
+    (rules.zero_variance_groups, "num_generations=2", "0.3", "num_generations=2 advantage_estimator=batch_mean"),
+    (rules.planted_fault, "fault=dropout", "fault=dropout is planted", "fault=tiny_learning_rate"),
 ]
 
 
@@ -93,16 +98,16 @@ def test_dropout_is_read_from_the_config_of_a_local_model(tmp_path: Path) -> Non
     config = tmp_path / "config.json"
     model = ["model=pretrained", f"model.path={tmp_path}"]
     config.write_text(json.dumps({"attention_dropout": 0.1, "hidden_dropout_prob": 0, "drop_name": "x"}))
-    (sentence,) = data.dropout_is_off.check(run(*model))
+    (sentence,) = rules.dropout_is_off.check(run(*model))
     assert "has attention_dropout=0.1:" in sentence
     config.write_text(json.dumps({"attention_dropout": 0.0}))
-    assert list(data.dropout_is_off.check(run(*model))) == []
+    assert list(rules.dropout_is_off.check(run(*model))) == []
     config.write_text("no json")
-    assert list(data.dropout_is_off.check(run(*model))) == []
+    assert list(rules.dropout_is_off.check(run(*model))) == []
 
 
 def test_every_rule_about_a_run_is_planted() -> None:
-    planted = {rule.name for rule, *_ in PLANTED} | {data.dropout_is_off.name}
+    planted = {rule.name for rule, *_ in PLANTED} | {rules.dropout_is_off.name}
     assert planted == {rule.name for rule in RUN_RULES}
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from grpolab.exchange.trl import options
+from grpolab.frameworks.trl_config import options
 from grpolab.lint import trl
 from grpolab.lint.check import TRL_RULES
-from grpolab.lint.rule import Rule
+from grpolab.lint.rules import Rule
 
 REUSED = {"num_iterations": 2, "steps_per_generation": 1}
 PLANTED: list[tuple[Rule[trl.Options], dict[str, Any], str, dict[str, Any]]] = [

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from grpolab.frameworks.metric_names import CLIP_METRIC, convention
 from grpolab.paths import Results, write_json_atomic
-from grpolab.peer_metrics import CLIP_METRIC, convention
 from grpolab.vocabulary import EXCESS_EDGES, LEVELS, QUANTILES, SIGNS, quantile_metric
 
 ROLLOUT_STEPS = 12

@@ -8,10 +8,11 @@ import pytest
 from report_results import FACTORS, HYPOTHESES, write_run, write_study
 from scipy import stats
 
-from grpolab.report import questions
+from grpolab.report import claims
 from grpolab.report.claims import REFUTED, SUPPORTED, UNDECIDED, decide
 from grpolab.report.load import load
-from grpolab.report.statistics import page_trend, paired_difference, rank_trend, trend_seeds_to_decide
+from grpolab.report.statistics.power import trend_seeds_to_decide
+from grpolab.report.statistics.tests import page_trend, paired_difference, rank_trend
 
 ARMS = FACTORS["clip"]
 RNG = np.random.default_rng(0)
@@ -33,7 +34,7 @@ def claimed(study, monkeypatch):
             {("addition", arm): pd.Series(list(of), dtype=float) for arm, of in values.items()},
             names=["facet", "arm", "seed"],
         )
-        monkeypatch.setattr(questions, "measure", lambda _study, _metric: series)
+        monkeypatch.setattr(claims, "measure", lambda _study, _metric: series)
         plan = study.plan | {"hypotheses": [HYPOTHESES[0] | hypothesis]}
         (found,) = decide(dataclasses.replace(study, plan=plan))
         return found
@@ -132,7 +133,7 @@ def test_a_range_is_taken_over_a_factor_and_not_where_a_level_is_missing(tmp_pat
     values = pd.Series(
         [wide[arm][int(facet[-1]) - 1] + 0.01 * seed * (facet[-1] == "2") for facet, arm, seed in base], index=base
     )
-    monkeypatch.setattr(questions, "measure", lambda _study, _metric: values)
+    monkeypatch.setattr(claims, "measure", lambda _study, _metric: values)
     hypothesis = HYPOTHESES[0] | {"direction": "greater", "range_over": "grid"}
     plan = loaded.plan | {"hypotheses": [hypothesis]}
     (found,) = decide(dataclasses.replace(loaded, plan=plan))

@@ -10,25 +10,26 @@ from statsmodels.duration.survfunc import SurvfuncRight, survdiff
 from statsmodels.stats.power import TTestPower
 
 from grpolab.errors import RequestError
-from grpolab.report.statistics import (
-    Difference,
+from grpolab.report.statistics import bootstrap
+from grpolab.report.statistics.intervals import (
+    COVERAGE,
     TooFewError,
-    bootstrap,
-    equivalence_power,
-    fisher,
     iqm,
-    kaplan_meier,
-    log_rank,
     optimality_gap,
-    paired_t_power,
     performance_profile,
     probability_of_improvement,
-    rate_seeds_to_decide,
     resample,
+)
+from grpolab.report.statistics.power import (
+    equivalence_power,
+    kaplan_meier,
+    log_rank,
+    paired_t_power,
+    rate_seeds_to_decide,
     seeds_to_decide,
     time_to_threshold,
 )
-from grpolab.report.statistics.bootstrap import COVERAGE
+from grpolab.report.statistics.tests import Difference, fisher
 
 RNG = np.random.default_rng(0)
 SCORES_ATS = RNG.random((2, 3, 6))

@@ -12,9 +12,8 @@ from statsmodels.stats.power import TTestPower
 from grpolab.errors import RequestError
 from grpolab.paths import write_json_atomic
 from grpolab.report import claims
-from grpolab.report.claims import REFUTED, SUPPORTED, UNDECIDED, decide
+from grpolab.report.claims import REFUTED, SUPPORTED, UNDECIDED, decide, questions
 from grpolab.report.load import load
-from grpolab.report.questions import questions
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,8 @@ from grpolab.report.compare import DIFFERS, OPEN, compare
 from grpolab.report.load import load
 from grpolab.report.measures import at, measure
 from grpolab.report.reference import export_reference
-from grpolab.report.statistics import paired_t_power, welch_difference
+from grpolab.report.statistics.power import paired_t_power
+from grpolab.report.statistics.tests import welch_difference
 
 FACTORS = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
 

@@ -9,10 +9,10 @@ import pytest
 from report_results import write_study
 from scipy import stats
 
-from grpolab.report.figures import draw, ladder
-from grpolab.report.figures.numeric_axis import Axis
+from grpolab.report.figures import comparison, draw
+from grpolab.report.figures.panels import Axis
 from grpolab.report.load import Study, load
-from grpolab.report.pooled import pools
+from grpolab.report.sentences import pools
 from grpolab.report.style import png
 
 STEPS = (0, 3, 6, 9, 12)
@@ -204,10 +204,10 @@ def test_compute_curve_says_what_it_cannot_tell(planned):
 
 def test_ladder_compares_each_rung_with_the_one_that_it_changes(tmp_path):
     arms = ["base", "+a", "+b", "full", "-a", "-b"]
-    assert ladder.steps(arms, "base") == {
+    assert comparison.steps(arms, "base") == {
         **{"base": None, "+a": "base", "+b": "+a", "full": "+b", "-a": "full", "-b": "full"}
     }
-    assert ladder.steps(["token", "no_clip"], "token") == {}
+    assert comparison.steps(["token", "no_clip"], "token") == {}
     results = write_study(tmp_path, "ladder", {"rung": arms, "task": ["addition"]}, trained=False)
     heights = dict(zip(arms, (0.3, 0.4, 0.45, 0.6, 0.5, 0.55), strict=True))
     study = with_curves(load(results, "ladder")[-1], lambda cell: final(heights[cell.arm] + 0.01 * cell.seed))

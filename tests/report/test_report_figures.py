@@ -15,9 +15,9 @@ from matplotlib.patches import Rectangle
 from report_results import write_run, write_study
 
 from grpolab.errors import RequestError
-from grpolab.report import runs
-from grpolab.report.figures import FIGURES, counterfactual, draw, geometry, sensitivity
-from grpolab.report.figures.numeric_axis import Axis
+from grpolab.report import journals
+from grpolab.report.figures import FIGURES, clipping, draw, stability, surfaces
+from grpolab.report.figures.panels import Axis
 from grpolab.report.load import load
 from grpolab.report.style import TEXT_WIDTH, arm_styles, save
 from grpolab.vocabulary import ANALYTIC_FIGURES, EXCESS_EDGES, METRICS
@@ -158,7 +158,7 @@ def test_a_study_without_any_run_still_draws_and_says_so(study):
     empty = dataclasses.replace(
         study,
         cells=study.cells.assign(outcome="missing"),
-        **{table: getattr(study, table).iloc[:0] for table in runs.TABLES},
+        **{table: getattr(study, table).iloc[:0] for table in journals.TABLES},
     )
     for figure in FIGURES.keys() - set(ANALYTIC_FIGURES):
         picture, manifest = draw(empty, figure)
@@ -210,7 +210,7 @@ def test_counterfactual_shares_are_what_clipping_would_count():
         return [np.sum(own <= 0), *(np.sum((own > low) & (own <= high)) for low, high in itertools.pairwise(edges))]
 
     record = {"excess/token_pos": counts(1), "excess/token_neg": counts(-1), "position/count": [3000, 2000]}
-    shares = counterfactual.share_beyond(pd.DataFrame([record, record]), "token")
+    shares = clipping.share_beyond(pd.DataFrame([record, record]), "token")
     assert shares == pytest.approx([np.mean(excess > edge) for edge in EXCESS_EDGES])
 
 
@@ -219,12 +219,12 @@ def test_a_detached_rule_has_no_objective_curve(study):
     curves = {(series["metric"], series["curve"]) for series in manifest.numbers if series["x"]}
     assert curves == {("objective", "no clip"), ("weight", "no clip"), ("weight", "cispo")}
     ratio = np.linspace(0.1, 3, 50)
-    assert geometry.is_surrogate(pd.DataFrame({"ratio": ratio, "objective": ratio, "weight": ratio}))
+    assert surfaces.is_surrogate(pd.DataFrame({"ratio": ratio, "objective": ratio, "weight": ratio}))
 
 
 def test_numeric_axes_are_found_by_what_a_factor_moves(study, results):
-    assert sensitivity.numeric_axes(study) == {"regime": "setting/learning_rate"}
-    assert sensitivity.numeric_axes(load(results, "num_iterations")[-1]) == {"mu": "setting/num_iterations"}
+    assert stability.numeric_axes(study) == {"regime": "setting/learning_rate"}
+    assert stability.numeric_axes(load(results, "num_iterations")[-1]) == {"mu": "setting/num_iterations"}
 
 
 def test_the_theory_of_zero_variance_is_that_of_the_baselines_group_size(tmp_path):

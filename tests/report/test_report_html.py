@@ -14,9 +14,9 @@ from report_results import write_study
 
 from grpolab.paths import write_json_atomic
 from grpolab.report import html, page
-from grpolab.report.catalogue import CATALOGUE
 from grpolab.report.figures import FIGURES
 from grpolab.report.load import load
+from grpolab.report.page import CATALOGUE
 from grpolab.report.style import TEXT_WIDTH
 from grpolab.vocabulary import FIGURES as NAMED
 

@@ -11,9 +11,8 @@ from report_results import write_run, write_study
 
 from grpolab.errors import RequestError
 from grpolab.report import journals
-from grpolab.report.journals import CACHE, read_journal
+from grpolab.report.journals import CACHE, read_journal, read_runs
 from grpolab.report.load import load
-from grpolab.report.runs import read_runs
 from grpolab.vocabulary import DIVERGED
 
 

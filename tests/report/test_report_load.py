@@ -9,7 +9,7 @@ from report_results import ROLLOUT_STEPS, write_run, write_study
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, write_json_atomic
-from grpolab.report import journals, page, runs
+from grpolab.report import journals, page
 from grpolab.report.figures import FIGURES, draw
 from grpolab.report.load import load
 from grpolab.report.reference import export_reference
@@ -87,7 +87,7 @@ def test_a_shared_run_is_parsed_once(results, monkeypatch):
     write_json_atomic(results.plan("both"), whole)
     read = []
     original = journals.read_journal
-    monkeypatch.setattr(runs, "read_journal", lambda folder: (read.append(folder.name), original(folder))[1])
+    monkeypatch.setattr(journals, "read_journal", lambda folder: (read.append(folder.name), original(folder))[1])
     parts = load(results, "both")
     assert [part.name for part in parts] == ["clip_range", "again", "both"]
     assert len(parts[0].updates) == len(parts[1].updates) > 0

@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 from report_results import write_study
 
 from grpolab.report.figures import draw
-from grpolab.report.figures.entropy_reward import LEAST_RANGE, fit, paired
+from grpolab.report.figures.learning import LEAST_RANGE, fit, paired
 from grpolab.report.load import load
 
 FACTORS = {"mu": ["1", "2"], "regime": ["healthy", "stressed"], "task": ["addition", "sorting"]}

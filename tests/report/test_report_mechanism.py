@@ -4,9 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from grpolab.report.mechanism import mechanism_quantities
-from grpolab.report.stability import jitter, run_quantities
-from grpolab.report.statistics import sd_interval, worst_mean
+from grpolab.report.stability import jitter, mechanism_quantities, run_quantities
+from grpolab.report.statistics.intervals import sd_interval, worst_mean
 
 SETTINGS = {"num_iterations": 2, "num_minibatches": 1, "num_generations": 4, "max_grad_norm": 1.0}
 # Two rollout steps of two updates each.

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from report_results import write_run, write_study
 
-from grpolab.report.checkpoints import at_quarters
 from grpolab.report.figures import draw
+from grpolab.report.journals import at_quarters
 from grpolab.report.load import load
 
 FACET = "addition/healthy"

@@ -8,13 +8,7 @@ from report_results import FACTORS, write_run, write_study
 
 from grpolab.quantities import Thresholds
 from grpolab.report.load import load
-from grpolab.report.stability import (
-    collapsed,
-    drawdown,
-    final_score,
-    gradient_spikes,
-    stability_table,
-)
+from grpolab.report.stability import collapsed, drawdown, final_score, gradient_spikes, stability_table
 
 
 def test_final_score_is_the_mean_of_the_last_tenth_never_the_best():

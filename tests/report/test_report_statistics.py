@@ -11,22 +11,16 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 from statsmodels.stats.weightstats import ttost_paired
 
-from grpolab.report.statistics import (
-    TooFewError,
-    detectable_difference,
-    detectable_rate_difference,
+from grpolab.report.statistics.intervals import TooFewError, share_band, share_interval, t_band, t_interval
+from grpolab.report.statistics.power import detectable_difference, detectable_rate_difference, paired_t_power
+from grpolab.report.statistics.tests import (
     equivalence,
     fisher,
     holm,
     jonckheere_trend,
     page_trend,
     paired_difference,
-    paired_t_power,
     rate_difference,
-    share_band,
-    share_interval,
-    t_band,
-    t_interval,
     wilson,
 )
 

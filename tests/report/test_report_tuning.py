@@ -10,7 +10,8 @@ from tuning_results import BEST_RATES, RANGE, RATE, SEEDS, STEPS, write_trials
 
 from grpolab.errors import RequestError
 from grpolab.report.style import QUIET, TEXT_WIDTH, arm_styles, paper_style, png
-from grpolab.report.tuning import contour, importance, page, parallel, pareto, progress, sensitivity, slices, tables
+from grpolab.report.tuning import figures as figures_module
+from grpolab.report.tuning import page
 from grpolab.report.tuning.trials import load_trials
 
 PAIR = [{"metric": "final_score", "direction": "maximize"}, {"metric": "drawdown", "direction": "minimize"}]
@@ -53,7 +54,7 @@ def marked(panel, marker):
 
 @pytest.mark.parametrize("draw", page.FIGURES)
 def test_every_figure_is_readable_in_print(tuning, draw):
-    if draw is pareto.pareto:
+    if draw is figures_module.pareto:
         assert draw(tuning) is None  # one objective
         return
     figure, manifest = drawn(draw, tuning)
@@ -68,14 +69,14 @@ def test_every_figure_is_readable_in_print(tuning, draw):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("draw", [contour.contour, importance.importance])
+@pytest.mark.parametrize("draw", [figures_module.contour, figures_module.importance])
 def test_drawing_again_gives_the_same_bytes(tuning, draw):
     first, second = (drawn(draw, tuning)[0] for _ in range(2))
     assert png(first) == png(second)
 
 
 def test_history_has_each_score_and_the_best_so_far(tuning, made):
-    figure, manifest = drawn(progress.history, tuning)
+    figure, manifest = drawn(figures_module.history, tuning)
     for panel, numbers, (arm, trials) in zip(figure.axes, manifest.numbers, made.items(), strict=True):
         points = [(trial["number"], score(trial)) for trial in complete(trials)]
         assert marked(panel, "o") == points
@@ -93,13 +94,13 @@ def test_history_has_each_score_and_the_best_so_far(tuning, made):
 
 def test_less_is_better_where_the_study_says_so(tmp_path, made):
     results = write_trials(tmp_path, objectives=[{"metric": "final_score", "direction": "minimize"}])
-    _, manifest = drawn(progress.history, load_trials(results, "ratio"))
+    _, manifest = drawn(figures_module.history, load_trials(results, "ratio"))
     scores = [score(trial) for trial in complete(made["token"])]
     assert manifest.numbers[0]["best_so_far"] == pytest.approx(np.minimum.accumulate(scores).tolist())
 
 
 def test_curves_of_pruned_trials_are_grey_and_end_in_their_mark(tuning, made):
-    figure, manifest = drawn(progress.intermediate, tuning)
+    figure, manifest = drawn(figures_module.intermediate, tuning)
     for panel, (arm, trials) in zip(figure.axes, made.items(), strict=True):
         pruned = [trial for trial in trials if trial["state"] == "pruned"]
         ends = {tuple(curve[-1]) for trial in pruned for curve in trial["intermediate"].values()}
@@ -120,7 +121,7 @@ def test_curves_of_pruned_trials_are_grey_and_end_in_their_mark(tuning, made):
 
 
 def test_slices_stand_at_the_trials_values_with_their_seeds_range(tuning, made):
-    figure, manifest = drawn(slices.slices, tuning)
+    figure, manifest = drawn(figures_module.slices, tuning)
     assert [(n["arm"], n["key"]) for n in manifest.numbers][::2] == [(arm, "learning_rate") for arm in BEST_RATES]
     assert [n["key"] for n in manifest.numbers][1::2] == ["epsilon", "epsilon", "epsilon_high"]
     rates = manifest.numbers[0]
@@ -137,7 +138,7 @@ def test_slices_stand_at_the_trials_values_with_their_seeds_range(tuning, made):
 
 
 def test_the_sensitivity_curve_goes_through_the_best_trial_of_each_sixth(tuning, made):
-    figure, manifest = drawn(sensitivity.sensitivity, tuning)
+    figure, manifest = drawn(figures_module.sensitivity, tuning)
     low, high = math.log10(RATE["low"]), math.log10(RATE["high"])
     for arm, trials in made.items():
         best: dict[int, dict] = {}
@@ -158,7 +159,7 @@ def test_the_sensitivity_curve_goes_through_the_best_trial_of_each_sixth(tuning,
 
 
 def test_the_contour_meets_the_trials_and_each_arm_has_its_own_keys(tuning, made):
-    figure, manifest = drawn(contour.contour, tuning)
+    figure, manifest = drawn(figures_module.contour, tuning)
     assert [n["y_key"] for n in manifest.numbers] == ["epsilon", "epsilon", "epsilon_high"]
     rates = [trial["values"]["learning_rate"] for trial in complete(made["token"])]
     assert manifest.numbers[0]["x"] == rates
@@ -172,14 +173,14 @@ def test_the_contour_meets_the_trials_and_each_arm_has_its_own_keys(tuning, made
 
 def test_a_contour_needs_two_keys_and_three_trials(tmp_path):
     few = load_trials(write_trials(tmp_path / "few", trials=3), "ratio")
-    figure, _ = drawn(contour.contour, few)
+    figure, _ = drawn(figures_module.contour, few)
     assert "too few complete trials" in figure.axes[0].texts[0].get_text()
     one = {arm: {"space": {"learning_rate": RATE}, "common": {}} for arm in BEST_RATES}
-    assert contour.contour(load_trials(write_trials(tmp_path / "one", arms=one), "ratio")) is None
+    assert figures_module.contour(load_trials(write_trials(tmp_path / "one", arms=one), "ratio")) is None
 
 
 def test_parallel_lines_stand_between_the_bounds(tuning, made):
-    figure, manifest = drawn(parallel.parallel, tuning)
+    figure, manifest = drawn(figures_module.parallel, tuning)
     trial = made["gspo"][4]
     numbers = next(n for n in manifest.numbers if (n["arm"], n["trial"]) == ("gspo", 4))
     rate = (math.log10(trial["values"]["learning_rate"]) + 4) / 2
@@ -193,14 +194,14 @@ def test_parallel_lines_stand_between_the_bounds(tuning, made):
 
 
 def test_importance_names_the_key_that_the_score_is_made_of(tmp_path):
-    _, manifest = drawn(importance.importance, load_trials(write_trials(tmp_path / "many", trials=30), "ratio"))
+    _, manifest = drawn(figures_module.importance, load_trials(write_trials(tmp_path / "many", trials=30), "ratio"))
     for numbers in manifest.numbers:
         shares = dict(zip(numbers["x"], numbers["importance"], strict=True))
         assert shares["learning_rate"] > 0.8
         assert sum(shares.values()) < 1 + 1e-9
         assert numbers["n"] == 20
     few = load_trials(write_trials(tmp_path / "few", trials=5), "ratio")
-    figure, manifest = drawn(importance.importance, few)
+    figure, manifest = drawn(figures_module.importance, few)
     assert manifest.numbers[0]["x"] == []
     assert " ".join(figure.axes[0].texts[0].get_text().split()) == "3 complete trials: 5 are needed"
 
@@ -215,7 +216,7 @@ def test_importance_is_even_on_a_log_axis(tmp_path):
     results.trials("ratio").write_text(json.dumps(document))
     tuning = load_trials(results, "ratio")
     for arm in tuning.arms:
-        assert list(importance.importances(tuning, arm).values()) == pytest.approx([0.5, 0.5], abs=0.1)
+        assert list(figures_module.importances(tuning, arm).values()) == pytest.approx([0.5, 0.5], abs=0.1)
 
 
 def test_the_front_is_drawn_where_there_are_several_objectives(tmp_path):
@@ -226,7 +227,7 @@ def test_the_front_is_drawn_where_there_are_several_objectives(tmp_path):
         trial["scores"]["drawdown"] = {"mean": 0.1 * trial["number"], "seeds": by_seed}
     results.trials("ratio").write_text(json.dumps(document))
     tuning = load_trials(results, "ratio")
-    figure, manifest = drawn(pareto.pareto, tuning)
+    figure, manifest = drawn(figures_module.pareto, tuning)
     (panel,) = figure.axes
     trials = {trial["number"]: trial for trial in document["trials"] if trial["arm"] == "token"}
     front = sorted((score(trials[number]), 0.1 * number) for number in (1, 3))
@@ -235,11 +236,11 @@ def test_the_front_is_drawn_where_there_are_several_objectives(tmp_path):
     assert marked(panel, "*")[0] == pytest.approx((score(trials[1]), 0.1))
     assert manifest.numbers[0]["front"] == [1, 3]
     assert "less is better" in panel.get_ylabel()
-    assert len(drawn(progress.history, tuning)[0].axes) == 6  # a row for each objective
+    assert len(drawn(figures_module.history, tuning)[0].axes) == 6  # a row for each objective
 
 
 def test_the_budget_adds_up(tuning, made):
-    table = tables.budget(tuning)
+    table = page.budget(tuning)
     for row, trials in zip(table.numbers.itertuples(), made.values(), strict=True):
         assert (row.trials, row.asked, row.complete, row.pruned, row.diverged, row.failed) == (12, 12, 8, 3, 1, 0)
         assert row.full == 12 * 320
@@ -253,7 +254,7 @@ def test_the_budget_adds_up(tuning, made):
 
 
 def test_the_table_of_trials_has_every_trial_with_its_reason(tuning, tmp_path):
-    table = tables.trials(tuning)
+    table = page.trials(tuning)
     assert len(table.numbers) == 36
     assert table.numbers["epsilon_high"].notna().sum() == 12  # cispo's
     assert table.shown.loc[2, ["state", "reason"]].tolist() == ["pruned", "median: behind at step 20"]
@@ -267,7 +268,7 @@ def test_the_sentences_say_what_was_saved_and_what_went_wrong(tmp_path):
     document["trials"][0].update(state="failed", reason="OutOfMemoryError: no", scores={})
     results.trials("ratio").write_text(json.dumps(document))
     tuning = load_trials(results, "ratio")
-    assert tables.budget(tuning).numbers.loc[0, ["trials", "failed", "full"]].tolist() == [11, 1, 11 * 320]
+    assert page.budget(tuning).numbers.loc[0, ["trials", "failed", "full"]].tolist() == [11, 1, 11 * 320]
     said = "\n".join(page.sentences(tuning))
     assert "each judged by seeds 1000, 1001, which no evaluation may use" in said
     assert "The budget is not spent yet: `token` 11." in said
@@ -299,8 +300,8 @@ def test_trials_before_the_first_one_ended_are_drawn(tmp_path):
     tuning = load_trials(write_trials(tmp_path, trials=0), "ratio")
     for draw in page.FIGURES:
         drawn(draw, tuning)
-    assert len(tables.budget(tuning).shown) == 3
-    assert tables.trials(tuning).shown.empty
+    assert len(page.budget(tuning).shown) == 3
+    assert page.trials(tuning).shown.empty
 
 
 def test_a_trial_that_runs_is_not_there_yet(tmp_path):

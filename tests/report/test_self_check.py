@@ -8,8 +8,8 @@ from report_results import write_study
 
 from grpolab.cli import main
 from grpolab.errors import RequestError
-from grpolab.report import self_check, simulation
-from grpolab.report.simulation import Check, simulate
+from grpolab.report import self_check
+from grpolab.report.self_check import Check, simulate
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def results(tmp_path_factory):
 
 @pytest.mark.slow
 def test_promises_hold_in_a_small_simulation_from_one_generator():
-    first, again = (list(simulation._paired(300, np.random.default_rng(0))) for _ in range(2))
+    first, again = (list(self_check._paired(300, np.random.default_rng(0))) for _ in range(2))
     assert first == again
     names = {check.name for check in first}
     assert names == {"paired t-test", "paired t-interval", "sign test", "Wilcoxon's test"}
@@ -29,14 +29,14 @@ def test_promises_hold_in_a_small_simulation_from_one_generator():
 @pytest.mark.slow
 def test_a_test_that_rejects_too_often_is_found(monkeypatch):
     """Without Holm's correction a family of six rejects something in a quarter of all studies."""
-    monkeypatch.setattr(simulation, "holm", np.asarray)
-    (family,) = simulation._holm(300, np.random.default_rng(0))
+    monkeypatch.setattr(self_check, "holm", np.asarray)
+    (family,) = self_check._holm(300, np.random.default_rng(0))
     assert not family.holds
     assert family.rate == pytest.approx(1 - 0.95**6, abs=0.08)
 
 
 def test_every_kind_of_promise_is_made(results, monkeypatch, capsys):
-    monkeypatch.setattr(simulation, "REPLICATES", 20)
+    monkeypatch.setattr(self_check, "REPLICATES", 20)
     monkeypatch.setattr(self_check, "SPLITS", 100)
     checks = simulate(4, np.random.default_rng(0))
     assert {check.kind for check in checks} == set(self_check.KINDS)

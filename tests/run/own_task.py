@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpolab.learn.tasks import Example
-from grpolab.learn.tasks.addition import Addition
+from grpolab.tasks.addition import Addition
+from grpolab.tasks.base import Example
 
 
 class Fragile(Addition):

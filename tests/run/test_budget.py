@@ -13,9 +13,9 @@ from grpolab.cli import main
 from grpolab.identity import signature
 from grpolab.paths import Results
 from grpolab.run import preflight
-from grpolab.run.ending import Ending
+from grpolab.run.assembly import Ending
 from grpolab.run.train import Interrupted, run
-from grpolab.settings import RunSettings
+from grpolab.settings.run import RunSettings
 from grpolab.vocabulary import evaluated
 
 # The tiny run samples 16 completions and takes 3 optimiser steps in a rollout step.

@@ -13,11 +13,11 @@ import pytest
 import torch
 from tiny import records, run_folder, tiny_settings
 
-from grpolab.learn.aggregation import Totals
-from grpolab.learn.dialects import clip_conventions, metrics_of
-from grpolab.learn.objective import LossInputs, Objective, SamplerCorrection
+from grpolab.frameworks.base import clip_conventions, metrics_of
+from grpolab.frameworks.metric_names import CLIP_METRIC, PEER_METRICS, convention
+from grpolab.grpo.aggregation import Totals
+from grpolab.grpo.loss import LossInputs, Objective, SamplerCorrection
 from grpolab.paths import Results
-from grpolab.peer_metrics import CLIP_METRIC, PEER_METRICS, convention
 from grpolab.registry import FRAMEWORKS
 from grpolab.run.train import run
 from grpolab.settings.objective import ObjectiveSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grpolab.run.heartbeat import INTERVAL, LEASE_SECONDS, Heartbeat, is_alive
+from grpolab.run.folder import INTERVAL, LEASE_SECONDS, Heartbeat, is_alive
 
 
 def beat(folder: Path, now: float = 1000.0) -> dict:

@@ -17,10 +17,10 @@ from tiny import records, run_folder, tiny_settings
 from grpolab import vocabulary
 from grpolab.identity import signature
 from grpolab.paths import Results
-from grpolab.run import outcome as outcome_file
-from grpolab.run.journal import Journal
+from grpolab.run import folder as outcome_file
+from grpolab.run.folder import Journal
 from grpolab.run.train import run
-from grpolab.settings import RunSettings
+from grpolab.settings.run import RunSettings
 
 NAMES = {
     kind: {name for name, metric in vocabulary.METRICS.items() if metric.kind == kind}

@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file
 from tiny import records, run_folder, tiny_parts, tiny_settings
 
-from grpolab.learn import update
+from grpolab.grpo import step
 from grpolab.paths import Results
 from grpolab.run.train import Interrupted, run
 
@@ -74,7 +74,7 @@ def test_a_run_that_diverges_says_so_and_keeps_its_last_finite_evaluation(
 
 def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     """From now on the `at`-th loss is NaN."""
-    taken, original = 0, update.policy_loss
+    taken, original = 0, step.policy_loss
 
     def poisoned(objective: Any, inputs: Any, stages: Any) -> Any:
         nonlocal taken
@@ -83,7 +83,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
             inputs = replace(inputs, advantages=inputs.advantages * math.nan)
         return original(objective, inputs, stages)
 
-    monkeypatch.setattr(update, "policy_loss", poisoned)
+    monkeypatch.setattr(step, "policy_loss", poisoned)
 
 
 @pytest.mark.parametrize("resumed", [False, True])

@@ -12,17 +12,16 @@ import yaml
 from tiny import records, run_folder, tiny_parts, tiny_settings
 from torch import Tensor
 
-from grpolab.causes import CAUSES
-from grpolab.learn import faults
-from grpolab.learn.batch import Rollout
-from grpolab.learn.policy import Policy
-from grpolab.learn.steps import Steps
-from grpolab.learn.update import old_log_probs
+from grpolab.doctor.causes import CAUSES
+from grpolab.grpo import faults
+from grpolab.grpo.batch import Rollout
+from grpolab.grpo.faults import Steps
+from grpolab.grpo.model import Policy, old_log_probs
 from grpolab.paths import Results, project_root
 from grpolab.registry import FAULTS, resolve
 from grpolab.run.assembly import Parts
+from grpolab.run.checkpoint import load_weights
 from grpolab.run.train import run
-from grpolab.run.weights import load_weights
 
 FILES = {file.stem: file for file in (project_root() / "conf" / "fault").glob("*.yaml")}
 SAMPLER = {"old_log_probs": "sampler"}

@@ -15,13 +15,14 @@ from tiny import run_folder, tiny_settings
 
 from grpolab.errors import RequestError
 from grpolab.identity import plain, signature
-from grpolab.learn.imports import load_object
 from grpolab.paths import Results, read_json
 from grpolab.run import preflight, train
 from grpolab.run.provenance import MKL_VARIABLES, of_program
-from grpolab.settings import RunSettings
-from grpolab.sweep import adhoc, launch
+from grpolab.settings.run import RunSettings
+from grpolab.sweep import launch
+from grpolab.sweep import plan as plan_module
 from grpolab.sweep.worker import Worker
+from grpolab.tasks.imports import load_object
 
 
 def jsonl(train: Path, evaluation: Path, template: str = "{prompt}") -> dict[str, Any]:
@@ -140,7 +141,7 @@ def test_a_command_that_waited_while_its_data_changed_fails(
     reward: Path, results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [f"reward.function={reward}:score", f"machine.results={results.root}", "machine.tracking_uri=null"]
-    plan = adhoc.expand_single([*words, "task.digits=1", "warm_start.max_steps=0", "rollout_steps=1"])
+    plan = plan_module.expand_single([*words, "task.digits=1", "warm_start.max_steps=0", "rollout_steps=1"])
     monkeypatch.setattr(launch, "_await_others", lambda *_: change(reward))
     assert launch.train_here(plan) == 1
     (cell,) = plan.cells

@@ -11,7 +11,7 @@ import yaml
 from tiny import run_folder, tiny_settings
 
 from grpolab.errors import RequestError
-from grpolab.learn.update import old_log_probs
+from grpolab.grpo.model import old_log_probs
 from grpolab.paths import Results
 from grpolab.run import replay
 from grpolab.run.train import run

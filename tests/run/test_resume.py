@@ -16,9 +16,9 @@ from tiny import run_folder, tiny_parts, tiny_settings
 
 from grpolab.paths import Results
 from grpolab.run import checkpoint
-from grpolab.run.locks import exclusive
+from grpolab.run.folder import exclusive
 from grpolab.run.train import Interrupted, run
-from grpolab.settings import RunSettings
+from grpolab.settings.run import RunSettings
 
 STEPS = 5
 AXES: dict[str, Any] = {
@@ -134,7 +134,7 @@ def test_a_torn_checkpoint_is_passed_over_for_the_one_before(
     assert (folder / "checkpoint" / "previous.pt").exists()
     latest.write_bytes(torn(latest.read_bytes(), how))
     state = tiny_parts(**{**AXES, "warm_start": {"max_steps": 0}}).state
-    assert checkpoint.restore(folder / "checkpoint", state)[0]["journal_bytes"] > 0
+    assert checkpoint.restore_state(folder / "checkpoint", state)[0]["journal_bytes"] > 0
     assert (state.rollout_step, state.optimizer_step) == (2, 12)
     run(settings, results)
     assert outputs(settings, results) == straight

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from tiny import records, run_folder, tiny_parts, tiny_settings
 
-from grpolab.learn.policy import make_policy
-from grpolab.learn.tasks import make_task
+from grpolab.grpo.model import make_policy
 from grpolab.paths import Results
 from grpolab.run import warm_start
+from grpolab.run.checkpoint import load_weights, save_weights
 from grpolab.run.train import run
-from grpolab.run.weights import load_weights, save_weights
-from grpolab.settings import RunSettings
+from grpolab.settings.run import RunSettings
+from grpolab.tasks import make_task
 
 FILLER = {"name": "filler_sorting", "length": 2, "max_fillers": 1, "corruption_base": 0.0, "corruption_per_filler": 0.0}
 

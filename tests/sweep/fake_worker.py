@@ -15,8 +15,8 @@ from pathlib import Path
 
 from grpolab.identity import signature
 from grpolab.paths import Results, write_json_atomic
-from grpolab.run.locks import exclusive
-from grpolab.settings import RunSettings
+from grpolab.run.folder import exclusive
+from grpolab.settings.run import RunSettings
 from grpolab.sweep.ledger import no_outcome
 from grpolab.sweep.worker import die_with_parent
 

@@ -10,9 +10,8 @@ from collections import Counter
 from fake_sweep import wait_for
 
 from grpolab.sweep import progress
-from grpolab.sweep.estimate import Estimate
-from grpolab.sweep.events import Events, json_lines
-from grpolab.sweep.schedule import Job
+from grpolab.sweep.jobs import Job
+from grpolab.sweep.progress import Estimate, Events, json_lines
 
 
 def follow(command):

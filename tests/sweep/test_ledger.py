@@ -11,8 +11,8 @@ import pytest
 from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.paths import write_json_atomic
-from grpolab.run.heartbeat import LEASE_SECONDS, Heartbeat
-from grpolab.sweep.status import status
+from grpolab.run.folder import LEASE_SECONDS, Heartbeat
+from grpolab.sweep.ledger import status
 
 NOW = 1_800_000_000.0
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from grpolab.sweep import machine, progress, result
-from grpolab.sweep.estimate import Estimate
+from grpolab.sweep import jobs as jobs_module
+from grpolab.sweep import progress, result
+from grpolab.sweep.jobs import Job
+from grpolab.sweep.ledger import duration
+from grpolab.sweep.progress import Estimate
 from grpolab.sweep.result import Diary
-from grpolab.sweep.schedule import Job
-from grpolab.sweep.wording import duration
 
 
 @pytest.fixture
@@ -26,28 +27,28 @@ def fake_gpus(tmp_path, monkeypatch):
 
 
 def test_one_worker_per_core_that_this_process_may_use(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "CGROUP_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(jobs_module, "CGROUP_QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: range(8))
-    assert len(machine.slots(None, False, 1, tmp_path)) == 8
-    assert len(machine.slots(None, False, 3, tmp_path)) == 2
-    assert len(machine.slots(3, False, 1, tmp_path)) == 3
+    assert len(jobs_module.slots(None, False, 1, tmp_path)) == 8
+    assert len(jobs_module.slots(None, False, 3, tmp_path)) == 2
+    assert len(jobs_module.slots(3, False, 1, tmp_path)) == 3
     (tmp_path / "cpu.max").write_text("250000 100000\n")
-    assert len(machine.slots(None, False, 1, tmp_path)) == 2
+    assert len(jobs_module.slots(None, False, 1, tmp_path)) == 2
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert len(machine.slots(None, False, 1, tmp_path)) == 8
-    assert machine.slots(1, False, 2, tmp_path)[0].environment["OMP_NUM_THREADS"] == "2"
+    assert len(jobs_module.slots(None, False, 1, tmp_path)) == 8
+    assert jobs_module.slots(1, False, 2, tmp_path)[0].environment["OMP_NUM_THREADS"] == "2"
 
 
 @pytest.mark.usefixtures("fake_gpus")
 def test_one_worker_per_gpu_and_each_its_own(tmp_path, monkeypatch):
     def devices(jobs):
-        return [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in machine.slots(jobs, True, 1, tmp_path)]
+        return [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in jobs_module.slots(jobs, True, 1, tmp_path)]
 
     assert devices(None) == ["0", "1"]
     assert devices(3) == ["0", "1", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     assert devices(None) == ["5"]
-    assert "CUDA_VISIBLE_DEVICES" not in machine.slots(None, False, 1, tmp_path)[0].environment
+    assert "CUDA_VISIBLE_DEVICES" not in jobs_module.slots(None, False, 1, tmp_path)[0].environment
 
 
 @pytest.mark.parametrize(

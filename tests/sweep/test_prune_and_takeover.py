@@ -15,10 +15,9 @@ from grpolab import RESULTS_VERSION
 from grpolab.cli import main
 from grpolab.identity import signature
 from grpolab.paths import Results, project_root, read_json, write_json_atomic
-from grpolab.run.heartbeat import Heartbeat
-from grpolab.run.locks import exclusive
+from grpolab.run.checkpoint import save_weights
+from grpolab.run.folder import Heartbeat, exclusive
 from grpolab.run.train import run
-from grpolab.run.weights import save_weights
 from grpolab.sweep import takeover
 from grpolab.sweep.prune import prune as delete_unasked
 from grpolab.sweep.takeover import weights_sha256

@@ -6,7 +6,7 @@ import pytest
 
 from grpolab.errors import RequestError
 from grpolab.identity import signature
-from grpolab.sweep import describe
+from grpolab.sweep import compose as compose_module
 from grpolab.sweep.compose import Composer, compose
 
 NEEDED = {
@@ -98,7 +98,7 @@ def test_nothing_is_written_and_the_directory_stays(tmp_path, monkeypatch):
 
 
 def test_help_names_every_group_option_and_every_key():
-    page = describe.help_text()
+    page = compose_module.help_text()
     for option in OPTIONS:
         assert f"  {option} " in page
     for key in ("epsilon_high", "warm_start.target_accuracy", "task.max_fillers", "model.path", "machine.tracking_uri"):

@@ -13,9 +13,9 @@ import yaml
 from fake_sweep import FAKE, wait_for
 
 from grpolab.paths import REPORT_FILES, Results, project_root, write_text_atomic
+from grpolab.sweep.jobs import Job, Schedule
 from grpolab.sweep.launch import sweep
 from grpolab.sweep.plan import plans
-from grpolab.sweep.schedule import Job, Schedule
 
 
 def test_every_cell_and_every_warm_start_is_run_once(fake_sweep, tmp_path):

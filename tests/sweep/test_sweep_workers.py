@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grpolab.paths import write_text_atomic
-from grpolab.sweep import adhoc
+from grpolab.sweep import plan as plan_module
 from grpolab.sweep.launch import sweep, train_here
 from grpolab.sweep.plan import plans
 from grpolab.sweep.progress import Progress
@@ -54,7 +54,7 @@ def on_first_step(monkeypatch, act):
 def test_a_run_of_train_is_the_run_of_the_sweep_also_when_it_was_interrupted(tmp_path, monkeypatch, capsys):
     journals = run(tmp_path / "swept")
     same = ["task=sorting", "warm_start.batch_size=64", "max_completion_length=6", "evaluation.every=3", "kernel=ratio"]
-    plan = adhoc.expand_single([*same, *TINY, "seed=1", f"machine.results={tmp_path}"])
+    plan = plan_module.expand_single([*same, *TINY, "seed=1", f"machine.results={tmp_path}"])
     on_first_step(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(KeyboardInterrupt):
         train_here(plan)
@@ -93,7 +93,7 @@ send({"event": "ready"})
 def test_the_parent_imports_nothing_heavy():
     code = """
 import sys
-import grpolab.cli, grpolab.sweep.launch, grpolab.sweep.adhoc, grpolab.sweep.describe
+import grpolab.cli, grpolab.sweep.launch, grpolab.sweep.plan, grpolab.sweep.compose
 from grpolab.sweep.plan import plans
 plans("clip_range")
 print([name for name in ("torch", "transformers", "mlflow", "datasets", "pandas") if name in sys.modules])

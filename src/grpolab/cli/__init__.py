@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpolab import RESULTS_VERSION, __version__
-from grpolab.cli import checking, completing, diagnosing, keeping, linting, reading, running, tuning
+from grpolab.cli import checking, common, keeping, reading, running
 from grpolab.cli.common import FAILURE, INTERRUPTED, WRONG_REQUEST, Command, Parser
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import DISK_ERRORS
@@ -62,9 +62,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             sub.add_argument("--results", metavar="FOLDER", help="default: machine.results of conf/run.yaml")
         return sub
 
-    for room in (running, tuning, reading, diagnosing, linting, checking, keeping):
-        room.add_commands(add)
-    completing.add_commands(add, groups)
+    for add_commands in (
+        running.add_commands,
+        running.add_tuning_commands,
+        reading.add_commands,
+        reading.add_diagnosing_commands,
+        checking.add_linting_commands,
+        checking.add_commands,
+        keeping.add_commands,
+    ):
+        add_commands(add)
+    common.add_commands(add, groups)
     given = list(sys.argv[1:] if arguments is None else arguments)
     _refuse_unknown_command(parser, groups, given)
     parsed, rest = parser.parse_known_args(given)
@@ -94,7 +102,7 @@ def _unknown_option(parsed: argparse.Namespace, option: str, given: list[str]) -
     name, _, value = option.partition("=")
     options = re.findall(r"--[a-z-]+", parsed.parser.format_usage())
     if "overrides" in parsed and not any(known.startswith(name) for known in options):
-        from grpolab.sweep.describe import key_for
+        from grpolab.sweep.compose import key_for
 
         behind = next((word for word in given[given.index(option) + 1 :] if not word.startswith("-")), "")
         if key := key_for(name.lstrip("-").replace("-", "_")):

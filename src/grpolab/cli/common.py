@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 
@@ -44,7 +45,7 @@ def count(text: str) -> int:
 
 def seeds(text: str) -> list[int]:
     """`3` is seeds 0, 1, 2; `3,4,5` is a list; for argparse."""
-    from grpolab.sweep.part import MOST_SEEDS
+    from grpolab.sweep.schema import MOST_SEEDS
 
     parts = text.rstrip(",").split(",")
     whole = all(part.isdecimal() and int(part) < 2**63 for part in parts)
@@ -75,7 +76,89 @@ def ensure_geometry(results: Results) -> None:
     """The tables behind the analytic figures: reports read files, and only the learning room can compute these."""
     if results.geometry.exists() and results.surface.exists():
         return
-    from grpolab.learn import geometry
+    from grpolab.run import replay
 
-    write_csv_atomic(results.geometry, geometry.table())
-    write_csv_atomic(results.surface, geometry.surface())
+    write_csv_atomic(results.geometry, replay.table())
+    write_csv_atomic(results.surface, replay.surface())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Tab completion: a script for the shell, made of the parser's commands and options, the studies and the settings.
+
+
+# What may follow a command, or stand behind `key=`. A word that ends in = waits for its value.
+WORDS = """\
+_grpolab_words() {
+  case "$1" in
+@CASES@
+  esac
+}
+"""
+BASH = r"""
+_grpolab() {
+  local line="${COMP_LINE:0:$COMP_POINT}" command="${COMP_WORDS[1]}"
+  local current="${line##* }"
+  [[ $COMP_CWORD -gt 2 && -n "$(_grpolab_words "$command ${COMP_WORDS[2]}")" ]] && command="$command ${COMP_WORDS[2]}"
+  [[ $COMP_CWORD -eq 2 && -n "$(_grpolab_words "$command ")" ]] && command="$command "
+  [[ $COMP_CWORD -eq 1 ]] && command=""
+  [[ $current == *=* ]] && command="${current%%=*}="
+  COMPREPLY=($(compgen -W "$(_grpolab_words "$command")" -- "$current"))
+  [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null
+  # bash takes = for the end of a word, and replaces what stands behind it
+  [[ $current == *=* ]] && COMPREPLY=("${COMPREPLY[@]#"${current%=*}="}")
+  return 0
+}
+complete -o default -F _grpolab grpolab  # files where no word fits
+"""
+ZSH = r"""
+_grpolab() {
+  local command="${words[2]}" current="${words[CURRENT]}"
+  local -a found
+  (( CURRENT > 3 )) && [[ -n "$(_grpolab_words "$command ${words[3]}")" ]] && command="$command ${words[3]}"
+  (( CURRENT == 3 )) && [[ -n "$(_grpolab_words "$command ")" ]] && command="$command "
+  (( CURRENT == 2 )) && command=""
+  [[ $current == *=* ]] && command="${current%%=*}="
+  found=(${=$(_grpolab_words "$command")})
+  compadd -S '' -- ${(M)found:#*=}
+  compadd -- ${found:#*=}
+  (( compstate[nmatches] )) || { compset -P '*='; _files }
+}
+autoload -U compinit && compinit
+compdef _grpolab grpolab
+"""
+SHELLS = {"bash": BASH, "zsh": ZSH}
+
+
+def add_commands(add: Add, commands: dict[str, Any]) -> None:
+    """completion, of the commands that `commands` has by group when it is asked for."""
+
+    def completion(arguments: argparse.Namespace) -> int:
+        print(script(arguments.shell, commands), end="")
+        return OK
+
+    text = 'a script for tab completion: in ~/.bashrc: eval "$(grpolab completion bash)"'
+    add("completion", completion, text, results=False).add_argument("shell", choices=list(SHELLS))
+
+
+def script(shell: str, commands: dict[str, Any]) -> str:
+    """The script; `commands`: the subparsers of each group, the commands that belong to none under an empty name."""
+    cases = "\n".join(f"    '{name}') echo '{' '.join(words)}' ;;" for name, words in _words(commands).items())
+    return f'# In ~/.{shell}rc: eval "$(grpolab completion {shell})"\n{WORDS.replace("@CASES@", cases)}{SHELLS[shell]}'
+
+
+def _words(commands: dict[str, Any]) -> dict[str, list[str]]:
+    """What may follow: a command's options, studies, keys and files; the words of a key under its `key=`."""
+    from grpolab.sweep.compose import choices
+    from grpolab.sweep.study import available
+
+    settings = choices()
+    found = {f"{key}=": [f"{key}={word}" for word in words] for key, words in settings.items() if words}
+    for group, parsers in commands.items():
+        found[f"{group} " if group else ""] = list(parsers.choices)
+        for name, parser in parsers.choices.items():
+            usage = parser.format_usage()
+            words = re.findall(r"--[a-z-]+", usage)
+            words += available() if "STUDY" in usage else []
+            words += [f"{key}=" for key in settings] if "key=value" in usage else []
+            found.setdefault(f"{group} {name}".strip(), words)
+    return found

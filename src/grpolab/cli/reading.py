@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from grpolab.cli.common import (
     FAILURE,
@@ -52,7 +54,7 @@ def add_commands(add: Add) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from grpolab.sweep.status import print_status
+    from grpolab.sweep.ledger import print_status
 
     print_status(results_of(arguments), arguments.study, arguments.json)
     return OK
@@ -101,7 +103,8 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _ui(arguments: argparse.Namespace) -> int:
-    from grpolab.run import tracking, ui
+    from grpolab.run import tracking
+    from grpolab.run.tracking import ui
 
     results = results_of(arguments)
     uri = tracking.store_uri(arguments.uri or machine_defaults()["tracking_uri"], results)
@@ -133,7 +136,71 @@ def _regimes(arguments: argparse.Namespace) -> int:
 
 
 def _vocabulary(_arguments: argparse.Namespace) -> int:
-    from grpolab.report import metrics
+    from grpolab.report import measures
 
-    print(metrics.page(), end="")
+    print(measures.page(), end="")
     return OK
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The doctor as a command: why a run looks the way it does.
+
+
+if TYPE_CHECKING:
+    from grpolab.doctor.evidence import Diagnosis
+    from grpolab.paths import Results
+
+LOGS = ("trl", "verl", "roll")
+
+
+def add_diagnosing_commands(add: Add) -> None:
+    """diagnose."""
+    text = "why a run looks the way it does: causes with evidence, and what is normal"
+    sub = add("diagnose", _diagnose, text)
+    sub.add_argument(
+        "run", metavar="RUN|FILE", help="signature, the beginning of one, run folder, MLflow run id; a log"
+    )
+    sub.add_argument("--from", dest="peer", choices=LOGS, help="FILE is its log: trainer_state.json, .csv or .jsonl")
+    sub.add_argument("--uri", help="RUN is in this tracking store; default: machine.tracking_uri of conf/run.yaml")
+    sub.add_argument("--json", action="store_true")
+
+
+def _diagnose(arguments: argparse.Namespace) -> int:
+    from grpolab.doctor import page
+
+    found = _diagnosis(arguments)
+    print(json.dumps(page.record(found), indent=1) if arguments.json else page.text(found))
+    return OK
+
+
+def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
+    """Of a log of another framework, a run folder, or a run of the tracking store."""
+    from grpolab.doctor.examine import diagnose, diagnose_log
+    from grpolab.report import inspect
+
+    if arguments.peer:
+        return diagnose_log(arguments.peer, Path(arguments.run))
+    results = results_of(arguments)
+    if arguments.uri:
+        return _tracked(results, arguments.uri, arguments.run)
+    try:
+        return diagnose(inspect.find_run(results, arguments.run))
+    except RequestError:
+        if len(arguments.run) != 32 or not results.store.is_file():  # an MLflow run id has 32 hex digits
+            raise
+    return _tracked(results, machine_defaults()["tracking_uri"], arguments.run)
+
+
+def _tracked(results: Results, setting: str, run_id: str) -> Diagnosis:
+    """Of an MLflow run: by its folder where it is one of ours and that is here, else by the metrics in the store."""
+    from grpolab.doctor.examine import diagnose, diagnose_rows
+    from grpolab.run import tracking
+    from grpolab.run.tracking.mirror import logged
+
+    uri = tracking.store_uri(setting, results)
+    if uri is None:
+        raise RequestError("machine.tracking_uri of conf/run.yaml is empty, so nothing is tracked: give --uri")
+    tracking.check_store(uri)
+    tags, rows = logged(uri, run_id)
+    folder = results.run(tags["signature"]) if "signature" in tags else None
+    return diagnose(folder) if folder and folder.is_dir() else diagnose_rows(run_id, rows)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from grpolab.cli import linting
+from grpolab.cli import checking
 from grpolab.cli.common import OK, Add, count, draw_all, seeds, unmet
+from grpolab.paths import Results
 
 if TYPE_CHECKING:
-    from grpolab.sweep.events import Events
+    from grpolab.sweep.progress import Events
 
 
 def add_commands(add: Add) -> None:
@@ -38,15 +40,16 @@ def _add_options(command: argparse.ArgumentParser) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from grpolab.sweep import adhoc, describe, launch
+    from grpolab.sweep import compose, launch
+    from grpolab.sweep import plan as plan_module
 
     if arguments.page:
-        print(describe.help_text(arguments.overrides))
+        print(compose.help_text(arguments.overrides))
         return OK
     name, overrides = arguments.name, arguments.overrides
     with _events(arguments.json_lines) as events:
-        plan = (adhoc.expand_multirun if arguments.multirun else adhoc.expand_single)(overrides, name)
-        linting.warn([plan])
+        plan = (plan_module.expand_multirun if arguments.multirun else plan_module.expand_single)(overrides, name)
+        checking.warn([plan])
         if not arguments.multirun:
             return launch.train_here(plan, events)
         return launch.sweep([plan], draw_all, arguments.jobs, arguments.retry_failed, events=events)
@@ -57,7 +60,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from grpolab.sweep.plan import plans
 
     asked = plans(arguments.study, arguments.overrides, arguments.seeds)
-    linting.warn(asked)
+    checking.warn(asked)
     with _events(arguments.json_lines) as events:
         return launch.sweep(asked, draw_all, arguments.jobs, arguments.retry_failed, events=events, unmet=unmet)
 
@@ -66,6 +69,54 @@ def _events(wanted: bool) -> AbstractContextManager[Events | None]:
     """Where events are sent to; None where the output is for people."""
     if not wanted:
         return nullcontext()
-    from grpolab.sweep.events import json_lines
+    from grpolab.sweep.progress import json_lines
 
     return json_lines()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The command that tunes: the one place where tuner, linter and report meet.
+
+
+if TYPE_CHECKING:
+    from grpolab.sweep.plan import Cell
+
+
+def add_tuning_commands(add: Add) -> None:
+    """tune."""
+    text = "look for the best values of each arm of a study, with equal budgets (`tuning:` in its file)"
+    tune = add("tune", _tune, text, results=False)
+    tune.add_argument("study", metavar="STUDY")
+    tune.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides for every trial")
+    tune.add_argument("--jobs", type=count, metavar="N", help="workers; default: one per core, or per GPU")
+    tune.add_argument("--storage", metavar="URI", help="journal:FILE (default: in the results) or a database's URI")
+
+
+def _tune(arguments: argparse.Namespace) -> int:
+    from grpolab.settings.equalities import why_the_same
+    from grpolab.sweep.tuning.arms import Arms, load_tuned
+    from grpolab.sweep.tuning.command import check_effects, tune
+    from grpolab.sweep.tuning.settings import path_of
+
+    arms = Arms(load_tuned(arguments.study), arguments.overrides)
+    check_effects(arms, why_the_same)
+    return tune(arms, quantities, _draw, path_of(arms.study.name), arguments.jobs, arguments.storage)
+
+
+def quantities(results: Results, cell: Cell) -> Mapping[str, float]:
+    """The stability quantities of a finished run, as the report of a study with this one cell has them."""
+    from grpolab.report.journals import read_runs
+    from grpolab.report.load import study_of
+    from grpolab.report.stability import stability_table
+
+    plan = {"study": "", "compare": next(iter(cell.levels)), "primary_metric": "eval/accuracy_expected"}
+    study = study_of(results, {**plan, "cells": [cell.document()]}, read_runs(results, [cell.signature]))
+    row: Mapping[str, float] = stability_table(study).iloc[0].to_dict()
+    return row
+
+
+def _draw(results: Results, study: str) -> None:
+    """Figures, tables and page of the tuning."""
+    from grpolab.report.tuning import page
+
+    print(page.write(results, study, print))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpolab.lint.data import dropout_of
-from grpolab.lint.rule import rule
+from grpolab.lint.rules import dropout_of, rule
 
 Options = Mapping[str, Any]
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")

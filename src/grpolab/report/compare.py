@@ -21,11 +21,9 @@ from grpolab.report.measures import at, is_share, measure
 from grpolab.report.provenance import BITS, kinds_of_cpu
 from grpolab.report.reference import outcome_at, studies_of
 from grpolab.report.stability import count_lost, stability_table
-from grpolab.report.statistics import (
-    POWER,
+from grpolab.report.statistics.power import POWER, detectable_difference, detectable_rate_difference
+from grpolab.report.statistics.tests import (
     Difference,
-    detectable_difference,
-    detectable_rate_difference,
     holm,
     paired_difference,
     rate_difference,

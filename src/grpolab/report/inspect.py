@@ -14,10 +14,10 @@ import yaml
 from grpolab.errors import RequestError
 from grpolab.identity import SIGNATURE_LENGTH, dotted, short_hash
 from grpolab.paths import Results, read_json
+from grpolab.report.journals import read_runs
 from grpolab.report.load import study_of
 from grpolab.report.measures import at, measure
-from grpolab.report.runs import read_runs
-from grpolab.report.statistics import paired_difference
+from grpolab.report.statistics.tests import paired_difference
 from grpolab.report.text import NONE, count, estimate, number, p_equals, signed
 from grpolab.vocabulary import METRICS
 

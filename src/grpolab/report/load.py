@@ -1,7 +1,4 @@
-"""A study as tidy tables: its plan, its cells with their outcomes, and the journals of its runs.
-
-The plan says which cells there ought to be, so what is missing is known without asking anybody else.
-"""
+"""Seeds that chose tuned values do not judge them."""
 
 from __future__ import annotations
 
@@ -18,17 +15,29 @@ from numpy.typing import NDArray
 from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.quantities import Thresholds
-from grpolab.report.reference import (
-    has_reference,
-    read_reference_plan,
-    read_reference_runs,
-    read_reference_tokens,
-)
-from grpolab.report.runs import TABLES, Runs, read_runs
+from grpolab.report.journals import TABLES, Runs, count_clipped, read_runs
+from grpolab.report.reference import has_reference, read_reference_plan, read_reference_runs, read_reference_tokens
 from grpolab.report.text import count, listing
-from grpolab.report.tokens import count_clipped
-from grpolab.report.tuning.seeds import refuse_tuning_seeds
 from grpolab.vocabulary import MISSING, RESULTS
+
+
+def refuse_tuning_seeds(plan: dict[str, Any]) -> None:
+    """Raise RequestError where a plan has cells with the seeds of a tuning whose values it names."""
+    for tuning in plan.get("tuned", []):
+        mixed = [cell["seed"] for cell in plan["cells"] if cell["seed"] in tuning["seeds"]]
+        if mixed:
+            seeds = listing([str(seed) for seed in sorted(set(mixed))])
+            raise RequestError(
+                f"study={plan['study']}: seed {seeds} of {count(len(mixed), 'cell')} chose the values of"
+                f" tuned={tuning['study']}, so it cannot judge them: sweep it with other seeds"
+            )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A study as tidy tables: its plan, its cells with their outcomes, and the journals of its runs.
+#
+# The plan says which cells there ought to be, so what is missing is known without asking anybody else.
+
 
 Plan = dict[str, Any]
 # What of a cell stands beside every record of its run.

@@ -1,31 +1,111 @@
-"""The report of a study: claims first, then what its runs show, figures, tables, provenance, what was not decided.
-
-Markdown is its source; the HTML page is that text with the pictures inside.
-"""
+"""The figure catalogue in words: what each figure shows, in one line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import pandas as pd
 
+from grpolab.doctor.page import section as diagnosis
 from grpolab.paths import REFERENCE_STUDY, Results, write_text_atomic
 from grpolab.report import html
 from grpolab.report.claims import UNDECIDED, Claim, decide
-from grpolab.report.diagnosis.section import section as diagnosis
 from grpolab.report.figures import draw as draw_figure
-from grpolab.report.gallery import gallery
 from grpolab.report.load import Study, load
-from grpolab.report.manifest import Manifest
 from grpolab.report.provenance import missing, provenance
 from grpolab.report.regimes import unmet
 from grpolab.report.sentences import findings
-from grpolab.report.style import save
+from grpolab.report.style import Manifest, save
 from grpolab.report.tables import Table, claims_table, tables
 from grpolab.report.text import begun, count, markdown_table
 from grpolab.report.tuning import page as tuning
+from grpolab.vocabulary import FIGURES
+
+CATALOGUE = {
+    "F1": "Learning curves: training reward and held-out accuracy",
+    "F2": "Clip fraction over time, below and above the range",
+    "F3": "Clip fraction of each arm against what it could clip at most",
+    "F4": "What any clip range would have clipped, for token and sequence ratios of the same run",
+    "F5": "Spread of the log ratio at four moments of training, per token and per sequence",
+    "F6": "Smallest and largest ratio at each rollout step",
+    "F7": "Ratio and clipping by position in the completion",
+    "F8": "Mean sequence ratio of right and of wrong completions",
+    "F9": "Shape of the objective and its gradient weight against the ratio, from the loss code itself",
+    "F10": "Gradient weight over old and new probability, for either sign of the advantage",
+    "F11": "Surrogate objectives and KL on the way from the old to the new weights of a batch",
+    "F12": "Entropy of the sampling policy",
+    "F13": "Map of lower against upper clip range: entropy, accuracy, KL",
+    "F14": "What entropy buys: accuracy against entropy, with the fitted exchange curve",
+    "F15": "KL to the old policy in each update, and to the warm start",
+    "F16": "Gradient norm before clipping, and its spikes",
+    "F17": "Length of right and of wrong completions, and how many are truncated",
+    "F18": "Clip fraction and final accuracy against the number of passes over a batch",
+    "F19": "Old probability of the tokens that are clipped, and which tokens they are",
+    "F20": "Groups whose rewards are all equal, against what chance alone would make",
+    "F21": "Aggregate scores over tasks: IQM, mean, median, optimality gap",
+    "F22": "Performance profiles: share of runs above every score",
+    "F23": "Probability that an arm's run beats the baseline's",
+    "F24": "Final accuracy against each setting that a factor moves",
+    "F25": "Time until half of the gain is reached, runs that never reach it censored",
+    "F26": "Stability of every arm: collapses, drawdown, spikes, largest ratio, entropy lost",
+    "F27": "Differences of every arm to the baseline, paired by seed",
+    "F28": "Ladder: one change after the other, and each left out",
+    "F29": "Accuracy against rollouts, with a sigmoid fit and its extrapolation",
+    "F30": "Stale data and a sampler that differs: accuracy, clipping, largest ratio",
+    "F31": "Histogram of the sampled tokens' probabilities, at the start and at the end",
+    "D1": "One run, many numbers: its clip fraction as each framework would log it",
+}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The gallery: every figure of the catalogue as a thumbnail, and of those that are not drawn the reason.
+
+
+THUMBNAIL = 440  # pixels: sharp at the 2.2 inches that a card is wide
+
+
+def gallery(parts: Sequence[Study], drawn: Sequence[tuple[Manifest, Path]], folder: Path, report: str) -> str:
+    """The page; `drawn` are the figures of `parts` with their PNG files, relative to `folder`, where `report` lies."""
+    name = parts[-1].name
+    cards = []
+    for figure, line in CATALOGUE.items():
+        own = [(manifest, path) for manifest, path in drawn if manifest.figure == figure]
+        cards.append(_card(figure, line, own, folder, report) if own else _absent(figure, line, name))
+    shown = len({manifest.figure for manifest, _ in drawn})
+    head = f"<h1>Figures of {escape(name)}</h1>\n<p>{shown} of {len(CATALOGUE)} figures of the catalogue are drawn"
+    links = f'in {count(len(drawn), "picture")}; they stand at full size in <a href="{report}">{report}</a>.</p>'
+    return html.page(f"Figures of {name}", f'{head}, {links}\n<div class="cards">\n' + "\n".join(cards) + "\n</div>")
+
+
+def _card(figure: str, line: str, own: Sequence[tuple[Manifest, Path]], folder: Path, report: str) -> str:
+    """A figure that is drawn: the first study's picture, and links to those of all studies that draw it."""
+    first, path = own[0]
+    source, _ = html.embed(folder / path, THUMBNAIL)
+    links = ", ".join(f'<a href="{report}#{html.figure_name(place)}">{_what(made)}</a>' for made, place in own)
+    image = f'<a href="{report}#{html.figure_name(path)}"><img alt="{escape(first.alt)}" src="{source}"></a>'
+    return f'<div class="card" id="{figure}">{image}<p><b>{figure}</b> {escape(line)}.</p><p>{links}</p></div>'
+
+
+def _what(made: Manifest) -> str:
+    """The study; of a picture that lacks cells, how many."""
+    absent = len(made.missing) + len(made.failed)
+    return escape(made.study) + (f" ({count(absent, 'cell')} missing)" if absent else "")
+
+
+def _absent(figure: str, line: str, name: str) -> str:
+    reason = f"no study of {name} asks for it" if figure in FIGURES else "nothing draws it yet"
+    words = f"<b>{figure}</b> {escape(line)}."
+    return f'<div class="card absent" id="{figure}"><p>{words}</p><p>Not drawn: {escape(reason)}.</p></div>'
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The report of a study: claims first, then what its runs show, figures, tables, provenance, what was not decided.
+#
+# Markdown is its source; the HTML page is that text with the pictures inside.
+
 
 # Said of every study, once.
 BRACKETS = (

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pandas as pd
 
 from grpolab.report.load import Study
-from grpolab.report.manifest import cell_names
+from grpolab.report.style import cell_names
 from grpolab.report.text import count, number
 from grpolab.vocabulary import COMPLETED, OUTCOMES
 

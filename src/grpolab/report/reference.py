@@ -16,11 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grpolab.errors import RequestError
+from grpolab.frameworks.metric_names import CLIP_METRIC, convention
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_json_atomic
-from grpolab.peer_metrics import CLIP_METRIC, convention
-from grpolab.report.checkpoints import at_quarters
-from grpolab.report.runs import TABLES, Runs, read_runs
-from grpolab.report.tokens import count_clipped
+from grpolab.report.journals import TABLES, Runs, at_quarters, count_clipped, read_runs
 from grpolab.vocabulary import LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
 
 # Of the other tables everything is kept; updates and histograms are the bulk.

@@ -10,7 +10,7 @@ import pandas as pd
 from grpolab.paths import Results, read_json
 from grpolab.report.load import Study, load
 from grpolab.report.measures import at, mean_interval, means_after_first_step, measure
-from grpolab.report.statistics import Interval, t_interval
+from grpolab.report.statistics.intervals import Interval, t_interval
 from grpolab.report.text import count, estimate, markdown_table, number, percent, signed
 
 STUDY, LENGTH_STUDY = "clip_range", "loss_type"

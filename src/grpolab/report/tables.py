@@ -15,16 +15,8 @@ from grpolab.report.claims import Claim
 from grpolab.report.load import Study
 from grpolab.report.measures import at, clip_ceiling, mean_interval, means_after_first_step, measure, run_means
 from grpolab.report.stability import count_lost, stability_table
-from grpolab.report.statistics import (
-    fisher,
-    holm,
-    paired_difference,
-    sd_interval,
-    share_interval,
-    t_interval,
-    wilson,
-    worst_mean,
-)
+from grpolab.report.statistics.intervals import sd_interval, share_interval, t_interval, worst_mean
+from grpolab.report.statistics.tests import fisher, holm, paired_difference, wilson
 from grpolab.report.text import (
     OF_MEANS,
     OF_SHARES,

@@ -1,7 +1,4 @@
-"""Where a killed run goes on: the learner's state at a rollout boundary, with the journal's length at that moment.
-
-Two generations are kept. One that is damaged, or that does not fit the journal, is passed over for the one before.
-"""
+"""Weights as safetensors: no code is ever loaded with them."""
 
 from __future__ import annotations
 
@@ -12,9 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
 
-from grpolab.learn.learner import LearnerState
+from grpolab.grpo.step import LearnerState
 from grpolab.paths import write_atomic
+
+
+def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
+    """Write parameters by name."""
+    # As bytes: the library's own writing reports a full disk as an error of its format.
+    write_atomic(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}))
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """Parameters by name, on the CPU."""
+    return load_file(path)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Where a killed run goes on: the learner's state at a rollout boundary, with the journal's length at that moment.
+#
+# Two generations are kept. One that is damaged, or that does not fit the journal, is passed over for the one before.
+
 
 GENERATIONS = ("latest.pt", "previous.pt")
 DIGEST_BYTES = 32
@@ -22,7 +39,7 @@ DIGEST_BYTES = 32
 Position = dict[str, Any]  # what else stands in a checkpoint: the journal's length and the like
 
 
-def save(folder: Path, state: LearnerState, **position: Any) -> None:
+def save_state(folder: Path, state: LearnerState, **position: Any) -> None:
     """Write the state and `position` as the latest generation; where that fails, those that are there stay."""
     buffer = io.BytesIO()
     torch.save(
@@ -44,7 +61,7 @@ def save(folder: Path, state: LearnerState, **position: Any) -> None:
     new.replace(latest)
 
 
-def restore(
+def restore_state(
     folder: Path, state: LearnerState, misfit: Callable[[Position], str | None] = lambda position: None
 ) -> tuple[Position, list[str]]:
     """Put the newest sound generation into `state`.

@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 
 from grpolab.errors import RequestError
+from grpolab.grpo.rewards import try_score
 from grpolab.identity import dotted
-from grpolab.learn.rewards import try_score
-from grpolab.learn.tasks import make_task
-from grpolab.learn.tasks.jsonl import Jsonl
 from grpolab.paths import Results
-from grpolab.settings import PretrainedModel, RunSettings
-from grpolab.settings.task import hub_commit
+from grpolab.settings.run import RunSettings
+from grpolab.settings.task import PretrainedModel, hub_commit
+from grpolab.tasks import make_task
+from grpolab.tasks.jsonl import Jsonl
 from grpolab.vocabulary import evaluated
 
 LEAST_FREE_BYTES = 200 * 2**20

@@ -1,4 +1,4 @@
-"""What a run was made of: commit and dirty diff, lock file, packages, hardware, data."""
+"""What of torch is global to a process and decides bits: set before every warm start and every run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,20 @@ import torch
 
 from grpolab import RESULTS_VERSION, __version__
 from grpolab.paths import project_root
+from grpolab.settings.run import RunSettings
+
+
+def set_up_torch(settings: RunSettings) -> None:
+    """The threads of these settings; on a GPU deterministic algorithms."""
+    torch.set_num_threads(settings.machine.threads)
+    if settings.device == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first matrix product
+        torch.use_deterministic_algorithms(True)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a run was made of: commit and dirty diff, lock file, packages, hardware, data.
+
 
 MKL_VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE")
 PACKAGES = (

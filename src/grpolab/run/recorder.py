@@ -1,4 +1,4 @@
-"""All that a run writes while it goes: journal, timing, samples, item scores, checkpoints, heartbeat."""
+"""A rollout step's completions token by token, for `grpolab show` and the tracking server."""
 
 from __future__ import annotations
 
@@ -11,20 +11,71 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
 
-from grpolab.learn.batch import Rollout, joined, sampler_gap
-from grpolab.learn.diagnostics import histograms
-from grpolab.learn.evaluation import Evaluation
-from grpolab.learn.learner import EntropyControl, LearnerState
-from grpolab.learn.rollout_metrics import rollout_metrics
-from grpolab.learn.update import Step, learning_rate
-from grpolab.paths import write_json_atomic
+from grpolab.grpo.batch import Rollout, joined, sampler_gap
+from grpolab.grpo.evaluation import Evaluation
+from grpolab.grpo.metrics import histograms, rollout_metrics
+from grpolab.grpo.model import Policy
+from grpolab.grpo.step import EntropyControl, LearnerState, Step, learning_rate
+from grpolab.paths import write_atomic, write_json_atomic
 from grpolab.run import checkpoint
-from grpolab.run.assembly import Parts
-from grpolab.run.ending import Ending
-from grpolab.run.heartbeat import Heartbeat
-from grpolab.run.journal import Journal, line
-from grpolab.run.samples import sample_table, write_samples
+from grpolab.run.assembly import Ending, Parts
+from grpolab.run.folder import Heartbeat, Journal, line
+
+
+def sample_table(rollout: Rollout, last_pass: list[Step], policy: Policy, group: int) -> pa.Table:
+    """One row per completion token; ratio and clip mark are those of the last pass over the batch."""
+    trained = joined([step.batch for step in last_pass])
+    assert trained.old_log_probs_BT is not None
+    order_B = torch.argsort(trained.rows_B)
+    mask_BT = trained.mask_BT[order_B].cpu()
+    row_N, position_N = (index.tolist() for index in mask_BT.nonzero(as_tuple=True))
+
+    def tokens(pieces: list[torch.Tensor]) -> list[float]:
+        values_BT = torch.cat(
+            [piece.expand_as(step.batch.mask_BT) for piece, step in zip(pieces, last_pass, strict=True)]
+        )
+        return values_BT[order_B].cpu()[mask_BT].tolist()
+
+    low_N = tokens([step.update.kernel.active_low for step in last_pass])
+    high_N = tokens([step.update.kernel.active_high for step in last_pass])
+    ids_N = tokens([step.batch.tokens_BT for step in last_pass])
+    columns = {
+        "prompt_index": [row // group for row in row_N],
+        "sample": [row % group for row in row_N],
+        "prompt": [rollout.examples_B[row].prompt for row in row_N],
+        "completion": [rollout.texts_B[row] for row in row_N],
+        "reward": _per_row(rollout.rewards_B, row_N),
+        **{f"reward_{name}": _per_row(values_B, row_N) for name, values_B in rollout.parts.items()},
+        "advantage": _per_row(rollout.batch.advantages_B, row_N),
+        "position": position_N,
+        "token": policy.tokenizer.convert_ids_to_tokens([int(token) for token in ids_N]),
+        "old_log_prob": tokens([step.update.old_log_probs_BT for step in last_pass]),
+        "ratio": tokens([step.update.log_ratio_BT.exp() for step in last_pass]),
+        "clipped": ["low" if low else "high" if high else "" for low, high in zip(low_N, high_N, strict=True)],
+    }
+    return pa.table(columns)
+
+
+def _per_row(values_B: torch.Tensor, row_N: list[int]) -> list[float]:
+    values = values_B.tolist()
+    return [values[row] for row in row_N]
+
+
+def write_samples(folder: Path, rollout_step: int, table: pa.Table) -> None:
+    """`samples/step_000010.parquet` in the run folder."""
+    path = folder / "samples" / f"step_{rollout_step:06d}.parquet"
+    content = pa.BufferOutputStream()
+    pq.write_table(table, content, compression="zstd")
+    write_atomic(path, content.getvalue().to_pybytes(), durable=False)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# All that a run writes while it goes: journal, timing, samples, item scores, checkpoints, heartbeat.
+
 
 MIB = 2**20
 
@@ -36,7 +87,7 @@ class Recorder:
         self.folder, self.parts = folder, parts
         self.settings = parts.settings
         state, collector = parts.state, parts.learner.collector
-        saved, problems = checkpoint.restore(folder / "checkpoint", state, self._misfit)
+        saved, problems = checkpoint.restore_state(folder / "checkpoint", state, self._misfit)
         state.waiting = collector.unpacked(state.policy, state.rollout_step, saved.get("waiting", []))
         if "entropy" in saved:
             state.entropy = EntropyControl(*saved["entropy"])
@@ -175,7 +226,7 @@ class Recorder:
         self.timing.flush()
 
     def _checkpoint(self, state: LearnerState) -> None:
-        checkpoint.save(
+        checkpoint.save_state(
             self.folder / "checkpoint",
             state,
             journal_bytes=self.journal.sync(),

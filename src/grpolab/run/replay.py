@@ -1,29 +1,201 @@
-"""The first rollout steps of finished runs once more, in memory, for the table behind F11.
-
-Every draw has its own seed, so that they are the runs' own steps, and a warm start is all that is needed.
+"""The tables behind the analytic figures, from our own kernels: the objective against the ratio (F9), and its weight on
+the gradient over old and new probability (F10).
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
+import torch
 import yaml
 from pydantic import ValidationError
+from torch import Tensor
 
 from grpolab.errors import RequestError
+from grpolab.grpo.aggregation import Totals
+from grpolab.grpo.batch import TrainingBatch
+from grpolab.grpo.kl import exact_kl
+from grpolab.grpo.loss import LossInputs, Objective, policy_loss
+from grpolab.grpo.model import Policy, completion_logits
+from grpolab.grpo.step import Diverged, Learner
+from grpolab.grpo.surrogates import KernelInputs
 from grpolab.identity import in_words, unrecorded
-from grpolab.learn.batch import TrainingBatch
-from grpolab.learn.learner import Learner
-from grpolab.learn.policy import Policy
-from grpolab.learn.surrogate import interpolate
-from grpolab.learn.update import Diverged
 from grpolab.paths import Results, read_json, write_csv_atomic
+from grpolab.registry import KERNELS, resolve
 from grpolab.run import preflight, warm_start
 from grpolab.run.assembly import assemble
-from grpolab.run.torch_setup import set_up_torch
-from grpolab.settings import RunSettings
+from grpolab.run.provenance import set_up_torch
+from grpolab.settings.run import RunSettings
+
+GeometryRows = list[dict[str, str | float]]
+SIGNS = (1.0, -1.0)
+
+
+class Rule(NamedTuple):
+    """A kernel with its range and its own numbers."""
+
+    kernel: str
+    epsilon: float = 0.2
+    epsilon_high: float = 0.2
+    delta: float | None = None
+    options: Mapping[str, float] = {}
+
+
+CURVES = {
+    "no clip": Rule("ratio"),
+    "clip 0.2 / 0.2": Rule("clipped"),
+    "clip 0.2 / 0.28": Rule("clipped", 0.2, 0.28),
+    "lower clip only": Rule("clipped", 0.2, math.inf),
+    "clip 0.2 / 0.2, delta 2": Rule("clipped", delta=2.0),
+    "cispo, cap 1.28": Rule("cispo", 1.0, 0.28),
+    "sapo": Rule("sapo", options={"temperature_positive": 1.0, "temperature_negative": 1.05}),
+    "gmpo, one token": Rule("gmpo", 0.4, 0.4),
+}
+# What tells the old probability apart from the ratio, beside what does not.
+SURFACES = {
+    **{name: CURVES[name] for name in ("no clip", "clip 0.2 / 0.2", "cispo, cap 1.28")},
+    "aspo, cap 3": Rule("aspo", options={"cap": 3.0}),
+    "sapo": CURVES["sapo"],
+    "dppo, TV 0.2": Rule("dppo_tv", options={"cap": math.inf}),
+}
+
+
+def table(points: int = 301, largest: float = 3.0) -> GeometryRows:
+    """One row per curve, advantage (+1, -1) and ratio: the objective (minus the loss) of a token whose old probability
+    is .25, and its weight, d objective / d log-prob.
+    """
+    rows: GeometryRows = []
+    ratios_N = torch.linspace(0.01, largest, points, dtype=torch.double)
+    old_N = torch.full_like(ratios_N, 0.25)
+    for curve, rule in CURVES.items():
+        for advantage in SIGNS:
+            objective_N, weight_N = objective_and_weight(rule, advantage, old_N.log(), (ratios_N * old_N).log())
+            rows += [
+                {"curve": curve, "advantage": advantage, "ratio": r, "objective": o, "weight": w}
+                for r, o, w in zip(ratios_N.tolist(), objective_N.tolist(), weight_N.tolist(), strict=True)
+            ]
+    return rows
+
+
+def surface(points: int = 40) -> GeometryRows:
+    """One row per rule, advantage (+1, -1), old and new probability: the weight, d objective / d log-prob.
+
+    The probabilities are the middles of `points` equal parts of (0, 1); weights have six digits.
+    """
+    rows: GeometryRows = []
+    middles_N = (torch.arange(points, dtype=torch.double) + 0.5) / points
+    old_N, new_N = torch.cartesian_prod(middles_N, middles_N).T
+    for name, rule in SURFACES.items():
+        for advantage in SIGNS:
+            _, weight_N = objective_and_weight(rule, advantage, old_N.log(), new_N.log())
+            rows += [
+                {"rule": name, "advantage": advantage, "old": old, "new": new, "weight": float(f"{weight:.6g}")}
+                for old, new, weight in zip(old_N.tolist(), new_N.tolist(), weight_N.tolist(), strict=True)
+            ]
+    return rows
+
+
+def objective_and_weight(rule: Rule, advantage: float, old_N: Tensor, new_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Objective and its derivative by the log-prob for sequences of one token, from log-probs; (N,) each."""
+    new_N1, old_N1 = new_N[:, None].requires_grad_(), old_N[:, None]
+    inputs = KernelInputs(
+        ratio=(new_N1 - old_N1).exp(),
+        log_ratio_BT=new_N1 - old_N1,
+        log_probs_BT=new_N1,
+        old_log_probs_BT=old_N1,
+        advantages=torch.full_like(old_N1, advantage),
+        mask_BT=torch.ones_like(old_N1, dtype=torch.bool),
+        epsilon=rule.epsilon,
+        epsilon_high=rule.epsilon_high,
+        delta=rule.delta,
+        options=rule.options,
+    )
+    objective_N1 = -resolve(KERNELS[rule.kernel])(inputs).loss
+    (weight_N1,) = torch.autograd.grad(objective_N1.sum(), new_N1)
+    return objective_N1.detach()[:, 0], weight_N1[:, 0]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The table behind F11: what the surrogates say on the way from the policy before an update to the one after it.
+#
+# PPO (1707.06347), figure 2: weights in between (and beyond), the batch of the update, ratios to the policy before.
+
+
+def objectives(settings: RunSettings) -> dict[str, Objective]:
+    """L_CPI and L_CLIP at the run's ratio level, clip range and aggregation, whatever kernel it trains with."""
+    own = Objective.of(settings)
+    plain = Objective(
+        importance_sampling_level=own.importance_sampling_level,
+        kernel="ratio",
+        epsilon=own.epsilon,
+        epsilon_high=own.epsilon_high,
+        delta=None,
+        loss_form="min_positive",
+        aggregation=own.aggregation,
+        beta=0.0,
+    )
+    return {"l_cpi": plain, "l_clip": replace(plain, kernel="clipped", delta=own.delta, dual_clip=own.dual_clip)}
+
+
+@torch.no_grad()
+def interpolate(
+    learner: Learner, before: Policy, after: Policy, batch: TrainingBatch, alphas: Sequence[float]
+) -> list[dict[str, float]]:
+    """One row per alpha: L_CPI, L_CLIP and the exact KL(before || there) at before + alpha (after - before).
+
+    The batch's advantages are used, its old log-probs are computed from `before`. Neither policy is changed.
+    """
+    old: list[Tensor] = []  # log-probs of the batch under `before`, a micro-batch each
+    new: list[list[Tensor]] = [[] for _ in alphas]
+    kl = [0.0] * len(alphas)
+    there = before.frozen_copy()
+    for micro in batch.split(learner.micro_batch_size):
+        before_BTV = _log_probs(before, micro)
+        old.append(_of_tokens(before_BTV, micro))
+        for at, alpha in enumerate(alphas):
+            there.load_weights(_between(before, after, alpha))
+            there_BTV = _log_probs(there, micro)
+            new[at].append(_of_tokens(there_BTV, micro))
+            kl[at] += exact_kl(before_BTV, there_BTV)[micro.mask_BT].double().sum().item()
+    inputs = LossInputs(
+        log_probs_BT=torch.cat(old),
+        old_log_probs_BT=torch.cat(old),
+        advantages=batch.advantages_B[:, None],
+        mask_BT=batch.mask_BT,
+        totals=Totals.of(batch.mask_BT, learner.settings.max_completion_length),
+    )
+    asked, rows = objectives(learner.settings), []
+    for at, alpha in enumerate(alphas):
+        there_now = replace(inputs, log_probs_BT=torch.cat(new[at]))
+        surrogates = {name: -policy_loss(objective, there_now).total.item() for name, objective in asked.items()}
+        rows.append({"alpha": alpha, **surrogates, "kl": kl[at] / inputs.totals.tokens})
+    return rows
+
+
+def _between(before: Policy, after: Policy, alpha: float) -> dict[str, Tensor]:
+    ends = after.weights()
+    return {name: torch.lerp(start, ends[name], alpha) for name, start in before.weights().items()}
+
+
+def _log_probs(policy: Policy, batch: TrainingBatch) -> Tensor:
+    """Over the vocabulary at every position, (B, T, V)."""
+    return completion_logits(policy, *batch.own_prompts(), batch.tokens_BT).log_softmax(-1)
+
+
+def _of_tokens(log_probs_BTV: Tensor, batch: TrainingBatch) -> Tensor:
+    return log_probs_BTV.gather(-1, batch.tokens_BT[..., None]).squeeze(-1)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The first rollout steps of finished runs once more, in memory, for the table behind F11.
+#
+# Every draw has its own seed, so that they are the runs' own steps, and a warm start is all that is needed.
+
 
 ALPHAS = [step / 5 for step in range(11)]  # 0: before the update; 1: after it; then as far again
 BATCHES = 4  # of each run

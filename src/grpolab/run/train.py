@@ -2,7 +2,7 @@
 
 What differs from the paper (DeepSeekMath, 2402.03300, algorithm 1):
 1. The reference of the KL is the warm start, and there is none where beta = 0; it is never replaced during a run.
-2. Any axis can be another: ratio level, clip range, loss form, aggregation, reward scale (`learn/objective.py`).
+2. Any axis can be another: ratio level, clip range, loss form, aggregation, reward scale (`grpo/loss.py`).
 3. Every random draw is a hash of (seed, purpose, step, prompt, sample, token): a killed run replays its batch exactly.
 4. A run that diverges, or that its early stop finds hopeless, ends, and that is its outcome.
 """
@@ -19,19 +19,17 @@ from typing import Any
 
 import yaml
 
+from grpolab.grpo.step import Diverged, flat_weights, step_norm
 from grpolab.identity import plain, signature
-from grpolab.learn.learner import flat_weights, step_norm
-from grpolab.learn.update import Diverged
 from grpolab.paths import Results, is_refusal, read_json, remove_parts, write_json_atomic, write_text_atomic
 from grpolab.run import provenance, warm_start
 from grpolab.run.assembly import Parts, assemble
-from grpolab.run.locks import exclusive
-from grpolab.run.outcome import Outcome, conclude, reason_of, record_failure
+from grpolab.run.checkpoint import save_weights
+from grpolab.run.folder import Outcome, conclude, exclusive, reason_of, record_failure
 from grpolab.run.preflight import refuse_another
+from grpolab.run.provenance import set_up_torch
 from grpolab.run.recorder import Recorder
-from grpolab.run.torch_setup import set_up_torch
-from grpolab.run.weights import save_weights
-from grpolab.settings import RunSettings
+from grpolab.settings.run import RunSettings
 from grpolab.vocabulary import DIVERGED
 
 

@@ -1,28 +1,70 @@
-"""Supervised training to a band of sampled accuracy, once per seed, shared by all arms of that seed."""
+"""The warm start's one step: next-token loss on demonstrations, prompts left out."""
 
 from __future__ import annotations
 
 import copy
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
 from torch import Tensor
+from torch.optim import AdamW
 
+from grpolab import seeds
+from grpolab.grpo.batch import prompt_tensors, target_tensors
+from grpolab.grpo.evaluation import Evaluator
+from grpolab.grpo.model import Policy, completion_logits, make_policy
+from grpolab.grpo.rollout import prompt_rows
 from grpolab.identity import signature
-from grpolab.learn.evaluation import Evaluator
-from grpolab.learn.policy import Policy, make_policy
-from grpolab.learn.supervised import demonstrations, make_supervised_optimizer, supervised_step
-from grpolab.learn.tasks import Example, Task, make_task
 from grpolab.paths import Results, write_json_atomic
-from grpolab.run.journal import Journal
-from grpolab.run.locks import exclusive
+from grpolab.run.checkpoint import load_weights, save_weights
+from grpolab.run.folder import Journal, exclusive
 from grpolab.run.preflight import refuse_another
-from grpolab.run.torch_setup import set_up_torch
-from grpolab.run.weights import load_weights, save_weights
-from grpolab.settings import RunSettings
+from grpolab.run.provenance import set_up_torch
+from grpolab.settings.run import RunSettings
+from grpolab.tasks import make_task
+from grpolab.tasks.base import Example, Task
+
+DRAWS = 32  # uniform numbers that a demonstration may use
+
+
+def demonstrations(
+    task: Task, examples: Sequence[Example], seed: int, step: int, batch_size: int
+) -> tuple[list[str], list[str]]:
+    """Prompts and targets of a warm-start batch; drawn with replacement, by seed and step alone."""
+    chosen_B = (seeds.uniforms(seed, "warm_start/examples", step, np.arange(batch_size)) * len(examples)).astype(int)
+    draws_BU = seeds.uniforms(seed, "warm_start/targets", step, np.arange(batch_size)[:, None], np.arange(DRAWS))
+    rows = [examples[index] for index in chosen_B]
+    targets = [task.demonstration(example, draws_U) for example, draws_U in zip(rows, draws_BU, strict=True)]
+    return [example.prompt for example in rows], targets
+
+
+def make_supervised_optimizer(policy: Policy, learning_rate: float) -> AdamW:
+    """AdamW with torch's betas (.9, .999): a constant rate and no weight decay."""
+    return AdamW(list(policy.weights().values()), lr=learning_rate, weight_decay=0.0, fused=True)
+
+
+def supervised_step(policy: Policy, optimizer: AdamW, prompts: list[str], targets: list[str], chat: bool) -> float:
+    """One optimiser step on mean negative log-likelihood of target and end tokens, in nat; returns the loss."""
+    read = prompt_tensors(policy.tokenizer, prompts, chat, policy.device)
+    tokens_BT, mask_BT = target_tensors(policy.tokenizer, targets, policy.device)
+    logits_BTV = completion_logits(policy, read, prompt_rows(read, 1), tokens_BT)
+    log_probs_BT = logits_BTV.log_softmax(-1).gather(-1, tokens_BT[..., None]).squeeze(-1)
+    loss = -log_probs_BT[mask_BT].mean()
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(policy.weights().values(), 1.0)
+    optimizer.step()
+    return loss.item()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Supervised training to a band of sampled accuracy, once per seed, shared by all arms of that seed.
+
 
 TRAINING_ITEMS = 10**9  # all of them
 

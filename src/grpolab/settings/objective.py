@@ -1,4 +1,4 @@
-"""The axes of the objective: what is averaged, capped, compared with what. `learn/objective.py` computes it.
+"""The axes of the objective: what is averaged, capped, compared with what. `grpo/loss.py` computes it.
 
 A key that is empty switches its axis off and is no part of a run's signature.
 """
@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
-from grpolab.registry import (
-    ADVANTAGES,
-    AGGREGATIONS,
-    DIALECTS,
-    KERNEL_OPTIONS,
-    KERNELS,
-    KL_ESTIMATORS,
-    RATIOS,
-    SCALES,
-)
+from grpolab.registry import ADVANTAGES, AGGREGATIONS, DIALECTS, KERNEL_OPTIONS, KERNELS, KL_ESTIMATORS, RATIOS, SCALES
 from grpolab.settings.base import NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Settings, Share
 
 if TYPE_CHECKING:
@@ -66,7 +57,7 @@ class ObjectiveSettings(Settings):
         " own gradient; or one per contiguous segment."
     )
     log_ratio_clamp: Positive | None = Field(description="Bound of |log ratio| before the exponential; empty: none.")
-    kernel: KernelName = Field(description="Loss of a token before averaging (learn/kernels/).")
+    kernel: KernelName = Field(description="Loss of a token before averaging (grpo/surrogates.py).")
     kernel_options: dict[str, dict[str, float]] | None = Field(
         description="The kernels' own numbers, by kernel; only the chosen kernel's count."
     )

@@ -1,23 +1,128 @@
-"""`RunSettings`: what Hydra composed, checked.
-
-It refuses what Hydra alone lets pass: `epsilon=-1`, a mistyped `+key=1`, a batch that does not divide.
-`resolved()` fills in what follows from other fields, and `identity()` is the part that decides the run's signature.
-"""
+"""Where and how a run is done, and what is measured beside: nothing that decides what is learnt."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from grpolab.identity import content_of, identified, keys_with_content
 from grpolab.paths import Results, results_folder
 from grpolab.registry import FAULTS, UNCLIPPED, WHOLE_MINIBATCH
-from grpolab.settings.base import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed
-from grpolab.settings.budget import Budget, EarlyStopSettings
-from grpolab.settings.machine import DiagnosticsSettings, EvaluationSettings, MachineSettings
+from grpolab.settings.base import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings
 from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
+from grpolab.vocabulary import METRICS
+
+
+class EvaluationSettings(Settings):
+    """Held-out evaluation, with noise that all arms share."""
+
+    every: Count = Field(description="Rollout steps between evaluations; also before the first and after the last.")
+    items: Count = Field(description="Evaluation prompts.")
+    batch_size: Count = Field(description="Prompts in one forward.")
+    samples: Count = Field(description="Completions per prompt where many answers are right (pass@k's k).")
+
+
+class DiagnosticsSettings(Settings):
+    """What is measured beyond the cheap; each switch removes its cost."""
+
+    quantiles: bool = Field(description="Ratio quantiles by level and advantage sign, at every optimiser step.")
+    counterfactual: bool = Field(description="What other epsilons would have clipped, at every optimiser step.")
+    clip_conventions: bool = Field(description="The clip fraction by each framework's definition, at every update.")
+    histogram_every: Natural = Field(description="Rollout steps between two histograms of ratios; 0: never.")
+    samples_every: Natural = Field(description="Rollout steps between two tables of completions; 0: never.")
+    step_norm: bool = Field(description="How far the weights moved in each rollout step.")
+    kl_ref_every: Natural = Field(description="Rollout steps between two exact KLs to the warm start; 0: never.")
+
+
+class MachineSettings(Settings):
+    """Where and how, never what: no key here enters a signature."""
+
+    results: str = Field(min_length=1, description="Folder of runs, studies and the MLflow store.")
+    tracking_uri: str | None = Field(
+        description="MLflow store; `auto` is SQLite inside the results folder, empty switches tracking off."
+    )
+    threads: Count = Field(description="torch threads of one worker.")
+    checkpoint_seconds: NonNegative = Field(
+        description="Least seconds between two checkpoints (at rollout boundaries)."
+    )
+    # Limits of a worker, which the parent of a sweep watches; empty: none.
+    cell_timeout_seconds: Positive | None = Field(
+        description="Most wall seconds of a cell in one sitting; it then fails, and --retry-failed goes on from there."
+    )
+    hang_seconds: Positive | None = Field(
+        description="Most seconds in which a worker finishes no step; the cell is tried once more, and then fails."
+    )
+    memory_mib: Count | None = Field(
+        description="Most resident memory of a worker; the cell that passes it fails. The imports alone take about 400."
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How long a run lasts: limits in several units, the first of which counts, and a rule for hopeless runs.
+
+
+if TYPE_CHECKING:
+    EvaluationMetric: TypeAlias = str
+else:  # the checker cannot know the vocabulary's names
+    EvaluationMetric = Literal[tuple(metric.name for metric in METRICS.values() if metric.kind == "evaluation")]
+
+
+class EarlyStopSettings(Settings):
+    """Ends a run whose evaluations stay at or below a bound; that is its outcome, and the rule is its reason."""
+
+    metric: EvaluationMetric = Field(description="Evaluation metric that is watched.")
+    at_most: FiniteFloat = Field(description="An evaluation at or below this is a bad one.")
+    after: Natural = Field(description="Evaluations before so many rollout steps do not count.")
+    evaluations: Count = Field(description="So many bad evaluations in a row end the run.")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The limits that were set, each None or >= 1, and what one rollout step takes of them."""
+
+    rollout_steps: int | None
+    max_completions: int | None
+    max_optimizer_steps: int | None
+    completions_per_step: int
+    updates_per_step: int
+
+    @property
+    def planned_steps(self) -> int:
+        """Whole rollout steps that fit into every limit."""
+        limits = [
+            self.rollout_steps,
+            None if self.max_completions is None else self.max_completions // self.completions_per_step,
+            None if self.max_optimizer_steps is None else self.max_optimizer_steps // self.updates_per_step,
+        ]
+        return min(limit for limit in limits if limit is not None)
+
+    def problems(self) -> list[str]:
+        """A sentence where nothing limits the run, and for each limit that is shorter than a rollout step."""
+        if not (self.rollout_steps or self.max_completions or self.max_optimizer_steps):
+            return ["rollout_steps=null needs another limit: set rollout_steps, max_completions or max_optimizer_steps"]
+        problems = []
+        if self.max_completions is not None and self.max_completions < self.completions_per_step:
+            problems.append(
+                f"max_completions={self.max_completions} is less than one rollout step: it must be at least"
+                f" prompts_per_step * num_generations = {self.completions_per_step}"
+            )
+        if self.max_optimizer_steps is not None and self.max_optimizer_steps < self.updates_per_step:
+            problems.append(
+                f"max_optimizer_steps={self.max_optimizer_steps} is less than one rollout step: it must be at least"
+                f" num_iterations * num_minibatches = {self.updates_per_step}"
+            )
+        return problems
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `RunSettings`: what Hydra composed, checked.
+#
+# It refuses what Hydra alone lets pass: `epsilon=-1`, a mistyped `+key=1`, a batch that does not divide.
+# `resolved()` fills in what follows from other fields, and `identity()` is the part that decides the run's signature.
+
 
 if TYPE_CHECKING:
     FaultName: TypeAlias = str

@@ -53,7 +53,7 @@ class JsonlTask(Settings):
 
 
 class CustomTask(Settings):
-    """A user's own task by import path; see `grpolab.learn.tasks.Task` for what it offers."""
+    """A user's own task by import path; see `grpolab.tasks.Task` for what it offers."""
 
     name: Literal["custom"]
     path: str = Field(description="`module:Class` or `path/to/file.py:Class`; the class is called with `options`.")

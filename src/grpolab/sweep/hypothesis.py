@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, FiniteFloat, model_validator
 
 from grpolab.quantities import LABELS, QUANTITIES
-from grpolab.sweep.part import Different, Factors, Name, Part, unknown, unknown_levels
+from grpolab.sweep.schema import Different, Factors, Name, Part, unknown, unknown_levels
 from grpolab.vocabulary import METRICS
 
 if TYPE_CHECKING:
-    from grpolab.settings import RunSettings
+    from grpolab.settings.run import RunSettings
 
 ALPHA = 0.05  # a test whose p cannot fall below it with so many seeds decides nothing
 LEAST_ARMS = 3  # two are a contrast

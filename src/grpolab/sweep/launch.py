@@ -17,20 +17,17 @@ from grpolab.errors import RequestError
 from grpolab.identity import signature
 from grpolab.paths import DISK_ERRORS, REPORT_FILES, Results, is_refusal, project_root
 from grpolab.run import tracking
-from grpolab.run.outcome import reason_of, record_failure
-from grpolab.settings import RunSettings
-from grpolab.sweep import elsewhere, result
-from grpolab.sweep.estimate import RUN, WARM_START, Estimate
-from grpolab.sweep.events import Events
-from grpolab.sweep.ledger import no_outcome
-from grpolab.sweep.machine import slots
+from grpolab.run.folder import reason_of, record_failure
+from grpolab.settings.run import RunSettings
+from grpolab.sweep import jobs as jobs_module
+from grpolab.sweep import result
+from grpolab.sweep.jobs import Job, Schedule, slots
+from grpolab.sweep.ledger import duration, first_line, no_outcome
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import TICK_SECONDS, WORKER_COMMAND, Pool, WorkerStartError
-from grpolab.sweep.progress import Progress, make_progress, print_table
+from grpolab.sweep.progress import RUN, WARM_START, Estimate, Events, Progress, make_progress, print_table
 from grpolab.sweep.request import Request
 from grpolab.sweep.result import TITLES, Diary, Facts
-from grpolab.sweep.schedule import Job, Schedule
-from grpolab.sweep.wording import duration, first_line
 from grpolab.vocabulary import COMPLETED, FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
@@ -144,7 +141,10 @@ def _is_drawn(request: Request) -> bool:
 def _run_here(request: Request, todo: list[Job], events: Events | None) -> None:
     """Do a run, and before it the warm start that it waits for, if that is not there."""
     from grpolab.run.preflight import refuse_another
-    from grpolab.run.train import Interrupted, run  # here, because it imports torch
+    from grpolab.run.train import (
+        Interrupted,
+        run,  # here, because it imports torch
+    )
 
     *before, job = todo
     settings = request.cells[job.signature].settings
@@ -192,9 +192,9 @@ def _warm_start_here(
 
 def _await_others(job: Job, results: Results) -> None:
     """Wait while somebody else does the job: another machine's lease is no lock, for which `run` would wait."""
-    if elsewhere.is_taken(job, results):
+    if jobs_module.is_taken(job, results):
         print("another command runs it: waiting for its outcome")
-    while elsewhere.is_taken(job, results):
+    while jobs_module.is_taken(job, results):
         time.sleep(TICK_SECONDS)
 
 

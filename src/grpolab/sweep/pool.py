@@ -22,12 +22,10 @@ import psutil
 
 from grpolab.identity import plain
 from grpolab.paths import DISK_ERRORS, Results
-from grpolab.run.outcome import record_failure
-from grpolab.sweep import deaths, elsewhere
-from grpolab.sweep.deaths import Death
+from grpolab.run.folder import record_failure
+from grpolab.sweep import jobs
+from grpolab.sweep.jobs import Death, Job, Schedule, Slot
 from grpolab.sweep.ledger import no_outcome
-from grpolab.sweep.machine import Slot
-from grpolab.sweep.schedule import Job, Schedule
 from grpolab.vocabulary import COMPLETED, FAILED
 
 Outcome = dict[str, Any]
@@ -114,7 +112,7 @@ class Worker:
         """End it where its job has passed a limit; the end of its output says when it is gone."""
         now = time.monotonic()
         if self.job and self._verdict is None:
-            self._verdict = deaths.at_limit(self.job, now - self.began, now - self.heard, self._rss_mib())
+            self._verdict = jobs.at_limit(self.job, now - self.began, now - self.heard, self._rss_mib())
             if self._verdict:
                 self.process.terminate()
                 self._deadline = now + (GRACE_SECONDS if self._verdict.gently else 0)
@@ -136,7 +134,7 @@ class Worker:
     def death(self) -> Death:
         """Why it ended."""
         code = self.process.wait()
-        return self._verdict or deaths.of_exit(code)
+        return self._verdict or jobs.of_exit(code)
 
 
 class Pool:
@@ -186,9 +184,9 @@ class Pool:
     def _next(self) -> Job | None:
         """The next job that nobody else does; what others have finished meanwhile is taken off the list."""
         for job in self.schedule.ready():
-            if outcome := elsewhere.outcome_of(job, self.results):
+            if outcome := jobs.outcome_of(job, self.results):
                 self._finish(job, outcome)
-            elif not elsewhere.is_taken(job, self.results):
+            elif not jobs.is_taken(job, self.results):
                 return job
         return None
 
@@ -233,7 +231,7 @@ class Pool:
 
     def _release(self, job: Job, death: Death, step: int) -> None:
         """What becomes of the job of a dead worker, which may only have waited for somebody else who does it."""
-        if elsewhere.is_taken(job, self.results):
+        if jobs.is_taken(job, self.results):
             self.schedule.put_back(job)
         elif not self.schedule.retried(job, death.again):
             self._finish(job, {"outcome": FAILED, "reason": death.reason}, step)

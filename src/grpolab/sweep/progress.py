@@ -1,26 +1,187 @@
-"""What a sweep says while it runs: one live table, plain lines where nobody watches, or events for a program."""
+"""How long is left, from what has been done: of the runs and of their warm starts, each by its own speed."""
 
 from __future__ import annotations
 
+import io
+import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from grpolab.identity import plain
 from grpolab.paths import Results
-from grpolab.sweep.estimate import RUN, WARM_START, Active, Estimate
-from grpolab.sweep.events import STEP_SECONDS, Events
+from grpolab.sweep.jobs import Job
+from grpolab.sweep.ledger import duration, first_line
 from grpolab.sweep.result import Diary, in_short
-from grpolab.sweep.schedule import Job
-from grpolab.sweep.wording import duration, first_line
 from grpolab.vocabulary import COMPLETED, OUTCOMES
+
+RUN, WARM_START = "run", "warm_start"
+
+
+class Speed:
+    """Seconds for a unit of cost: of whole jobs where one is done, else of steps, else nothing is known."""
+
+    def __init__(self) -> None:
+        self._whole, self._steps = [0.0, 0.0], [0.0, 0.0]  # seconds, cost
+
+    def learn(self, cost: float, seconds: float, whole: bool) -> None:
+        """So much of a job, or a whole one with what it does besides its steps, took so long."""
+        sums = self._whole if whole else self._steps
+        sums[0] += seconds
+        sums[1] += cost
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a basis."""
+        return self._whole[1] + self._steps[1] > 0
+
+    @property
+    def from_whole(self) -> bool:
+        """Whether a whole job is the basis: a warm start ends early, which its steps do not foretell."""
+        return self._whole[1] > 0
+
+    def seconds(self, cost: float) -> float:
+        """For so much cost, where there is a basis."""
+        seconds, of = self._whole if self.from_whole else self._steps
+        return seconds / of * cost
+
+
+class Estimate:
+    """How long is left, by the speed of each kind of job."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.speed = {RUN: Speed(), WARM_START: Speed()}
+
+    def seconds_left(self, costs: Mapping[str, float]) -> float | None:
+        """For so much cost of each kind; None where nothing is known yet of one of them."""
+        asked = {kind: cost for kind, cost in costs.items() if cost > 0}
+        if not all(self.speed[kind].known for kind in asked):
+            return None
+        return sum(self.speed[kind].seconds(cost) for kind, cost in asked.items()) / self.workers
+
+    def left(self, costs: Mapping[str, float]) -> str:
+        """`about 12 min left`, `no estimate yet`, or what is known of the warm starts; empty where nothing is left."""
+        if not any(cost > 0 for cost in costs.values()):
+            return ""
+        warm, speed = costs.get(WARM_START, 0.0), self.speed[WARM_START]
+        most = warm > 0 and speed.known and not speed.from_whole
+        about = "at most" if most else "about"
+        seconds = self.seconds_left(costs)
+        if seconds is not None:
+            return f"{about} {duration(seconds)} left"
+        if warm > 0 and speed.known:
+            return f"warm starts: {about} {duration(speed.seconds(warm) / self.workers)} left, runs: no estimate yet"
+        return "no estimate yet"
+
+
+@dataclass
+class Active:
+    """A job that a worker has."""
+
+    job: Job
+    slot: int
+    since: float  # when its last step ended
+    diary: Diary
+    step: int = 0
+    stepped: bool = False  # in this sitting
+    seconds_per_step: float | None = None  # of the last step; None before its second, for the first has more to do
+
+    def at_step(self) -> str:
+        """`step 3/50`; a warm start may end before its last."""
+        most = " at most" if self.job.kind == WARM_START else ""
+        return f"step {self.step}/{self.job.steps}{most}"
+
+    @property
+    def cost_left(self) -> float:
+        """What is still to be done of the job's cost."""
+        return self.job.cost * (1 - self.step / max(1, self.job.steps))
+
+    def advance(self, step: int, now: float) -> tuple[float, float] | None:
+        """The job is at `step` now; cost and seconds since the last time, None the first time.
+
+        Then the model was made and evaluated, and the steps before may be another sitting's.
+        """
+        before, since, steps = self.cost_left, self.since, step - self.step
+        self.step, self.since, first, self.stepped = step, now, not self.stepped, True
+        if first:
+            return None
+        self.seconds_per_step = (now - since) / max(1, steps)
+        return before - self.cost_left, now - since
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `--json-lines`: what happens, as one JSON object a line on standard output, for programs that watch a sweep.
+#
+# plan studies (study, cells, seeds, done), runs, done, to_train, warm_starts started signature, kind (run or
+# warm_start), label, worker step signature, step, steps, accuracy and clip (null before they are known); at most one a
+# second and job, and its last returned signature, kind, label, reason: its worker died, and it is tried again finished
+# signature, kind, label, outcome (`missing`: the disk refused it), reason, seconds, result, seconds_left (of all; null:
+# no estimate); result: accuracy_start, accuracy_end, the same of reward and entropy, clip_low, clip_high, ratio_min,
+# ratio_max results study, variants: for each its runs by outcome, means of the facts of a result, and of seconds note
+# text: whatever else is said, tracking and paths of reports among it end counts (runs by outcome), exit_code
+# interrupted instead of the end, after Ctrl-C or SIGTERM: exit code 130
+#
+# Each has `event` and `time` (unix seconds). Nothing else reaches standard output; a wrong request is said on standard
+# error, with exit code 2 and no event.
+
+
+STEP_SECONDS = 1.0  # least time between two steps of a job
+
+
+class Events:
+    """Writes events."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def send(self, event: str, **values: Any) -> None:
+        """One line, at once."""
+        said = {"event": event, "time": round(time.time(), 3), **values}
+        self._out.write(json.dumps(plain(said), allow_nan=False) + "\n")
+        self._out.flush()
+
+
+class Notes(io.TextIOBase):
+    """A file whose lines become notes."""
+
+    def __init__(self, events: Events) -> None:
+        self._events, self._rest = events, ""
+
+    def write(self, text: str) -> int:
+        """Keep what is no whole line yet."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            if line.strip():
+                self._events.send("note", text=line)
+        return len(text)
+
+
+@contextmanager
+def json_lines() -> Iterator[Events]:
+    """Have everything that is printed meanwhile said as an event."""
+    events = Events(sys.stdout)
+    try:
+        with redirect_stdout(Notes(events)):
+            yield events
+    except KeyboardInterrupt:
+        events.send("interrupted")
+        raise
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a sweep says while it runs: one live table, plain lines where nobody watches, or events for a program.
+
 
 SILENCE_SECONDS = 60.0  # without a line, where the output is no terminal
 LOOK_SECONDS = 0.5  # between two looks into a job's journal

@@ -12,8 +12,8 @@ import yaml
 from grpolab.errors import RequestError
 from grpolab.identity import absent, in_words, unrecorded
 from grpolab.paths import Results, read_json
-from grpolab.run.locks import is_held
-from grpolab.sweep.elsewhere import is_run_taken
+from grpolab.run.folder import is_held
+from grpolab.sweep.jobs import is_run_taken
 from grpolab.sweep.ledger import Record, planned_studies
 from grpolab.sweep.plan import plans
 from grpolab.sweep.study import available

@@ -11,9 +11,9 @@ from grpolab.errors import RequestError
 from grpolab.identity import plain
 from grpolab.paths import Results, project_root, read_json, write_json_atomic
 from grpolab.run import preflight, tracking
+from grpolab.sweep.jobs import Job
 from grpolab.sweep.ledger import CellState, cell_state, set_failure_aside
 from grpolab.sweep.plan import Cell, Plan
-from grpolab.sweep.schedule import Job
 from grpolab.vocabulary import FAILED
 
 

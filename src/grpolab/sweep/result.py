@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpolab.sweep.wording import duration
+from grpolab.sweep.ledger import duration
 
 Facts = dict[str, float]
 

@@ -18,9 +18,9 @@ from pydantic import Field, ValidationError, create_model, model_validator
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import project_root
 from grpolab.quantities import Thresholds
-from grpolab.sweep import schema, tuned
+from grpolab.sweep import schema
 from grpolab.sweep.hypothesis import Hypothesis, wrong_names
-from grpolab.sweep.part import (
+from grpolab.sweep.schema import (
     MOST_VARIANTS,
     NAME,
     Different,
@@ -35,6 +35,7 @@ from grpolab.sweep.part import (
     unknown,
     unknown_levels,
 )
+from grpolab.sweep.tuning import settings
 from grpolab.sweep.tuning.settings import Tuning
 from grpolab.vocabulary import ANALYTIC_FIGURES, FIGURES, METRICS
 
@@ -91,12 +92,12 @@ class Study(Part):
         arm = levels[self.compare]
         chosen = [self.factors[factor][level] for factor, level in levels.items()]
         own = [level[arm] if isinstance(level, dict) else level for level in chosen]
-        return tuned.resolved([*self.overrides, *(text for overrides in own for text in overrides)], arm)
+        return settings.resolved([*self.overrides, *(text for overrides in own for text in overrides)], arm)
 
     @property
     def tunings(self) -> list[dict[str, Any]]:
         """The tunings whose values it names, and where. Raises RequestError where one is not there."""
-        return tuned.named(self.overrides, self.factors)
+        return settings.named(self.overrides, self.factors)
 
 
 class Collection(Part):

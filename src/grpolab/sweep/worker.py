@@ -95,7 +95,7 @@ class Worker:
         from grpolab.identity import signature
         from grpolab.paths import Results
         from grpolab.run.preflight import refuse_another
-        from grpolab.settings import RunSettings
+        from grpolab.settings.run import RunSettings
 
         settings = RunSettings.model_validate(request["settings"])
         results = Results.open(settings.machine.results)
@@ -146,7 +146,7 @@ class Worker:
 def _instead_of_outcome(error: Exception, root: Path) -> dict[str, Any]:
     """What is answered for a job that raised: that the disk refused to be written, else a failure."""
     from grpolab.paths import is_refusal
-    from grpolab.run.outcome import reason_of
+    from grpolab.run.folder import reason_of
     from grpolab.sweep.ledger import no_outcome
 
     if is_refusal(error, root):

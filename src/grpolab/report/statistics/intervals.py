@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -70,3 +71,147 @@ def t_interval(values_S: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
 def _first(band: tuple[NDArray, NDArray, NDArray, NDArray]) -> Interval:
     mean, low, high, n = band
     return Interval(float(mean[0]), float(low[0]), float(high[0]), int(n[0]))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The stratified bootstrap: runs drawn again within each task, the same seeds for every arm.
+
+
+REPLICATES = 50_000
+# What the 95% intervals of normal scores over 3 tasks hold, by runs of each task (`grpolab self-check`).
+COVERAGE = {"mean": {3: 0.83, 5: 0.88, 10: 0.92, 20: 0.94}, "IQM": {5: 0.91, 10: 0.93, 20: 0.94}}
+LEAST_COVERAGE = 0.92
+LEAST_FOR_BOOTSTRAP = min(n for n in COVERAGE["IQM"] if min(held[n] for held in COVERAGE.values()) >= LEAST_COVERAGE)
+
+Statistic = Callable[[NDArray], NDArray]
+
+
+def bootstrap(
+    scores_TS: ArrayLike,
+    statistic: Statistic,
+    generator: np.random.Generator,
+    replicates: int = REPLICATES,
+    confidence: float = CONFIDENCE,
+) -> tuple[NDArray, NDArray, NDArray]:
+    """A statistic of runs with its percentile interval (`resample`), where that interval holds what it says.
+
+    Raises TooFewError below LEAST_FOR_BOOTSTRAP runs of each task, and as `resample` does.
+    """
+    runs = np.asarray(scores_TS).shape[-1]
+    if runs < LEAST_FOR_BOOTSTRAP:
+        raise TooFewError(
+            f"a bootstrap interval needs at least {LEAST_FOR_BOOTSTRAP} runs of each task, has {runs}: it would hold"
+            f" less than {LEAST_COVERAGE:.0%} where it says 95%"
+        )
+    return resample(scores_TS, statistic, generator, replicates, confidence)
+
+
+def resample(
+    scores_TS: ArrayLike,
+    statistic: Statistic,
+    generator: np.random.Generator,
+    replicates: int = REPLICATES,
+    confidence: float = CONFIDENCE,
+) -> tuple[NDArray, NDArray, NDArray]:
+    """A statistic of runs with its percentile interval, whatever that holds: value, lower and upper bound.
+
+    Shapes: scores (T, S), or (A, T, S) for arms that share seeds. In each replicate every task draws its own S seeds
+    with replacement, and all arms the same ones (paired). `statistic` maps (R, [A,] T, S) to (R,) or (R, X); the three
+    results have its shape without R.
+
+    Raises TooFewError where a run is missing (NaN): the arms would not be paired any more.
+    """
+    scores = np.asarray(scores_TS, dtype=np.float64)
+    *_, tasks, runs = scores.shape
+    if np.isnan(scores).any():
+        raise TooFewError(f"a bootstrap needs a score of every run, {int(np.isnan(scores).sum())} are missing")
+    drawn_RTS = generator.integers(runs, size=(replicates, tasks, runs))
+    # (..., T, S) indexed by (T, 1) and (R, T, S) -> (..., R, T, S); the replicates then go to the front.
+    resampled = np.moveaxis(scores[..., np.arange(tasks)[:, None], drawn_RTS], -3, 0)
+    tail = 100 * (1 - confidence) / 2
+    low, high = np.percentile(statistic(resampled), [tail, 100 - tail], axis=0)
+    return statistic(scores[None])[0], low, high
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How much runs of one arm differ.
+
+
+def sd_interval(values_S: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
+    """Standard deviation over seeds with the chi-squared interval of normal values; NaN below two. Shape: (S,)."""
+    values = np.asarray(values_S, dtype=np.float64)
+    n = len(values)
+    if n < 2:
+        return Interval(np.nan, np.nan, np.nan, n)
+    sd, tail = float(np.std(values, ddof=1)), (1 - confidence) / 2
+    low, high = (sd * np.sqrt((n - 1) / stats.chi2.isf(share, n - 1)) for share in (tail, 1 - tail))
+    return Interval(sd, float(low), float(high), n)
+
+
+def worst_mean(values_S: ArrayLike, share: float = 0.2) -> float:
+    """Mean of the worst (smallest) share of runs, of one run at least: the conditional value at risk. Shape: (S,)."""
+    values = np.sort(np.asarray(values_S, dtype=np.float64))
+    return float(values[: max(1, round(share * len(values)))].mean()) if len(values) else np.nan
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Scores of many runs on several tasks as one number (Agarwal et al. 2021, arXiv:2108.13264; their library rliable).
+#
+# Every function takes scores of shape (..., T, S), normalised so that tasks can be pooled, and keeps the leading axes,
+# so that `bootstrap` can hand all its replicates over at once.
+
+
+LEAST_TASKS, LEAST_RUNS = 3, 5
+
+
+def iqm(scores_TS: ArrayLike) -> NDArray:
+    """Interquartile mean: the mean of the middle half of all runs of all tasks. Shape: (..., T, S) -> (...).
+
+    Raises TooFewError below 3 tasks or 5 runs each.
+    """
+    return stats.trim_mean(_pooled(scores_TS, "an interquartile mean"), 0.25, axis=-1)
+
+
+def optimality_gap(scores_TS: ArrayLike, optimum: float = 1.0) -> NDArray:
+    """How far runs stay below `optimum` on average; what is above it counts as reaching it. (..., T, S) -> (...).
+
+    Raises TooFewError below 3 tasks or 5 runs each.
+    """
+    return optimum - np.minimum(_pooled(scores_TS, "an optimality gap"), optimum).mean(axis=-1)
+
+
+def performance_profile(scores_TS: ArrayLike, thresholds_X: ArrayLike) -> NDArray:
+    """Share of runs with a score above each threshold. Shapes: (..., T, S), (X,) -> (..., X).
+
+    Raises TooFewError below 3 tasks or 5 runs each.
+    """
+    pooled = _pooled(scores_TS, "a performance profile")
+    # A threshold at a time: all at once would be X times the memory of all replicates.
+    return np.stack([(pooled > threshold).mean(axis=-1) for threshold in np.asarray(thresholds_X)], axis=-1)
+
+
+def probability_of_improvement(scores_ATS: ArrayLike) -> NDArray:
+    """P(a run of arm 0 beats a run of arm 1), a tie being half of it, averaged over tasks. (..., 2, T, S) -> (...).
+
+    Runs are compared with all runs of the other arm, not by seed: it is about a run that somebody else will make.
+
+    Raises TooFewError below 3 tasks or 5 runs each.
+    """
+    scores = _enough(scores_ATS, "a probability of improvement")
+    first, second = scores[..., 0, :, :, None], scores[..., 1, :, None, :]
+    return ((first > second).mean(axis=(-3, -2, -1)) + (first >= second).mean(axis=(-3, -2, -1))) / 2
+
+
+def _pooled(scores_TS: ArrayLike, what: str) -> NDArray:
+    scores = _enough(scores_TS, what)
+    return scores.reshape(*scores.shape[:-2], -1)
+
+
+def _enough(scores_TS: ArrayLike, what: str) -> NDArray:
+    scores = np.asarray(scores_TS, dtype=np.float64)
+    tasks, runs = scores.shape[-2:]
+    if tasks < LEAST_TASKS or runs < LEAST_RUNS:
+        raise TooFewError(
+            f"{what} needs at least {LEAST_TASKS} tasks with {LEAST_RUNS} runs each, has {tasks} with {runs}"
+        )
+    return scores

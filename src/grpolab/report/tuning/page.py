@@ -1,32 +1,108 @@
-"""The section on tuning in a study's report, and the report of a tuning alone."""
+"""Tables of a tuning: what each arm was given and where it went, and every trial."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from grpolab.paths import Results, write_text_atomic
 from grpolab.report.load import Study
-from grpolab.report.manifest import Manifest
-from grpolab.report.style import paper_style, save
+from grpolab.report.style import Manifest, paper_style, save
 from grpolab.report.tables import Table
-from grpolab.report.text import begun, count, listing, markdown_table, percent
-from grpolab.report.tuning import contour, importance, parallel, pareto, progress, sensitivity, slices, tables, values
+from grpolab.report.text import NONE, begun, count, listing, markdown_table, number, percent
+from grpolab.report.tuning import figures, values
 from grpolab.report.tuning.trials import COMPLETE, DIVERGED, FAILED, PRUNED, Tuning, load_trials
+
+_ENDED = (COMPLETE, PRUNED, DIVERGED)  # a failed trial is made up for, so it is no part of the budget
+
+
+def budget(tuning: Tuning) -> Table:
+    """Per arm: its trials by how they ended, whether it got the budget, and the optimiser steps that pruning saved."""
+    rows = [_budget_of(tuning, arm) for arm in tuning.arms]
+    numbers = pd.DataFrame(rows)
+    asked = tuning.document["trials_per_arm"]
+    shown = numbers[["arm"]].assign(
+        **{"trials": [f"{row.trials} of {asked}" for row in numbers.itertuples()]},
+        **{state: numbers[state] for state in (COMPLETE, PRUNED, DIVERGED, FAILED)},
+        **{"pruned share": [percent(share) for share in numbers["pruned_share"]]},
+        **{"optimiser steps": [f"{row.decided:,} of {row.full:,}" for row in numbers.itertuples()]},
+        **{"saved": [percent(share) for share in numbers["saved"]]},
+        **{"best trial": [NONE if np.isnan(best) else f"{best:.0f}" for best in numbers["best"]]},
+        **{tuning.objectives[0]: [number(score) for score in numbers["score"]]},
+    )
+    caption = (
+        f"{tuning.study}: {asked} trials for every arm ({tuning.document['sampler']['name']}, pruner"
+        f" {tuning.document['pruner']['name']}). `saved`: optimiser steps after a trial was decided, of those that"
+        " its seeds would have taken."
+    )
+    return Table("tuning_budget", caption, numbers, shown)
+
+
+def _budget_of(tuning: Tuning, arm: str) -> dict[str, Any]:
+    ended = tuning.of(arm, *_ENDED)
+    full, decided = int(ended["full"].sum()), int(ended["decided"].sum())
+    best, metric = tuning.best(arm)[:1], tuning.objectives[0]
+    done = tuning.scored(arm, metric)
+    return {
+        **{"arm": arm, "trials": len(ended), "asked": tuning.document["trials_per_arm"]},
+        **{state: len(tuning.of(arm, state)) for state in (COMPLETE, PRUNED, DIVERGED, FAILED)},
+        "pruned_share": len(tuning.of(arm, PRUNED)) / len(ended) if len(ended) else np.nan,
+        **{"full": full, "decided": decided, "run": int(ended["run"].sum())},
+        "saved": 1 - decided / full if full else np.nan,
+        "best": best[0] if best else np.nan,
+        "score": done.loc[done["number"].isin(best), "score"].mean(),
+    }
+
+
+def trials(tuning: Tuning) -> Table:
+    """Every trial: its values, scores and end."""
+    names, stars = [key.name for key in tuning.all_keys()], {arm: tuning.best(arm) for arm in tuning.arms}
+    rows, shown = [], []
+    for trial in tuning.trials.itertuples():
+        plain = {"arm": trial.arm, "trial": trial.number}
+        values = {name: trial.values.get(name) for name in names}
+        scores = {metric: trial.scores.get(metric, np.nan) for metric in tuning.objectives}
+        rows.append(plain | values | scores | {"state": trial.state, "reason": trial.reason, "steps": trial.decided})
+        best = " (best)" if trial.number in stars[trial.arm][:1] else ""
+        shown.append(
+            plain
+            | {name: NONE if value is None else _value(value) for name, value in values.items()}
+            | {metric: number(score) for metric, score in scores.items()}
+            | {"state": trial.state + best, "reason": trial.reason or NONE, "optimiser steps": f"{trial.decided:,}"}
+        )
+    columns = ["arm", "trial", *names, *tuning.objectives, "state", "reason"]
+    caption = f"{tuning.study}: every trial; scores are means over the tuning seeds."
+    return Table(
+        "tuning_trials",
+        caption,
+        pd.DataFrame(rows, columns=[*columns, "steps"]),
+        pd.DataFrame(shown, columns=[*columns, "optimiser steps"]),
+    )
+
+
+def _value(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The section on tuning in a study's report, and the report of a tuning alone.
+
 
 Drawn = tuple[Figure, Manifest]
 FIGURES: tuple[Callable[[Tuning], Drawn | None], ...] = (
-    progress.history,
-    progress.intermediate,
-    importance.importance,
-    sensitivity.sensitivity,
-    slices.slices,
-    contour.contour,
-    parallel.parallel,
-    pareto.pareto,
+    figures.history,
+    figures.intermediate,
+    figures.importance,
+    figures.sensitivity,
+    figures.slices,
+    figures.contour,
+    figures.parallel,
+    figures.pareto,
 )
 
 
@@ -100,13 +176,13 @@ def _evaluation(study: Study, writer: _Writer) -> Iterator[str]:
 def _trials(tuning: Tuning, writer: _Writer) -> Iterator[str]:
     """One tuning: sentences, budget, figures, every trial."""
     yield "\n".join(f"- {sentence}" for sentence in sentences(tuning))
-    yield writer.table(tables.budget(tuning))
+    yield writer.table(budget(tuning))
     for draw in FIGURES:
         with paper_style():
             if drawn := draw(tuning):
                 yield writer.figure(drawn)
     rows = count(len(tuning.trials), "trial")
-    yield f"<details><summary>every trial ({rows})</summary>\n\n{writer.table(tables.trials(tuning))}\n\n</details>"
+    yield f"<details><summary>every trial ({rows})</summary>\n\n{writer.table(trials(tuning))}\n\n</details>"
 
 
 def sentences(tuning: Tuning) -> Iterator[str]:

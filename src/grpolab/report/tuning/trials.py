@@ -1,18 +1,95 @@
-"""The trials of a study as tidy tables, read from the one file that `grpolab tune` keeps for the report."""
+"""A tuned key as an axis of a picture."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
+from numpy.typing import ArrayLike, NDArray
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, read_json
-from grpolab.report.tuning.keys import Key
+from grpolab.report.figures.panels import log_axis
+from grpolab.report.style import NOTE_COLOUR, QUIET, ArmStyle, Manifest, Series, arm_styles
+
+MARGIN = 0.04  # of the axis, beyond either bound
+_WIDE = 500  # high over low from which on ticks at 1 and 3 of each decade would run into each other
+
+
+class Key(NamedTuple):
+    """A key with its bounds. What its values are drawn from is even on this axis: logarithms, or ranks of choices."""
+
+    name: str
+    low: float
+    high: float
+    log: bool = False
+    choices: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, space: dict[str, Any]) -> Self:
+        """From the space that a study file states: `{low, high, log}`, or `{choices}`."""
+        if "choices" in space:
+            return cls(name, 0, len(space["choices"]) - 1, choices=tuple(map(_word, space["choices"])))
+        return cls(name, float(space["low"]), float(space["high"]), bool(space.get("log")))
+
+    def joined(self, other: Key) -> Key:
+        """The key with bounds that hold those of both."""
+        if self.choices:
+            choices = tuple(dict.fromkeys(self.choices + other.choices))
+            return self._replace(choices=choices, high=len(choices) - 1)
+        low = min(self.low, other.low)
+        return self._replace(low=low, high=max(self.high, other.high), log=low > 0 and (self.log or other.log))
+
+    def share(self, values: Iterable[Any]) -> NDArray[np.float64]:
+        """Where values stand between the bounds: 0 is `low`, 1 is `high`; NaN for what is no choice."""
+        places, (low, high) = self._even(self.drawn(values)), self._even(np.array([self.low, self.high]))
+        return (places - low) / (high - low if high > low else 1.0)
+
+    def drawn(self, values: Iterable[Any]) -> NDArray[np.float64]:
+        """Coordinates of values on an axis that `dress` has scaled; NaN for what is no choice."""
+        if self.choices:
+            ranks = {choice: float(rank) for rank, choice in enumerate(self.choices)}
+            return np.array([ranks.get(_word(value), np.nan) for value in values])
+        return np.array([float(value) for value in values])
+
+    def at(self, shares: ArrayLike) -> NDArray[np.float64]:
+        """Coordinates at shares of the way from `low` to `high`. Shape: that of `shares`."""
+        low, high = self._even(np.array([self.low, self.high]))
+        places = low + np.asarray(shares) * (high - low if high > low else 1.0)
+        return 10**places if self.log else places
+
+    def dress(self, panel: Axes, which: Literal["x", "y"]) -> None:
+        """Scale, limits and ticks of a panel's axis."""
+        if self.log:
+            log_axis(panel, which)
+            if self.high > _WIDE * self.low:
+                (panel.xaxis if which == "x" else panel.yaxis).set_major_locator(LogLocator())
+        if self.choices:
+            panel.set(**{f"{which}ticks": range(len(self.choices)), f"{which}ticklabels": self.choices})
+        panel.set(**{f"{which}lim": self.at([-MARGIN, 1 + MARGIN])})
+
+    def _even(self, coordinates: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.log10(coordinates) if self.log else coordinates
+
+
+def _word(value: Any) -> str:
+    """As a user would write it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The trials of a study as tidy tables, read from the one file that `grpolab tune` keeps for the report.
+
 
 COMPLETE, PRUNED, DIVERGED, FAILED, RUNNING = "complete", "pruned", "diverged", "failed", "running"
 FORMAT = 1
@@ -144,3 +221,112 @@ def _name(trial: dict[str, Any]) -> dict[str, Any]:
 def _number(value: Any) -> float:
     """Infinities stand as strings, what is not there as null."""
     return math.nan if value is None else float(value)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What the pictures of a tuning share: marks of trials by their state, the legend, the manifest.
+
+
+BEST, COMMON, COMMON_PAIR = "best", "common value", "common values"
+COLOURS = "cividis"  # scores; it reads the same in grey
+OVER_SEEDS = "mean over the tuning seeds"
+# Where a trial without a score is marked: just above the lower end of the panel, arms that share it above each other.
+_FLOOR, _ROW = 0.035, 0.04
+_MARKS: dict[str, dict[str, Any]] = {
+    COMPLETE: {"marker": "o", "markersize": 3.2},
+    PRUNED: {"marker": "v", "markersize": 4, "markerfacecolor": "none", "markeredgewidth": 0.8},
+    DIVERGED: {"marker": "x", "markersize": 4, "markeredgewidth": 1.0, "color": NOTE_COLOUR},
+    BEST: {"marker": "*", "markersize": 9, "markeredgecolor": "black", "markeredgewidth": 0.6},
+    COMMON_PAIR: {"marker": "P", "markersize": 6, "markeredgecolor": "black", "markeredgewidth": 0.6},
+}
+_COMMON_LINE: dict[str, Any] = {"color": QUIET, "linestyle": (0, (1, 1.5)), "linewidth": 1.0}
+
+
+def mark(panel: Axes, x: ArrayLike, y: ArrayLike, state: str, colour: str, **options: Any) -> None:
+    """Trials of one state at their places."""
+    look = {"color": colour, "linestyle": "none", "zorder": 3, **_MARKS[state], **options}
+    panel.plot(x, y, **look)
+
+
+def mark_unscored(panel: Axes, x: Any, states: pd.Series, colour: str, row: int = 0) -> None:
+    """Pruned and diverged trials along the lower end of a panel: they have a place on its x axis, and no score."""
+    panel.margins(y=max(panel.get_ymargin(), _FLOOR + 1.6 * (row + 1) * _ROW))
+    for state in (PRUNED, DIVERGED):
+        here = np.asarray(x)[(states == state).to_numpy()]
+        mark(panel, here, np.full(len(here), _FLOOR + row * _ROW), state, colour, transform=panel.get_xaxis_transform())
+
+
+def mark_common(panel: Axes, tuning: Tuning, arm: str, key: Key) -> None:
+    """A line at the value that the study gives the arm without tuning."""
+    (place,) = key.drawn([tuning.common(arm).get(key.name, np.nan)])
+    if np.isfinite(place):
+        panel.axvline(place, **_COMMON_LINE)
+
+
+def column(trials: pd.DataFrame, key: Key) -> list[Any]:
+    """The trials' values of a key; NaN where the trial has none."""
+    return [values.get(key.name, np.nan) for values in trials["values"]]
+
+
+def seed_range(tuning: Tuning, trials: pd.DataFrame, metric: str) -> tuple[list[float], list[float]]:
+    """Lowest and highest score over the seeds of each trial."""
+    scores = {
+        key: [found[metric] for found in own["scores"] if metric in found]
+        for key, own in tuning.seeds.groupby(["arm", "number"])
+    }
+    of_trials = [scores[arm, number] for arm, number in zip(trials["arm"], trials["number"], strict=True)]
+    return [min(own) for own in of_trials], [max(own) for own in of_trials]
+
+
+def score_colours(tuning: Tuning, metric: str) -> ScalarMappable:
+    """One scale for the scores of all arms."""
+    scores = np.concatenate([tuning.scored(arm, metric)["score"] for arm in tuning.arms])
+    low, high = (scores.min(), scores.max()) if len(scores) else (0.0, 1.0)
+    return ScalarMappable(Normalize(low, high if high > low else low + 1e-9), COLOURS)
+
+
+def legend(figure: Figure, tuning: Tuning, marks: Sequence[str], arms: bool = False) -> None:
+    """One legend below all panels: marks (of states that trials are in), and the arms where they share panels."""
+    styles = arm_styles(tuning.arms)
+    handles = [_handle(arm, style) for arm, style in styles.items()] if arms else []
+    absent = {COMPLETE, PRUNED, DIVERGED} - {*tuning.trials["state"]}
+    handles += [_mark_handle(name) for name in marks if name not in absent]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 7), handlelength=2.2)
+
+
+def _mark_handle(name: str) -> Line2D:
+    if name == COMMON:
+        return Line2D([], [], **_COMMON_LINE, label=name)
+    face = "white" if name in (BEST, COMMON_PAIR) else QUIET
+    return Line2D([], [], **{"color": face, "linestyle": "none", **_MARKS[name], "label": name})
+
+
+def _handle(arm: str, style: ArmStyle) -> Line2D:
+    return Line2D([], [], color=style.colour, linestyle=style.line, marker=style.marker, label=arm)
+
+
+def manifest(tuning: Tuning, figure: str, caption: str, statistic: str, numbers: list[Series]) -> Manifest:
+    """The manifest of a figure that shows trials; `diverged` and `failed` name trials."""
+    commit = tuning.document["commit"]
+
+    def named(state: str) -> list[str]:
+        found = tuning.trials[tuning.trials["state"] == state]
+        return [f"{arm} trial {number}" for arm, number in zip(found["arm"], found["number"], strict=True)]
+
+    return Manifest(
+        figure=figure,
+        study=tuning.study,
+        caption=caption,
+        alt=caption,
+        statistic=statistic,
+        seeds=list(tuning.document["seeds"]),
+        commits=[commit] if commit else [],
+        results_versions=[tuning.document["results_version"]],
+        locks=[],  # a tuning's document does not say
+        signatures=sorted(tuning.seeds["signature"].unique()),
+        diverged=named("diverged"),
+        stopped=[],
+        missing=[],
+        failed=named("failed"),
+        numbers=numbers,
+    )

@@ -14,10 +14,10 @@ from matplotlib.lines import Line2D
 
 from grpolab.report.figures.panels import MEAN, note_gaps, panel_grid
 from grpolab.report.load import Study
-from grpolab.report.manifest import Manifest, Series, manifest
 from grpolab.report.measures import at, mean_interval, measure
-from grpolab.report.statistics import Difference, Interval, holm, paired_difference
-from grpolab.report.style import QUIET, ArmStyle, arm_styles
+from grpolab.report.statistics.intervals import Interval
+from grpolab.report.statistics.tests import Difference, holm, paired_difference
+from grpolab.report.style import QUIET, ArmStyle, Manifest, Series, arm_styles, manifest
 from grpolab.report.tables import Table
 from grpolab.report.text import NONE, OF_MEANS, estimate, number, probability, signed
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from grpolab import vocabulary
+from grpolab.frameworks.metric_names import PEER_METRICS
 from grpolab.paths import Results, read_json
-from grpolab.peer_metrics import PEER_METRICS
-from grpolab.run.heartbeat import is_alive
+from grpolab.run.folder import is_alive
 from grpolab.vocabulary import FAILED
 
 Record = dict[str, Any]

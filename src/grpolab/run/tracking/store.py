@@ -1,4 +1,4 @@
-"""All that is said to MLflow, through its public client; whatever is said twice (points apart) is there once."""
+"""Whether the tracking store says of a run what its folder says: the points, and where it stands."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,9 +31,49 @@ from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
 from grpolab.identity import SIGNATURE_LENGTH
 from grpolab.run.tracking import SQLITE, sqlite_file
-from grpolab.run.tracking.compare import Stored
 from grpolab.run.tracking.folder import Point
-from grpolab.run.tracking.view import variant_filter
+from grpolab.run.tracking.pages import variant_filter
+from grpolab.vocabulary import METRICS
+
+TIMED = {metric.name for metric in METRICS.values() if metric.kind == "timing"}
+Stored = dict[tuple[str, int], list[float]]  # (metric, rollout step) -> values; more than one: it was written twice
+
+
+@dataclass
+class Difference:
+    """What is not equal, one sentence each."""
+
+    wrong: list[str] = field(default_factory=list)  # cannot be put right by adding points
+    missing: list[str] = field(default_factory=list)
+
+
+def compare(expected: Sequence[Point], stored: Stored, final: bool) -> Difference:
+    """Points that a folder makes (`History`) against those that the store has.
+
+    A run that is not `final` may have been set back to its checkpoint: what the store has beyond the last point of the
+    folder is then no difference, because the run will take those steps again and come to the same values. The times of
+    points and what the clock measured are not compared: a run that was resumed has new ones.
+    """
+    found = Difference()
+    values = {(point.name, point.step): point.value for point in expected}
+    last = dict(sorted(values))  # step of each metric's last point
+    for (name, step), value in values.items():
+        have = stored.get((name, step))
+        if have is None:
+            found.missing.append(f"{name} at step {step} is missing")
+        elif name not in TIMED and any(one != value for one in have):
+            found.wrong.append(f"{name} at step {step} is {have[0]}, the journal says {value}")
+    for (name, step), have in stored.items():
+        if len(have) > 1:
+            found.wrong.append(f"{name} at step {step} is there {len(have)} times")
+        if (name, step) not in values and (final or step <= last.get(name, -1)):
+            found.wrong.append(f"{name} at step {step} is in no journal")
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# All that is said to MLflow, through its public client; whatever is said twice (points apart) is there once.
+
 
 MAX_PARAMS, MAX_POINTS = 100, 1000  # MLflow's limits for one batch
 MAX_RUNS = 50  # in one query for histories
@@ -168,7 +209,7 @@ class Store:
             name=name,
             digest=digest[:SIGNATURE_LENGTH],  # whole in provenance.json; MLflow has room for 36
             source_type="code",
-            source=json.dumps({"tags": {"mlflow.source.name": "grpolab.learn.tasks"}}),
+            source=json.dumps({"tags": {"mlflow.source.name": "grpolab.tasks"}}),
             profile=json.dumps({"num_rows": items}),
         )
         self._client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", context)])])

@@ -11,13 +11,11 @@ from dataclasses import asdict, dataclass, field
 from mlflow.entities import Run
 
 from grpolab.paths import Results, read_json
-from grpolab.run.locks import exclusive
-from grpolab.run.tracking import page, sqlite_file
-from grpolab.run.tracking.compare import Stored, compare
+from grpolab.run.folder import exclusive
+from grpolab.run.tracking import pages, sqlite_file
 from grpolab.run.tracking.folder import History, Record, is_begun, is_final, plans_of, status
-from grpolab.run.tracking.mirror import UNUSABLE, lock_of, unusable
-from grpolab.run.tracking.mirrored_run import labels_of
-from grpolab.run.tracking.store import MAX_RUNS, Store, batches
+from grpolab.run.tracking.mirror import UNUSABLE, labels_of, lock_of, unusable
+from grpolab.run.tracking.store import MAX_RUNS, Store, Stored, batches, compare
 
 SHOWN = 5  # differences of a study that are printed
 
@@ -60,11 +58,11 @@ def _study(results: Results, store: Store, plan: Record) -> Checked:
     checked = Checked(plan["study"])
     begun = [cell for cell in plan["cells"] if is_begun(results.run(cell["signature"]))]
     for cells in batches(begun, MAX_RUNS):  # the points of so many runs fit into memory
-        mine = {page.run_name(cell): [run for run in runs if _is_of(run, cell)] for cell in cells}
+        mine = {pages.run_name(cell): [run for run in runs if _is_of(run, cell)] for cell in cells}
         histories = store.histories([run for found in mine.values() for run in found])
         for cell in cells:
             _cell(
-                results, plan, cell, [(run, histories[run.info.run_id]) for run in mine[page.run_name(cell)]], checked
+                results, plan, cell, [(run, histories[run.info.run_id]) for run in mine[pages.run_name(cell)]], checked
             )
     names = {cell["signature"] for cell in plan["cells"]}
     for run in runs:
@@ -101,7 +99,7 @@ def _cell(results: Results, plan: Record, cell: Record, found: list[tuple[Run, S
         if not alive:
             differences += [*difference.missing, *_wrong_tags(run, labels_of(plan, cell), outcome)]
             differences += _wrong_status(run, true)
-    checked.differences += [f"{page.run_name(cell)} ({cell['signature']}): {text}" for text in differences]
+    checked.differences += [f"{pages.run_name(cell)} ({cell['signature']}): {text}" for text in differences]
 
 
 def _wrong_tags(run: Run, labels: dict[str, str], outcome: Record | None) -> Iterator[str]:

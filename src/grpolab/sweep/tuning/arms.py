@@ -7,7 +7,7 @@ from typing import Any
 
 from grpolab.errors import RequestError
 from grpolab.identity import signature
-from grpolab.settings import RunSettings
+from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.plan import Cell
 from grpolab.sweep.study import Study, load

@@ -1,34 +1,120 @@
-"""`grpolab tune STUDY`: check all that can be known to be wrong, do the trials that are missing, write what came out.
-
-Exit codes: 0 every arm has its trials, 1 something failed.
-"""
+"""What a tuning says while it runs: a line for each trial that ends, with the time left and what pruning has saved."""
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
+from rich.console import Console
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, read_json
-from grpolab.settings import RunSettings
+from grpolab.settings.run import RunSettings
+from grpolab.sweep.jobs import Job, slots
 from grpolab.sweep.launch import interruptible, mirrored
-from grpolab.sweep.machine import slots
+from grpolab.sweep.ledger import duration
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import WORKER_COMMAND, Pool, WorkerStartError
-from grpolab.sweep.progress import print_table
+from grpolab.sweep.progress import SILENCE_SECONDS, outcome_line, print_table
 from grpolab.sweep.request import Request
-from grpolab.sweep.tuning.arms import Arms
-from grpolab.sweep.tuning.progress import TuningProgress, values_line
-from grpolab.sweep.tuning.running import Score
-from grpolab.sweep.tuning.storage import Owner, check_uri, default_uri, is_there, open_storage
-from grpolab.sweep.tuning.trials import ArmTrials
-from grpolab.sweep.tuning.tuner import Tuner
-from grpolab.sweep.wording import duration
+from grpolab.sweep.tuning.arms import Arms, override
+from grpolab.sweep.tuning.search import Score, Tuner
+from grpolab.sweep.tuning.storage import (
+    COMPLETE,
+    ArmTrials,
+    Owner,
+    Record,
+    check_uri,
+    default_uri,
+    is_there,
+    open_storage,
+)
+from grpolab.vocabulary import FAILED
+
+
+class TuningProgress:
+    """The pool's listener; the tuner hears through it of each step."""
+
+    def __init__(self, tuner: Tuner) -> None:
+        self.tuner, self.total = tuner, tuner.open_trials()
+        self.ended = 0
+        self.busy_seconds = 0.0  # of workers, on jobs
+        self.full = self.run = 0  # optimiser steps of the trials that ended: without pruning, and really done
+        self._began = self._said = time.monotonic()
+        self._since: dict[str, float] = {}
+        self._steps: dict[str, str] = {}  # of what runs, in words
+        self._console = Console(highlight=False, soft_wrap=True)
+        tuner.ended = self.trial_ended
+
+    @property
+    def saved(self) -> float:
+        """Share of the optimiser steps that pruning has saved."""
+        return 1 - self.run / self.full if self.full else 0.0
+
+    def trial_ended(self, label: str, record: Record) -> None:
+        """A line about it."""
+        self.ended += 1
+        self.full += record["optimizer_steps"]["full"]
+        self.run += record["timing"]["optimizer_steps"]
+        means = {metric: score["mean"] for metric, score in record["scores"].items()}
+        said = [f"{metric} {mean:.4g}" for metric, mean in means.items() if isinstance(mean, float)]
+        said += [record["reason"]] if record["state"] != COMPLETE else []
+        left = (time.monotonic() - self._began) / self.ended * (self.total - self.ended)
+        saved = f", pruning saved {self.saved:.0%} of the steps" if self.full > self.run else ""
+        rest = f"(about {duration(left)} left{saved})"
+        self.note(f"[{self.ended}/{self.total}] {label} {record['state']}: {', '.join(said)} {rest}")
+
+    def started(self, job: Job, slot: int) -> None:
+        """A worker got the job."""
+        self._since[job.signature] = time.monotonic()
+        self._steps[job.signature] = f"{job.label} begins"
+
+    def stepped(self, job: Job, step: int) -> None:
+        """The job has done so many steps: the tuner looks at what it says."""
+        self._steps[job.signature] = f"{job.label} at step {step}/{job.steps}"
+        if job.kind == "run":
+            self.tuner.look(job.signature)
+        if time.monotonic() - self._said > SILENCE_SECONDS:
+            self.note(f"[{self.ended}/{self.total}] running: {', '.join(self._steps.values())}")
+
+    def returned(self, job: Job, reason: str) -> None:
+        """The worker died, and the job is on the list again."""
+        self._stop_clock(job)
+        self.note(f"{job.label}: {reason}; it is tried again")
+
+    def finished(self, job: Job, outcome: dict[str, Any]) -> None:
+        """The job is done, or was left."""
+        self._stop_clock(job)
+        if outcome["outcome"] == FAILED or outcome.get("disk_full"):
+            self.note(outcome_line(job, outcome))
+
+    def note(self, text: str) -> None:
+        """Something to be said at once."""
+        self._said = time.monotonic()
+        self._console.print(text, markup=False)
+
+    def _stop_clock(self, job: Job) -> None:
+        self._steps.pop(job.signature, None)
+        if job.signature in self._since:
+            self.busy_seconds += time.monotonic() - self._since.pop(job.signature)
+
+
+def values_line(values: dict[str, Any]) -> str:
+    """`learning_rate=0.00041 epsilon=0.31`."""
+    return " ".join(override(key, value) for key, value in values.items())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `grpolab tune STUDY`: check all that can be known to be wrong, do the trials that are missing, write what came out.
+#
+# Exit codes: 0 every arm has its trials, 1 something failed.
+
 
 Draw = Callable[[Results, str], None]
 WhySame = Callable[[RunSettings, RunSettings], list[str] | None]

@@ -1,0 +1,175 @@
+"""A diagnosis for people, and for programs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from grpolab.doctor.causes import CAUSES, NOTES
+from grpolab.doctor.evidence import Diagnosis, Evidence, Finding
+from grpolab.doctor.examine import examine
+from grpolab.doctor.read import PLANTED
+from grpolab.report.figures.panels import (
+    draw_seeds,
+    label_x,
+    legend_arms,
+    lines_by_arm,
+    panel_grid,
+    pivot_seeds,
+    start_at_zero,
+)
+from grpolab.report.load import Study
+from grpolab.report.style import arm_styles
+from grpolab.report.text import count, markdown_table
+
+WIDTH = 110
+
+
+def text(diagnosis: Diagnosis) -> str:
+    """Several lines: the causes with evidence and advice, what is normal, what could not be looked at."""
+    lines = [f"run {diagnosis.run}: {diagnosis.state}"]
+    if diagnosis.fall:
+        lines += _filled("", f"{diagnosis.fall}.")
+    for place, finding in enumerate(diagnosis.findings, start=1):
+        lines += ["", f"{place}. {finding.cause} ({finding.confidence})", *_finding(finding)]
+    if not diagnosis.findings:
+        lines += ["", *_filled("", _without_cause(diagnosis))]
+    for name, evidence in diagnosis.notes.items():
+        lines += ["", *_filled("normal: ", f"{NOTES[name]} Here: {evidence}.")]
+    if diagnosis.unknown:
+        lines += ["", "not looked at:", *(line for what in diagnosis.unknown for line in _filled("   - ", what))]
+    return "\n".join(lines)
+
+
+def _without_cause(diagnosis: Diagnosis) -> str:
+    """What it means that no rule fits."""
+    if diagnosis.fall:
+        return "No cause found: the fall is real, and nothing that the doctor knows explains it."
+    if diagnosis.unknown:
+        return "No cause found in what could be looked at. What could not stands below, and may hide one."
+    return "No cause found: every number that the doctor knows is there, and none is known to be wrong."
+
+
+def record(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The same as plain values, for JSON."""
+    return {
+        "run": diagnosis.run,
+        "state": diagnosis.state,
+        "fall": diagnosis.fall,
+        "causes": [
+            {
+                "cause": finding.cause,
+                "confidence": finding.confidence,
+                "says": CAUSES[finding.cause].says,
+                "evidence": list(finding.evidence),
+                "instead": list(finding.instead),
+                "try": CAUSES[finding.cause].try_,
+            }
+            for finding in diagnosis.findings
+        ],
+        "normal": [{"note": name, "says": NOTES[name], "evidence": text} for name, text in diagnosis.notes.items()],
+        "unknown": list(diagnosis.unknown),
+    }
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    cause = CAUSES[finding.cause]
+    yield from _filled("   ", cause.says)
+    for sentence in finding.evidence:
+        yield from _filled("   - ", sentence)
+    if finding.instead:
+        yield from _filled("   ", f"Looks the same in this log: {', '.join(finding.instead)}.")
+    yield from _filled("   Try: ", cause.try_)
+
+
+def _filled(head: str, text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The ratio within a batch, and how far it reaches over a run: pictures of the notebook `why_is_my_ratio_one`.
+
+
+USUAL_RANGE = 0.2
+
+
+def passes(study: Study) -> Figure:
+    """Clip fraction by pass over the batch: 0 on the first, by construction."""
+    figure, grid = panel_grid(study.facets, ["clipped tokens by pass over the batch"], share_x=False)
+    styles = arm_styles(study.arms)
+    for facet, panel in zip(study.facets, grid.values(), strict=True):
+        for arm, updates in study.by_arm("updates", facet):
+            draw_seeds(panel, pivot_seeds(updates, "iteration", "clip/active"), styles[arm], share=True)
+        panel.yaxis.set_major_formatter(PercentFormatter(1))
+    start_at_zero(grid)
+    label_x(grid, "pass over the batch")
+    legend_arms(figure, study, study.arms)
+    return figure
+
+
+def reach(study: Study) -> Figure:
+    """Largest ratio - 1 on updates after a batch's first, over the run, and the usual clip range."""
+    later = study.updates[(study.updates["iteration"] > 0) | (study.updates["minibatch"] > 0)]
+    shown = replace(study, updates=later.assign(reach=later["ratio/token_max"] - 1))
+    figure, grid, _ = lines_by_arm(shown, {"largest ratio - 1": ("updates", "reach")})
+    for panel in grid.values():
+        panel.set_yscale("symlog", linthresh=1e-3)
+        panel.axhline(USUAL_RANGE, color="0.4", linewidth=0.7, linestyle="--")
+    return figure
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The report's section about runs in which something is wrong.
+
+
+def section(parts: Sequence[Study]) -> str:
+    """One row per run with a cause, the surest cause only; the others are counted. Empty where nothing was run."""
+    cells = {cell["signature"]: (part, cell) for part in parts for cell in part.done.to_dict("records")}
+    if not cells:
+        return ""
+    journals = {part.name: _journals(part) for part in parts}
+    found = [(cell, examine(_evidence(cell, journals[part.name]))) for part, cell in cells.values()]
+    rows = [_row(cell, diagnosis) for cell, diagnosis in found if diagnosis.findings]
+    head = (
+        f"## Diagnosis\n\nFrom the journals alone (`grpolab diagnose RUN` looks at completions and weights too):"
+        f" {count(len(cells) - len(rows), 'run')} of {len(cells)} without a known cause of trouble."
+    )
+    return f"{head}\n\n{markdown_table(pd.DataFrame(rows))}" if rows else head
+
+
+def _journals(part: Study) -> dict[str, dict[Any, pd.DataFrame]]:
+    """Each table by signature."""
+    return {
+        name: dict(iter(getattr(part, name).groupby("signature"))) for name in ("updates", "rollouts", "evaluations")
+    }
+
+
+def _evidence(cell: dict[str, Any], journals: dict[str, dict[Any, pd.DataFrame]]) -> Evidence:
+    """A cell's tables, as they are in a fresh clone too; a run that several studies share is examined once."""
+    tables = {
+        name: runs.get(cell["signature"], pd.DataFrame()).dropna(axis=1, how="all") for name, runs in journals.items()
+    }
+    settings = {
+        key.removeprefix("setting/"): value
+        for key, value in cell.items()
+        if key.startswith("setting/") and pd.notna(value) and key.removeprefix("setting/") not in PLANTED
+    }
+    if pd.notna(cell.get("evaluation_items")):
+        settings["evaluation.items"] = cell["evaluation_items"]
+    return Evidence(run=cell["signature"], state=cell["outcome"], settings=settings, **tables)
+
+
+def _row(cell: dict[str, Any], diagnosis: Diagnosis) -> dict[str, str]:
+    first = diagnosis.findings[0]
+    return {
+        "run": f"{cell['variant']}, seed {cell['seed']} ({cell['signature']})",
+        "cause": first.cause.replace("_", " "),
+        "confidence": first.confidence,
+        "evidence": "; ".join(first.evidence),
+    }

@@ -1,0 +1,216 @@
+"""AReaL 4aef98d8 (v1.0.4+17): `areal/utils/functional/functional.py`, `ppo_actor_loss_fn` and `sapo_loss_fn`.
+
+The old policy is the proximal one, the sampler the behaviour policy. Its own way: tokens that rejection takes out leave
+the mask, not the denominator; a sequence ratio comes with the row's mean advantage; the ratio is 0 at padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpolab.frameworks import base
+from grpolab.frameworks.agreement import Peer
+from grpolab.frameworks.base import Dialect
+from grpolab.frameworks.replay import Replayed, loss_inputs, replay_kl, replay_loss
+from grpolab.grpo.kl import kl_penalty
+from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages, importance_ratio
+from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
+
+DEFAULTS = {
+    "eps_clip": 0.2,
+    "eps_clip_higher": None,
+    "c_clip": None,
+    "importance_sampling_level": "token",
+    "rejection_sampling": None,
+    "use_sapo_loss": False,
+    "sapo_tau_pos": 1.0,
+    "sapo_tau_neg": 1.05,
+    "kl_estimator": "k1",
+}
+REJECTION = {"level": "token", "action": "mask", "metric": "ratio", "agg": "mean", "upper": 5.0, "lower": None}
+
+
+def objective(options: Mapping[str, Any]) -> Objective:
+    """The point on our axes of options of `PPOActorConfig`; its KL (`kl_ctl`) is in the reward."""
+    o = {**DEFAULTS, **options}
+    high = o["eps_clip"] if o["eps_clip_higher"] is None else o["eps_clip_higher"]
+    sapo = {"temperature_positive": o["sapo_tau_pos"], "temperature_negative": o["sapo_tau_neg"]}
+    return Objective(
+        importance_sampling_level=o["importance_sampling_level"],
+        kernel="sapo" if o["use_sapo_loss"] else "clipped",
+        kernel_options=sapo if o["use_sapo_loss"] else {},
+        epsilon=o["eps_clip"],
+        epsilon_high=high,
+        delta=None,
+        dual_clip=o["c_clip"],
+        loss_form="max_negative",
+        aggregation="token_mean_minibatch",
+        beta=0.0,
+        kl_estimator=o["kl_estimator"],
+        kl_output_clamp=10.0,
+        sampler_correction=None if o["rejection_sampling"] is None else _correction(o["rejection_sampling"]),
+    )
+
+
+def _correction(rule: Mapping[str, Any]) -> SamplerCorrection:
+    """The behaviour weight, geometric mean of a sequence's, and its bounds where they are on the weight itself."""
+    rule = {**REJECTION, **rule}
+    level = "geometric" if rule["level"] == "sequence" and rule["metric"] == "ratio" else "token"
+    if rule["metric"] != "ratio" or rule["agg"] != "mean":  # the bounds act on the mask, not on the weight
+        return SamplerCorrection(level, "truncate", 0.0, torch.inf)
+    return SamplerCorrection(
+        level, "truncate" if rule["action"] == "clamp" else "mask", rule["lower"] or 0.0, rule["upper"]
+    )
+
+
+def behaviour_weight(rule: SamplerCorrection, inputs: LossInputs) -> Tensor:
+    """The proximal policy over the sampler's, bounded, in float32."""
+    assert inputs.sampler_log_probs_BT is not None
+    old_BT, sampler_BT = inputs.old_log_probs_BT.float(), inputs.sampler_log_probs_BT.float()
+    return sampler_weight(old_BT, sampler_BT, inputs.mask_BT, rule.level, rule.mode, rule.low, rule.high)
+
+
+def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
+    """Without the tokens that rejection masks, and with the mean advantage of a row where it has one ratio."""
+    rule, mask_BT = objective.sampler_correction, inputs.mask_BT
+    if rule is not None and rule.mode == "mask":
+        mask_BT = mask_BT & (behaviour_weight(rule, inputs) > 0)
+    advantages = torch.where(mask_BT, inputs.advantages, 0.0)
+    if objective.importance_sampling_level == "sequence":
+        advantages = row_mean(advantages, mask_BT)
+    return replace(inputs, advantages=advantages, mask_BT=mask_BT)
+
+
+def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The core's ratio, 0 at padding, shape (B, T)."""
+    if objective.importance_sampling_level == "sequence":
+        log_ratio_BT = torch.where(mask_BT, log_ratio_BT, 0.0)
+    return torch.where(mask_BT, importance_ratio(objective, log_ratio_BT, mask_BT), 0.0)
+
+
+def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """The loss times the behaviour weight."""
+    rule = objective.sampler_correction
+    return per_token if rule is None else per_token * torch.where(inputs.mask_BT, behaviour_weight(rule, inputs), 0.0)
+
+
+def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
+    """What `stats_tracker` reports of the actor: means over the tokens before rejection, which left a ratio of 0."""
+    mask_BT, kept_BT = inputs.mask_BT, loss.ratio != 0
+    found = {
+        "importance_weight": loss.ratio,
+        "approx_kl": masked_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT),
+        "clip_ratio": (loss.kernel.active_low | loss.kernel.active_high) & kept_BT,
+        "dual_clip_ratio": loss.kernel.outer & kept_BT,
+        "actor_loss": loss.per_token,
+    }
+    if objective.sampler_correction is not None:
+        found["rs_filtered_fraction"] = ~kept_BT | bounded(objective.sampler_correction, inputs)
+    tokens = max(int(mask_BT.sum()), 1)
+    return {name: float(torch.where(mask_BT, value, 0).double().sum()) / tokens for name, value in found.items()}
+
+
+def bounded(rule: SamplerCorrection, inputs: LossInputs) -> Tensor:
+    """Where the bounds changed the behaviour weight."""
+    free = replace(rule, mode="truncate", low=0.0, high=torch.inf)
+    return behaviour_weight(rule, inputs) != behaviour_weight(free, inputs)
+
+
+DIALECT = Dialect(objective, Stages(prepare, base.log_ratio, ratio, weigh=weigh), metrics)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Replays AReaL's actor losses and KL estimators.
+
+
+def ppo_actor_loss_fn(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """The PPO loss; `old_logprobs` are the proximal policy's, `rollout_logprobs` the behaviour policy's."""
+    given = loss_inputs(inputs)
+    rule = {**REJECTION, **(options.get("rejection_sampling") or {})}
+    kept_BT = given.mask_BT if (rule["metric"], rule["agg"]) == ("ratio", "mean") else in_bounds(rule, given)
+    return replay_loss(DIALECT, DIALECT.objective(options), given, kept_BT)
+
+
+def in_bounds(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
+    """Tokens that rejection keeps where it does not bound the weight itself but a KL, a sum or a maximum; (B, T)."""
+    assert inputs.sampler_log_probs_BT is not None
+    mask_BT = inputs.mask_BT
+    found = masked_log_ratio(inputs.old_log_probs_BT.float(), inputs.sampler_log_probs_BT.float(), mask_BT)
+    if rule["metric"] != "ratio":
+        own = torch.ones_like(found)
+        found = kl_penalty(-found, rule["metric"].removeprefix("kl_"), "plain", None, None, own, own)
+    if rule["level"] == "sequence":
+        found = {"mean": row_mean, "sum": _row_sum, "max": _row_max}[rule["agg"]](found, mask_BT)
+    if rule["metric"] == "ratio":
+        found = found.exp()
+    low = -torch.inf if rule["lower"] is None else rule["lower"]
+    return mask_BT & (found >= low) & (found <= rule["upper"])
+
+
+def _row_sum(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    return (values_BT * mask_BT).sum(1, keepdim=True)
+
+
+def _row_max(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    return torch.where(mask_BT, values_BT, -torch.inf).amax(1, keepdim=True)
+
+
+def sapo_loss_fn(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """The SAPO loss."""
+    names = {"tau_pos": "sapo_tau_pos", "tau_neg": "sapo_tau_neg"}
+    renamed = {names.get(name, name): value for name, value in options.items()}
+    return replay_loss(DIALECT, DIALECT.objective({**renamed, "use_sapo_loss": True}), loss_inputs(inputs))
+
+
+def kl_estimator(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """The KL of the reward, in float32."""
+    clamp = 10.0 if options["apply_clamp"] else None
+    return replay_kl(inputs, options["kl_estimator"], output_clamp=clamp, dtype=torch.float)
+
+
+def normalization(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """Rewards less a mean, over the root mean square of what is left, as float32."""
+    rewards_B, size = inputs["rewards"], inputs["group_size"]
+    centred_B = rewards_B - mean_reward(options, rewards_B, size)
+    if options["std_level"] is None:
+        return Replayed(tensors={"advantages": centred_B.float()})
+    centred_PN = centred_B.view(-1, size if options["std_level"] == "group" else len(rewards_B))
+    unbiased = options.get("std_unbiased", True)
+    divisor = centred_PN.shape[1] - unbiased  # a group of one is divided by 1
+    scale_P1 = (
+        (centred_PN.square().sum(1, keepdim=True) / divisor).sqrt() if divisor else torch.ones(len(centred_PN), 1)
+    )
+    scale_P1 = scale_P1 + options.get("eps", 1e-5)
+    return Replayed(tensors={"advantages": (centred_PN / scale_P1).flatten().float()})
+
+
+def mean_reward(options: Mapping[str, Any], rewards_B: Tensor, size: int) -> Tensor:
+    """Mean of the group or batch, or of the others in it, 0 where there is none; (B,)."""
+    if options["mean_level"] is None:
+        return torch.zeros_like(rewards_B)
+    rewards_PN = rewards_B.view(-1, size if options["mean_level"] == "group" else len(rewards_B))
+    total_P1, count = rewards_PN.sum(1, keepdim=True), rewards_PN.shape[1]
+    if not options.get("mean_leave1out"):
+        return (total_P1 / count).expand_as(rewards_PN).flatten()
+    return ((total_P1 - rewards_PN) / max(count - 1, 1)).flatten()
+
+
+PEER = Peer(
+    functions={
+        "ppo_actor_loss_fn": ppo_actor_loss_fn,
+        "sapo_loss_fn": sapo_loss_fn,
+        "KLEstimator": kl_estimator,
+        "Normalization.__call__": normalization,
+    },
+    limits=(
+        (
+            "M2PO, and clamping rejection by a KL, a sum or a maximum, are not carried; rejection by a KL, a sum or a"
+            " maximum is replayed only."
+        ),
+    ),
+)

@@ -1,0 +1,308 @@
+"""`docs/dialects.md`: what sets the frameworks apart, read from their presets and computed by their adapters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpolab.frameworks.agreement import KINDS, PLANTED, Peer, Planted, Verdict, kind_of
+from grpolab.frameworks.base import metrics_of
+from grpolab.frameworks.metric_names import CLIP_METRIC, PEER_METRICS
+from grpolab.frameworks.replay import Variant
+from grpolab.grpo.aggregation import Totals
+from grpolab.grpo.loss import LossInputs, Objective
+from grpolab.registry import AGGREGATIONS, CONFORMANCE, FRAMEWORKS, resolve
+from grpolab.settings.objective import ObjectiveSettings
+from grpolab.settings.run import RunSettings
+
+AXES = [name for name in ObjectiveSettings.model_fields if name != "framework"]
+PPO = Objective("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", beta=0.1)
+# Ratios and advantage of each sequence of the example.
+EXAMPLE: list[tuple[float, list[float]]] = [
+    (0.9, [1.5, 1.3, 1.25, 2.0, 0.7, 1.1]),
+    (-1.3, [0.5, 0.6, 0.75, 0.3]),
+    (0.0, [1.6]),
+    (0.6, [1.4, 1.9, 0.9]),
+]
+# What several frameworks report, under names that are alike or not.
+FAMILIES: dict[str, list[tuple[str, str]]] = {
+    "The clip fraction": [*CLIP_METRIC.items(), ("roll", "actor/ppo_ratio_clipfrac@sum")],
+    "How far the policy moved in the update": [
+        ("verl", "actor/ppo_kl"),
+        ("openrlhf", "ppo_kl"),
+        ("slime", "ppo_kl"),
+        ("roll", "actor/policykl@sum"),
+        ("roll", "actor/approxkl@sum"),
+        ("areal", "approx_kl"),
+    ],
+    "The ratio": [
+        ("roll", "actor/ratio_mean@sum"),
+        ("roll", "actor/ratio_mean"),
+        ("areal", "importance_weight"),
+        ("nemo_rl", "probs_ratio"),
+        ("open_instruct", "val/ratio"),
+        ("torchtune", "ratios"),
+    ],
+    "The KL to the reference": [
+        ("trl", "kl"),
+        ("verl", "kl_loss"),
+        ("roll", "actor/kl_loss@sum"),
+        ("slime", "kl_loss"),
+        ("nemo_rl", "kl_penalty"),
+        ("open_instruct", "loss/kl_avg"),
+        ("skyrl", "policy_kl"),
+        ("torchtune", "kl_loss"),
+    ],
+}
+OTHER_NAMES = """\
+- `dr_grpo`: in TRL a sum over (sequences x the longest length allowed); in ROLL and in verl until 2026-01
+  (`seq-mean-token-sum-norm`) over the length alone; in OpenRLHF an advantage without the std, a separate axis.
+- `token-mean`: ROLL adds up padding too; TRL's `dapo` divides by the tokens of the generation batch, its `bnpo` by
+  those of the micro-batch; AReaL counts the tokens before rejection.
+- `seq-mean-token-mean`: empty sequences are in the denominator of TRL's `grpo`, slime, SkyRL and verl's training, and
+  not in ROLL's, OpenRLHF's and NeMo-RL's.
+- `clip_high` of CISPO: the cap itself in TRL; 1 + it in verl, slime, NeMo-RL and SkyRL; ROLL's is .1, SkyRL's 4.
+- dual clip: verl 3, always on; ROLL 1 + 2 `pg_clip`, off; TRL's `delta` cuts for both signs of the advantage.
+- `clip_ratio`: TRL's `completions/clipped_ratio` is truncation, not clipping.
+- sampler weight of a sequence: a product in verl, TRL, SkyRL and NeMo-RL, a geometric mean in AReaL and OpenRLHF.
+"""
+
+
+def page(settings: Mapping[str, RunSettings], comments: Mapping[str, str]) -> str:
+    """The whole page, from every dialect's settings and what its file says of itself, by the dialect's name."""
+    values = {name: _axes(each) for name, each in settings.items()}
+    blocks = [
+        "# Dialects",
+        "Written by `grpolab dialects` from `conf/dialect/`, the vocabulary, and what the adapters in `frameworks/`"
+        " compute. `dialect=verl` is a framework's default, `dialect=verl/gspo` one of its modes.",
+        "## The defaults, side by side",
+        *_union({name: values[name] for name in FRAMEWORKS}),
+        "\n".join(f"- **{name}**: {comments[name]}" for name in FRAMEWORKS),
+        "## Modes, as differences from their framework's default",
+        *(_modes(framework, values, comments) for framework in FRAMEWORKS),
+        "## Same name, different maths",
+        *_example(),
+        *(_family(title, members, settings) for title, members in FAMILIES.items()),
+        *_averages(values),
+        "### Other names",
+        OTHER_NAMES,
+    ]
+    return "\n\n".join(block.strip("\n") for block in blocks) + "\n"
+
+
+def _axes(settings: RunSettings) -> dict[str, str]:
+    """The axes as they are shown; of the kernels' options only the chosen kernel's."""
+    dumped = settings.model_dump(include=set(AXES))
+    dumped["kernel_options"] = (dumped["kernel_options"] or {}).get(dumped["kernel"])
+    return {axis: _shown(dumped[axis]) for axis in AXES}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shown(item)}" for key, item in value.items())
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "&#124;") for cell in cells] for cells in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _union(values: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Axes in which any two defaults differ as a table, and the others in a sentence."""
+    differ = [axis for axis in AXES if len({axes[axis] for axes in values.values()}) > 1]
+    rows = [[f"`{axis}`", *(axes[axis] for axes in values.values())] for axis in differ]
+    yield _table(["axis", *values], rows)
+    first = next(iter(values.values()))
+    same = [f"`{axis}` {first[axis]}" for axis in AXES if axis not in differ]
+    yield f"The same in all (- is: not there): {', '.join(same)}. The KL's axes mean something where `beta` is above 0."
+
+
+def _modes(framework: str, values: Mapping[str, Mapping[str, str]], comments: Mapping[str, str]) -> str:
+    """A folded table of a framework's modes."""
+    rows = []
+    for name in (name for name in values if name.startswith(f"{framework}/")):
+        changes = [f"`{axis}` {values[name][axis]}" for axis in AXES if values[name][axis] != values[framework][axis]]
+        rows.append([f"`{name}`", comments[name], "; ".join(changes) or "nothing"])
+    if not rows:
+        return f"{framework} has no other mode."
+    table = _table(["mode", "what it is", "what differs"], rows)
+    return f"<details><summary>modes of {framework} ({len(rows)})</summary>\n\n{table}\n\n</details>"
+
+
+def example() -> LossInputs:
+    """Four ragged sequences, one of them without an advantage; reference and sampler are where the old policy was."""
+    lengths = [len(ratios) for _, ratios in EXAMPLE]
+    ratio_BT = torch.ones(len(EXAMPLE), max(lengths), dtype=torch.double)
+    for row_T, (_, ratios) in zip(ratio_BT, EXAMPLE, strict=True):
+        row_T[: len(ratios)] = torch.tensor(ratios, dtype=torch.double)
+    mask_BT = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    old_BT = torch.full_like(ratio_BT, -1.0)
+    advantages = torch.tensor([A for A, _ in EXAMPLE], dtype=torch.double)[:, None]
+    log_probs_BT = old_BT + ratio_BT.log()
+    return LossInputs(log_probs_BT, old_BT, advantages, mask_BT, Totals.of(mask_BT), old_BT, old_BT)
+
+
+def _example() -> Iterator[str]:
+    """One batch, and the clip fraction in every way to count it."""
+    inputs = example()
+    rows = "; ".join(f"A = {A:g}: {', '.join(f'{r:g}' for r in ratios)}" for A, ratios in EXAMPLE)
+    yield (
+        "Every number below is one batch, through each framework's adapter, with one objective (token ratio, clip .2 on"
+        f" both sides, token mean, beta .1). Its ratios: {rows}. Reference and sampler are the old policy."
+    )
+    by_sum = replace(PPO, aggregation="sequence_sum_nonempty")
+    undivided = replace(inputs, totals=replace(inputs.totals, sequences=1))
+    per_sample = metrics_of("slime", replace(PPO, aggregation="sequence_mean"), undivided)
+    summed, roll = metrics_of("roll", by_sum, inputs), metrics_of("roll", PPO, inputs)
+    gated = metrics_of("trl", PPO, inputs)["clip_ratio/region_mean"]
+    ways = {
+        "gated, mean over tokens: TRL, verl, OpenRLHF, AReaL, open-instruct, SkyRL, torchtune": gated,
+        "gated, mean over sequences: prime-rl": metrics_of("prime_rl", PPO, inputs)["is_masked"],
+        "ratio-only, over tokens: ROLL rlvr `ppo_ratio_clipfrac`": roll["actor/ppo_ratio_clipfrac@sum"],
+        "ratio-only, over all positions, padding too: ROLL's base worker": roll["actor/ppo_ratio_clipfrac"],
+        "gated, a sum of sequences' means: slime before its engine divides": per_sample["pg_clipfrac"],
+        "gated, a sum over tokens: ROLL with seq-mean-token-sum": summed["actor/clipfrac@sum"],
+    }
+    yield _table(["how it is counted", "clip fraction"], [[way, f"{value:.2f}"] for way, value in ways.items()])
+
+
+def _family(title: str, members: list[tuple[str, str]], settings: Mapping[str, RunSettings]) -> str:
+    """Definitions of one thing by several frameworks, and what each makes of the example."""
+    inputs, rows = example(), []
+    for framework, name in members:
+        values = [metrics_of(framework, point, inputs) for point in (PPO, Objective.of(settings[framework]))]
+        numbers = [f"{found[name]:.4f}" if name in found else "-" for found in values]
+        rows.append([framework, f"`{name}`", PEER_METRICS[framework][name], *numbers])
+    return f"### {title}\n\n" + _table(["framework", "name", "definition", "here", "by its default"], rows)
+
+
+def _averages(values: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Every aggregation, whose default it is, and the mean that it makes of the example's ratios."""
+    inputs = example()
+    totals = replace(inputs.totals, max_completion_length=16)
+    ratio_BT: Tensor = (inputs.log_probs_BT - inputs.old_log_probs_BT).exp()
+    rows = []
+    for name, path in AGGREGATIONS.items():
+        rule = resolve(path)
+        average = float((ratio_BT * rule(inputs.mask_BT.double(), totals)).sum())
+        users = [framework for framework in FRAMEWORKS if values[framework]["aggregation"] == name]
+        rows.append([f"`{name}`", " ".join(rule.__doc__.split()), ", ".join(users) or "-", f"{average:.4f}"])
+    yield "### Averages"
+    yield "The last column averages the example's ratios; completions may have 16 tokens."
+    yield _table(["aggregation", "definition", "default of", "here"], rows)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a replayed archive comes to: as text, as JSON, and as the page of what is not reproduced.
+
+
+def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Counts, and every variant with its worst errors and its misses."""
+    return {
+        "replayed": sum(one.unsupported is None for one in verdicts),
+        "agree": sum(one.agrees for one in verdicts),
+        "unsupported": sum(one.unsupported is not None for one in verdicts),
+        "variants": [
+            {
+                "variant": one.variant,
+                "cases": one.cases,
+                "refused": one.refused,
+                "agrees": one.agrees if one.unsupported is None else None,
+                "worst": {kind: one.worst(kind) for kind in KINDS},
+                "misses": [
+                    {"case": miss.case, "output": miss.output, "error": miss.error, "bound": miss.bound}
+                    for miss in one.misses
+                ],
+                "unsupported": one.unsupported,
+            }
+            for one in verdicts
+        ],
+    }
+
+
+def lines(verdicts: Sequence[Verdict], each: bool = False) -> Iterator[str]:
+    """A table of frameworks (`each`: of variants), every miss, every variant that is not replayed, and the counts."""
+    titles = ("variants", "cases", *(f"worst {kind}" for kind in KINDS), "verdict")
+    yield f"{'':<52}" + "".join(f"{title:>16}" for title in titles)
+    for name, group in _grouped(verdicts, each).items():
+        if replayed := [one for one in group if one.unsupported is None]:
+            worst = "".join(f"{max(one.worst(kind) for one in replayed):>16.1e}" for kind in KINDS)
+            verdict = "agree" if all(one.agrees for one in replayed) else "MISS"
+            yield f"{name:<52}{len(replayed):>16}{sum(one.cases for one in replayed):>16}{worst}{verdict:>16}"
+    for one in verdicts:
+        if one.misses:
+            most = max(one.misses, key=lambda miss: miss.error)
+            where = f"{most.output} of case {most.case}: {most.error:.1e}"
+            yield f"miss: {one.variant}: {len(one.misses)} outputs, the worst is {where}"
+    for one in verdicts:
+        if one.unsupported is not None:
+            yield f"not replayed: {one.variant}: {one.unsupported}"
+    replayed = [one for one in verdicts if one.unsupported is None]
+    agree = sum(one.agrees for one in replayed)
+    yield (
+        f"{len(verdicts)} variants: {len(replayed)} replayed with {sum(one.cases for one in replayed)} cases,"
+        f" {agree} agree, {len(replayed) - agree} miss; {len(verdicts) - len(replayed)} not replayed"
+    )
+
+
+def _grouped(verdicts: Sequence[Verdict], each: bool) -> dict[str, list[Verdict]]:
+    found: dict[str, list[Verdict]] = {}
+    for one in verdicts:
+        found.setdefault(one.variant if each else one.variant.partition("__")[0], []).append(one)
+    return found
+
+
+def sensitivity_lines(planted: Iterable[tuple[Variant, Sequence[Planted]]]) -> Iterator[str]:
+    """What planted errors come to: by framework and kind, outputs and how many have a bound that is too loose."""
+    count: Counter[tuple[str, str]] = Counter()
+    looser: Counter[tuple[str, str]] = Counter()
+    float32, unseen = 0, []
+    for variant, outputs in planted:
+        for one in outputs:
+            key = variant.framework, kind_of(one.output)
+            count[key] += 1
+            looser[key] += one.looser
+            float32 += one.error == PLANTED[True]
+            if not one.looser and not one.caught:
+                unseen.append(f"not seen: {variant.full_name}: {one.output} of case {one.case}, bound {one.bound:.1e}")
+    yield f"{'outputs, of them with a bound too loose':<42}" + "".join(f"{kind:>16}" for kind in KINDS)
+    for framework in dict.fromkeys(framework for framework, _ in count):
+        cells = (f"{count[framework, kind]}, {looser[framework, kind]}" for kind in KINDS)
+        yield f"{framework:<42}" + "".join(f"{cell:>16}" for cell in cells)
+    yield from unseen
+    total, loose = count.total(), looser.total()
+    yield (
+        f"{total} planted errors, {PLANTED[True]:g} in the {float32} outputs that float32 has part in and"
+        f" {PLANTED[False]:g} in the others: {total - loose - len(unseen)} seen, {len(unseen)} not seen though the"
+        f" bound lies below, {loose} ({loose / max(total, 1):.2%}) with a looser bound"
+    )
+
+
+def sensitive(planted: Iterable[tuple[Variant, Sequence[Planted]]]) -> bool:
+    """Whether every planted error is seen, but for 2% of them at most whose bound is looser."""
+    outputs = [one for _, some in planted for one in some]
+    looser = sum(one.looser for one in outputs)
+    return looser <= 0.02 * len(outputs) and all(one.caught or one.looser for one in outputs)
+
+
+def not_reproduced_page() -> str:
+    """docs/not_reproduced.md, from the reasons that stand beside the replays."""
+    peers: dict[str, Peer] = {framework: resolve(path) for framework, path in CONFORMANCE.items()}
+    parts = [
+        "# What is not reproduced, and why\n",
+        "Written by `grpolab conformance --not-reproduced`. `grpolab conformance PATH` lists by name, and counts, each",
+        "variant of an archive that these patterns leave out.\n",
+        "| framework | variants | reason, and the size of the difference |",
+        "| --- | --- | --- |",
+    ]
+    for framework, peer in peers.items():
+        parts += [f"| {framework} | `{pattern}` | {reason} |" for pattern, reason in peer.not_reproduced.items()]
+    parts += ["", "## As far as it goes", "", "| framework | what to know |", "| --- | --- |"]
+    parts += [f"| {framework} | {limit} |" for framework, peer in peers.items() for limit in peer.limits]
+    return "\n".join(parts) + "\n"

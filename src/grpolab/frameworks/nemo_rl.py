@@ -1,0 +1,269 @@
+"""NeMo-RL 7ea279ab (v0.1.0+1338): `nemo_rl/algorithms/loss/loss_functions.py`, `ClippedPGLossFn`.
+
+Its own way: every divisor has +1e-8; the KL is multiplied by a weight before its output clamp, and that weight takes no
+gradient where the input clamp acts; an infinite sampler weight counts as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpolab.frameworks import base
+from grpolab.frameworks.agreement import Peer
+from grpolab.frameworks.base import Dialect
+from grpolab.frameworks.replay import Replayed, loss_inputs, replay_kl, replay_loss
+from grpolab.grpo.advantages import by_group, whiten
+from grpolab.grpo.kl import k3, kl_penalty
+from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages, importance_ratio
+from grpolab.grpo.ratios import bounded_weight
+from grpolab.registry import KL_ESTIMATORS, resolve
+
+DEFAULTS = {
+    "disable_ppo_ratio": False,
+    "force_on_policy_ratio": False,
+    "use_cispo": False,
+    "token_level_loss": True,
+    "sequence_level_importance_ratios": False,
+    "ratio_clip_min": 0.2,
+    "ratio_clip_max": 0.2,
+    "ratio_clip_c": None,
+    "reference_policy_kl_penalty": 0.01,
+    "reference_policy_kl_type": "k3",
+    "kl_input_clamp_value": 20.0,
+    "kl_output_clamp_value": 10.0,
+    "use_on_policy_kl_approximation": False,
+    "use_importance_sampling_correction": False,
+    "truncated_importance_sampling_type": None,
+    "truncated_importance_sampling_ratio": None,
+    "truncated_importance_sampling_ratio_min": None,
+}
+TINY = 1e-8
+
+
+def objective(options: Mapping[str, Any]) -> Objective:
+    """The point on our axes of options of `ClippedPGLossConfig`; `force_on_policy_ratio` also says old = current."""
+    o = {**DEFAULTS, **options}
+    kernels = {"disable_ppo_ratio": "policy_gradient", "force_on_policy_ratio": "ratio", "use_cispo": "cispo"}
+    return Objective(
+        importance_sampling_level="sequence" if o["sequence_level_importance_ratios"] else "token",
+        kernel=next((kernel for option, kernel in kernels.items() if o[option]), "clipped"),
+        epsilon=o["ratio_clip_min"],
+        epsilon_high=o["ratio_clip_max"],
+        delta=None,
+        dual_clip=o["ratio_clip_c"],
+        loss_form="max_negative",
+        aggregation="token_mean_minibatch" if o["token_level_loss"] else "sequence_mean_nonempty",
+        beta=o["reference_policy_kl_penalty"],
+        kl_estimator=o["reference_policy_kl_type"],
+        kl_gradient="importance_weighted" if o["use_on_policy_kl_approximation"] else "score_function",
+        kl_input_clamp=o["kl_input_clamp_value"],
+        kl_output_clamp=o["kl_output_clamp_value"],
+        sampler_correction=_correction(o) if o["use_importance_sampling_correction"] else None,
+    )
+
+
+def _correction(o: Mapping[str, Any]) -> SamplerCorrection:
+    """`geometric` and `mask` are seq-mask-tis: rows by their geometric mean, their tokens by their own weight."""
+    kind, low, high = (o[f"truncated_importance_sampling_{name}"] for name in ("type", "ratio_min", "ratio"))
+    level = "sequence" if o["sequence_level_importance_ratios"] else "token"
+    if kind == "seq-mask-tis":
+        return SamplerCorrection("geometric", "mask", low, high)
+    mode = "mask" if kind == "icepop" else "truncate"
+    return SamplerCorrection(level, mode, low or 0.0, torch.inf if kind is None else high)
+
+
+def divided(values: Tensor, mask: Tensor, count: float) -> Tensor:
+    """NeMo-RL's `masked_mean`: the sum over the mask over (count + 1e-8)."""
+    return (values * mask).sum() / (count + TINY)
+
+
+def row_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The same over each row's tokens, (B, 1)."""
+    return (values_BT * mask_BT).sum(1, keepdim=True) / (mask_BT.to(values_BT).sum(1, keepdim=True) + TINY)
+
+
+def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The core's ratio; the mean of a sequence has +1e-8 in its divisor."""
+    if objective.importance_sampling_level == "token":
+        return importance_ratio(objective, log_ratio_BT, mask_BT)
+    return row_mean(log_ratio_BT, mask_BT).exp()
+
+
+def actor_weight(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tensor]:
+    """exp(old - sampler) after truncation, and what was out of its bounds, bool; (B, T) or (B, 1) each."""
+    rule, mask_BT = objective.sampler_correction, inputs.mask_BT
+    sampler_BT = inputs.old_log_probs_BT if inputs.sampler_log_probs_BT is None else inputs.sampler_log_probs_BT
+    log_BT = inputs.old_log_probs_BT - sampler_BT
+    by_row = objective.importance_sampling_level == "sequence"
+    weight = ((log_BT * mask_BT).sum(1, keepdim=True) if by_row else log_BT).exp().nan_to_num(0, 0, 0)
+    if rule is None:
+        return weight, torch.zeros_like(weight, dtype=torch.bool)
+    if rule.level != "geometric":
+        return bounded_weight(weight, rule.mode, rule.low, rule.high), (weight < rule.low) | (weight > rule.high)
+    mean_B1 = row_mean(log_BT.nan_to_num(0, 0, 0), mask_BT).exp()
+    out_B1 = (mean_B1 < rule.low) | (mean_B1 > rule.high)
+    return weight * ~out_B1, out_B1
+
+
+def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """The loss times the actor's weight."""
+    return per_token if objective.sampler_correction is None else per_token * actor_weight(objective, inputs)[0]
+
+
+def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+    """The estimate times exp(log pi - sg(log pi)), or over the sampler's probability, and then its output clamp."""
+    if not objective.beta or inputs.reference_log_probs_BT is None:
+        return None
+    log_probs_BT, anchor_BT = inputs.log_probs_BT, inputs.log_probs_BT.detach()
+    if objective.kl_gradient == "importance_weighted" and inputs.sampler_log_probs_BT is not None:
+        anchor_BT = inputs.sampler_log_probs_BT
+    weight_BT = (log_probs_BT - anchor_BT).exp().nan_to_num(0, 0, 0)
+    log_ratio_BT, bound = inputs.reference_log_probs_BT - log_probs_BT, objective.kl_input_clamp
+    if bound is not None:
+        weight_BT = torch.where(log_ratio_BT.abs() <= bound, weight_BT, weight_BT.detach())
+    value_BT = weight_BT * kl_penalty(log_ratio_BT, objective.kl_estimator, "plain", bound, None, ratio, weight_BT)
+    bound = objective.kl_output_clamp
+    return value_BT if bound is None else value_BT.clamp(-bound, bound)
+
+
+def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """Mean over tokens, or over rows of their means, with +1e-8 in every divisor."""
+    if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
+        return base.average(objective, inputs, per_token)
+    mask_BT, totals = inputs.mask_BT, inputs.totals
+    if objective.aggregation == "token_mean_minibatch":
+        return divided(per_token, mask_BT, totals.tokens)
+    return row_mean(per_token, mask_BT).sum() / (totals.nonempty_sequences + TINY)
+
+
+def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
+    """The dictionary that the loss returns."""
+    mask_BT, log_probs_BT = inputs.mask_BT, inputs.log_probs_BT
+    ratio = log_probs_BT if objective.kernel == "policy_gradient" else loss.ratio.expand_as(log_probs_BT)
+    unbounded = objective.kernel in ("policy_gradient", "ratio")
+    clamped = ratio if unbounded else ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
+    found = {
+        "loss": loss.total,
+        "kl_penalty": 0.0 if loss.kl_ref_BT is None else average(objective, inputs, loss.kl_ref_BT),
+        "num_valid_samples": inputs.totals.nonempty_sequences,
+        "positive_nll_loss": 0.0,
+    }
+    for name, values in {"probs_ratio": ratio, "probs_ratio_clamped": clamped}.items():
+        found[name] = divided(values, mask_BT, inputs.totals.tokens)
+        found[f"{name}_min"] = torch.where(mask_BT, values, torch.inf).min()
+        found[f"{name}_max"] = torch.where(mask_BT, values, -torch.inf).max()
+    found |= _mismatch(objective, inputs) | _sampling(objective, inputs)
+    return {name: float(value) for name, value in found.items()}
+
+
+def _mismatch(objective: Objective, inputs: LossInputs) -> dict[str, Tensor]:
+    """Distances between the trainer's old policy and the sampler, and the entropy of the policy under the latter."""
+    old_BT, mask_BT, new_BT = inputs.old_log_probs_BT, inputs.mask_BT, inputs.log_probs_BT
+    sampler_BT = old_BT if inputs.sampler_log_probs_BT is None else inputs.sampler_log_probs_BT
+    mixture_BT = (0.5 * old_BT.exp() + 0.5 * sampler_BT.exp()).log()
+    estimate = resolve(KL_ESTIMATORS[objective.kl_estimator or "k3"])
+    per_token = {
+        "token_mult_prob_error": ((sampler_BT - old_BT).abs() * mask_BT).exp(),
+        "gen_kl_error": estimate(old_BT - sampler_BT),
+        "policy_kl_error": estimate(sampler_BT - old_BT),
+        "js_divergence_error": (k3(old_BT - mixture_BT) + k3(sampler_BT - mixture_BT)) / 2,
+        "approx_entropy": -(new_BT - sampler_BT).exp() * new_BT,
+    }
+    return {name: divided(values, mask_BT, inputs.totals.tokens) for name, values in per_token.items()}
+
+
+def _sampling(objective: Objective, inputs: LossInputs) -> dict[str, Tensor]:
+    """The mean weight and the share out of bounds; a weight per sequence meets a mask of all sequences: summed."""
+    weight, out = actor_weight(objective, inputs)
+    mask_BT, totals, rule = inputs.mask_BT, inputs.totals, objective.sampler_correction
+    found = {"sampling_importance_ratio": divided(weight, mask_BT, totals.tokens)}
+    if objective.importance_sampling_level == "sequence":
+        full = totals.nonempty_sequences
+        found = {"sampling_importance_ratio": weight.sum() * full / (full + TINY)}
+    if rule is not None and rule.level == "geometric":
+        found["is_oob_ratio"] = divided(out.to(weight), mask_BT.any(1, keepdim=True), totals.nonempty_sequences)
+    elif rule is not None and rule.high < torch.inf:
+        found["is_oob_ratio"] = divided(out.to(weight), mask_BT, totals.tokens)
+    return found
+
+
+STAGES = Stages(base.as_given, base.log_ratio, ratio, weigh=weigh, kl=kl, average=average)
+DIALECT = Dialect(objective, STAGES, metrics)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Replays NeMo-RL's clipped loss and KL estimators.
+
+
+def clipped_pg_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """The loss; without `rollout_logprobs` the sampler is the old policy."""
+    changed = {"sampler_log_probs_BT": inputs.get("rollout_logprobs", inputs["old_logprobs"])}
+    if options.get("force_on_policy_ratio"):
+        changed["old_log_probs_BT"] = inputs["logprobs"].detach()
+    given = loss_inputs(inputs, **changed)
+    return replay_loss(DIALECT, DIALECT.objective(options), given)
+
+
+def calculate_kl(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """The estimate without a weight."""
+    return replay_kl(inputs, options["kl_type"], options["input_clamp"], options["output_clamp"])
+
+
+def grpo_advantages(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """Rewards less their baseline, over the std of what the baseline is the mean of, all in float32."""
+    rewards_B = inputs["rewards"].float()
+    baseline_B, std_B = baseline_and_std(rewards_B, inputs, options["use_leave_one_out_baseline"])
+    advantages_B = rewards_B - baseline_B
+    if options["normalize_rewards"]:
+        advantages_B = torch.where(std_B > 0, advantages_B / (std_B + 1e-6), advantages_B)
+    return Replayed(tensors={"advantages": advantages_B[:, None].expand_as(inputs["mask"])})
+
+
+def reinforce_plus_plus(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """Rewards, less their group's mean where that is asked for, whitened over the tokens, padding too."""
+    rewards_B = inputs["rewards"].float()
+    if options["minus_baseline"]:
+        rewards_B = rewards_B - baseline_and_std(rewards_B, inputs, leave_one_out=False)[0]
+    rewards_BT = rewards_B[:, None].expand_as(inputs["mask"])
+    return Replayed(tensors={"advantages": whiten(rewards_BT, inputs["mask"], "population")})
+
+
+def baseline_and_std(rewards_B: Tensor, inputs: Mapping[str, Any], leave_one_out: bool) -> tuple[Tensor, Tensor]:
+    """Mean and std of a group, or of its others, (B,) each: the variance E[x^2] - E[x]^2 cancels where they are close.
+
+    A group of one is its own baseline.
+    """
+
+    def mean(rewards_PN: Tensor) -> Tensor:
+        others_NN = torch.ones(rewards_PN.shape[1], rewards_PN.shape[1]) - leave_one_out * torch.eye(
+            rewards_PN.shape[1]
+        )
+        return torch.stack([others_NN @ rewards_N for rewards_N in rewards_PN]) / (len(others_NN) - leave_one_out)
+
+    def baseline(rewards_PN: Tensor) -> Tensor:
+        return rewards_PN if rewards_PN.shape[1] == 1 else mean(rewards_PN)
+
+    def std(rewards_PN: Tensor) -> Tensor:
+        count = torch.tensor(float(rewards_PN.shape[1] - leave_one_out))
+        if rewards_PN.shape[1] == 1:
+            return torch.zeros_like(rewards_PN)
+        variance_PN = (mean(rewards_PN.square()) - mean(rewards_PN).square()) * (count / (count - 1))
+        return variance_PN.sqrt().nan_to_num(0)
+
+    group_B = torch.as_tensor(inputs["group_ids"])
+    return by_group(group_B, baseline, rewards_B), by_group(group_B, std, rewards_B)
+
+
+PEER = Peer(
+    functions={
+        "ClippedPGLossFn.__call__": clipped_pg_loss,
+        "calculate_kl": calculate_kl,
+        "GRPOAdvantageEstimator.compute_advantage": grpo_advantages,
+        "ReinforcePlusPlusAdvantageEstimator.compute_advantage": reinforce_plus_plus,
+    },
+    limits=("the NLL on positive examples (VAPO) is not carried.",),
+)

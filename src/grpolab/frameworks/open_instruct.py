@@ -1,0 +1,181 @@
+"""open-instruct e6c3044a (v0.3.0+29), grpo_fast: `open_instruct/grpo_utils.py`, `compute_grpo_loss`.
+
+Its own way: the sampler's weight rho is cut at 2 after its mask, and its log ratio at 10; a token that it drops is not
+clipped. Rows are packed sequences; here a row is one sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpolab.frameworks.agreement import Peer
+from grpolab.frameworks.base import Dialect
+from grpolab.frameworks.replay import Replayed, loss_inputs, replay_loss
+from grpolab.grpo.kl import kl_penalty
+from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages
+from grpolab.grpo.ratios import masked_log_ratio, row_mean
+
+DEFAULTS = {
+    "loss_fn": "dapo",
+    "clip_lower": 0.2,
+    "clip_higher": 0.272,
+    "beta": 0.05,
+    "kl_estimator": 2,
+    "loss_denominator": "token",
+    "use_rho_correction": True,
+    "rho_clamp_lower_bound": 0.0,
+    "rho_clamp_upper_bound": 2.0,
+    "rho_mask_lower_bound": 0.0,
+    "rho_mask_upper_bound": 0.0,
+    "rho_mask_sequence_level": False,
+    "rho_mask_tv_divergence": False,
+}
+ESTIMATORS = (("k1", "plain"), ("k2", "plain"), ("k3", "plain"), ("k1", "importance_weighted"))
+LOG_RHO, RHO = 10.0, 2.0  # bound of the sampler's log ratio; default bound of rho, which also holds after a mask
+CLAMP = 40.0  # of the log ratio to the reference
+
+
+def objective(options: Mapping[str, Any]) -> Objective:
+    """The point on our axes of options of `GRPOExperimentConfig`."""
+    o = {**DEFAULTS, **options}
+    cispo, (estimator, gradient) = o["loss_fn"] == "cispo", ESTIMATORS[o["kl_estimator"]]
+    return Objective(
+        importance_sampling_level="token",
+        kernel="cispo" if cispo else "clipped",
+        epsilon=1.0 if cispo else o["clip_lower"],  # cispo has no lower bound
+        epsilon_high=o["clip_higher"],
+        delta=None,
+        loss_form="max_negative",
+        aggregation="token_mean_minibatch" if o["loss_denominator"] == "token" else "token_sum_constant",
+        beta=o["beta"],
+        kl_estimator=estimator,
+        kl_gradient=gradient,
+        kl_input_clamp=CLAMP,
+        sampler_correction=_correction(o) if o["use_rho_correction"] else None,
+    )
+
+
+def _correction(o: Mapping[str, Any]) -> SamplerCorrection:
+    """The mask's bounds where there is one, else the clamp's; 0 is no bound. `tv` exists in this adapter only."""
+    level = "geometric" if o["rho_mask_sequence_level"] else "token"
+    if o["rho_mask_tv_divergence"]:
+        level = "tv"
+    mode = "mask" if o["rho_mask_lower_bound"] or o["rho_mask_upper_bound"] else "truncate"
+    kind = "mask" if mode == "mask" else "clamp"
+    return SamplerCorrection(level, mode, o[f"rho_{kind}_lower_bound"], o[f"rho_{kind}_upper_bound"] or torch.inf)
+
+
+@dataclass(frozen=True)
+class Rho:
+    """The sampler's weight and what was done to it, (B, T) each."""
+
+    weight: Tensor
+    low: Tensor  # dropped, bool
+    high: Tensor
+    clamped: Tensor
+
+
+def rho_correction(rule: SamplerCorrection, inputs: LossInputs) -> Rho:
+    """exp(old - sampler) of tokens or of rows, without what the mask drops, then within its bounds.
+
+    `tv` drops the tokens that push a row further away whose mean |rho - 1| is out of bounds.
+    """
+    assert inputs.sampler_log_probs_BT is not None
+    mask_BT = inputs.mask_BT
+    log_BT = masked_log_ratio(inputs.old_log_probs_BT, inputs.sampler_log_probs_BT, mask_BT).clamp(-LOG_RHO, LOG_RHO)
+    rho_BT = (row_mean(log_BT, mask_BT).expand_as(log_BT) if rule.level == "geometric" else log_BT).exp()
+    bounds = (rule.low, rule.high) if rule.mode == "truncate" else (0.0, RHO)
+    clamped_BT = rho_BT.clamp(*bounds)
+    judged_BT, judges_BT = rho_BT, mask_BT & (rule.mode == "mask")
+    if rule.level == "tv":
+        judged_BT = row_mean((rho_BT - 1).abs(), mask_BT)
+        judges_BT = judges_BT & (log_BT.sign() * inputs.advantages > 0)
+    low_BT, high_BT = judges_BT & (judged_BT < rule.low), judges_BT & (judged_BT > rule.high)
+    return Rho(torch.where(low_BT | high_BT, 0.0, clamped_BT), low_BT, high_BT, clamped_BT != rho_BT)
+
+
+def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """The loss times rho."""
+    rule = objective.sampler_correction
+    return per_token if rule is None else per_token * rho_correction(rule, inputs).weight
+
+
+def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
+    """The averages over tokens of `populate_sample_loss_stats`."""
+    inputs = inputs.without_padding()
+    policy_BT, rule = weigh(objective, inputs, loss.kernel.loss), objective.sampler_correction
+    clipped = loss.ratio > 1 + objective.epsilon_high
+    if objective.kernel == "clipped":
+        clipped = loss.kernel.active_low | loss.kernel.active_high
+    found = {"loss/policy_avg": policy_BT, "val/ratio": loss.ratio}
+    if rule is not None:
+        rho = rho_correction(rule, inputs)
+        clipped = clipped & (rho.weight != 0)
+        found |= {
+            "val/rho_drop_frac": rho.low | rho.high,
+            "val/rho_drop_low_frac": rho.low,
+            "val/rho_drop_high_frac": rho.high,
+            "val/rho_weight": rho.weight,
+            "val/rho_clipfrac": rho.clamped,
+        }
+    found["policy/clipfrac_avg"] = clipped
+    found |= {f"objective/kl{number}_avg": values_BT for number, values_BT in enumerate(all_kl(inputs, loss))}
+    if loss.kl_ref_BT is not None:
+        found["loss/kl_avg"] = loss.kl_ref_BT
+    mask_BT = inputs.mask_BT
+    means = {
+        name: float(values.expand_as(mask_BT)[mask_BT].double().mean().nan_to_num()) for name, values in found.items()
+    }
+    means["loss/kl_avg"] = objective.beta * means.pop("loss/kl_avg", 0.0)
+    return {**means, "loss/total_avg": float(loss.total)}
+
+
+def all_kl(inputs: LossInputs, loss: Loss) -> list[Tensor]:
+    """The four estimates of the KL to the reference, (B, T) each; none without a reference."""
+    if inputs.reference_log_probs_BT is None:
+        return []
+    log_ratio_BT = masked_log_ratio(inputs.reference_log_probs_BT, inputs.log_probs_BT, inputs.mask_BT)
+    return [kl_penalty(log_ratio_BT, *names, CLAMP, None, loss.ratio, loss.ratio) for names in ESTIMATORS]
+
+
+DIALECT = Dialect(objective, Stages(weigh=weigh), metrics)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Replays open-instruct's loss and KL estimates; a case's metrics are those of one packed row.
+
+
+def compute_grpo_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """The loss; without `rollout_logprobs` there is no correction, without `ref_logprobs` no KL."""
+    corrected = "rollout_logprobs" in inputs and options.get("use_rho_correction", True)
+    objective = DIALECT.objective({**options, "use_rho_correction": corrected})
+    given, constant = loss_inputs(inputs), options.get("loss_denominator", "token")
+    if constant != "token":  # of all rows together
+        given = replace(given, totals=replace(given.totals, sequences=1, max_completion_length=int(constant)))
+    found = replay_loss(DIALECT, objective, given)
+    if objective.sampler_correction is None:
+        return found
+    weight_N = rho_correction(objective.sampler_correction, given.without_padding()).weight[given.mask_BT]
+    return replace(found, metrics={**(found.metrics or {}), "val/rho_weight": weight_N.float().mean().nan_to_num()})
+
+
+def estimate_kl(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """The four estimates at each position; the loss is the sum of the third over the tokens."""
+    ratio_BT = (inputs["logprobs"] - inputs["old_logprobs"]).exp()
+    log_ratio_BT = inputs["ref_logprobs"] - inputs["logprobs"]
+    values_4BT = torch.stack(
+        [kl_penalty(log_ratio_BT, *names, CLAMP, None, ratio_BT, ratio_BT) for names in ESTIMATORS]
+    )
+    summed = values_4BT[2][inputs["mask"]].sum()
+    return Replayed(summed, float(summed.detach()), tensors={"per_token": values_4BT})
+
+
+PEER = Peer(
+    functions={"compute_grpo_loss": compute_grpo_loss, "estimate_kl": estimate_kl},
+    limits=("a rho mask together with a rho clamp other than 2.0 is not carried.",),
+)

@@ -1,0 +1,255 @@
+"""OpenRLHF (OpenRLHF/OpenRLHF, 3c3be62, v0.11.0): openrlhf/models/loss.py `PolicyLoss`, trainer/ray/ppo_actor.py.
+
+Its accidents: padding is multiplied with the mask only at the end; the KL is computed in float32; KL and entropy are
+means over tokens even where the loss is a mean over sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpolab.frameworks import base as base_module
+from grpolab.frameworks.agreement import Peer
+from grpolab.frameworks.base import Dialect
+from grpolab.frameworks.replay import Replayed, at_last_token, groups_of, loss_inputs, replay_loss
+from grpolab.grpo.advantages import Scored, advantages, discounted_returns, group_std
+from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages
+from grpolab.grpo.ratios import bounded_weight, row_mean
+from grpolab.registry import KL_ESTIMATORS, resolve
+
+# Names of `PolicyLoss` and, behind them, of the actor's loss (`algo.kl.*`, `actor.entropy_coef`).
+DEFAULTS: dict[str, Any] = {
+    "policy_loss_type": "ppo",  # ppo, gspo
+    "clip_eps_low": 0.2,
+    "clip_eps_high": 0.2,
+    "dual_clip": None,
+    "token_level_loss": True,  # gspo: always False
+    "enable_vllm_is_correction": False,
+    "vllm_is_truncated_threshold": (0.5, 5.0),
+    "vllm_is_correction_type": "tis",  # tis, icepop, seq-mask-tis; gspo divides by the sampler's policy instead
+    "kl_init_coef": 0.01,
+    "kl_use_loss": False,
+    "kl_estimator": "k1",
+    "entropy_coef": None,
+}
+CORRECTION = {"tis": ("token", "truncate"), "icepop": ("token", "mask"), "seq-mask-tis": ("geometric", "mask")}
+KL_CLAMP = 10.0
+
+
+def objective(options: Mapping[str, Any]) -> Objective:
+    """The point on our axes that OpenRLHF's options mean. Raises ValueError for a value that it does not have."""
+    o = DEFAULTS | dict(options)
+    if o["policy_loss_type"] not in ("ppo", "gspo") or o["vllm_is_correction_type"] not in CORRECTION:
+        raise ValueError(f"OpenRLHF has no {o['policy_loss_type']} with {o['vllm_is_correction_type']}")
+    if o["dual_clip"] is not None and o["dual_clip"] <= 1:
+        raise ValueError(f"dual_clip={o['dual_clip']} must be more than 1")
+    ppo = o["policy_loss_type"] == "ppo"
+    correction = None
+    if ppo and o["enable_vllm_is_correction"]:
+        correction = SamplerCorrection(*CORRECTION[o["vllm_is_correction_type"]], *o["vllm_is_truncated_threshold"])
+    kl = {
+        "kl_estimator": o["kl_estimator"],
+        "kl_gradient": "plain",
+        "kl_input_clamp": None,
+        "kl_output_clamp": KL_CLAMP,
+    }
+    return Objective(
+        importance_sampling_level="token" if ppo else "sequence",
+        log_ratio_clamp=20.0 if ppo else None,
+        kernel="clipped",
+        epsilon=o["clip_eps_low"],
+        epsilon_high=o["clip_eps_high"],
+        delta=None,
+        dual_clip=o["dual_clip"],
+        loss_form="min_positive",
+        aggregation="token_mean_minibatch" if ppo and o["token_level_loss"] else "sequence_mean_nonempty",
+        beta=o["kl_init_coef"] if o["kl_use_loss"] else 0.0,  # else it is in the reward
+        **(kl if o["kl_init_coef"] else dict.fromkeys(kl)),
+        entropy_coef=o["entropy_coef"] or 0.0,
+        sampler_correction=correction,
+    )
+
+
+def log_ratio(objective: Objective, inputs: LossInputs) -> Tensor:
+    """log pi_new - log pi_old within the clamp, times the mask, (B, T)."""
+    return base_module.log_ratio(objective, inputs) * inputs.mask_BT
+
+
+def sampler_log_ratio(inputs: LossInputs) -> Tensor:
+    """log pi_old - log pi_sampler, at padding too, (B, T)."""
+    assert inputs.sampler_log_probs_BT is not None
+    return inputs.old_log_probs_BT - inputs.sampler_log_probs_BT
+
+
+def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """The loss times the sampler's weight; seq-mask-tis keeps rows by their geometric mean, tokens with their own."""
+    rule = objective.sampler_correction
+    if rule is None:
+        return per_token
+    log_weight_BT = sampler_log_ratio(inputs)
+    if rule.level == "token":
+        return per_token * bounded_weight(log_weight_BT.exp(), rule.mode, rule.low, rule.high)
+    of_rows_B1 = row_mean(log_weight_BT, inputs.mask_BT).exp()
+    return per_token * (bounded_weight(of_rows_B1, "mask", rule.low, rule.high) > 0) * log_weight_BT.exp()
+
+
+def approx_kl(log_probs: Tensor, base: Tensor, estimator: str) -> Tensor:
+    """`compute_approx_kl` before its clamp: float32, k3 as (e^q - 1) - q, which rounds otherwise than the core's."""
+    q = base.float() - log_probs.float()
+    estimate: Tensor = q.exp() - 1 - q if estimator == "k3" else resolve(KL_ESTIMATORS[estimator])(q)
+    return estimate
+
+
+def reference_kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+    """The KL of each token, every estimator within +-10, (B, T)."""
+    if not objective.beta or inputs.reference_log_probs_BT is None:
+        return None
+    kl_BT = approx_kl(inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_estimator)
+    return kl_BT.clamp(-KL_CLAMP, KL_CLAMP)
+
+
+def penalise(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
+    """The KL enters so that it becomes a mean over tokens, however the loss is averaged."""
+    weight: Tensor | float = objective.beta
+    if objective.aggregation == "sequence_mean_nonempty":
+        weight = (
+            weight * inputs.mask_BT.sum(1, keepdim=True) * (inputs.totals.nonempty_sequences / inputs.totals.tokens)
+        )
+    return per_token + weight * kl_ref_BT
+
+
+def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """`aggregate_loss`: what is not finite at padding poisons it; nothing to average is 0/0."""
+    if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
+        return base_module.average(objective, inputs, per_token)
+    mask_BT, totals = inputs.mask_BT, inputs.totals
+    masked_BT = per_token * mask_BT
+    if objective.aggregation == "token_mean_minibatch":
+        return masked_BT.sum() / totals.tokens
+    return (masked_BT.sum(1) / mask_BT.sum(1).clamp(min=1)).sum() / totals.nonempty_sequences
+
+
+def bonus(objective: Objective, inputs: LossInputs) -> Tensor:
+    """The entropy's mean over tokens."""
+    assert inputs.entropy_BT is not None
+    return average(replace(objective, aggregation="token_mean_minibatch"), inputs, inputs.entropy_BT)
+
+
+def token_mean(values_BT: Tensor, mask_BT: Tensor) -> float:
+    """`masked_mean`."""
+    return float((values_BT * mask_BT).sum() / mask_BT.sum())
+
+
+def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
+    """Means over tokens; `ppo_clip_ratio` is the share where the clip, before the dual one, changed the loss."""
+    mask_BT, A = inputs.mask_BT, inputs.advantages
+    clipped = loss.ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
+    found = {
+        "ppo_clip_ratio": token_mean(clipped * A < loss.ratio * A, mask_BT),
+        "ppo_kl": token_mean(inputs.old_log_probs_BT - inputs.log_probs_BT, mask_BT),
+    }
+    if objective.sampler_correction is not None:
+        found["vllm_kl"] = token_mean(-sampler_log_ratio(inputs), mask_BT)
+    return found
+
+
+DIALECT = Dialect(
+    objective,
+    Stages(
+        prepare=base_module.as_given,
+        log_ratio=log_ratio,
+        weigh=weigh,
+        kl=reference_kl,
+        penalise=penalise,
+        average=average,
+        bonus=bonus,
+    ),
+    metrics,
+)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Replays OpenRLHF's policy loss, KL estimators and advantages.
+
+
+def policy_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """`PolicyLoss.forward`; a batch that is given by its global counts is one of `dp_size` equal parts."""
+    objective, given = DIALECT.objective(options), loss_inputs(inputs)
+    totals = given.totals
+    if (tokens := options.get("batch_num_tokens")) is not None:
+        totals = replace(totals, tokens=tokens / options["dp_size"])
+    if (sequences := options.get("global_batch_size")) is not None:
+        totals = replace(totals, nonempty_sequences=sequences / options["dp_size"])
+    given = replace(given, totals=totals)
+    if options.get("enable_vllm_is_correction") and objective.importance_sampling_level == "sequence":
+        return _against_the_sampler(inputs, replace(given, old_log_probs_BT=inputs["rollout_logprobs"]), objective)
+    return replay_loss(DIALECT, objective, given)
+
+
+def _against_the_sampler(inputs: Mapping[str, Any], given: Any, objective: Any) -> Replayed:
+    """GSPO with the correction on: its ratio is to the sampler's policy, its `ppo_kl` still to the old one."""
+    found = replay_loss(DIALECT, objective, given)
+    drift = token_mean((inputs["old_logprobs"] - inputs["logprobs"]).detach(), inputs["mask"])
+    return replace(found, metrics={**(found.metrics or {}), "ppo_kl": drift})
+
+
+def compute_approx_kl(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """A KL estimate at each position, padding too, in float32."""
+    values_BT = approx_kl(inputs["logprobs"], inputs["ref_logprobs"], options["kl_estimator"]).clamp(
+        -KL_CLAMP, KL_CLAMP
+    )
+    masked_BT = values_BT * inputs["mask"]
+    return Replayed(masked_BT.sum(), float(masked_BT.detach().abs().sum()), tensors={"per_token": values_BT})
+
+
+# `algo.advantage.estimator` -> what is subtracted, what divides, and whether advantages of tokens are whitened.
+ESTIMATOR = {
+    "reinforce": ("none", "none", True),
+    "reinforce_baseline": ("group_mean", "none", True),
+    "rloo": ("leave_one_out", "none", False),
+    "group_norm": ("group_mean", "group", False),
+    "dr_grpo": ("group_mean", "none", False),
+}
+
+
+def compute_advantages(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """Rewards less their baseline, summed from each position on; every position is a step. No KL in the reward."""
+    if options["estimator"] not in ESTIMATOR:
+        raise ValueError(f"estimator={options['estimator']} needs a critic")
+    baseline, scale, whitened = ESTIMATOR[options["estimator"]]
+    rewards_B, mask_BT, size = inputs["rewards"], inputs["mask"], inputs["group_size"]
+    scored = Scored(rewards_B, groups_of(rewards_B, size))
+    shaped_B = advantages(scored, baseline, scale, 1e-9)
+    gamma = options["gamma"] if options["estimator"] == "reinforce" else 1.0
+    returns_BT = discounted_returns(at_last_token(shaped_B, mask_BT), torch.ones_like(mask_BT), gamma)
+    found_BT = _whitened(returns_BT, mask_BT, options["no_std_norm"]) if whitened else returns_BT
+    metrics = {"group_reward_std": group_std(scored, 0.0).tolist(), "return": shaped_B.tolist()}
+    return Replayed(metrics=metrics, tensors={"advantages": found_BT, "returns": returns_BT})
+
+
+def _whitened(values_BT: Tensor, mask_BT: Tensor, centred_only: bool) -> Tensor:
+    """Over all positions; mean and variance (over N, at least 1e-8) are those of the tokens in float32."""
+    low_N = torch.where(mask_BT, values_BT.float(), 0.0).flatten()
+    mean = low_N.sum() / mask_BT.sum()
+    square = torch.where(mask_BT.flatten(), (values_BT.float().flatten() - mean).pow(2), 0.0).sum() / mask_BT.sum()
+    return (values_BT - mean) * (1.0 if centred_only else square.clamp(min=1e-8).rsqrt())
+
+
+PEER = Peer(
+    functions={
+        "PolicyLoss.forward": policy_loss,
+        "compute_approx_kl": compute_approx_kl,
+        "RemoteExperienceMaker.compute_advantages_and_returns": compute_advantages,
+    },
+    limits=(
+        (
+            "gspo with the sampler correction needs `old_log_probs: sampler` in a run; its `ppo_kl` is then that to "
+            "the sampler."
+        ),
+    ),
+)

@@ -1,0 +1,110 @@
+"""prime-rl 559b4477 (v0.8.1.dev67): `src/prime_rl/trainer/rl/loss.py`, `default_loss_fn` and `ipo_loss_fn`.
+
+There is no old policy: the ratio is against the sampler, whose log-probs stand for the old ones. The metrics are means
+over each sequence, then over sequences.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpolab.frameworks import base
+from grpolab.frameworks.agreement import Peer
+from grpolab.frameworks.base import Dialect
+from grpolab.frameworks.replay import Replayed, loss_inputs, replay_loss
+from grpolab.grpo.kl import k3
+from grpolab.grpo.loss import Loss, LossInputs, Objective, Stages, policy_loss, run_kernel
+from grpolab.grpo.ratios import row_mean
+from grpolab.grpo.surrogates import KernelParts
+
+DEFAULTS = {
+    "type": "default",
+    "dppo_mask_low": 0.2,
+    "dppo_mask_high": 0.2,
+    "ipo_threshold": 0.1,
+    "adv_tau": 1.0,
+    "kl_tau": 1e-3,
+}
+NO_KL: dict[str, Any] = {"kl_estimator": None, "kl_gradient": None}  # none to a reference
+
+
+def objective(options: Mapping[str, Any]) -> Objective:
+    """The point on our axes of options of `DefaultLossConfig` or `IPOLossConfig` (type `ipo`)."""
+    o = {**DEFAULTS, **options}
+    bounds = ("ipo_threshold", "ipo_threshold") if o["type"] == "ipo" else ("dppo_mask_low", "dppo_mask_high")
+    return Objective(
+        importance_sampling_level="token",
+        kernel="ipo" if o["type"] == "ipo" else "dppo_ratio",
+        kernel_options={"advantage_weight": o["adv_tau"], "drift_weight": o["kl_tau"]},
+        epsilon=o[bounds[0]],
+        epsilon_high=o[bounds[1]],
+        delta=None,
+        loss_form="min_positive",
+        aggregation="token_mean_minibatch",
+        beta=0.0,
+        **NO_KL,
+    )
+
+
+def kernel(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> KernelParts:
+    """The core's; a dropped token is multiplied by 0, which an infinite ratio survives as NaN."""
+    parts = run_kernel(objective, inputs, log_ratio_BT, ratio)
+    return replace(parts, loss=parts.loss + torch.where(parts.out_of_range, ratio * 0, 0.0))
+
+
+def per_sequence(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
+    """The metrics that a loss function returns for each sequence, (B,) each."""
+    mask_BT, A = inputs.mask_BT, inputs.advantages
+    low_BT, high_BT = loss.kernel.active_low, loss.kernel.active_high
+    dropped_BT = low_BT | high_BT
+    mismatch_BT = k3(loss.log_ratio_BT)
+    found = {
+        "masked_mismatch_kl": (mismatch_BT, mask_BT & dropped_BT),
+        "unmasked_mismatch_kl": (mismatch_BT, mask_BT & ~dropped_BT),
+        "is_masked": (dropped_BT, mask_BT),
+    }
+    if objective.kernel != "ipo":
+        found |= {
+            "is_masked_low": (low_BT & (A < 0), mask_BT),  # the loss drops those of A = 0 too
+            "is_masked_high": (high_BT, mask_BT),
+            "masked_advantage_positive": ((A > 0).expand_as(mask_BT), mask_BT & dropped_BT),
+            "masked_advantage_negative": ((A < 0).expand_as(mask_BT), mask_BT & dropped_BT),
+        }
+    return {
+        name: row_mean(torch.where(over_BT, values_BT, 0), over_BT)[:, 0]
+        for name, (values_BT, over_BT) in found.items()
+    }
+
+
+def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
+    """The same as means over sequences."""
+    return {name: float(values_B.mean()) for name, values_B in per_sequence(objective, inputs, loss).items()}
+
+
+STAGES = Stages(base.as_given, base.log_ratio, kernel=kernel, average=base.average)
+DIALECT = Dialect(objective, STAGES, metrics)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Replays prime-rl's losses.
+
+
+def compute_loss(kind: str, options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """The loss over the batch's tokens, and the metrics of each sequence; `old_logprobs` are the sampler's."""
+    objective, given = DIALECT.objective({**options, "type": kind}), loss_inputs(inputs)
+    loss = policy_loss(objective, given, DIALECT.stages)
+    return replace(replay_loss(DIALECT, objective, given), metrics=per_sequence(objective, given, loss))
+
+
+PEER = Peer(
+    functions={
+        "compute_loss + default_loss_fn": functools.partial(compute_loss, "default"),
+        "compute_loss + ipo_loss_fn": functools.partial(compute_loss, "ipo"),
+    }
+)

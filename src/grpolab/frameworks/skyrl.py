@@ -1,0 +1,336 @@
+"""SkyRL a9564572 (skyrl_train v0.4.0+516): `skyrl/backends/skyrl_train/utils/ppo_utils.py`.
+
+Its own way: the reduction is multiplied into the advantages and the loss is a sum, so that Clip-Cov compares scaled
+advantages with its window and KL-Cov's penalty is no mean; most ratios are float32 exponentials; the KL is always the
+mean over rows of their means; a sampler mask keeps or drops and is no weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpolab.frameworks import base
+from grpolab.frameworks.agreement import Peer, Replay
+from grpolab.frameworks.base import Dialect
+from grpolab.frameworks.replay import Replayed, loss_inputs, replay_kl, replay_loss
+from grpolab.frameworks.verl_replay import outcome, reinforce_plus_plus
+from grpolab.grpo.aggregation import aggregate, sequence_mean
+from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages, importance_ratio, run_kernel
+from grpolab.grpo.ratios import row_mean
+from grpolab.grpo.surrogates import KernelParts, binary_kl
+from grpolab.registry import AGGREGATIONS, resolve
+
+DEFAULTS: dict[str, Any] = {
+    "policy_loss_type": "regular",
+    "loss_reduction": "token_mean",
+    "eps_clip_low": 0.2,
+    "eps_clip_high": 0.2,
+    "clip_ratio_c": 3.0,
+    "use_kl_loss": True,
+    "kl_loss_coef": 0.001,
+    "kl_estimator_type": "k3",
+    "cispo": {"cispo_eps_clip_low": 1.0, "cispo_eps_clip_high": 4.0},
+    "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
+    "clip_cov": {"clip_ratio": 0.0002, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0},
+    "kl_cov": {"kl_cov_frac": 0.2, "ppo_kl_coef": 1.0},
+    "dppo": {"dppo_type": "binary_tv", "delta_low": 0.2, "delta_high": 0.2},
+    "off_policy_correction": {
+        "tis_ratio_type": None,
+        "token_tis_ratio_clip_high": 2.0,
+        "sequence_tis_ratio_clip_high": 5.0,
+        "sequence_mask_metric": None,
+        "geo_mask_low": 0.99,
+        "geo_mask_high": 1.01,
+        "product_mask_low": 0.5,
+        "product_mask_high": 2.0,
+        "outlier_token_is_threshold_low": None,
+        "outlier_token_is_threshold_high": None,
+        "token_mask_is_threshold_low": None,
+        "token_mask_is_threshold_high": None,
+    },
+}
+REDUCTIONS = {
+    "token_mean": "token_mean_minibatch",
+    "sequence_mean": "sequence_mean",
+    "seq_mean_token_sum_norm": "token_sum_constant",
+    "prompt_mean": "token_sum",  # of advantages that were divided by their prompt's tokens and by the prompts
+}
+KERNELS = {
+    "regular": "clipped",
+    "dual_clip": "clipped",
+    "gspo": "clipped",
+    "rollout_is": "band",
+    "importance_sampling": "ratio",
+}
+LOG_RATIO = 20.0
+UNBOUNDED = ("gspo", "clip_cov", "kl_cov", "importance_sampling")  # losses without a bound of the log ratio
+
+
+def objective(options: Mapping[str, Any]) -> Objective:
+    """The point on our axes of options of `AlgorithmConfig`. Raises ValueError for two sampler corrections at once."""
+    o: dict[str, Any] = {
+        name: {**value, **options.get(name, {})} if isinstance(value, dict) else options.get(name, value)
+        for name, value in DEFAULTS.items()
+    }
+    kind, k3 = o["policy_loss_type"], o["kl_estimator_type"] == "k3"
+    return Objective(
+        importance_sampling_level="sequence_token" if kind == "gspo" else "token",
+        log_ratio_clamp=None if kind in UNBOUNDED else LOG_RATIO,
+        delta=None,
+        dual_clip=o["clip_ratio_c"] if kind == "dual_clip" else None,
+        loss_form="max_negative" if kind == "clip_cov" else "min_positive",
+        aggregation=REDUCTIONS[o["loss_reduction"]],
+        beta=o["kl_loss_coef"] if o["use_kl_loss"] else 0.0,
+        kl_estimator=o["kl_estimator_type"],
+        kl_input_clamp=20.0 if k3 else None,
+        kl_output_clamp=10.0 if k3 else None,
+        sampler_correction=_correction(o["off_policy_correction"]),
+        **_kernel(kind, o),
+    )
+
+
+def _kernel(kind: str, o: Mapping[str, Any]) -> dict[str, Any]:
+    cispo, dppo, sapo, cov, kl = (o[name] for name in ("cispo", "dppo", "sapo", "clip_cov", "kl_cov"))
+    low, high = {
+        "cispo": (cispo["cispo_eps_clip_low"], cispo["cispo_eps_clip_high"]),
+        "dppo": (dppo["delta_low"], dppo["delta_high"]),
+    }.get(kind, (o["eps_clip_low"], o["eps_clip_high"]))
+    kernel = {**KERNELS, "dppo": dppo["dppo_type"].replace("binary", "dppo")}.get(kind, kind)
+    numbers = {
+        "sapo": {"temperature_positive": sapo["tau_pos"], "temperature_negative": sapo["tau_neg"]},
+        "clip_cov": {"share": cov["clip_ratio"], "lower": cov["clip_cov_lb"], "upper": cov["clip_cov_ub"]},
+        "kl_cov": {"share": kl["kl_cov_frac"], "coefficient": kl["ppo_kl_coef"]},
+        "dppo": {"cap": torch.inf},
+    }.get(kind, {})
+    return {"kernel": kernel, "kernel_options": numbers, "epsilon": low, "epsilon_high": high}
+
+
+def _correction(o: Mapping[str, Any]) -> SamplerCorrection | None:
+    """The level `outlier`, of this adapter only, drops rows with any token out of bounds."""
+    found = []
+    if kind := o["tis_ratio_type"]:
+        found.append(SamplerCorrection(kind, "truncate", 0.0, o[f"{kind}_tis_ratio_clip_high"]))
+    if kind := o["sequence_mask_metric"]:
+        level, name = ("geometric", "geo") if kind == "geometric" else ("sequence", "product")
+        found.append(SamplerCorrection(level, "mask", o[f"{name}_mask_low"], o[f"{name}_mask_high"]))
+    for level, name in (("outlier", "outlier_token"), ("token", "token_mask")):
+        low, high = o[f"{name}_is_threshold_low"], o[f"{name}_is_threshold_high"]
+        if low is not None or high is not None:
+            found.append(SamplerCorrection(level, "mask", low or 0.0, torch.inf if high is None else high))
+    if len(found) > 1:
+        raise ValueError("off_policy_correction: one correction at a time is supported")
+    return found[0] if found else None
+
+
+def exp_float32(log_ratio: Tensor) -> Tensor:
+    """SkyRL's `safe_exp_delta`."""
+    return log_ratio.float().clamp(-LOG_RATIO, LOG_RATIO).exp().to(log_ratio.dtype)
+
+
+def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """exp in float32 within the bound; a sequence's logarithm is bounded from above, SAPO's not in float32."""
+    if objective.importance_sampling_level == "sequence_token":
+        return base.capped_sequence_token_ratio(log_ratio_BT, mask_BT)
+    if objective.log_ratio_clamp is None or objective.importance_sampling_level != "token":
+        return importance_ratio(objective, log_ratio_BT, mask_BT)
+    if objective.kernel == "sapo":
+        return log_ratio_BT.clamp(-LOG_RATIO, LOG_RATIO).exp()
+    return exp_float32(log_ratio_BT)
+
+
+def kernel(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> KernelParts:
+    """The core's kernel on advantages that hold the reduction; DPPO's loss is -r A of the tokens that it keeps."""
+    weights_BT = resolve(AGGREGATIONS[objective.aggregation])(inputs.mask_BT.to(ratio.dtype), inputs.totals)
+    A = inputs.advantages * weights_BT
+    parts = run_kernel(objective, replace(inputs, advantages=A), log_ratio_BT, ratio)
+    if not objective.kernel.startswith("dppo"):
+        return parts
+    counts = torch.ones_like(parts.active_low)
+    if objective.kernel == "dppo_kl":  # a KL that is NaN keeps its token
+        counts = ~binary_kl(inputs.log_probs_BT.detach(), inputs.old_log_probs_BT).isnan()
+    low, high = parts.active_low & (A < 0) & counts, parts.active_high & counts
+    dropped = low | high
+    return replace(parts, loss=-(ratio * A * ~dropped), active_low=low, active_high=high, out_of_range=dropped)
+
+
+def sampler_ratio_float32(level: str, inputs: LossInputs) -> Tensor:
+    """exp(old - sampler) of tokens (B, T), or of a row's sum or mean (B, 1)."""
+    assert inputs.sampler_log_probs_BT is not None
+    log_BT = inputs.old_log_probs_BT - inputs.sampler_log_probs_BT
+    if level == "sequence":
+        log_BT = (log_BT * inputs.mask_BT).sum(1, keepdim=True)
+    elif level == "geometric":
+        log_BT = row_mean(log_BT, inputs.mask_BT)
+    return exp_float32(log_BT)
+
+
+def out_of_bounds(rule: SamplerCorrection, inputs: LossInputs) -> tuple[Tensor, Tensor]:
+    """Tokens or rows whose ratio is below and above the bounds, bool."""
+    found = sampler_ratio_float32(rule.level, inputs)
+    low, high = found < rule.low, found > rule.high
+    if rule.level == "outlier":
+        return (low & inputs.mask_BT).any(1, keepdim=True), (high & inputs.mask_BT).any(1, keepdim=True)
+    return low, high
+
+
+def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """The loss times the truncated weight, or without what the mask drops."""
+    rule = objective.sampler_correction
+    if rule is None:
+        return per_token
+    if rule.mode == "truncate":
+        return per_token * sampler_ratio_float32(rule.level, inputs).clamp(max=rule.high)
+    low, high = out_of_bounds(rule, inputs)
+    return per_token * ~(low | high)
+
+
+def penalise(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
+    """The KL joins the sum as the mean over rows of their means."""
+    return per_token + objective.beta * kl_ref_BT * sequence_mean(inputs.mask_BT.to(kl_ref_BT.dtype), inputs.totals)
+
+
+def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """The sum: the advantages hold the rest."""
+    return (per_token * inputs.mask_BT).sum()
+
+
+def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
+    """`loss_metrics` of the policy loss, and the worker's `policy_kl`."""
+    parts, mask_BT = loss.kernel, inputs.mask_BT
+
+    def mean(values: Tensor) -> Tensor:
+        return (values * mask_BT).double().sum() / mask_BT.sum().clamp(min=1)
+
+    if objective.kernel == "ratio":
+        found = {"importance_ratio": mean(loss.ratio)}
+    else:
+        acted = parts.out_of_range if objective.kernel == "cispo" else parts.active_low | parts.active_high
+        silent = objective.kernel in ("sapo", "kl_cov")
+        found = {"clip_ratio": mean(parts.dropped if objective.kernel == "clip_cov" else acted) * (not silent)}
+    if objective.kernel == "cispo":
+        values_N = loss.ratio.expand_as(mask_BT)[mask_BT] if mask_BT.any() else loss.ratio
+        clamped = loss.ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
+        found |= {
+            "cispo/ratio_mean": mean(loss.ratio),
+            "cispo/ratio_clamped_mean": mean(clamped),
+            "cispo/ratio_max": values_N.max(),
+            "cispo/ratio_min": values_N.min(),
+        }
+    if objective.sampler_correction is not None:
+        found |= _sampler_metrics(objective.sampler_correction, inputs, mean)
+    if loss.kl_ref_BT is not None:
+        found["policy_kl"] = aggregate("sequence_mean", loss.kl_ref_BT, mask_BT, inputs.totals)
+    return {name: float(value) for name, value in found.items()}
+
+
+def _sampler_metrics(
+    rule: SamplerCorrection, inputs: LossInputs, mean: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """Moments of the tokens' sampler ratio (0 at padding), and the shares that the correction acted on."""
+    token_BT = sampler_ratio_float32("token", inputs) * inputs.mask_BT
+    low, high = out_of_bounds(rule, inputs)
+    found = {
+        "is_ratio_mean": mean(token_BT),
+        "is_ratio_std": token_BT.std() if token_BT.numel() > 1 else token_BT.new_tensor(torch.nan),
+        "is_ratio_max": token_BT.max(),
+        "is_ratio_min": token_BT.min(),
+    }
+    rows = {name: values.double().mean() for name, values in (("under_low", low), ("over_high", high))}
+    rows["masked"] = (low | high).double().mean()
+    name = {"geometric": "geo_sequence_mask", "sequence": "product_sequence_mask", "outlier": "outlier_seq"}
+    if rule.level == "token":
+        label = "tis_token_clip_high_ratio" if rule.mode == "truncate" else "token_mask_ratio"
+        return found | {label: mean(high if rule.mode == "truncate" else low | high)}
+    if rule.mode == "truncate":
+        return found | {"tis_seq_clip_high_ratio": rows["over_high"]}
+    return found | {f"{name[rule.level]}_{what}_ratio": share for what, share in rows.items()}
+
+
+STAGES = Stages(base.as_given, base.log_ratio, ratio, kernel, weigh=weigh, penalise=penalise, average=average)
+DIALECT = Dialect(objective, STAGES, metrics)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Replays SkyRL's policy losses and KL estimators.
+
+
+LOSSES = (
+    "ppo_policy_loss",
+    "sapo_policy_loss",
+    "gspo_policy_loss",
+    "compute_policy_loss_cispo",
+    "rollout_is_policy_loss",
+    "dppo_policy_loss",
+    "compute_policy_loss_clip_cov",
+    "compute_policy_loss_kl_cov",
+    "importance_sampling_loss",
+)
+
+
+def policy_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """A policy loss after its reduction; the KL is the worker's."""
+    objective = DIALECT.objective({"use_kl_loss": False, **options})
+    changed: dict[str, Any] = {"noise_BT": torch.zeros_like(inputs["advantages"])}
+    anchored = options["policy_loss_type"] in ("rollout_is", "dppo") and "rollout_logprobs" in inputs
+    if anchored or options.get("cispo", {}).get("cispo_anchor") == "rollout":
+        changed["old_log_probs_BT"] = inputs["rollout_logprobs"]
+    given = loss_inputs(inputs, options["max_seq_len"], **changed)
+    if options["loss_reduction"] == "prompt_mean":
+        given = replace(given, advantages=of_prompts(given, inputs["prompt_boundaries"]))
+    return replay_loss(DIALECT, objective, given)
+
+
+def of_prompts(inputs: LossInputs, boundaries: list[list[int]]) -> Tensor:
+    """Advantages over the tokens of their prompt and over the number of prompts, (B, T)."""
+    pieces = []
+    for begin, end in boundaries:
+        tokens = int(inputs.mask_BT[begin:end].sum())
+        pieces.append(inputs.advantages[begin:end] / (len(boundaries) * max(tokens, 1)))
+    return torch.cat(pieces)
+
+
+def compute_approx_kl(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """The estimate, 0 at padding."""
+    low, high = (20.0, 10.0) if options["kl_estimator_type"] == "k3" else (None, None)
+    return replay_kl(inputs, options["kl_estimator_type"], low, high, masked=True)
+
+
+def grpo(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """verl's, of which SkyRL's estimators are copies."""
+    return outcome("group_mean", "group" if options["grpo_norm_by_std"] else "none", options, inputs)
+
+
+ADVANTAGES: dict[str, Replay] = {
+    "grpo": grpo,
+    "maxrl": partial(outcome, "group_mean", "group_mean"),
+    "rloo": partial(outcome, "leave_one_out", "none", lone_reward=False),
+    "reinforce++": reinforce_plus_plus,
+}
+
+PEER = Peer(
+    functions={
+        **dict.fromkeys(LOSSES, policy_loss),
+        "compute_approx_kl": compute_approx_kl,
+        **ADVANTAGES,
+    },
+    limits=(
+        (
+            "clip_cov draws its tokens with torch.randperm from the global generator: where its window fires (1 of 60"
+            " random inputs, never in the archive) another token is left out, and the loss differs by as much as 64%."
+        ),
+        (
+            "kl_cov penalises the tokens of the largest covariance: where all are 0 (one advantage for every token),"
+            " rounding chooses them, and the loss differs."
+        ),
+        (
+            "its entropy loss, `token_mean_legacy`, `cross_entropy` and two sampler corrections at once are not "
+            "carried; `prompt_mean` is replayed but no aggregation of a run."
+        ),
+    ),
+)

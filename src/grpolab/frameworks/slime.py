@@ -1,0 +1,255 @@
+"""slime (THUDM/slime, 624b824, v0.3.1+38): slime/backends/megatron_utils/loss.py, slime/utils/ppo_utils.py.
+
+Its loss and metrics are sums over samples that the engine divides by their number, or by the number of tokens; so are
+they here. Its accidents: samples end at their last token, and what is not finite before poisons them; the KL is
+computed in float32; the row mask of OPSM looks at the old policy; an empty sample counts as a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpolab.frameworks import base
+from grpolab.frameworks.agreement import Peer
+from grpolab.frameworks.base import Dialect
+from grpolab.frameworks.openrlhf import (
+    approx_kl,
+    sampler_log_ratio,  # slime's own are adapted from it
+)
+from grpolab.frameworks.replay import Replayed, groups_of, loss_inputs, replay_loss
+from grpolab.grpo.advantages import Scored, advantages
+from grpolab.grpo.aggregation import Totals
+from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages, importance_ratio, policy_loss
+from grpolab.grpo.loss import leave_out as core_leave_out
+from grpolab.grpo.ratios import bounded_weight, row_mean
+
+# The framework's argument names.
+DEFAULTS: dict[str, Any] = {
+    "advantage_estimator": "grpo",
+    "eps_clip": 0.2,
+    "eps_clip_high": None,
+    "eps_clip_c": None,
+    "calculate_per_token_loss": False,
+    "use_kl_loss": False,
+    "kl_loss_coef": 0.0,
+    "kl_loss_type": "k1",
+    "use_unbiased_kl": False,
+    "entropy_coef": 0.0,
+    "use_opsm": False,
+    "opsm_delta": 1e-4,
+    "use_tis": False,
+    "tis_clip": 2.0,
+    "tis_clip_low": 0.0,
+    "custom_tis_function_path": None,  # ours to read: one that ends in `icepop_function`
+}
+ESTIMATORS = ("grpo", "gspo", "cispo", "ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
+KL_TYPES = {"k1": "k1", "k2": "k2", "k3": "k3", "low_var_kl": "k3"}
+
+
+def objective(options: Mapping[str, Any]) -> Objective:
+    """The point on our axes that slime's arguments mean. Raises ValueError for a value that it does not have."""
+    o = DEFAULTS | dict(options)
+    estimator, kl_type = o["advantage_estimator"], o["kl_loss_type"]
+    if estimator not in ESTIMATORS or kl_type not in KL_TYPES:
+        raise ValueError(f"slime has no advantage_estimator={estimator} with kl_loss_type={kl_type}")
+    if o["eps_clip_c"] is not None and o["eps_clip_c"] <= 1:
+        raise ValueError(f"eps_clip_c={o['eps_clip_c']} must be more than 1")
+    kl = {
+        "kl_estimator": KL_TYPES[kl_type],
+        "kl_gradient": "importance_weighted" if o["use_unbiased_kl"] else "plain",
+        "kl_input_clamp": None,
+        "kl_output_clamp": 10.0 if kl_type == "low_var_kl" else None,
+    }
+    beta = o["kl_loss_coef"] if o["use_kl_loss"] else 0.0
+    return Objective(
+        importance_sampling_level="sequence" if estimator == "gspo" else "token",
+        kernel="cispo" if estimator == "cispo" else "clipped",
+        epsilon=o["eps_clip"],
+        epsilon_high=o["eps_clip"] if o["eps_clip_high"] is None else o["eps_clip_high"],
+        delta=None,
+        dual_clip=None if estimator == "cispo" else o["eps_clip_c"],
+        loss_form="max_negative",
+        aggregation="token_mean_minibatch" if o["calculate_per_token_loss"] else "sequence_mean",
+        beta=beta,
+        **(kl if beta else dict.fromkeys(kl)),
+        entropy_coef=o["entropy_coef"],
+        off_policy_mask_threshold=o["opsm_delta"] if o["use_opsm"] else None,
+        sampler_correction=_correction(o) if o["use_tis"] else None,
+    )
+
+
+def _correction(o: Mapping[str, Any]) -> SamplerCorrection:
+    icepop = str(o["custom_tis_function_path"]).endswith("icepop_function")
+    return SamplerCorrection("token", "mask" if icepop else "truncate", o["tis_clip_low"], o["tis_clip"])
+
+
+def in_samples(mask_BT: Tensor) -> Tensor:
+    """Positions up to the last token of each sample, at least one; what is behind them does not exist. (B, T) bool."""
+    inside_BT = mask_BT.flip(1).int().cumsum(1).flip(1) > 0
+    inside_BT[:, 0] = True
+    return inside_BT
+
+
+def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
+    """0 behind each sample's end; gaps within it stay as they are."""
+    inside_BT = in_samples(inputs.mask_BT)
+    ended = replace(inputs, mask_BT=inside_BT).without_padding()
+    return replace(ended, mask_BT=inputs.mask_BT, advantages=torch.where(inside_BT, ended.advantages, 0.0))
+
+
+def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The core's ratio; that of a sequence without its gaps."""
+    sequence = objective.importance_sampling_level == "sequence"
+    return importance_ratio(objective, log_ratio_BT * mask_BT if sequence else log_ratio_BT, mask_BT)
+
+
+def left_out(objective: Objective, inputs: LossInputs) -> Tensor:
+    """Tokens that the off-policy mask (OPSM), by the old policy, takes from the loss; (B, T) bool."""
+    assert objective.off_policy_mask_threshold is not None
+    drift_B1 = row_mean(inputs.old_log_probs_BT - inputs.log_probs_BT.detach(), inputs.mask_BT)
+    return (inputs.advantages < 0) & (drift_B1 > objective.off_policy_mask_threshold)
+
+
+def leave_out(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """The core's, with the off-policy mask by the old policy."""
+    if objective.off_policy_mask_threshold is not None:
+        per_token = per_token * ~left_out(objective, inputs)
+    return core_leave_out(replace(objective, off_policy_mask_threshold=None), inputs, per_token)
+
+
+def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """The loss times the sampler's bounded weight."""
+    rule = objective.sampler_correction
+    if rule is None:
+        return per_token
+    return per_token * bounded_weight(sampler_log_ratio(inputs).exp(), rule.mode, rule.low, rule.high)
+
+
+def reference_kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+    """The KL of each token, in float32; times the token's ratio, also in GSPO, before it is cut. (B, T)."""
+    if not objective.beta or inputs.reference_log_probs_BT is None:
+        return None
+    kl_BT = approx_kl(inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_estimator)
+    if objective.kl_gradient == "importance_weighted":
+        kl_BT = base.log_ratio(objective, inputs).exp() * kl_BT
+    bound = objective.kl_output_clamp
+    return kl_BT if bound is None else kl_BT.clamp(-bound, bound)
+
+
+def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """Means of samples over the number of samples, or the sum over the number of tokens."""
+    if objective.aggregation not in ("sequence_mean", "token_mean_minibatch"):
+        return base.average(objective, inputs, per_token)
+    of_samples_B = (per_token * inputs.mask_BT).sum(1)
+    if objective.aggregation == "sequence_mean":
+        of_samples_B = of_samples_B / inputs.mask_BT.sum(1).clamp(min=1)
+    return of_samples_B.sum() / divisor(objective, inputs)
+
+
+def divisor(objective: Objective, inputs: LossInputs) -> float:
+    """What the engine divides by."""
+    totals = inputs.totals
+    if objective.aggregation == "sequence_mean":
+        return totals.sequences
+    return totals.tokens + totals.sequences - totals.nonempty_sequences
+
+
+def bonus(objective: Objective, inputs: LossInputs) -> Tensor:
+    """The entropy, averaged as the loss is."""
+    assert inputs.entropy_BT is not None
+    return average(objective, inputs, inputs.entropy_BT)
+
+
+def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
+    """slime's metrics, each averaged as the loss is."""
+    inputs = prepare(objective, inputs)
+    mask_BT, A = inputs.mask_BT, inputs.advantages
+    r, bounded = loss.ratio, loss.ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
+    found = {
+        "pg_loss": weigh(objective, inputs, leave_out(objective, inputs, loss.kernel.loss)),
+        "pg_clipfrac": bounded != r if objective.kernel == "cispo" else -bounded * A > -r * A,
+        "ppo_kl": -r.log() if objective.importance_sampling_level == "sequence" else -loss.log_ratio_BT,
+    }
+    if inputs.entropy_BT is not None:
+        found["entropy_loss"] = inputs.entropy_BT
+    if loss.kl_ref_BT is not None:
+        found["kl_loss"] = loss.kl_ref_BT
+    if inputs.sampler_log_probs_BT is not None:
+        found["train_rollout_logprob_abs_diff"] = sampler_log_ratio(inputs).abs()
+    if objective.sampler_correction is not None:
+        found |= _tis_metrics(objective.sampler_correction, inputs, r)
+    numbers = {name: float(average(objective, inputs, values.expand_as(mask_BT))) for name, values in found.items()}
+    if objective.off_policy_mask_threshold is not None:
+        shares_B = left_out(objective, inputs).sum(1) / mask_BT.sum(1).clamp(min=1)
+        numbers["opsm_clipfrac"] = float(shares_B.sum() / divisor(objective, inputs))
+    return numbers | {"loss": float(loss.total)}
+
+
+def _tis_metrics(rule: SamplerCorrection, inputs: LossInputs, r: Tensor) -> dict[str, Tensor]:
+    weight_BT = sampler_log_ratio(inputs).exp()
+    changed_BT = bounded_weight(weight_BT, rule.mode, rule.low, rule.high) != weight_BT
+    return {"ois": r, "tis": weight_BT, "tis_clipfrac": changed_BT, "tis_abs": (weight_BT - 1).abs()}
+
+
+DIALECT = Dialect(
+    objective,
+    Stages(
+        prepare=prepare,
+        log_ratio=base.log_ratio,
+        ratio=ratio,
+        leave_out=leave_out,
+        weigh=weigh,
+        kl=reference_kl,
+        average=average,
+        bonus=bonus,
+    ),
+    metrics,
+)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Replays slime's policy loss and reward post-processing.
+
+
+# The engine divides later: until then, loss and metrics are sums.
+UNDIVIDED = Totals(
+    sequences=1, nonempty_sequences=1, tokens=1, rollout_tokens=1, max_completion_length=1, micro_batches=1
+)
+
+
+def policy_loss_function(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """`policy_loss_function`, before the engine's division. The KL, float32, is added up before it joins the loss."""
+    given, stages = replace(loss_inputs(inputs), totals=UNDIVIDED), DIALECT.stages
+    objective = DIALECT.objective(options)
+    found = replay_loss(DIALECT, objective, given)
+    prepared = stages.prepare(objective, given)
+    kl_BT = stages.kl(objective, prepared, torch.ones_like(given.mask_BT))
+    if kl_BT is None:
+        return found
+    without = policy_loss(replace(objective, beta=0.0), given, stages)
+    loss = without.total + objective.beta * stages.average(objective, prepared, kl_BT)
+    return replace(found, loss=loss, metrics={**(found.metrics or {}), "loss": loss})
+
+
+def post_process_rewards(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """Rewards less their group's mean, in float32; without groups of one size the whole batch is one."""
+    rewards_B, size = inputs["rewards"].float(), inputs["group_size"] or len(inputs["rewards"])
+    if not options["rewards_normalization"] or options["advantage_estimator"] in ("ppo", "reinforce_plus_plus"):
+        return Replayed(tensors={"advantages": rewards_B})
+    scaled = options["grpo_std_normalization"] and options["advantage_estimator"] != "reinforce_plus_plus_baseline"
+    scored = Scored(rewards_B, groups_of(rewards_B, size))
+    return Replayed(tensors={"advantages": advantages(scored, "group_mean", "group" if scaled else "none", 1e-6)})
+
+
+PEER = Peer(
+    functions={
+        "policy_loss_function": policy_loss_function,
+        "RolloutManager._post_process_rewards": post_process_rewards,
+    },
+    limits=("`use_rollout_logprobs` is the axis `old_log_probs: sampler` of a run, and is not replayed.",),
+)

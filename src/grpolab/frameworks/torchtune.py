@@ -1,0 +1,111 @@
+"""torchtune bd2a0fc7: `torchtune/dev/grpo/loss.py`, `GRPOLoss`, `GRPOSimpleLoss` and `GRPOCompletionLoss`.
+
+Its own way: the completion loss lacks a dimension in its sums, so that the whole batch has one ratio and one KL, which
+meet every row's advantage, empty rows' too; and the metric `ratios` is over padding as well.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpolab.frameworks import base
+from grpolab.frameworks.agreement import Peer
+from grpolab.frameworks.base import Dialect
+from grpolab.frameworks.replay import Replayed, loss_inputs, replay_loss
+from grpolab.grpo.kl import k3
+from grpolab.grpo.loss import Loss, LossInputs, Objective, Stages, importance_ratio
+
+DEFAULTS = {"loss": "GRPOLoss", "epsilon": 0.1, "kl_coeff": 0.1}
+# Class -> ratio level, kernel, aggregation. `sequence` is here the product over the batch (see above).
+LOSSES = {
+    "GRPOLoss": ("token", "clipped", "token_mean_minibatch"),
+    "GRPOSimpleLoss": ("token", "ratio", "sequence_mean"),
+    "GRPOCompletionLoss": ("sequence", "clipped", "sequence_mean"),
+}
+
+
+def objective(options: Mapping[str, Any]) -> Objective:
+    """The point on our axes of a loss's class and arguments; `GRPOSimpleLoss` also says old = current."""
+    o = {**DEFAULTS, **options}
+    level, kernel, aggregation = LOSSES[o["loss"]]
+    return Objective(
+        importance_sampling_level=level,
+        kernel=kernel,
+        epsilon=o["epsilon"],
+        epsilon_high=o["epsilon"],
+        delta=None,
+        loss_form="min_positive",
+        aggregation=aggregation,
+        beta=o["kl_coeff"],
+    )
+
+
+def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The core's, or the product of all the batch's ratios, (B, 1)."""
+    if objective.importance_sampling_level == "token":
+        return importance_ratio(objective, log_ratio_BT, mask_BT)
+    return (log_ratio_BT * mask_BT).sum().exp().expand(len(mask_BT), 1)
+
+
+def reference_kl(objective: Objective, inputs: LossInputs) -> Tensor:
+    """k3 of each token, (B, T), or of the batch's product, (B, 1)."""
+    assert inputs.reference_log_probs_BT is not None
+    log_ratio_BT = inputs.reference_log_probs_BT - inputs.log_probs_BT
+    if objective.importance_sampling_level == "token":
+        return k3(log_ratio_BT)
+    return k3((log_ratio_BT * inputs.mask_BT).sum()).expand(len(log_ratio_BT), 1)
+
+
+def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+    """The KL to the reference wherever there is one, with the weight 0 too."""
+    return None if inputs.reference_log_probs_BT is None else reference_kl(objective, inputs)
+
+
+def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """Padding is a factor of 0; or the mean over all rows, empty ones included."""
+    if objective.importance_sampling_level == "token":
+        return base.average(objective, inputs, per_token)
+    return per_token.sum() / inputs.totals.sequences
+
+
+def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
+    """What the loss returns beside itself; `policy_loss` has the sign of a reward."""
+    found = {
+        "policy_loss": -average(objective, inputs, loss.kernel.loss),
+        "ratios": loss.ratio.mean(),
+        "clipfrac": average(objective, inputs, (loss.kernel.active_low | loss.kernel.active_high).double()),
+    }
+    if objective.kernel == "clipped" and objective.importance_sampling_level == "token":
+        found["ratios"] = (inputs.log_probs_BT - inputs.old_log_probs_BT).exp().mean()
+    if objective.kernel == "ratio":
+        found |= {"ratios": torch.ones(()), "clipfrac": torch.zeros(())}
+    if inputs.reference_log_probs_BT is not None:
+        found["kl_loss"] = average(objective, inputs, reference_kl(objective, inputs))
+    return {name: float(value) for name, value in found.items()}
+
+
+STAGES = Stages(base.as_given, base.log_ratio, ratio=ratio, kl=kl, average=average)
+DIALECT = Dialect(objective, STAGES, metrics)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Replays torchtune's GRPO losses.
+
+
+def forward(loss: str, options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """The loss of a class; the simple one takes the current policy, detached, for the old."""
+    given = loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None])
+    if loss == "GRPOSimpleLoss":
+        given = loss_inputs(inputs, advantages=given.advantages, old_log_probs_BT=inputs["logprobs"].detach())
+    return replay_loss(DIALECT, DIALECT.objective({**options, "loss": loss}), given)
+
+
+PEER = Peer(
+    functions={f"{loss}.forward": functools.partial(forward, loss) for loss in LOSSES},
+    limits=("`torchtune/completion` sums over a whole minibatch: in micro-batches it is another loss.",),
+)

@@ -1,0 +1,412 @@
+"""Metrics of TRL 1.16.0 under its names: `trl/trainer/grpo_trainer.py` (reducers of `_compute_loss`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpolab.frameworks import base
+from grpolab.frameworks.agreement import Peer
+from grpolab.frameworks.base import Dialect
+from grpolab.frameworks.defaults import TRL
+from grpolab.frameworks.replay import Replayed, loss_inputs, replay_loss
+from grpolab.grpo import loss as core
+from grpolab.grpo.advantages import Scored, advantages, by_group, weighted_sum
+from grpolab.grpo.aggregation import Totals
+from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages
+from grpolab.grpo.ratios import off_policy_keep, sampler_weight
+from grpolab.grpo.surrogates import VESPO_LEAST, VESPO_LOG_RATIO, KernelParts, gamma_weight
+from grpolab.registry import AGGREGATIONS, resolve
+
+
+def reduced(values: Tensor, mask_BT: Tensor) -> float:
+    """`global_masked_mean`: mean over tokens; over all sequences, empty ones too, where there is one column."""
+    if values.shape[1] == 1:  # also where completions are one token wide
+        return float(values.double().mean())
+    return float((values.double() * mask_BT).sum() / mask_BT.sum().clamp(min=1))
+
+
+def clip_metrics(objective: Objective, inputs: LossInputs, ratio: Tensor) -> dict[str, float]:
+    """Shares where the clip range acted, on the ratio after the cap delta; the unit is that of the ratio."""
+    A, mask = inputs.advantages, inputs.mask_BT
+    ratio = ratio if objective.delta is None else ratio.clamp(max=objective.delta)
+    low = (ratio < 1 - objective.epsilon) & (A < 0)
+    high = (ratio > 1 + objective.epsilon_high) & (A > 0)
+    if low.shape[1] == 1:  # one column: every sequence counts, and an empty one as any other
+        mask = torch.ones_like(low)
+    below_B, above_B, length_B = torch.stack([(low & mask).sum(1), (high & mask).sum(1), mask.sum(1)]).cpu().numpy()
+    below, above, tokens = int(below_B.sum()), int(above_B.sum()), max(int(length_B.sum()), 1)
+    some_B = length_B > 0
+    return {
+        "clip_ratio/low_mean": below / tokens,
+        "clip_ratio/high_mean": above / tokens,
+        "clip_ratio/region_mean": (below + above) / tokens,
+        "clip_ratio/low_min": float((below_B[some_B] / length_B[some_B]).min()) if some_B.any() else math.nan,
+        "clip_ratio/high_max": float((above_B[some_B] / length_B[some_B]).max()) if some_B.any() else math.nan,
+    }
+
+
+def sampling_metrics(objective: Objective, inputs: LossInputs, weight: Tensor) -> dict[str, float]:
+    """How far the sampler was from the trainer, and the weights for it after truncation or masking."""
+    assert objective.sampler_correction is not None
+    assert inputs.sampler_log_probs_BT is not None
+    gap_N = (inputs.old_log_probs_BT - inputs.sampler_log_probs_BT)[inputs.mask_BT].abs()
+    weight_N = weight.flatten() if weight.shape[1] == 1 else weight[inputs.mask_BT]
+    return _spread("sampling/sampling_logp_difference", gap_N[~gap_N.isnan()], ("mean", "max")) | _spread(
+        "sampling/importance_sampling_ratio", weight_N, ("min", "mean", "max")
+    )
+
+
+def _spread(name: str, values_N: Tensor, statistics: Sequence[str]) -> dict[str, float]:
+    return {f"{name}/{one}": float(getattr(values_N, one)()) if len(values_N) else 0.0 for one in statistics}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# TRL 1.16.0: `trl/trainer/grpo_trainer.py`, `GRPOTrainer._compute_loss`.
+#
+# Its own way: the mask is applied last, as a factor, so that what is not finite at padding poisons the loss; CISPO's
+# `epsilon_high` is the cap itself; the temperatures of SAPO and the gammas of VESPO are float32; the sampler's weights
+# enter VESPO's product; the entropy bonus has its own mean over the tokens that are learnt from.
+
+
+# loss_type -> kernel and aggregation.
+LOSSES = {
+    "grpo": ("clipped", "sequence_mean"),
+    "bnpo": ("clipped", "token_mean_microbatch"),
+    "dr_grpo": ("clipped", "token_sum_constant"),
+    "dapo": ("clipped", "token_mean_rollout"),
+    "luspo": ("clipped", "sequence_sum"),
+    "cispo": ("cispo", "token_mean_rollout"),
+    "sapo": ("sapo", "sequence_mean"),
+    "vespo": ("vespo", "token_mean_rollout"),
+}
+OPTIONS = {
+    "sapo": {"temperature_positive": "sapo_temperature_pos", "temperature_negative": "sapo_temperature_neg"},
+    "vespo": {
+        "k_positive": "vespo_k_pos",
+        "lambda_positive": "vespo_lambda_pos",
+        "k_negative": "vespo_k_neg",
+        "lambda_negative": "vespo_lambda_neg",
+    },
+}
+
+
+def objective(options: Mapping[str, Any]) -> Objective:
+    """The point on our axes of a `GRPOConfig`. Raises ValueError for what TRL does not have."""
+    o = TRL | dict(options)
+    if o["loss_type"] not in LOSSES:
+        raise ValueError(f"loss_type={o['loss_type']}: TRL has {', '.join(LOSSES)}")
+    if o["importance_sampling_level"] not in ("token", "sequence"):
+        raise ValueError(f"importance_sampling_level={o['importance_sampling_level']}: TRL has token, sequence")
+    kernel, aggregation = LOSSES[o["loss_type"]]
+    weighted = o["use_vllm"] and o["vllm_importance_sampling_correction"]
+    return Objective(
+        importance_sampling_level=o["importance_sampling_level"],
+        kernel=kernel,
+        kernel_options={ours: o[theirs] for ours, theirs in OPTIONS.get(kernel, {}).items()},
+        epsilon=1.0 if kernel == "cispo" else o["epsilon"],  # no lower bound
+        epsilon_high=o["epsilon"] if o["epsilon_high"] is None else o["epsilon_high"],
+        delta=o["delta"] if kernel == "clipped" else None,
+        loss_form="min_positive",
+        aggregation=aggregation,
+        **_kl(o["beta"], o["use_bias_correction_kl"]),
+        entropy_coef=o["entropy_coef"],
+        top_entropy_quantile=o["top_entropy_quantile"] if o["top_entropy_quantile"] < 1 else None,
+        off_policy_mask_threshold=o["off_policy_mask_threshold"],
+        sampler_correction=_weight(o) if weighted else None,
+    )
+
+
+def _kl(beta: float, corrected: bool) -> dict[str, Any]:
+    if not beta:
+        return {"beta": beta, "kl_estimator": None, "kl_gradient": None}
+    return {"beta": beta, "kl_estimator": "k3", "kl_gradient": "importance_weighted" if corrected else "plain"}
+
+
+def _weight(o: Mapping[str, Any]) -> SamplerCorrection:
+    level, _, mode = o["vllm_importance_sampling_mode"].partition("_")
+    if level not in ("token", "sequence") or mode not in ("truncate", "mask"):
+        raise ValueError(f"vllm_importance_sampling_mode={o['vllm_importance_sampling_mode']} is not of TRL")
+    low, high = o["vllm_importance_sampling_clip_min"], o["vllm_importance_sampling_clip_max"]
+    return SamplerCorrection(level, mode, 0.0 if low is None else low, math.inf if high is None else high)
+
+
+def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
+    """The inputs as they are, but the sampler's log-probs in float32, as they come from vLLM."""
+    sampler_BT = inputs.sampler_log_probs_BT
+    return inputs if sampler_BT is None else replace(inputs, sampler_log_probs_BT=sampler_BT.float())
+
+
+def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The core's ratio; a token's also at padding."""
+    token = objective.importance_sampling_level == "token"
+    return core.importance_ratio(objective, log_ratio_BT if token else log_ratio_BT * mask_BT, mask_BT)
+
+
+def kernel(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> KernelParts:
+    """The core's kernel in TRL's units: CISPO's cap is `epsilon_high` itself, and a kernel's options are float32."""
+    if objective.kernel == "cispo":
+        objective = replace(objective, epsilon_high=objective.epsilon_high - 1)
+    if objective.kernel == "vespo":
+        log_ratio_BT = vespo_log_ratio(objective, inputs, log_ratio_BT)
+    return core.run_kernel(replace(objective, kernel_options=float32_options(objective)), inputs, log_ratio_BT, ratio)
+
+
+def float32_options(objective: Objective) -> dict[str, float]:
+    """The kernel's options as `torch.where` of two Python numbers makes them; VESPO's lambdas at least 1e-4."""
+    given = {name: max(value, 1e-4) if "lambda" in name else value for name, value in objective.kernel_options.items()}
+    return {name: as_float32(value) for name, value in given.items()}
+
+
+def as_float32(value: float) -> float:
+    """The nearest float32."""
+    return float(torch.tensor(value, dtype=torch.float32))
+
+
+def vespo_log_ratio(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor) -> Tensor:
+    """What VESPO adds up in each row: the tokens' log ratios and the sampler's log weights; (B, columns).
+
+    A row with something that is no number counts as infinitely far, where phi is 0.
+    """
+    log_BT = log_ratio_BT.detach().clamp(-VESPO_LOG_RATIO, VESPO_LOG_RATIO) * inputs.mask_BT
+    if objective.sampler_correction is not None:
+        weight = vllm_weight(objective, inputs)
+        log_BT = torch.cat([log_BT, weight.log().clamp(math.log(VESPO_LEAST), VESPO_LOG_RATIO)], 1)
+    return torch.where(log_BT.isnan().any(1, keepdim=True), VESPO_LOG_RATIO, log_BT)
+
+
+def vllm_weight(objective: Objective, inputs: LossInputs) -> Tensor:
+    """The sampler's weight, 1 for a token whose log-prob the sampler did not give (NaN); (B, T) or (B, 1)."""
+    rule, sampler_BT, old_BT = objective.sampler_correction, inputs.sampler_log_probs_BT, inputs.old_log_probs_BT
+    assert rule is not None
+    assert sampler_BT is not None
+    given_BT = torch.where(sampler_BT.isnan(), old_BT, sampler_BT)
+    return sampler_weight(old_BT, given_BT, inputs.mask_BT, rule.level, rule.mode, rule.low, rule.high)
+
+
+def entropy_keep(objective: Objective, inputs: LossInputs) -> Tensor:
+    """1 for tokens whose entropy is at least the quantile, which is float32, else 0; (B, T)."""
+    assert inputs.entropy_BT is not None
+    entropy_BT, mask_BT, share = inputs.entropy_BT.detach(), inputs.mask_BT, objective.top_entropy_quantile
+    if share is None or not mask_BT.any():
+        return mask_BT.to(entropy_BT.dtype)
+    bound = torch.quantile(entropy_BT[mask_BT].float(), 1 - share)
+    return ((entropy_BT >= bound.to(entropy_BT.dtype)) & mask_BT).to(entropy_BT.dtype)
+
+
+def leave_out(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """The kernel's loss times off-policy mask and entropy mask."""
+    log_probs_BT, sampler_BT = inputs.log_probs_BT.detach(), inputs.sampler_log_probs_BT
+    if (threshold := objective.off_policy_mask_threshold) is not None:
+        behaviour_BT = inputs.old_log_probs_BT if sampler_BT is None else sampler_BT
+        behaviour_BT = torch.where(behaviour_BT.isnan(), log_probs_BT, behaviour_BT)
+        keep = off_policy_keep(inputs.advantages, behaviour_BT, log_probs_BT, inputs.mask_BT, threshold)
+        per_token = per_token * keep
+    if objective.top_entropy_quantile is not None:
+        per_token = per_token * entropy_keep(objective, inputs)
+    return per_token
+
+
+def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """The loss times the sampler's weight; VESPO has it inside."""
+    if objective.sampler_correction is None or objective.kernel == "vespo":
+        return per_token
+    return per_token * vllm_weight(objective, inputs)
+
+
+def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+    """k3, also at padding, times the ratio with its gradient.
+
+    The two log ratios stand apart, as in the source: far from the reference the gradient is a sum of terms e^q that
+    cancel, and rounds by their order.
+    """
+    own = objective.kl_estimator == "k3" and objective.kl_input_clamp is None and objective.kl_output_clamp is None
+    if not own or objective.kl_gradient not in ("plain", "importance_weighted"):  # what TRL does not have
+        return base.kl(objective, inputs, ratio)
+    log_probs_BT, reference_BT = inputs.log_probs_BT, inputs.reference_log_probs_BT
+    if not objective.beta or reference_BT is None:
+        return None
+    k3_BT = torch.exp(reference_BT - log_probs_BT) - (reference_BT - log_probs_BT) - 1
+    return k3_BT * ratio if objective.kl_gradient == "importance_weighted" else k3_BT
+
+
+def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """The loss as one number, with a token count in float32; what is not finite at padding stays so.
+
+    Row means are divided in the order of the source, for the sake of terms that cancel (see `kl`).
+    """
+    mask_BT, totals = inputs.mask_BT.to(per_token.dtype), inputs.totals
+    if objective.aggregation == "sequence_mean":
+        rows_B = (per_token * mask_BT).sum(1) / mask_BT.sum(1).clamp(min=1)
+        return rows_B.sum() / (totals.sequences / totals.micro_batches) / totals.micro_batches
+    totals = replace(totals, rollout_tokens=as_float32(totals.rollout_tokens))
+    return (per_token * resolve(AGGREGATIONS[objective.aggregation])(mask_BT, totals)).sum()
+
+
+def bonus(objective: Objective, inputs: LossInputs) -> Tensor:
+    """Mean entropy of the tokens that are learnt from, over micro-batches."""
+    assert inputs.entropy_BT is not None
+    keep_BT = entropy_keep(objective, inputs)
+    return (inputs.entropy_BT * keep_BT).sum() / keep_BT.sum().clamp(min=1) / inputs.totals.micro_batches
+
+
+STAGES = Stages(prepare, base.log_ratio, ratio, kernel, leave_out, weigh, kl, average=average, bonus=bonus)
+
+
+def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
+    """What a micro-batch logs, and the sampler's part of what a generation batch logs."""
+    found: dict[str, float] = {}
+    if objective.entropy_coef:
+        policy_loss = float(average(objective, inputs, loss.per_token))
+        own_scale = objective.aggregation == "token_mean_rollout"  # the others are divided by the accumulation later
+        found["policy_loss"] = policy_loss if own_scale else policy_loss * inputs.totals.micro_batches
+        found["entropy_coef"] = objective.entropy_coef
+    if loss.kl_ref_BT is not None:
+        found["kl"] = reduced(loss.kl_ref_BT, inputs.mask_BT)
+    if inputs.entropy_BT is not None:
+        found["entropy"] = reduced(inputs.entropy_BT, inputs.mask_BT)
+    if objective.kernel == "clipped":
+        found |= clip_metrics(objective, inputs, loss.ratio)
+    elif objective.kernel == "cispo":
+        clipped = (loss.ratio > objective.epsilon_high) & (inputs.advantages > 0)
+        found["cispo_clip_ratio"] = reduced(clipped, inputs.mask_BT)
+    elif objective.kernel == "vespo":
+        log_BT = vespo_log_ratio(objective, inputs, loss.log_ratio_BT)
+        phi = gamma_weight(inputs.advantages, log_BT, float32_options(objective))
+        found["vespo/phi_seq_mean"] = reduced(phi, inputs.mask_BT)
+    if objective.sampler_correction is not None:
+        prepared = prepare(objective, inputs)
+        found |= sampling_metrics(objective, prepared, vllm_weight(objective, prepared))
+    return found
+
+
+DIALECT = Dialect(objective, STAGES, metrics)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Replays TRL 1.16.0: losses of `_compute_loss`, with vLLM's weights too, and advantages.
+
+
+# What else of `GRPOConfig` the loss depends on; `steps_per_generation` is by default the accumulation.
+TRAINER = {"gradient_accumulation_steps": 1, "steps_per_generation": None, "max_completion_length": 512}
+EPSILON = 1e-4  # added to each std
+
+
+def compute_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """Loss and metrics of a micro-batch. `effective` has the values that `options` leaves to the defaults."""
+    given = {**options, **options.get("effective", {})}
+    objective = DIALECT.objective({name: given[name] for name in TRL if name in given})
+    return replay_loss(DIALECT, objective, _loss_inputs({**TRAINER, **given}, inputs))
+
+
+def vllm_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """The same with a sampler whose log-probs are known, and its weights."""
+    options = {**options, "use_vllm": True}
+    found = compute_loss(options, inputs)
+    objective = DIALECT.objective({name: options[name] for name in TRL if name in options})
+    prepared = DIALECT.stages.prepare(objective, _loss_inputs({**TRAINER, **options}, inputs))
+    return replace(found, tensors={"importance_sampling_ratio": vllm_weight(objective, prepared)})
+
+
+def _loss_inputs(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+    """A micro-batch of one accumulation window, whose others are as large.
+
+    TRL got one advantage per sequence, and one per token in the cases whose tag says that tokens differ.
+    """
+    by_token = "seq_advantages" not in inputs or {"dirty", "per_token_adv"} & set(inputs.get("tags") or ())
+    A = inputs["advantages"] if by_token else inputs["seq_advantages"][:, None]
+    mask_BT, windows = inputs["mask"], given["gradient_accumulation_steps"]
+    items = given.get("num_items_in_batch", "mask.sum()")
+    items = int(mask_BT.sum()) if items == "mask.sum()" else items
+    totals = Totals(
+        sequences=len(mask_BT) * windows,
+        nonempty_sequences=int(mask_BT.any(1).sum()) * windows,
+        tokens=int(mask_BT.sum()) * windows,
+        rollout_tokens=max(items, 1) * windows / (given["steps_per_generation"] or windows),
+        max_completion_length=given["max_completion_length"],
+        micro_batches=windows,
+    )
+    return replace(loss_inputs(inputs, advantages=A), totals=totals)
+
+
+def score(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+    """Advantages and reward metrics; a row has one reward, or one of each reward function."""
+    rewards_BK = inputs["rewards"].view(len(inputs["group_ids"]), -1)
+    parts = {f"f{k}": rewards_B for k, rewards_B in enumerate(rewards_BK.unbind(1))}
+    weights = dict(zip(parts, options.get("reward_weights") or [1.0] * len(parts), strict=True))
+    group_B, scale = torch.arange(len(rewards_BK)) // inputs["group_size"], options.get("scale_rewards", "group")
+    rewards_B = weighted_sum(parts, weights)
+    source_B, batch_B = rewards_B, torch.zeros_like(group_B)
+    if options.get("multi_objective_aggregation") == "normalize_then_sum":
+        scaled = {
+            name: normalized(part_B, group_B, group_B).where(~part_B.isnan(), part_B) for name, part_B in parts.items()
+        }
+        source_B, scale = weighted_sum(scaled, weights), "batch"
+        found_B = normalized(source_B, batch_B, batch_B)
+    else:
+        found_B = normalized(source_B, group_B, {"group": group_B, "batch": batch_B}.get(scale))
+    return Replayed(metrics=reward_metrics(parts, rewards_B, source_B, group_B, scale), tensors={"advantages": found_B})
+
+
+def normalized(values_B: Tensor, group_B: Tensor, scaled_B: Tensor | None) -> Tensor:
+    """Values less the mean of their group, over the std of all whose number in `scaled_B` is theirs; NaN gives 0."""
+    centred_B = advantages(Scored(values_B, group_B), "group_mean", "none")
+    std_B = torch.ones_like(values_B) if scaled_B is None else std_by_group(values_B, scaled_B) + EPSILON
+    return torch.where(centred_B == 0, 0.0, centred_B / std_B)
+
+
+def std_by_group(values_B: Tensor, group_B: Tensor) -> Tensor:
+    """Std of the values with one number in `group_B`, (B,)."""
+    return by_group(group_B, lambda values_PN: torch.stack([_row_std(row_N) for row_N in values_PN]), values_B)
+
+
+def reward_metrics(
+    parts: Mapping[str, Tensor], rewards_B: Tensor, normalized_B: Tensor, group_B: Tensor, scale: str
+) -> dict[str, float]:
+    """What a generation batch logs of its rewards: parts, their weighted sum, and how many rows have no variance.
+
+    `normalized_B`: the sum that the advantages come from (`rewards_B` but for `normalize_then_sum`). With `scale` batch
+    the share of rows without variance looks at the whole batch and is 0 or 1.
+    """
+    found: dict[str, float] = {}
+    for name, part_B in parts.items():
+        found |= {f"rewards/{name}/mean": _mean(part_B), f"rewards/{name}/std": _std(part_B)}
+    one_B = group_B if scale != "batch" else torch.zeros_like(group_B)
+    std_B = std_by_group(normalized_B, one_B)
+    flat_B = torch.isclose(std_B, torch.zeros_like(std_B))
+    return found | {
+        "reward": _mean(rewards_B),
+        "reward_std": _std(rewards_B),
+        "frac_reward_zero_std": float(flat_B.double().mean()),
+    }
+
+
+def _mean(values_B: Tensor) -> float:
+    return float(values_B.nanmean())
+
+
+def _std(values_B: Tensor) -> float:
+    """With Bessel's correction, NaN for fewer than two numbers."""
+    return float(_row_std(values_B)[0])
+
+
+def _row_std(row_N: Tensor) -> Tensor:
+    """`nanstd`: its Bessel factor N / (N - 1), a quotient of two counts, is float32."""
+    known_N, count = row_N[~row_N.isnan()], (~row_N.isnan()).sum()
+    variance = known_N.var(correction=0) * (count / (count - 1)) if count > 1 else row_N.new_tensor(torch.nan)
+    return variance.sqrt().reshape(1)
+
+
+PEER = Peer(
+    functions={
+        "GRPOTrainer._compute_loss": compute_loss,
+        "GRPOTrainer._generate_and_score_completions + _compute_loss": vllm_loss,
+        "GRPOTrainer._generate_and_score_completions": score,
+    },
+    limits=("the Liger kernel and reductions over several ranks are not carried.",),
+)

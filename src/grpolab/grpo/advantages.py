@@ -1,0 +1,310 @@
+"""Advantages of whole completions: (reward - baseline) / scale, with a function for every baseline and every scale.
+
+Their names stand in `grpolab/registry.py`. What differs from token to token is in `grpo/advantages.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpolab.registry import ADVANTAGES, SCALES, resolve
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Rewards of completions and whom each is compared with. B rows in any order."""
+
+    rewards_B: Tensor  # NaN: cannot be scored
+    group_B: Tensor  # integers; rows of one number are a group, wherever they stand and however many they are
+    lengths_B: Tensor | None = None  # tokens of each completion
+    baseline_B: Tensor | None = None  # given from outside (ReMax: the reward of the greedy completion)
+    lone_reward: bool = False  # a group of one: keeps its reward (True) or has nothing to be compared with, 0 (False)
+
+    def rows(self, index: Tensor) -> Scored:
+        """The same for some rows."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        chosen: dict[str, Any] = {name: value[index] for name, value in named.items() if isinstance(value, Tensor)}
+        return replace(self, **chosen)
+
+
+def advantages(scored: Scored, baseline: str = "group_mean", scale: str = "group", epsilon: float = 1e-4) -> Tensor:
+    """(reward - baseline) / scale by the registry's names, shape (B,).
+
+    A reward that is NaN gets 0 and is no part of any mean, std or count (TRL 1.16). Rewards that equal all those that
+    they are compared with get exactly 0.
+    """
+    known_B = ~scored.rewards_B.isnan()
+    known = scored.rows(known_B)
+    centred_B = known.rewards_B - resolve(ADVANTAGES[baseline])(known)
+    found_B = torch.zeros_like(scored.rewards_B)
+    scaled_B = centred_B / resolve(SCALES[scale])(known, epsilon)
+    found_B[known_B] = torch.where(centred_B == 0, 0.0, scaled_B)  # 0 over a std of 0 is 0
+    return found_B
+
+
+def normalized_sum(
+    parts: Mapping[str, Tensor],
+    weights: Mapping[str, float],
+    group_B: Tensor,
+    epsilon: float = 1e-4,
+    lone_reward: bool = False,
+) -> Tensor:
+    """Weighted sum of the reward parts, each first divided by its group's std around its group's mean; shape (B,).
+
+    GDPO (2601.05242); TRL `normalize_then_sum`: a part that is NaN counts 0, and a row of nothing but NaN stays NaN.
+    The advantage is then this sum less its batch's mean over its batch's std.
+    """
+    scaled = {
+        name: advantages(Scored(part_B, group_B, lone_reward=lone_reward), epsilon=epsilon).where(
+            ~part_B.isnan(), part_B
+        )
+        for name, part_B in parts.items()
+    }
+    return weighted_sum(scaled, weights)
+
+
+def weighted_sum(parts: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor:
+    """Sum of the reward parts that have a weight, shape (B,). A part that is NaN counts 0; NaN where all are."""
+    weighted_KB = torch.stack([weight * parts[name] for name, weight in weights.items()])
+    return weighted_KB.nansum(0).masked_fill(weighted_KB.isnan().all(0), torch.nan)
+
+
+def equal_rewards(rewards_PG: Tensor) -> Tensor:
+    """Groups that teach nothing, shape (P,), bool."""
+    return (rewards_PG == rewards_PG[:, :1]).all(1)
+
+
+def by_group(group_B: Tensor, function: Callable[..., Tensor], *columns_B: Tensor) -> Tensor:
+    """Apply a function to all groups of one size as a table (P, n), and put its values back at their rows; (B,).
+
+    Each column becomes one argument; rows of a group keep their order.
+    """
+    _, index_B, sizes_P = group_B.unique(return_inverse=True, return_counts=True)
+    order_B, size_B = index_B.argsort(stable=True), sizes_P[index_B]
+    found_B = torch.empty_like(columns_B[0])
+    for size in sizes_P.unique().tolist():
+        rows_PN = order_B[size_B[order_B] == size].view(-1, size)
+        found_B[rows_PN] = function(*(column_B[rows_PN] for column_B in columns_B))  # (P, n) or (P, 1)
+    return found_B
+
+
+def _compared(scored: Scored, baseline: Callable[..., Tensor], *columns_B: Tensor) -> Tensor:
+    """A baseline within groups; that of equal rewards is their own value, however a mean of equals may round."""
+
+    def exact(rewards_PN: Tensor, *others_PN: Tensor) -> Tensor:
+        if rewards_PN.shape[1] == 1:
+            return torch.zeros_like(rewards_PN) if scored.lone_reward else rewards_PN
+        return torch.where(equal_rewards(rewards_PN)[:, None], rewards_PN, baseline(rewards_PN, *others_PN))
+
+    return by_group(scored.group_B, exact, scored.rewards_B, *columns_B)
+
+
+def no_baseline(scored: Scored) -> Tensor:
+    """0: the reward itself. REINFORCE; verl `reinforce_plus_plus` before its whitening."""
+    return torch.zeros_like(scored.rewards_B)
+
+
+def group_mean(scored: Scored) -> Tensor:
+    """Mean of the group. GRPO (2402.03300)."""
+    return _compared(scored, lambda rewards_PN: rewards_PN.mean(1, keepdim=True))
+
+
+def batch_mean(scored: Scored) -> Tensor:
+    """Mean of the batch. ROLL `norm_mean_type` batch; the last step of GDPO."""
+    rewards_B = scored.rewards_B
+    return rewards_B if (rewards_B == rewards_B[:1]).all() else rewards_B.mean().expand_as(rewards_B)
+
+
+def leave_one_out(scored: Scored) -> Tensor:
+    """Mean of the others of the group. RLOO (2402.14740)."""
+    return _compared(scored, _mean_of_others)
+
+
+def length_weighted(scored: Scored) -> Tensor:
+    """Mean of the group with each completion as heavy as it is long. OPO (2505.23585); verl `opo`."""
+    assert scored.lengths_B is not None
+
+    def weighted(rewards_PN: Tensor, lengths_PN: Tensor) -> Tensor:
+        return (lengths_PN * rewards_PN).sum(1, keepdim=True) / lengths_PN.sum(1, keepdim=True)
+
+    return _compared(scored, weighted, scored.lengths_B.to(scored.rewards_B.dtype))
+
+
+def second_best(scored: Scored) -> Tensor:
+    """The second best for the best of a group, its own reward for any other one (advantage 0). verl `grpo_passk`.
+
+    Raises ValueError where a group has only one completion.
+    """
+
+    def runner_up(rewards_PN: Tensor) -> Tensor:
+        if rewards_PN.shape[1] < 2:
+            raise ValueError("the second best needs groups of at least two completions")
+        best_P2, index_P2 = rewards_PN.topk(2)
+        return rewards_PN.scatter(1, index_P2[:, :1], best_P2[:, 1:])
+
+    return by_group(scored.group_B, runner_up, scored.rewards_B)
+
+
+def given(scored: Scored) -> Tensor:
+    """The baseline from outside. ReMax (2310.10505): the reward of the prompt's greedy completion."""
+    assert scored.baseline_B is not None
+    return scored.baseline_B
+
+
+def unscaled(scored: Scored, epsilon: float) -> Tensor:
+    """1. Dr. GRPO (2503.20783)."""
+    return torch.ones_like(scored.rewards_B)
+
+
+def group_std(scored: Scored, epsilon: float) -> Tensor:
+    """Std of the group with Bessel's correction, plus epsilon. GRPO; TRL, verl, ROLL."""
+    return _group_std(scored, ddof=1) + epsilon
+
+
+def group_population_std(scored: Scored, epsilon: float) -> Tensor:
+    """Std of the group over n, plus epsilon. open-instruct `standard` (np.std)."""
+    return _group_std(scored, ddof=0) + epsilon
+
+
+def batch_std(scored: Scored, epsilon: float) -> Tensor:
+    """Std of the batch with Bessel's correction, plus epsilon; 1 for a batch of one. TRL, ROLL, AReaL `batch`."""
+    rewards_B = scored.rewards_B
+    std = rewards_B.std() if len(rewards_B) > 1 else rewards_B.new_ones(())
+    return (std + epsilon).expand_as(rewards_B)
+
+
+def leave_one_out_std(scored: Scored, epsilon: float) -> Tensor:
+    """Std of the others of the group with Bessel's correction, plus epsilon. NeMo-RL `grpo`.
+
+    1 where there is none: fewer than two others, or others that are equal.
+    """
+
+    def std(rewards_PN: Tensor) -> Tensor:
+        others = rewards_PN.shape[1] - 1
+        if others < 2:
+            return torch.ones_like(rewards_PN)
+        deviation_PNN = rewards_PN[:, None, :] - _mean_of_others(rewards_PN)[:, :, None]
+        own_NN = torch.eye(others + 1, dtype=torch.bool, device=rewards_PN.device)
+        square_PNN = deviation_PNN.square().masked_fill(own_NN, 0.0)
+        std_PN = (square_PNN.sum(2) / (others - 1)).sqrt()
+        return torch.where(std_PN > 0, std_PN + epsilon, 1.0)
+
+    return by_group(scored.group_B, std, scored.rewards_B)
+
+
+def group_mean_reward(scored: Scored, epsilon: float) -> Tensor:
+    """Mean of the group, plus epsilon; 1 for a group of one. MaxRL (2602.02710); SkyRL, prime-rl `max_rl`."""
+
+    def mean(rewards_PN: Tensor) -> Tensor:
+        alone = rewards_PN.shape[1] == 1
+        return torch.ones_like(rewards_PN) if alone else rewards_PN.mean(1, keepdim=True) + epsilon
+
+    return by_group(scored.group_B, mean, scored.rewards_B)
+
+
+def nonzero_share(scored: Scored, epsilon: float) -> Tensor:
+    """Share of the batch's rewards that are not 0 (at least one). GPG (2504.02546); verl `gpg`."""
+    rewards_B = scored.rewards_B
+    count = rewards_B.count_nonzero().clamp(min=1)
+    return (count.to(rewards_B.dtype) / len(rewards_B)).expand_as(rewards_B)
+
+
+def _mean_of_others(rewards_PN: Tensor) -> Tensor:
+    return (rewards_PN.sum(1, keepdim=True) - rewards_PN) / (rewards_PN.shape[1] - 1)
+
+
+def _group_std(scored: Scored, ddof: int) -> Tensor:
+    """Std of the group, 1 for a group of one, which has none."""
+
+    def std(rewards_PN: Tensor) -> Tensor:
+        if rewards_PN.shape[1] == 1:
+            return torch.ones_like(rewards_PN)
+        return rewards_PN.std(1, correction=ddof, keepdim=True)
+
+    return by_group(scored.group_B, std, scored.rewards_B)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rewards and advantages that differ from token to token, and what normalises across batches. Pure functions.
+
+
+def discounted_returns(rewards_BT: Tensor, mask_BT: Tensor, gamma: float) -> Tensor:
+    """Sum of the rewards from a token on, each discounted by its distance in tokens; 0 at padding, shape (B, T).
+
+    What stands outside the mask is no step: a later reward passes over it. REINFORCE++ (2501.03262); verl
+    `reinforce_plus_plus`.
+    """
+    found_BT = torch.zeros_like(rewards_BT)
+    running_B = rewards_BT.new_zeros(len(rewards_BT))
+    for t in reversed(range(rewards_BT.shape[1])):
+        running_B = torch.where(mask_BT[:, t], rewards_BT[:, t] + gamma * running_B, running_B)
+        found_BT[:, t] = torch.where(mask_BT[:, t], running_B, 0.0)
+    return found_BT
+
+
+def generalized_advantages(
+    rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, gamma: float, lam: float
+) -> tuple[Tensor, Tensor]:
+    """Advantages and returns (advantage + value) of given values, (B, T) each.
+
+    GAE (1506.02438, eq. 16). What stands outside the mask is no step: it has the advantage of the token behind it.
+    verl `gae` (before its whitening); DeepSpeed-Chat with a mask that is full.
+    """
+    advantages_BT = torch.zeros_like(rewards_BT)
+    next_value_B = running_B = rewards_BT.new_zeros(len(rewards_BT))
+    for t in reversed(range(rewards_BT.shape[1])):
+        error_B = rewards_BT[:, t] + gamma * next_value_B - values_BT[:, t]
+        running_B = torch.where(mask_BT[:, t], error_B + gamma * lam * running_B, running_B)
+        next_value_B = torch.where(mask_BT[:, t], values_BT[:, t], next_value_B)
+        advantages_BT[:, t] = running_B
+    return advantages_BT, advantages_BT + values_BT
+
+
+def whiten(values_BT: Tensor, mask_BT: Tensor, convention: str) -> Tensor:
+    """(value - mean) / std over the batch's tokens, shape (B, T); padding too, which the caller may zero again.
+
+    `convention`: `bessel`, sqrt(variance over N - 1, plus 1e-8) (verl, ROLL, SkyRL); `population`, the square root of
+    the variance over N, at least 1e-8 (OpenRLHF, NeMo-RL). One token has no variance over N - 1: NaN.
+    """
+    tokens = mask_BT.sum()
+    mean = torch.where(mask_BT, values_BT, 0.0).sum() / tokens
+    square = torch.where(mask_BT, values_BT - mean, 0.0).square().sum()
+    variance = square / (tokens - 1) + 1e-8 if convention == "bessel" else (square / tokens).clamp(min=1e-8)
+    return (values_BT - mean) * variance.rsqrt()
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and variance of all rewards so far."""
+
+    count: float = 1e-24  # nearly nothing, so that the variance of nothing weighs nothing
+    mean: float = 0.0
+    variance: float = 1.0  # over the count
+
+    def with_rewards(self, rewards_B: Tensor) -> Moments:
+        """The moments after some more rewards (Chan's parallel update). ROLL `RunningMoments`."""
+        more = len(rewards_B)
+        count = self.count + more
+        apart = rewards_B.mean().item() - self.mean
+        square = self.variance * self.count + rewards_B.var(correction=0).item() * more
+        square += apart**2 * self.count * more / count
+        return Moments(count, self.mean + apart * more / count, square / count)
+
+    @property
+    def std(self) -> float:
+        """With Bessel's correction."""
+        return float((self.variance * self.count / (self.count - 1)) ** 0.5)
+
+
+def running_normalized(rewards_B: Tensor, before: Moments, epsilon: float = 1e-6) -> tuple[Tensor, Moments]:
+    """Rewards less the mean, over the std, of all rewards so far, these included; (B,), and the moments after them.
+
+    ROLL `norm_mean_type` and `norm_std_type` running.
+    """
+    after = before.with_rewards(rewards_B)
+    return (rewards_B - after.mean) / (after.std + epsilon), after

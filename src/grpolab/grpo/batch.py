@@ -1,0 +1,172 @@
+"""A tokenizer over characters, as a real PreTrainedTokenizerFast; and how text becomes tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from grpolab.tasks.base import Example
+
+PAD, BEGIN, END, UNKNOWN = "<pad>", "<begin>", "<end>", "<unknown>"
+SPECIAL = (PAD, BEGIN, END, UNKNOWN)
+CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
+    """One token per character of the alphabet, sorted, behind four special tokens."""
+    words = [*SPECIAL, *sorted(set(alphabet))]
+    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=PAD,
+        bos_token=BEGIN,
+        eos_token=END,
+        unk_token=UNKNOWN,
+        padding_side="left",
+        chat_template=CHAT,
+    )
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, chat: bool = False) -> list[list[int]]:
+    """Token ids of each text, with no special token added; `chat` wraps it as a user's turn."""
+    if chat:
+        texts = [
+            str(
+                tokenizer.apply_chat_template(
+                    [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+                )
+            )
+            for text in texts
+        ]
+    return tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, tokens_BT: Tensor, mask_BT: Tensor) -> list[str]:
+    """Text of each completion, end and padding tokens left out, shape (B,)."""
+    rows = [row[:length] for row, length in zip(tokens_BT.tolist(), mask_BT.sum(1).tolist(), strict=True)]
+    return tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompt tokens, padded in front."""
+
+    tokens_PL: Tensor
+    mask_PL: Tensor | None  # bool; None where no prompt is padded
+
+
+def prompt_tensors(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], chat: bool, device: torch.device
+) -> Prompts:
+    """Prompts as tensors on a device."""
+    rows = encode(tokenizer, texts, chat=chat)
+    width = max(len(row) for row in rows)
+    pad = int(tokenizer.pad_token_id)
+    tokens_PL = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=device)
+    lengths_P1 = torch.tensor([[len(row)] for row in rows], device=device)
+    mask_PL = torch.arange(width, device=device) >= width - lengths_P1
+    return Prompts(tokens_PL, None if mask_PL.all() else mask_PL)
+
+
+def target_tensors(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Texts with an end token as completions (B, T), padded behind, and their mask (B, T), True at real tokens."""
+    rows = [[*row, int(tokenizer.eos_token_id)] for row in encode(tokenizer, texts)]
+    width = max(len(row) for row in rows)
+    pad = int(tokenizer.pad_token_id)
+    tokens_BT = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=device)
+    lengths_B1 = torch.tensor([[len(row)] for row in rows], device=device)
+    return tokens_BT, torch.arange(width, device=device) < lengths_B1
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What flows through a rollout step. Letters: P prompts, G generations, B = P * G sequences, L prompt and T completion
+# positions, V vocabulary. Rows of one prompt stand together until minibatches are cut.
+
+
+@dataclass(frozen=True)
+class Completions:
+    """What the sampler returns."""
+
+    tokens_BT: Tensor  # padded behind
+    mask_BT: Tensor  # bool; the end token is inside
+    log_probs_BT: Tensor  # the sampler's own, 0 at padding
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A batch of sampled and scored completions."""
+
+    examples_B: list[Example]
+    texts_B: list[str]
+    parts: dict[str, Tensor]  # reward parts, each (B,)
+    rewards_B: Tensor
+    truncated_B: Tensor  # bool: no end token within max_completion_length
+    batch: TrainingBatch
+    baseline_B: Tensor | None = None  # reward of the prompt's greedy completion, where rewards are compared with it
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """The tensors that updates need; rows can be selected."""
+
+    rows_B: Tensor  # row of each sequence in the rollout
+    prompts: Prompts  # of the whole rollout; a row reads its own
+    prompt_of_B: Tensor
+    tokens_BT: Tensor
+    mask_BT: Tensor
+    sampler_log_probs_BT: Tensor
+    advantages_B: Tensor
+    rewards_B: Tensor
+    old_log_probs_BT: Tensor | None = None  # None until known: the first pass fills it in
+    old_entropy_BT: Tensor | None = None
+    reference_log_probs_BT: Tensor | None = None  # only where beta > 0
+
+    def __len__(self) -> int:
+        return len(self.tokens_BT)
+
+    def rows(self, index: Tensor | slice) -> TrainingBatch:
+        """The same batch for some rows."""
+        chosen: dict[str, Any] = {name: value[index] for name, value in self.tensors().items()}
+        return replace(self, **chosen)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The per-row fields that are there."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+
+    def own_prompts(self) -> tuple[Prompts, Tensor]:
+        """The prompts that these rows continue, each once, and the index of each row's among them, shape (B,)."""
+        kept_P, prompt_of_B = self.prompt_of_B.unique(return_inverse=True)
+        mask_PL = self.prompts.mask_PL
+        return Prompts(self.prompts.tokens_PL[kept_P], None if mask_PL is None else mask_PL[kept_P]), prompt_of_B
+
+    def split(self, size: int) -> list[TrainingBatch]:
+        """Consecutive pieces of `size` rows."""
+        return [self.rows(slice(start, start + size)) for start in range(0, len(self), size)]
+
+
+def joined(batches: list[TrainingBatch]) -> TrainingBatch:
+    """The batches' rows as one batch."""
+    pieces = [batch.tensors() for batch in batches]
+    together: dict[str, Any] = {name: concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    return replace(batches[0], **together)
+
+
+def sampler_gap(batch: TrainingBatch, trainer_log_probs_BT: Tensor) -> Tensor:
+    """|log-prob of the sampler - log-prob of the trainer| of each token, in nat, shape (N,)."""
+    return (batch.sampler_log_probs_BT - trainer_log_probs_BT)[batch.mask_BT].abs()
+
+
+def concatenate(pieces: list[Tensor]) -> Tensor:
+    """Pieces along the first axis; a single piece is returned as it is, without a copy."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

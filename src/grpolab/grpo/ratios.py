@@ -1,0 +1,114 @@
+"""Importance ratios: how far the policy has moved from the one at the start of the update.
+
+A level takes the log ratio, 0 at padding, and the mask, and gives a ratio of shape (B, T) or (B, 1).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def masked_log_ratio(log_probs_BT: Tensor, old_log_probs_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """log pi_new - log pi_old per token, 0 at padding whatever stands there, shape (B, T)."""
+    return torch.where(mask_BT, log_probs_BT - old_log_probs_BT, 0.0)
+
+
+def row_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Mean over each sequence's tokens, 0 for an empty one, shape (B, 1)."""
+    return (values_BT * mask_BT).sum(1, keepdim=True) / mask_BT.sum(1, keepdim=True).clamp(min=1)
+
+
+def token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """exp(log ratio) of each token, shape (B, T). PPO, GRPO."""
+    return log_ratio_BT.exp()
+
+
+def sequence_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Geometric mean of a sequence's token ratios, shape (B, 1); the gradient flows through the mean.
+
+    GSPO (2507.18071, eq. 7). An empty sequence has ratio 1.
+    """
+    lengths_B1 = mask_BT.sum(1, keepdim=True).clamp(min=1)
+    return (log_ratio_BT.sum(1, keepdim=True) / lengths_B1).exp()
+
+
+def sequence_token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The sequence's ratio as the value, each token's own log-probability as the gradient, shape (B, T).
+
+    GSPO-token (2507.18071, eq. 14); the same function as `sequence` where a sequence has one advantage.
+    """
+    own_BT = log_ratio_BT - log_ratio_BT.detach()  # 0, with the token's gradient
+    return (own_BT + row_mean(log_ratio_BT, mask_BT).detach()).exp()
+
+
+def segment_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Geometric mean over each contiguous run of tokens, 1 where there is none, shape (B, T). ROLL's agentic worker."""
+    begins_BT = mask_BT & ~mask_BT.roll(1, 1)
+    begins_BT[:, 0] = mask_BT[:, 0]
+    segment_BT = begins_BT.long().cumsum(1) * mask_BT  # 0 is padding
+    empty_BS = log_ratio_BT.new_zeros(len(mask_BT), int(segment_BT.max()) + 1)
+    sums_BS = empty_BS.scatter_add(1, segment_BT, log_ratio_BT)
+    counts_BS = empty_BS.scatter_add(1, segment_BT, mask_BT.to(log_ratio_BT.dtype)).clamp(min=1)
+    return torch.where(mask_BT, (sums_BS / counts_BS).gather(1, segment_BT), 0.0).exp()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Weights that multiply a token's or sequence's loss after the kernel; none touches the denominators or the KL.
+
+
+def sampler_weight(
+    old_log_probs_BT: Tensor,
+    sampler_log_probs_BT: Tensor,
+    mask_BT: Tensor,
+    level: str,
+    mode: str,
+    low: float,
+    high: float,
+) -> Tensor:
+    """The sampler's ratio within its bounds, what the loss is multiplied with; shape (B, T) or (B, 1)."""
+    return bounded_weight(sampler_ratio(old_log_probs_BT, sampler_log_probs_BT, mask_BT, level), mode, low, high)
+
+
+def sampler_ratio(old_log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, mask_BT: Tensor, level: str) -> Tensor:
+    """exp(old - sampler), how much likelier the trainer finds what was sampled; shape (B, T) or (B, 1).
+
+    `level`: `token`; `sequence`, the product over a sequence; `geometric`, its geometric mean.
+    """
+    log_BT = masked_log_ratio(old_log_probs_BT, sampler_log_probs_BT, mask_BT)
+    if level == "sequence":
+        log_BT = log_BT.sum(1, keepdim=True)
+    elif level == "geometric":
+        log_BT = row_mean(log_BT, mask_BT)
+    return log_BT.exp()
+
+
+def bounded_weight(weight: Tensor, mode: str, low: float, high: float) -> Tensor:
+    """`truncate` bounds to [low, high] (TIS), `mask` puts 0 outside (IcePop; TRL's default `sequence_mask`)."""
+    if mode == "truncate":
+        return weight.clamp(low, high)
+    return torch.where((weight >= low) & (weight <= high), weight, 0.0)
+
+
+def off_policy_keep(
+    advantages: Tensor, behaviour_log_probs_BT: Tensor, log_probs_BT: Tensor, mask_BT: Tensor, threshold: float
+) -> Tensor:
+    """1 for a sequence with A >= 0 or mean log(behaviour / policy) <= threshold, else 0, shape of the advantages.
+
+    DeepSeek-V3.2's off-policy sequence mask; TRL `off_policy_mask_threshold`, slime `use_opsm`.
+    """
+    drift_B1 = row_mean(masked_log_ratio(behaviour_log_probs_BT, log_probs_BT.detach(), mask_BT), mask_BT)
+    return ((advantages >= 0) | (drift_B1 <= threshold)).to(log_probs_BT.dtype)
+
+
+def top_entropy_keep(entropy_BT: Tensor, mask_BT: Tensor, share: float) -> Tensor:
+    """1 for the `share` of the tokens with the highest entropy, else 0, shape (B, T).
+
+    'Beyond the 80/20 rule' (2506.01939); TRL `top_entropy_quantile`: entropy at or above its (1 - share)-quantile over
+    the unmasked tokens.
+    """
+    entropy_N = entropy_BT.detach()[mask_BT].float()
+    if not len(entropy_N):
+        return torch.zeros_like(entropy_BT)
+    bound = torch.quantile(entropy_N, 1 - share)
+    return ((entropy_BT.detach().float() >= bound) & mask_BT).to(entropy_BT.dtype)

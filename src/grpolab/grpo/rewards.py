@@ -1,0 +1,88 @@
+"""From text to reward parts to one number. torch is imported late: scores are also tried before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from grpolab import seeds
+from grpolab.errors import RequestError
+from grpolab.settings.task import RewardSettings
+from grpolab.tasks.base import Example, Task
+from grpolab.tasks.imports import load_object
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Score = Callable[[Example, str], dict[str, float]]
+# A part that every task has: a fair coin for each completion, whatever it says. The control of 'Spurious rewards'
+# (2506.10947): what is learnt from it alone is learnt from no signal.
+COIN = "random"
+
+
+def make_score(settings: RewardSettings, task: Task) -> Score:
+    """The task's own score, or a user's `function(prompt, answer, completion)` that returns a number or named parts.
+
+    Raises RequestError where the function cannot be imported or is not callable.
+    """
+    if settings.function is None:
+        return task.score
+    function = load_object("reward.function", settings.function)
+    if not callable(function):
+        raise RequestError(f"reward.function={settings.function} is not a function")
+
+    def score(example: Example, completion: str) -> dict[str, float]:
+        result = function(example.prompt, example.answer, completion)
+        return dict(result) if isinstance(result, dict) else {"correct": float(result)}
+
+    return score
+
+
+def try_score(settings: RewardSettings, task: Task, example: Example) -> None:
+    """Score one completion, the right answer. Raises RequestError where a run would fail at its first rollout step."""
+    score = make_score(settings, task)
+    try:
+        parts = {name: float(value) for name, value in score(example, example.answer).items()}
+    except Exception as error:  # a user's code may raise anything
+        source = f"reward.function={settings.function}" if settings.function else "the task's score"
+        raise RequestError(f"{source} raises {type(error).__name__} on a right answer: {error}") from error
+    _check_parts(settings.weights, [*parts, COIN])
+    if "correct" not in parts:
+        raise RequestError(
+            f"reward.function={settings.function} returns no part called correct, only {', '.join(parts)}"
+        )
+
+
+def _check_parts(weights: Iterable[str], parts: Iterable[str]) -> None:
+    known = sorted(parts)
+    unknown = [name for name in weights if name not in known]
+    if unknown:
+        raise RequestError(f"reward.weights: no part called {', '.join(unknown)}; there are {', '.join(known)}")
+
+
+def reward_parts(score: Score, examples_B: Sequence[Example], completions_B: Sequence[str]) -> dict[str, Tensor]:
+    """Each part's value for each completion, shape (B,), float32."""
+    import torch
+
+    rows = [score(example, completion) for example, completion in zip(examples_B, completions_B, strict=True)]
+    return {name: torch.tensor([float(row[name]) for row in rows]) for name in rows[0]}
+
+
+def coins(seed: int, step: int, count: int) -> Tensor:
+    """The part `random` of a rollout step's completions, 0 or 1, shape (B,), float32."""
+    import torch
+
+    return torch.from_numpy((seeds.uniforms(seed, "random reward", step, np.arange(count)) < 0.5).astype(np.float32))
+
+
+def total_reward(parts: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
+    """Weighted sum of the parts, shape (B,); NaN for a completion that cannot be scored.
+
+    Raises RequestError where a weight names a part that there is not.
+    """
+    from grpolab.grpo.advantages import weighted_sum
+
+    _check_parts(weights, parts)
+    return weighted_sum(parts, weights)

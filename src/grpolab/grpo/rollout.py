@@ -1,0 +1,253 @@
+"""Sampling on a key/value cache: the prompts are read once, the group shares their cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grpolab import seeds
+from grpolab.grpo.advantages import Scored, advantages, normalized_sum, whiten
+from grpolab.grpo.batch import Completions, Prompts, Rollout, TrainingBatch, decode, prompt_tensors
+from grpolab.grpo.kl import kl_penalty
+from grpolab.grpo.model import Policy, old_log_probs, read_more, read_prompts
+from grpolab.grpo.ratios import masked_log_ratio
+from grpolab.grpo.rewards import COIN, Score, coins, reward_parts, total_reward
+from grpolab.settings.run import RunSettings
+from grpolab.tasks.base import Example
+
+BELOW_ONE = 1 - 2.0**-52  # keeps the largest uniform number times the total below the total, however it is rounded
+
+
+def sampling_noise(seed: int, purpose: str, step: int, prompts: int, samples: int, length: int) -> Tensor:
+    """Uniform numbers (prompts * samples, length): one per (step, prompt, sample, token), the same in every arm."""
+    noise_PGT = seeds.uniforms(
+        seed,
+        purpose,
+        step,
+        np.arange(prompts)[:, None, None],
+        np.arange(samples)[:, None],
+        np.arange(length),
+    )
+    return torch.from_numpy(noise_PGT.reshape(prompts * samples, length))
+
+
+def inverse_cdf(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
+    """The token at which the cumulative probability passes the uniform number, shape (B,).
+
+    Summed in float64, so that close logits give equal tokens; a token of probability 0 is never chosen.
+    """
+    cumulative_BV = log_probs_BV.double().exp().cumsum(-1)
+    threshold_B1 = uniforms_B[:, None] * (BELOW_ONE * cumulative_BV[:, -1:])
+    chosen_B = torch.searchsorted(cumulative_BV, threshold_B1, right=True).squeeze(-1)
+    return chosen_B.clamp(max=log_probs_BV.shape[1] - 1)  # not-a-number has no place: the update will say "diverged"
+
+
+def most_likely(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
+    """The token of highest probability, the first of equals, shape (B,); the noise is not looked at."""
+    return log_probs_BV.argmax(-1)
+
+
+def sample(
+    policy: Policy,
+    prompts: Prompts,
+    group: int,
+    uniforms_BT: Tensor,
+    choose: Callable[[Tensor, Tensor], Tensor] = inverse_cdf,
+) -> Completions:
+    """`group` completions of every prompt, at most as long as the noise; stops when all have ended.
+
+    Rows of one prompt stand together. `choose` picks each row's next token.
+    """
+    pad, end = policy.pad, policy.end  # looked up once: the tokenizer is slow to say
+    uniforms_BT = uniforms_BT.to(policy.device)
+    tokens, log_probs = [], []
+    with torch.inference_mode():
+        read = read_prompts(policy, prompts, prompt_rows(prompts, group))
+        logits_BV = read.logits_BV
+        done_B = torch.zeros(len(logits_BV), dtype=torch.bool, device=policy.device)
+        for t, uniforms_B in enumerate(uniforms_BT.unbind(1)):
+            log_probs_BV = (logits_BV.float() / policy.temperature).log_softmax(-1)
+            chosen_B1 = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad)[:, None]
+            tokens.append(chosen_B1)
+            log_probs.append(log_probs_BV.gather(1, chosen_B1))
+            done_B = done_B | (chosen_B1[:, 0] == end)
+            if t + 1 == uniforms_BT.shape[1] or done_B.all():
+                break
+            logits_BV = read_more(policy, read, chosen_B1)[:, -1]
+    # Outside of inference mode, so that an update may keep them for its backward pass.
+    tokens_BT = torch.cat(tokens, 1)
+    ends_BT = tokens_BT == end
+    mask_BT = ends_BT.cumsum(1) - ends_BT.long() == 0  # up to the first end token, itself included
+    return Completions(tokens_BT, mask_BT, torch.where(mask_BT, torch.cat(log_probs, 1), 0.0))
+
+
+def prompt_rows(prompts: Prompts, group: int) -> Tensor:
+    """The prompt of each row where every prompt has `group` rows that stand together, shape (P * group,)."""
+    return torch.arange(len(prompts.tokens_PL), device=prompts.tokens_PL.device).repeat_interleave(group)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Where batches come from: prompts -> sample -> score -> advantages; and those that wait where batches are stale.
+
+
+@dataclass(frozen=True)
+class Collector:
+    """The run's fixed parts; `settings` are resolved."""
+
+    settings: RunSettings
+    examples: list[Example]  # training prompts
+    score: Score
+    reference: Policy | None  # the warm start; only where a KL to it is asked for
+    chat: bool
+
+    def prompts(self, step: int) -> list[Example]:
+        """The rollout step's prompts: consecutive pieces of a permutation that is new in every epoch."""
+        count, size = self.settings.prompts_per_step, len(self.examples)
+        places = (divmod(place, size) for place in range(step * count, (step + 1) * count))
+        return [self.examples[_order(self.settings.seed, epoch, size)[index]] for epoch, index in places]
+
+    def next(self, policy: Policy, step: int, waiting: list[Rollout]) -> Rollout:
+        """The batch that rollout step `step` learns from: sampled `staleness` steps before, by the policy of then.
+
+        `waiting` holds what was sampled and not yet learnt from, and is kept at `staleness` batches; those of the first
+        steps come from the policy at the start. Nothing is sampled that no step would learn from.
+        """
+        last = min(step + self.settings.staleness, self.settings.planned_steps - 1)
+        waiting += [self.rollout(policy, ahead) for ahead in range(step + len(waiting), last + 1)]
+        return waiting.pop(0)
+
+    def rollout(self, policy: Policy, step: int) -> Rollout:
+        """Sample and score the batch of a step with the policy as it is."""
+        settings = self.settings
+        size = settings.prompts_per_step, settings.num_generations, settings.max_completion_length
+        noise_BT = sampling_noise(settings.seed, "rollout", step, *size)
+        sampler = replace(policy, dtype=getattr(torch, settings.sampler_dtype)) if settings.sampler_dtype else policy
+        prompts = self._prompt_tensors(policy, step)
+        completions = sample(sampler, prompts, settings.num_generations, noise_BT)
+        baseline_B = self._greedy_rewards(sampler, step, prompts) if settings.advantage_estimator == "given" else None
+        return self.scored(policy, step, prompts, completions, baseline_B=baseline_B)
+
+    def scored(
+        self,
+        policy: Policy,
+        step: int,
+        prompts: Prompts,
+        completions: Completions,
+        parts: dict[str, Tensor] | None = None,
+        baseline_B: Tensor | None = None,
+    ) -> Rollout:
+        """Completions as a batch to learn from, scored where their reward parts are not given.
+
+        Of `policy` only tokenizer and device are used.
+        """
+        settings, group = self.settings, self.settings.num_generations
+        texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
+        examples_B = [example for example in self.prompts(step) for _ in range(group)]
+        parts = self._parts(step, examples_B, texts_B) if parts is None else parts
+        rewards_B = total_reward(parts, settings.reward.weights)
+        batch = TrainingBatch(
+            rows_B=torch.arange(len(texts_B)),
+            prompts=prompts,
+            prompt_of_B=prompt_rows(prompts, group),
+            tokens_BT=completions.tokens_BT,
+            mask_BT=completions.mask_BT,
+            sampler_log_probs_BT=completions.log_probs_BT,
+            advantages_B=torch.zeros(len(rewards_B)),  # known below
+            rewards_B=rewards_B.to(policy.device),
+        )
+        if settings.beta and self.reference is not None:
+            reference_BT, _ = old_log_probs(self.reference, batch, settings.micro_batch_size or settings.minibatch_size)
+            batch = replace(batch, reference_log_probs_BT=reference_BT)
+        batch = replace(batch, advantages_B=self._advantages(batch, parts, baseline_B))
+        ended_B = ((completions.tokens_BT == policy.end) & completions.mask_BT).any(1)
+        return Rollout(examples_B, texts_B, parts, rewards_B, ~ended_B.cpu(), batch, baseline_B)
+
+    def _parts(self, step: int, examples_B: list[Example], texts_B: list[str]) -> dict[str, Tensor]:
+        """Each part's value for each completion, shape (B,); the coin's where it is asked for."""
+        parts = reward_parts(self.score, examples_B, texts_B)
+        if COIN in self.settings.reward.weights:
+            parts[COIN] = coins(self.settings.seed, step, len(texts_B))
+        return parts
+
+    def packed(self, waiting: list[Rollout]) -> list[dict[str, Any]]:
+        """What of the waiting batches cannot be made again from their steps: tokens, the sampler's numbers, rewards."""
+        return [
+            {
+                "tokens_BT": one.batch.tokens_BT,
+                "mask_BT": one.batch.mask_BT,
+                "log_probs_BT": one.batch.sampler_log_probs_BT,
+                "parts": one.parts,
+                "baseline_B": one.baseline_B,
+            }
+            for one in waiting
+        ]
+
+    def unpacked(self, policy: Policy, step: int, packed: list[dict[str, Any]]) -> list[Rollout]:
+        """The batches that wait before rollout step `step`, bit for bit as they were packed."""
+        found = []
+        for ahead, one in enumerate(packed):
+            completions = Completions(one["tokens_BT"], one["mask_BT"], one["log_probs_BT"])
+            prompts = self._prompt_tensors(policy, step + ahead)
+            found.append(self.scored(policy, step + ahead, prompts, completions, one["parts"], one["baseline_B"]))
+        return found
+
+    def _greedy_rewards(self, sampler: Policy, step: int, prompts: Prompts) -> Tensor:
+        """Reward of the greedy completion of each row's prompt, shape (B,)."""
+        settings, examples_P = self.settings, self.prompts(step)
+        blank_PT = torch.zeros(len(examples_P), settings.max_completion_length)
+        greedy = sample(sampler, prompts, 1, blank_PT, most_likely)
+        parts = self._parts(step, examples_P, decode(sampler.tokenizer, greedy.tokens_BT, greedy.mask_BT))
+        return total_reward(parts, settings.reward.weights).repeat_interleave(settings.num_generations)
+
+    def _advantages(self, batch: TrainingBatch, parts: dict[str, Tensor], baseline_B: Tensor | None) -> Tensor:
+        """What each completion is worth against those that it is compared with, shape (B,)."""
+        settings, group_B = self.settings, batch.prompt_of_B.cpu()
+        rewards_B = batch.rewards_B.cpu()
+        if settings.scale_reward_parts:
+            rewards_B = normalized_sum(parts, settings.reward.weights, group_B, settings.scale_epsilon)
+        kl_B, known_B = self._kl_of_samples(batch), ~rewards_B.isnan()
+        if settings.kl_placement == "reward":
+            rewards_B = rewards_B - kl_B
+        scored = Scored(rewards_B, group_B, batch.mask_BT.sum(1).cpu(), baseline_B)
+        found_B = advantages(scored, settings.advantage_estimator, settings.scale_rewards, settings.scale_epsilon)
+        if settings.kl_placement == "advantage":
+            found_B = found_B - kl_B
+        if settings.whiten_advantages:
+            mask_BT = batch.mask_BT.cpu()
+            counted_BT = mask_BT & known_B[:, None]
+            found_B = whiten(found_B[:, None].expand(mask_BT.shape), counted_BT, settings.whiten_advantages)[:, 0]
+        return torch.where(known_B, found_B, 0.0).to(batch.rewards_B.device)
+
+    def _kl_of_samples(self, batch: TrainingBatch) -> Tensor:
+        """beta times the KL of a sequence's sampled tokens, summed, where it is not in the loss; shape (B,), on CPU."""
+        settings = self.settings
+        if settings.kl_placement == "loss" or batch.reference_log_probs_BT is None:
+            return torch.zeros(len(batch))
+        assert settings.kl_estimator is not None
+        sampled_BT = batch.sampler_log_probs_BT
+        kl_BT = kl_penalty(
+            masked_log_ratio(batch.reference_log_probs_BT, sampled_BT, batch.mask_BT),
+            settings.kl_estimator,
+            "plain",
+            settings.kl_input_clamp,
+            settings.kl_output_clamp,
+            ratio=torch.ones_like(sampled_BT),
+            own=torch.ones_like(sampled_BT),
+        )
+        return settings.beta * (kl_BT * batch.mask_BT).sum(1).cpu()
+
+    def _prompt_tensors(self, policy: Policy, step: int) -> Prompts:
+        texts = [example.prompt for example in self.prompts(step)]
+        return prompt_tensors(policy.tokenizer, texts, self.chat, policy.device)
+
+
+@lru_cache(maxsize=4)  # every rollout step asks for its epoch's
+def _order(seed: int, epoch: int, size: int) -> list[int]:
+    """Order of the training prompts in an epoch."""
+    return seeds.permutation(seed, "prompts", epoch, size).tolist()

@@ -1,0 +1,331 @@
+"""A rule of the linter, and what it finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
+
+from grpolab.paths import read_json
+from grpolab.registry import UNCLIPPED
+from grpolab.settings.equalities import absolute_cap, ratio_is_one
+from grpolab.settings.run import RunSettings
+from grpolab.settings.task import PretrainedModel
+from grpolab.sweep.hypothesis import Hypothesis
+from grpolab.sweep.plan import Plan
+from grpolab.sweep.study import Study
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+Subject = TypeVar("Subject")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one rule says about one subject."""
+
+    rule: str
+    severity: Severity
+    key: str  # the key to change
+    sentence: str
+    where: str = ""  # the study and its variants that it is about; empty: all there is
+
+    @property
+    def line(self) -> str:
+        """The finding in one line."""
+        place = f" ({self.where})" if self.where else ""
+        return f"{self.severity} {self.rule}: {self.sentence}{place}; change {self.key}"
+
+
+@dataclass(frozen=True)
+class Rule(Generic[Subject]):
+    """A pure function over a subject that yields a sentence, with its numbers, for each thing that it finds."""
+
+    name: str
+    severity: Severity
+    key: str
+    about: str
+    check: Callable[[Subject], Iterator[str]]
+
+    def findings(self, subject: Subject) -> list[Finding]:
+        """What it finds."""
+        return [Finding(self.name, self.severity, self.key, text) for text in self.check(subject)]
+
+
+def rule(severity: Severity, key: str) -> Callable[[Callable[[Subject], Iterator[str]]], Rule[Subject]]:
+    """Make a function a rule: its name is the rule's, its docstring the rule's page in docs/lint.md."""
+
+    def make(check: Callable[[Subject], Iterator[str]]) -> Rule[Subject]:
+        return Rule(check.__name__.replace("_", "-"), severity, key, " ".join((check.__doc__ or "").split()), check)
+
+    return make
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A study as the linter sees it: its arms side by side, one table for each combination of the other factors' levels.
+
+
+@dataclass(frozen=True)
+class Facet:
+    """The arms of a study at the same levels of its other factors."""
+
+    levels: dict[str, str]  # of the other factors
+    arms: dict[str, RunSettings]
+
+    @property
+    def label(self) -> str:
+        """`task=addition, regime=healthy`; empty where the study has one factor."""
+        return ", ".join(f"{factor}={level}" for factor, level in self.levels.items())
+
+
+@dataclass(frozen=True)
+class Arms:
+    """A study, its seeds and its facets."""
+
+    study: Study
+    seeds: list[int]
+    facets: list[Facet]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Arms:
+        """The arms of a plan that is no collection."""
+        assert isinstance(plan.study, Study)
+        study, tables = plan.study, dict[str, Facet]()
+        for cell in plan.cells:
+            levels = {factor: level for factor, level in cell.levels.items() if factor != study.compare}
+            facet = tables.setdefault(str(levels), Facet(levels, {}))
+            facet.arms.setdefault(cell.levels[study.compare], cell.settings)
+        return cls(study, plan.seeds, list(tables.values()))
+
+    def facets_of(self, claim: Hypothesis) -> list[Facet]:
+        """The facets that a hypothesis is about and that have all its arms."""
+        arms = set(claim.arms)
+        return [f for f in self.facets if claim.where.items() <= f.levels.items() and arms <= f.arms.keys()]
+
+    def declared_equal(self, first: str, second: str) -> bool:
+        """Whether the study says itself that two arms are the same: a placebo, or a claim of equality."""
+        pair = {first, second}
+        claimed = [claim.arms for claim in self.study.hypotheses if claim.direction == "equal"]
+        return any(pair == set(arms) for arms in [*self.study.placebo, *claimed])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rules about the clip range: whether it can act, and whether its numbers fit the ratio that they bound.
+
+
+# Kernels whose clip range bounds the ratio (or its logarithm), and ends the gradient there.
+BOUNDS_THE_RATIO = {"clipped", "policy_gradient_masked", "cispo_masked", "band", "clip_cov", "gmpo"}
+ONE_A_SEQUENCE = {"sequence", "sequence_token"}
+# The field's range of a token's ratio. A mean over T independent tokens moves less, by sqrt(T).
+TOKEN_EPSILON, TOO_WIDE = 0.2, 3.0
+# What rounding alone does to a token's log-prob (standard deviation, measured on the tiny model: 1.2e-6 and 0.016).
+LOG_PROB_NOISE = {"float32": 1e-6, "bfloat16": 0.016}
+# What a dialect switches on without being asked.
+DUAL_CLIP_BY_DEFAULT = {"verl": 3.0}
+
+
+def clip_range(settings: RunSettings) -> tuple[float, float]:
+    """`epsilon` and `epsilon_high`, as they act."""
+    return settings.epsilon, settings.resolved_axes()["epsilon_high"]
+
+
+@rule("warning", "num_iterations or num_minibatches")
+def clip_cannot_bind(settings: RunSettings) -> Iterator[str]:
+    """One update per fresh batch: every ratio is exactly 1, so that no clip range can act, and clip_ratio is 0."""
+    cap = absolute_cap(settings)
+    if settings.kernel not in UNCLIPPED and ratio_is_one(settings) and (cap is None or cap >= 1):
+        low, high = clip_range(settings)
+        yield (
+            "num_iterations=1 and num_minibatches=1 make one update per batch, with every ratio exactly 1:"
+            f" epsilon={low:g} and epsilon_high={high:g} cannot act, the clip fraction stays 0"
+        )
+
+
+@rule("warning", "epsilon or importance_sampling_level")
+def epsilon_of_another_level(settings: RunSettings) -> Iterator[str]:
+    """A sequence ratio is a mean over T tokens and moves less than a token's, by about sqrt(T): a token's clip range
+    hardly acts on it (dialects: 2.9% instead of 6.6% clipped at 0.2; GSPO has 3e-4).
+    """
+    low, _ = clip_range(settings)
+    length = settings.max_completion_length
+    comparable = TOKEN_EPSILON / math.sqrt(length)
+    sequence = settings.importance_sampling_level in ONE_A_SEQUENCE and settings.kernel in BOUNDS_THE_RATIO
+    if sequence and not ratio_is_one(settings) and low > TOO_WIDE * comparable:
+        yield (
+            f"epsilon={low:g} at importance_sampling_level={settings.importance_sampling_level} is"
+            f" {low / comparable:.0f} times what compares with a token's {TOKEN_EPSILON} over {length} tokens"
+            f" ({comparable:.1g}): it will hardly clip"
+        )
+
+
+@rule("warning", "epsilon")
+def epsilon_below_noise(settings: RunSettings) -> Iterator[str]:
+    """The clip range is narrower than what rounding in `dtype` does to the ratio of a completion of that length: it
+    clips at random.
+    """
+    level, length = settings.importance_sampling_level, settings.max_completion_length
+    averaged = length if level in ONE_A_SEQUENCE else 1
+    noise = LOG_PROB_NOISE[settings.dtype] / math.sqrt(averaged)
+    narrow = min(clip_range(settings))
+    if settings.kernel in BOUNDS_THE_RATIO and not ratio_is_one(settings) and narrow < noise:
+        over = f" over {length} tokens" if averaged > 1 else ""
+        yield (
+            f"a clip range of {narrow:g} is below what {settings.dtype} rounds a {level} ratio by{over}"
+            f" (about {noise:.1g}): it clips at random"
+        )
+
+
+@rule("warning", "delta")
+def delta_inside_range(settings: RunSettings) -> Iterator[str]:
+    """The outer cap delta lies inside the clip range, and then caps positive advantages too."""
+    _, high = clip_range(settings)
+    if settings.kernel == "clipped" and settings.delta is not None and settings.delta < 1 + high:
+        yield (
+            f"delta={settings.delta:g} is below 1 + epsilon_high = {1 + high:g}: it caps positive advantages too, and"
+            " epsilon_high never acts"
+        )
+
+
+@rule("note", "dual_clip")
+def dual_clip_by_default(settings: RunSettings) -> Iterator[str]:
+    """A dialect has dual clip switched on although its plain name (GRPO, PPO) does not say so."""
+    default = DUAL_CLIP_BY_DEFAULT.get(settings.framework or "")
+    if default is not None and settings.dual_clip == default and settings.kernel == "clipped":
+        yield (
+            f"{settings.framework} has dual clip on by default: where A < 0 no ratio counts above"
+            f" dual_clip={default:g}, in GRPO's paper there is no such bound"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rules about what a run is made of: groups that teach nothing, a model that brings dropout along, a planted fault.
+
+
+GROUP_BASELINES = {"group_mean", "leave_one_out", "length_weighted", "second_best"}
+MOST_EQUAL = 0.5  # share of groups without a difference that is worth a word
+
+
+@rule("warning", "num_generations")
+def zero_variance_groups(settings: RunSettings) -> Iterator[str]:
+    """A reward of 0 or 1 and a small group: at least half the groups are all right or all wrong, with advantage 0."""
+    binary = settings.reward.function is None and [*settings.reward.weights] == ["correct"]
+    if not binary or settings.advantage_estimator not in GROUP_BASELINES:
+        return
+    # Convex in the accuracy p: prompts that differ in difficulty have at least the share of their mean.
+    p = settings.warm_start.target_accuracy if settings.warm_start.max_steps else 0.5
+    group = settings.num_generations
+    equal = p**group + (1 - p) ** group
+    if equal >= MOST_EQUAL:
+        start = f"at the warm start's accuracy of {p:g}" if settings.warm_start.max_steps else "at any accuracy"
+        yield (
+            f"num_generations={group} and a reward of 0 or 1: {start} at least {equal:.0%} of the groups have equal"
+            " rewards, and teach nothing"
+        )
+
+
+@rule("note", "model.path")
+def dropout_is_off(settings: RunSettings) -> Iterator[str]:
+    """The pretrained model's config has dropout. It is never applied here, because the ratio of the first pass would
+    not be 1; a trainer that leaves it on computes something else.
+    """
+    if isinstance(settings.model, PretrainedModel) and (found := dropout_of(settings.model.path)):
+        yield f"config.json of model.path={settings.model.path} has {found}: dropout stays off here, in every forward"
+
+
+@rule("warning", "fault")
+def planted_fault(settings: RunSettings) -> Iterator[str]:
+    """The loop is broken on purpose (conf/fault/), for the doctor to find: the run shows nothing else."""
+    if settings.fault:
+        yield f"fault={settings.fault} is planted: the loop is broken on purpose, for `grpolab diagnose` to find"
+
+
+def dropout_of(model: str) -> str:
+    """The dropout rates above 0 in the config of a model's local folder, `attention_dropout=0.1`; else empty."""
+    config = read_json(Path(model) / "config.json") or {}
+    rates = {name: value for name, value in config.items() if "drop" in name and isinstance(value, int | float)}
+    return ", ".join(f"{name}={value:g}" for name, value in rates.items() if value > 0)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rules about the loss besides its clip range: weights that scale every gradient, averages, the KL.
+
+
+# Every token weighs the same. LUSPO's sums of sequences are left out: there the length is the point.
+BY_TOKEN = {
+    "token_mean_rollout",
+    "token_mean_minibatch",
+    "token_mean_microbatch",
+    "token_sum",
+    "token_sum_constant",
+    "token_sum_length",
+}
+
+
+FAR = 10.0  # no policy is that far from its reference on a token that matters
+
+
+@rule("warning", "epsilon_high")
+def cap_scales_gradient(settings: RunSettings) -> Iterator[str]:
+    """TRL's CISPO takes `epsilon_high` as the cap itself: below 1 it multiplies every gradient, also at ratio 1. Unset
+    it falls back to epsilon, 0.2.
+    """
+    cap = absolute_cap(settings)
+    if cap is not None and cap < 1:
+        yield (
+            f"epsilon_high={cap:g} is the cap itself in TRL's cispo, not 1 + epsilon_high: every weight at ratio"
+            f" {cap:g} and above becomes {cap:g}, so on-policy gradients are scaled by {cap:g} (ScaleRL has 5.0)"
+        )
+
+
+@rule("warning", "aggregation")
+def sequences_weighted_by_length(settings: RunSettings) -> Iterator[str]:
+    """One loss per sequence averaged over tokens: each sequence then weighs as much as it is long. GSPO's is
+    sequence_mean.
+    """
+    by_kernel = settings.kernel == "gmpo"
+    by_ratio = settings.importance_sampling_level in ONE_A_SEQUENCE
+    own_average = settings.framework == "verl" and (by_kernel or settings.importance_sampling_level == "sequence_token")
+    longest = settings.max_completion_length
+    if (by_ratio or by_kernel) and settings.aggregation in BY_TOKEN and longest > 1 and not own_average:
+        what = "kernel=gmpo" if by_kernel else f"importance_sampling_level={settings.importance_sampling_level}"
+        yield (
+            f"{what} has one ratio per sequence, and aggregation={settings.aggregation} weighs each sequence by its"
+            f" length, 1 to {longest}: GSPO's is sequence_mean"
+        )
+
+
+@rule("warning", "kl_output_clamp")
+def kl_clamp_ends_gradient(settings: RunSettings) -> Iterator[str]:
+    """Beyond a clamp the KL has no gradient: it lets go where the policy is furthest from the reference."""
+    plain = settings.beta > 0 and settings.kl_placement == "loss" and settings.kl_gradient == "plain"
+    bounds = _bounds(settings) if plain else {}
+    if bounds and min(above for above, _ in bounds.values()) < FAR:
+        above, below = min(high for high, _ in bounds.values()), max(low for _, low in bounds.values())
+        yield (
+            f"with {' and '.join(bounds)} the KL (beta={settings.beta:g}) has no gradient where log(reference / policy)"
+            f" is above {above:.2f} or below {below:.2f}"
+        )
+
+
+def _bounds(settings: RunSettings) -> dict[str, tuple[float, float]]:
+    """Where the gradient ends, above and below, by each clamp that is set, with its value."""
+    found = {}
+    if (most := settings.kl_input_clamp) is not None:
+        found[f"kl_input_clamp={most:g}"] = (most, -most)
+    if (most := settings.kl_output_clamp) is not None:
+        reach = math.sqrt(2 * most) if settings.kl_estimator == "k2" else most
+        k3 = settings.kl_estimator == "k3"
+        found[f"kl_output_clamp={most:g}"] = (_k3_reaches(most, 1), -_k3_reaches(most, -1)) if k3 else (reach, -reach)
+    return found
+
+
+def _k3_reaches(value: float, sign: int) -> float:
+    """|q| at which exp(q) - q - 1 is `value`, for q of that sign; by bisection."""
+    low, high = 0.0, value + 2.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        reached = math.exp(min(sign * middle, 700.0)) - sign * middle - 1  # exp(710) would overflow
+        low, high = (low, middle) if reached > value else (middle, high)
+    return high

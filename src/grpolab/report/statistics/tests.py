@@ -1,0 +1,313 @@
+"""Exact tests of arms that share seeds: if the arms are equal, they may be swapped within any seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, reduce
+from itertools import combinations
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from scipy import special, stats
+
+from grpolab.report.statistics.intervals import CONFIDENCE, Interval, TooFewError, share_interval, t_interval
+
+Alternative = Literal["two-sided", "less", "greater"]
+EXACT_SEEDS = 14  # 2**14 ways to swap; above, the normal approximation
+
+
+def swap_test(terms_S: NDArray, alternative: Alternative = "two-sided") -> float:
+    """p of a sum of terms, one a seed, each of which may as well have the other sign. Shape: (S,).
+
+    With signed ranks for terms it is Wilcoxon's test, with log-rank excesses the log-rank test.
+    """
+    total, seeds = terms_S.sum(), len(terms_S)
+    scale = np.linalg.norm(terms_S)
+    if scale == 0:
+        return 1.0
+    if seeds > EXACT_SEEDS:
+        return p_of_tails(float(special.ndtr(total / scale)), float(special.ndtr(-total / scale)), alternative)
+    sums_R = _signs(seeds) @ terms_S
+    slack = 1e-9 * scale  # equal sums, added up in another order
+    return p_of_tails(float((sums_R <= total + slack).mean()), float((sums_R >= total - slack).mean()), alternative)
+
+
+def p_of_tails(less: float, greater: float, alternative: Alternative) -> float:
+    """The p-value, from the chances of a statistic as small and as large as the observed one."""
+    return {"less": less, "greater": greater, "two-sided": min(1.0, 2 * min(less, greater))}[alternative]
+
+
+@lru_cache
+def _signs(seeds: int) -> NDArray:
+    """Every combination of signs: (2**S, S)."""
+    return 1.0 - 2 * (np.arange(2**seeds)[:, None] >> np.arange(seeds) & 1)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Differences of two arms seed by seed: the t-test that decides, the rank tests that check it, Holm over a family.
+
+
+# Differences closer to each other than this share of the values are one number, rounded.
+ROUNDING = 1e-12
+
+
+class Difference(NamedTuple):
+    """Mean of the differences over `n` shared seeds, its interval, and p for `effect == null`.
+
+    `sd` is the differences' standard deviation; `sign_p` and `wilcoxon_p` test the same null without assuming a normal
+    distribution. NaN where there is none.
+    """
+
+    effect: float
+    low: float
+    high: float
+    p: float
+    n: int
+    sd: float = np.nan
+    sign_p: float = np.nan
+    wilcoxon_p: float = np.nan
+
+
+def paired_difference(
+    of: pd.Series,
+    minus: pd.Series,
+    null: float = 0.0,
+    alternative: Alternative = "two-sided",
+    confidence: float = CONFIDENCE,
+) -> Difference:
+    """`of - minus` by seed (the index of both): t-interval, paired t-test of `effect == null`, and both rank tests.
+
+    Seeds that only one side has are left out, and p is NaN below two shared seeds. Where the t-test has nothing to work
+    with, the sign test gives p: differences without spread (labels, counts), or an infinite one (a run that diverged;
+    the effect is then the median). Only arms that agree to the last bit in every seed, while the seeds differ among
+    themselves, are known to be one function: they get the p of a difference without error, 1 or 0.
+    """
+    pairs = pd.DataFrame({"of": of, "minus": minus}).astype("float64").dropna()
+    of_S, minus_S = pairs["of"].to_numpy(), pairs["minus"].to_numpy()
+    difference_S = np.subtract(of_S, minus_S, out=np.zeros(len(pairs)), where=of_S != minus_S)  # inf - inf is a tie
+    n, effect = len(pairs), float(np.mean(difference_S)) if len(pairs) else np.nan
+    if n < 2:
+        return Difference(effect, np.nan, np.nan, np.nan, n)
+    ranks = _sign_test(difference_S - null, alternative), _wilcoxon(difference_S - null, alternative)
+    if not np.isfinite(difference_S).all():
+        return Difference(float(np.median(difference_S)), np.nan, np.nan, ranks[0], n, np.nan, *ranks)
+    if np.ptp(difference_S) <= ROUNDING * np.abs(pairs.to_numpy()).max():
+        one_function = not difference_S.any() and pairs["of"].nunique() == n
+        return Difference(effect, effect, effect, float(null == 0) if one_function else ranks[0], n, 0.0, *ranks)
+    _, low, high, _ = t_interval(difference_S, confidence)
+    sd = float(np.std(difference_S, ddof=1))
+    return Difference(effect, low, high, _t_test((effect - null) / sd * np.sqrt(n), n, alternative), n, sd, *ranks)
+
+
+def equivalence(of: pd.Series, minus: pd.Series, margin: float) -> Difference:
+    """The paired difference, with the p of two one-sided tests (TOST, Schuirmann 1987) where it lies within the margin.
+
+    The margin that is nearer decides. Where the difference lies outside, p says how surely (two-sided).
+    """
+    effect = paired_difference(of, minus).effect
+    inside: Alternative = "less" if effect > 0 else "greater"
+    return paired_difference(
+        of, minus, margin if effect > 0 else -margin, "two-sided" if abs(effect) > margin else inside
+    )
+
+
+def _t_test(t: float, n: int, alternative: Alternative) -> float:
+    return p_of_tails(float(special.stdtr(n - 1, t)), float(special.stdtr(n - 1, -t)), alternative)
+
+
+def _sign_test(shifted_S: NDArray, alternative: Alternative) -> float:
+    """Exact binomial test that differences are as often above 0 as below; ties count for neither."""
+    above, below = int((shifted_S > 0).sum()), int((shifted_S < 0).sum())
+    few_above, few_below = (float(special.bdtr(count, above + below, 0.5)) for count in (above, below))
+    return p_of_tails(few_above, few_below, alternative)
+
+
+def _wilcoxon(shifted_S: NDArray, alternative: Alternative) -> float:
+    """Wilcoxon's signed-rank test (1945), exact up to 14 seeds, with ties too; zeros are left out."""
+    apart_S = shifted_S[shifted_S != 0]
+    return swap_test(np.sign(apart_S) * stats.rankdata(np.abs(apart_S)), alternative)
+
+
+def holm(p_values: Sequence[float]) -> NDArray:
+    """Holm's adjusted p-values of one family (Holm 1979). A NaN (a test that had no data) counts and stays NaN."""
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p)  # NaN last
+    stepped = np.nan_to_num(p[order], nan=1.0) * (len(p) - np.arange(len(p)))
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
+    return np.where(np.isnan(p), np.nan, adjusted)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rates of runs: how many of an arm's runs collapsed.
+
+
+def wilson(successes: int, n: int, confidence: float = CONFIDENCE) -> Interval:
+    """A rate with Wilson's score interval (Wilson 1927); NaN without trials."""
+    if n == 0:
+        return Interval(np.nan, np.nan, np.nan, 0)
+    z = float(stats.norm.ppf((1 + confidence) / 2))
+    rate, scale = successes / n, 1 + z**2 / n
+    centre = (rate + z**2 / (2 * n)) / scale
+    half = z * np.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2)) / scale
+    # At 0 and n of n the bound is exactly 0 and 1; rounding must not push it past.
+    low = 0.0 if successes == 0 else float(centre - half)
+    return Interval(rate, low, 1.0 if successes == n else float(centre + half), n)
+
+
+def fisher(first: int, first_n: int, second: int, second_n: int) -> float:
+    """Two-sided p of Fisher's exact test (1922) that two arms have one rate; NaN where an arm has no runs.
+
+    It knows nothing of pairs: runs that share a seed and tend to fail together make it cautious, never bold.
+    """
+    if not first_n or not second_n:
+        return np.nan
+    return float(stats.fisher_exact([[first, first_n - first], [second, second_n - second]]).pvalue)
+
+
+def rate_difference(first: int, first_n: int, second: int, second_n: int, confidence: float = CONFIDENCE) -> Difference:
+    """Difference of two counts of runs as rates: Newcombe's interval (1998, method 10) and Fisher's p; both unpaired.
+
+    The interval lies between -1 and 1; `n` is the smaller number of runs. NaN without runs.
+    """
+    of, minus = wilson(first, first_n, confidence), wilson(second, second_n, confidence)
+    effect = of.mean - minus.mean
+    below = np.hypot(of.mean - of.low, minus.high - minus.mean)
+    above = np.hypot(of.high - of.mean, minus.mean - minus.low)
+    sd = float(np.sqrt(sum(rate.mean * (1 - rate.mean) for rate in (of, minus))))
+    p = fisher(first, first_n, second, second_n)
+    return Difference(effect, float(effect - below), float(effect + above), p, min(first_n, second_n), sd)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Differences of two groups of runs that share no seeds.
+
+
+def welch_difference(of: pd.Series, minus: pd.Series, confidence: float = CONFIDENCE) -> Difference:
+    """Difference of the means of `of` and `minus` with its interval and p (Welch 1947): the spreads may differ.
+
+    Values that are not finite are left out; `n` is the smaller group. No interval and no p below two values a side.
+    Groups without any spread differ surely, or not at all.
+    """
+    sides = [_finite(side) for side in (of, minus)]
+    n = min(map(len, sides))
+    if n < 2:
+        return Difference(float(sides[0].mean() - sides[1].mean()) if n else np.nan, np.nan, np.nan, np.nan, n)
+    effect = float(sides[0].mean() - sides[1].mean())
+    if not any(np.ptp(side) for side in sides):
+        return Difference(effect, effect, effect, float(effect == 0), n, 0.0)
+    test = stats.ttest_ind(*sides, equal_var=False)
+    low, high = test.confidence_interval(confidence)
+    sd = float(np.sqrt(sum(side.var(ddof=1) for side in sides)))
+    return Difference(effect, float(low), float(high), float(test.pvalue), n, sd)
+
+
+def welch_error(of: pd.Series, minus: pd.Series) -> tuple[float, float]:
+    """Standard error of the difference of means and its degrees of freedom (Welch and Satterthwaite).
+
+    Needs two values a side. Without any spread the error is 0, and the freedom that of the smaller group.
+    """
+    sides = [_finite(side) for side in (of, minus)]
+    terms = [side.var(ddof=1) / len(side) for side in sides]
+    if not sum(terms):
+        return 0.0, min(map(len, sides)) - 1
+    return float(np.sqrt(sum(terms))), float(
+        sum(terms) ** 2 / sum(term**2 / (len(side) - 1) for term, side in zip(terms, sides, strict=True))
+    )
+
+
+def _finite(values: pd.Series) -> NDArray:
+    return values[np.isfinite(values)].to_numpy(dtype=np.float64)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Tests that values rise along ordered levels.
+
+
+def page_trend(values_SL: ArrayLike) -> float:
+    """p of Page's test that values rise along L ordered levels, ranked within each seed (Page 1963). Shape: (S, L).
+
+    Seeds with a gap (NaN) are left out, an infinity is a largest value; NaN with fewer than two seeds or three levels.
+    """
+    values = np.asarray(values_SL, dtype=np.float64)
+    complete = values[~np.isnan(values).any(axis=1)]
+    if complete.shape[0] < 2 or values.shape[1] < 3:
+        return np.nan
+    return float(stats.page_trend_test(complete).pvalue)
+
+
+def rank_trend(values_SL: ArrayLike) -> Difference:
+    """Kendall's tau of the values with the order of the levels, mean over seeds, with Page's p, two-sided.
+
+    Shape: (S, L), every seed complete. tau is the share of pairs of levels that rise minus the share that fall: 1 where
+    every seed rises throughout. NaN p with fewer than two seeds or three levels.
+    """
+    values = np.asarray(values_SL, dtype=np.float64)
+    lower, upper = np.triu_indices(values.shape[1], k=1)
+    rises_SP = values[:, lower] < values[:, upper]
+    falls_SP = values[:, lower] > values[:, upper]
+    tau_S = (rises_SP.astype(float) - falls_SP).mean(axis=1)
+    mean, low, high, n = share_interval((tau_S + 1) / 2)  # tau lies between -1 and 1
+    mean, low, high = (2 * bound - 1 for bound in (mean, low, high))
+    p = np.minimum(1, 2 * min(page_trend(values), page_trend(values[:, ::-1])))
+    return Difference(mean, low, high, float(p), n, float(np.std(tau_S, ddof=1)) if n > 1 else np.nan)
+
+
+def jonckheere_trend(groups_L: Sequence[ArrayLike]) -> float:
+    """p of the Jonckheere-Terpstra test that values rise along L groups that share no seeds (Jonckheere 1954).
+
+    Exact; with ties the normal approximation with their variance (Hollander and Wolfe 1999, section 6.2). Where the
+    groups do share seeds, `page_trend` sees more.
+
+    Raises TooFewError for fewer than three groups, or a group of fewer than two.
+    """
+    groups = [np.asarray(group, dtype=np.float64) for group in groups_L]
+    sizes = np.array([len(group) for group in groups])
+    if len(sizes) < 3 or sizes.min() < 2:
+        raise TooFewError(f"a trend needs three levels with two runs each, has levels of {', '.join(map(str, sizes))}")
+    rises = sum(_rises(lower, upper) for lower, upper in combinations(groups, 2))
+    ties = np.unique(np.concatenate(groups), return_counts=True)[1]
+    if (ties == 1).all():
+        chance = _null_distribution(sizes)
+        return float(chance[int(rises) :].sum())
+    mean = (sizes.sum() ** 2 - (sizes**2).sum()) / 4
+    return float(stats.norm.sf((rises - mean) / np.sqrt(_tied_variance(sizes, ties))))
+
+
+def _rises(lower: NDArray, upper: NDArray) -> float:
+    """Pairs (one of each) that rise; a tie is half of one."""
+    return float(((lower[:, None] < upper) + 0.5 * (lower[:, None] == upper)).sum())
+
+
+def _null_distribution(sizes_L: NDArray) -> NDArray:
+    """P(number of rising pairs = 0, 1, ...) under the null: each group against all before it, independently."""
+    before = np.cumsum(sizes_L)[:-1]
+    return reduce(np.convolve, (_rank_sums(n, m) for n, m in zip(sizes_L[1:], before, strict=True)))
+
+
+def _rank_sums(n: int, m: int) -> NDArray:
+    """P(Mann and Whitney's U = 0 .. nm), from its generating function: the product of (1 - q^(m+i)) / (1 - q^i)."""
+    counts = np.array([1, *[0] * (n * m)], dtype=object)  # whole numbers: they grow, and are subtracted
+    for i in range(1, n + 1):
+        counts[m + i :] -= counts[: -(m + i)].copy()
+        for power in range(i, n * m + 1):
+            counts[power] += counts[power - i]
+    return (counts / counts.sum()).astype(np.float64)
+
+
+def _tied_variance(sizes_L: NDArray, ties: NDArray) -> float:
+    """Variance of the number of rising pairs (Hollander and Wolfe 1999, equation 6.19)."""
+    n = sizes_L.sum()
+
+    def sums(power: int) -> tuple[float, float]:
+        """Sums of k(k-1) or k(k-1)(k-2) over groups and over ties."""
+        falling = [np.prod([counts - k for k in range(power)], axis=0).sum() for counts in (sizes_L, ties)]
+        return float(falling[0]), float(falling[1])
+
+    whole = sum((c * (c - 1) * (2 * c + 5)).sum() * sign for c, sign in ((n, 1), (sizes_L, -1), (ties, -1)))
+    (pairs, tied_pairs), (triples, tied_triples) = sums(2), sums(3)
+    return float(
+        whole / 72 + triples * tied_triples / (36 * n * (n - 1) * (n - 2)) + pairs * tied_pairs / (8 * n * (n - 1))
+    )

@@ -1,0 +1,194 @@
+"""A run's diary: one strict-JSON object a line, appended, and cut back to the checkpoint on resume."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from grpolab.errors import RequestError
+from grpolab.identity import is_library, plain
+from grpolab.paths import read_json, write_json_atomic
+from grpolab.vocabulary import FAILED
+
+
+def rounded(value: float) -> float:
+    """Nine significant digits: float32 survives the round trip exactly, and the file stays small."""
+    return float(f"{value:.9g}")
+
+
+def line(record: dict[str, Any]) -> bytes:
+    """A record as it stands in a file; floats are rounded to nine digits, infinity becomes "inf"."""
+    values = {key: rounded(value) if isinstance(value, float) else value for key, value in record.items()}
+    return json.dumps(plain(values), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+class Journal:
+    """An append-only file. Lines are buffered until `flush`, so that a rollout step is written in one piece."""
+
+    def __init__(self, path: Path, keep_bytes: int = 0) -> None:
+        """Open `path`, cut to the whole lines among its first `keep_bytes` bytes."""
+        kept = path.read_bytes()[:keep_bytes] if keep_bytes and path.exists() else b""
+        kept = kept[: kept.rfind(b"\n") + 1]  # the file may be shorter than was said: nothing is padded
+        self.path = path
+        self._file = path.open("ab")
+        self._file.truncate(len(kept))
+        self._digest = hashlib.sha256(kept)
+        self._lines: list[bytes] = []
+
+    @property
+    def sha256(self) -> str:
+        """Checksum of the file, the lines that wait for `flush` left out."""
+        return self._digest.hexdigest()
+
+    def append(self, **record: Any) -> None:
+        """Add one record."""
+        self._lines.append(line(record))
+
+    def flush(self) -> int:
+        """Hand the buffered lines to the operating system; returns the file's length in bytes."""
+        content = b"".join(self._lines)
+        self._lines.clear()
+        self._file.write(content)
+        self._file.flush()
+        self._digest.update(content)
+        return self._file.tell()
+
+    def sync(self) -> int:
+        """Flush to the disk itself: what a checkpoint refers to must survive a power cut."""
+        length = self.flush()
+        os.fsync(self._file.fileno())
+        return length
+
+    def close(self) -> None:
+        """Flush and close; closed also where the disk is full."""
+        with self._file:
+            self.sync()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A lock that dies with its owner: `flock` on a file.
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the file's lock; waits for another holder, whose death frees it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def is_held(path: Path) -> bool:
+    """Whether somebody holds the file's lock at this moment."""
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who only ask do not see each other
+    except BlockingIOError:
+        return True
+    except OSError:  # no such file: nobody has ever held it
+        return False
+    return False
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `running.json` says who runs a cell and how far it is; it is gone when the outcome stands.
+
+
+INTERVAL = 1.0  # least seconds between two beats
+# The process of another machine cannot be looked at: its heartbeat counts for so long.
+LEASE_SECONDS = 600.0
+CLOCK_TOLERANCE = 2.0  # seconds between two readings of a process's start time
+
+
+class Heartbeat:
+    """Written at most once in INTERVAL seconds of the clock that the caller passes in."""
+
+    def __init__(self, folder: Path, rollout_steps: int) -> None:
+        self.path = folder / "running.json"
+        self.rollout_steps = rollout_steps
+        self.owner = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "process_start": _start(psutil.Process()),
+        }
+        self._last = float("-inf")
+
+    def beat(self, rollout_step: int, now: float) -> None:
+        """Say that the run lives, `now` in unix seconds."""
+        if abs(now - self._last) >= INTERVAL:
+            self._last = now
+            beat = {**self.owner, "rollout_step": rollout_step, "rollout_steps": self.rollout_steps, "time": now}
+            write_json_atomic(self.path, beat, durable=False)  # after a power cut nobody runs
+
+
+def is_alive(beat: dict[str, Any], now: float) -> bool:
+    """Whether the owner of a heartbeat still runs at `now`: the same process, or within its lease elsewhere."""
+    if beat["host"] != socket.gethostname():
+        return bool(abs(now - beat["time"]) < LEASE_SECONDS)
+    try:
+        process = psutil.Process(beat["pid"])
+        same = abs(_start(process) - beat["process_start"]) < CLOCK_TOLERANCE
+        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _start(process: psutil.Process) -> float:
+    """Seconds from the machine's start to the process's, which a clock that is set does not move."""
+    return process.create_time() - psutil.boot_time()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# outcome.json: how a run ended, written last. Light: the parent of a sweep writes it for a worker that died.
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The file's keys; what is not known is None."""
+
+    outcome: str  # of the vocabulary
+    reason: str | None  # where it did not run to its last rollout step; the first line says it all
+    rollout_steps: int  # that were finished
+    optimizer_steps: int | None = None
+    completions: int | None = None
+    final: dict[str, float] = field(default_factory=dict)  # metrics of the last finite evaluation
+    policy_sha256: str | None = None
+    journal_sha256: str | None = None
+    seconds: float | None = None
+    error: str | None = None  # traceback
+
+
+def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
+    """Write a run's outcome, and return what was written."""
+    record = asdict(outcome)
+    write_json_atomic(folder / "outcome.json", record)
+    (folder / "running.json").unlink(missing_ok=True)
+    return record
+
+
+def record_failure(folder: Path, reason: str, rollout_steps: int, error: str | None = None) -> dict[str, Any]:
+    """Write down that a run failed, unless it reached an outcome of its own; the outcome that stands."""
+    standing = read_json(folder / "outcome.json")
+    return standing or conclude(folder, Outcome(FAILED, reason, rollout_steps, error=error))
+
+
+def reason_of(error: BaseException) -> str:
+    """The error in words; where code of the user's raised it, with the place in front."""
+    said = str(error) if isinstance(error, RequestError) else f"{type(error).__name__}: {error}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}: {said}" if frames else said
+
+
+def _is_users(file: str) -> bool:
+    return not file.startswith("<") and not is_library(Path(file))

@@ -1,0 +1,307 @@
+"""Ready-made views of a study's charts, which MLflow keeps as tags of the experiment.
+
+Their format (JSON, zlib, base64) is internal to the pages of MLflow 3.17; another version would open the plain page.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from grpolab import vocabulary
+from grpolab.identity import plain
+from grpolab.run.tracking.folder import Point, Record
+
+ALL_VARIANTS = "by_variant"
+# Charts that stand first on the page, after the study's primary metric.
+HEADLINE = ("reward/mean", "entropy/behaviour", "clip/active_low", "clip/active_high", "kl_old/k3")
+
+
+@dataclass(frozen=True)
+class View:
+    """Charts of some of a study's variants: mean and range over the seeds of each."""
+
+    key: str  # in the address and in the tag's name
+    title: str
+    pattern: str | None  # of the variants that it shows; None: all
+
+
+def address(experiment_id: str, key: str) -> str:
+    """Where a view is, below the root of the MLflow server."""
+    query = f"workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey={key}"
+    return f"#/experiments/{experiment_id}/runs?{query}"
+
+
+def views(plan: Record) -> list[View]:
+    """Where factors besides the compared one vary, the arms at each of their combinations; and all variants."""
+    compare = plan["compare"]
+    conditions: dict[str, str] = {}
+    for cell in plan["cells"]:
+        levels = cell["levels"]
+        condition = "/".join(level for factor, level in levels.items() if factor != compare)
+        conditions[condition] = "/".join("%" if factor == compare else level for factor, level in levels.items())
+    parts = [View(f"{ALL_VARIANTS}_{_word(name)}", name, pattern) for name, pattern in conditions.items()]
+    return [*(parts if len(parts) > 1 else []), View(ALL_VARIANTS, "all variants", None)]
+
+
+def _word(text: str) -> str:
+    return re.sub(r"\W+", "_", text)
+
+
+def variant_filter(pattern: str) -> str:
+    """MLflow's search for runs whose variant matches; `%` stands for anything."""
+    quote = '"' if "'" in pattern else "'"
+    return f"tags.variant LIKE {quote}{pattern}{quote}"
+
+
+def view_tags(plan: Record, created: int) -> dict[str, str]:
+    """The experiment's tags that hold the views of the study; `created` in milliseconds since 1970."""
+    return {f"mlflow.sharedViewState.{view.key}": _encoded(plan, view, created) for view in views(plan)}
+
+
+def _encoded(plan: Record, view: View, created: int) -> str:
+    state = base64.b64encode(zlib.compress(json.dumps(_state(plan, view.pattern)).encode())).decode()
+    name = f"Mean and range over seeds: {view.title}"
+    return json.dumps({"name": name, "createdAt": created, "updatedAt": created, "state": f"deflate;{state}"})
+
+
+def _state(plan: Record, pattern: str | None) -> Record:
+    primary_metric = plan["primary_metric"]
+    variants = dict.fromkeys(cell["variant"] for cell in plan["cells"])
+    headline = list(dict.fromkeys([primary_metric, *HEADLINE]))
+    drawn = [name for name, metric in vocabulary.METRICS.items() if metric.mirrored]
+    prefixes = dict.fromkeys(name.partition("/")[0] for name in drawn if "/" in name and name not in headline)
+    return {
+        "searchFilter": "" if pattern is None else variant_filter(pattern),
+        "orderByKey": f"metrics.`{primary_metric}`",  # the best variant first
+        "orderByAsc": False,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "datasetsFilter": [],
+        "modelVersionFilter": "All Runs",
+        "selectedColumns": ["tags.`outcome`", f"metrics.`{primary_metric}`", "attributes.`Models`"],
+        "columnOrder": [],
+        "columnWidths": {},
+        "runsHiddenMode": "SHOW_ALL",
+        "viewMaximized": False,
+        "runListHidden": False,
+        "useGroupedValuesInCharts": True,
+        "hideEmptyCharts": True,
+        "groupBy": {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": "variant"}]},
+        "groupsExpanded": {f"tag.variant.{variant}": False for variant in variants},
+        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
+        # Sections in this order; MLflow adds the charts of all other metrics to the section of their prefix.
+        "isAccordionReordered": True,
+        "compareRunSections": [_section("headline", "At a glance"), *(_section(name, name) for name in prefixes)],
+        "compareRunCharts": [_line_chart(name) for name in headline],
+    }
+
+
+def _section(uuid: str, name: str) -> Record:
+    return {"uuid": uuid, "name": name, "display": True, "isReordered": False, "deleted": False, "isGenerated": False}
+
+
+def _line_chart(metric: str) -> Record:
+    return {
+        "uuid": f"headline-{metric}",
+        "type": "LINE",
+        "runsCountToCompare": 100,
+        "metricSectionId": "headline",
+        "deleted": False,
+        "isGenerated": False,
+        "metricKey": metric,
+        "displayName": metric,
+        "lineSmoothness": 0,
+        "scaleType": "linear",
+        "xAxisScaleType": "linear",
+        "xAxisKey": "step",
+        "selectedXAxisMetricKey": "",
+        "yAxisKey": "metric",
+        "yAxisExpressions": [],
+        "range": {},
+        "ignoreOutliers": False,
+        "useGlobalXaxisKey": True,
+        "useGlobalLineSmoothing": True,
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a person reads in MLflow's pages: names and descriptions (Markdown).
+
+
+SUMMARY_NAME = "summary"
+NOTE = "mlflow.note.content"  # the tag that MLflow shows as description
+MAX_ERROR = 4000  # characters: a tag takes 8000
+
+
+def run_name(cell: Record) -> str:
+    """`symmetric/addition/healthy, seed 0`."""
+    return f"{cell['variant']}, seed {cell['seed']}"
+
+
+def model_name(cell: Record) -> str:
+    """The same as a name that MLflow allows for a model: `symmetric-addition-healthy-seed-0`."""
+    return re.sub(r"[^\w-]+", "-", run_name(cell))
+
+
+def experiment_note(plan: Record, experiment_id: str) -> str:
+    """What the study asks, and how to read its page; the first paragraph is all that MLflow shows at first."""
+    summary = f"The run `{SUMMARY_NAME}` holds the report, figures and tables."
+    if plan["includes"]:
+        members = ", ".join(f"`{name}`" for name in plan["includes"])
+        asks = plan["question"]
+        how = f"Made of the studies {members}, each with an experiment of its own. {summary}"
+    else:
+        links = " · ".join(f"[{view.title}]({address(experiment_id, view.key)})" for view in views(plan))
+        asks = f"{plan['question']} Charts: {links}"
+        how = (
+            f"A run is one cell of the study: a variant ({' / '.join(plan['factors'])}) with one seed. On the chart"
+            " page, grouped by the tag `variant`, a line is the mean over seeds, its band reaches from the lowest to"
+            f" the highest. {summary}"
+        )
+    claims = "\n".join(f"- {claim['id']}: {claim['says']}" for claim in plan.get("hypotheses", []))
+    parts = [asks, how, *(["Hypotheses of the study file:", claims] if claims else [])]
+    return "\n\n".join(parts)
+
+
+def run_note(cell: Record, outcome: Record | None) -> str:
+    """How the run ended, and where the rest of it is."""
+    signature = cell["signature"]
+    rest = (
+        "A chart has one value per rollout step (of its updates the last; values that are not finite are left out). The"
+        " artifact `journal.jsonl` has every optimiser step, `course.png` is a picture of its course, `samples.json` a"
+        " table of completions with rewards and ratios. The same token by token:"
+        f" `grpolab show {signature}`."
+    )
+    return "\n\n".join([*(_ending(outcome) if outcome else ["Not finished."]), rest])
+
+
+def _ending(outcome: Record) -> list[str]:
+    name = outcome["outcome"]
+    lines = [f"**{name.capitalize()}**: {vocabulary.OUTCOMES[name]}."]
+    if outcome.get("reason"):
+        lines.append(f"Reason: {outcome['reason']}")
+    if outcome.get("error"):
+        lines.append(f"```\n{outcome['error'][-MAX_ERROR:]}\n```")
+    if outcome.get("final"):
+        lines.append("At the end: " + ", ".join(f"{key} {value:.4g}" for key, value in outcome["final"].items()))
+    return lines
+
+
+def summary_note(plan: Record) -> str:
+    """What the summary run is for."""
+    return (
+        f"The study `{plan['study']}` as a whole: its report, figures, tables and plan are among the artifacts. It has"
+        " no variant, so it enters no mean."
+    )
+
+
+def milliseconds(iso_time: str) -> int:
+    """ISO time as MLflow counts it."""
+    return round(1000 * datetime.fromisoformat(iso_time).timestamp())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a person sees of one run in MLflow's pages: a picture of its course, and a table of its completions.
+#
+# Both are made from the run folder, once, when the run has ended; a folder that holds no points, or no samples that can
+# be read, has none.
+
+
+PICTURE, TABLE = "course.png", "samples.json"  # names of the artefacts
+SIZE, DPI = (7.2, 2.4), 90  # inches; dots per inch
+# Title of a panel -> its lines; what a run does not have is left out.
+PANELS = {
+    "Accuracy and reward": {
+        "eval/accuracy_expected": "held-out accuracy (expected)",
+        "eval/accuracy_greedy": "held-out accuracy (greedy)",
+        "reward/mean": "mean reward of the batch",
+    },
+    "Clip fraction, last update of each batch": {
+        "clip/active_low": "below the range, A < 0",
+        "clip/active_high": "above the range, A > 0",
+    },
+}
+MOST_STEPS, MOST_COMPLETIONS = 4, 50  # of the kept rollout steps, evenly; in the table, of each
+
+
+def picture(points: Sequence[Point]) -> bytes | None:
+    """PNG of accuracy, reward and clip fraction over the rollout steps; None where there is nothing to draw."""
+    figure = Figure(figsize=SIZE, dpi=DPI)
+    FigureCanvasAgg(figure)
+    figure.subplots_adjust(left=0.06, right=0.985, bottom=0.19, top=0.89, wspace=0.14)
+    drawn = 0
+    for panel, (title, lines) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
+        for name, label in lines.items():
+            course = sorted((point.step, point.value) for point in points if point.name == name)
+            if course:
+                panel.plot(*zip(*course, strict=True), label=label, linewidth=1, marker="." if len(course) < 20 else "")
+                drawn += 1
+        panel.set_title(title, fontsize=8)
+        panel.set_xlabel("rollout step", fontsize=7)
+        panel.tick_params(labelsize=7)
+        panel.grid(alpha=0.3)
+        if panel.get_ylim()[0] < 0 == max((point.value for point in points if point.name in lines), default=1):
+            panel.set_ylim(0, 0.01)  # nothing but zeros: no clip
+        if panel.lines:
+            panel.legend(fontsize=6, frameon=False)
+    if not drawn:
+        return None
+    content = BytesIO()
+    figure.savefig(content, format="png", metadata={"Software": None})
+    return content.getvalue()
+
+
+def table(samples: Path) -> str | None:
+    """The kept completions as JSON that MLflow shows as a table; None where none can be read.
+
+    One row a completion: which it is, its text, its prompt, reward and its parts, advantage, the least and largest
+    ratio of its tokens, how many of them were clipped. Of the first, the last and two rollout steps between them.
+    MLflow compares runs by the first column, and shows the second.
+    """
+    files = sorted(samples.glob("step_*.parquet"))
+    chosen = {files[round(place * (len(files) - 1) / (MOST_STEPS - 1))] for place in range(MOST_STEPS)} if files else ()
+    rows = [row for file in sorted(chosen) for row in _completions(file)]
+    if not rows:
+        return None
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return json.dumps(plain({"columns": columns, "data": [[row.get(name) for name in columns] for row in rows]}))
+
+
+def _completions(file: Path) -> list[dict[str, Any]]:
+    """Rows of one rollout step; none where its file is damaged."""
+    try:
+        tokens = pq.read_table(file).to_pylist()
+    except (OSError, ValueError):
+        return []
+    step = int(file.stem.removeprefix("step_"))
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    for token in tokens:
+        key = (token["prompt_index"], token["sample"])
+        if key not in rows:
+            if len(rows) == MOST_COMPLETIONS:
+                break
+            name = f"step {step}, prompt {key[0]}, sample {key[1]}"  # the same in every arm with this seed
+            said = {"sample": name, "completion": token["completion"], "prompt": token["prompt"]}
+            scores = {name: round(token[name], 4) for name in token if name.startswith("reward") or name == "advantage"}
+            least = {"tokens": 0, "ratio_min": math.inf, "ratio_max": 0.0, "clipped_low": 0, "clipped_high": 0}
+            rows[key] = {**said, **scores, **least}
+        row, ratio = rows[key], round(token["ratio"], 4)
+        row["tokens"] += 1
+        row["ratio_min"], row["ratio_max"] = min(row["ratio_min"], ratio), max(row["ratio_max"], ratio)
+        if token["clipped"]:
+            row[f"clipped_{token['clipped']}"] += 1
+    return list(rows.values())

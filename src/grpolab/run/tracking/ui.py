@@ -1,0 +1,131 @@
+"""`grpolab ui`: MLflow's pages on this machine, and the link to a study's charts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from grpolab.errors import RequestError
+from grpolab.paths import Results, read_json
+from grpolab.run.tracking import check_store, sqlite_file
+from grpolab.run.tracking.pages import ALL_VARIANTS, View, address, views
+
+HOST = "127.0.0.1"
+PORTS_TRIED = 50
+START_SECONDS = 120.0
+# Without job execution and with one worker the server is 2 processes and 0.5 GB instead of 14 and 2.7 GB.
+ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+
+def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callable[[str], None] = print) -> None:
+    """Show the store at `uri`, say the link to the study's charts, and stay until Ctrl-C.
+
+    A store that is a server already is only linked to. Raises RequestError when there is nothing to show.
+    """
+    check_store(uri)
+    file = sqlite_file(uri)
+    if file and not file.exists():
+        raise RequestError(f"there is no tracking store at {file} yet: `grpolab sweep {study}` creates it")
+    if uri.startswith("http"):
+        _say_links(uri.rstrip("/"), results, study, say)
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` ends the server as Ctrl-C does
+    chosen = free_port(port)
+    if chosen != port:
+        say(f"port {port} is taken, using {chosen}")
+    with _server(uri, chosen) as process:
+        _say_links(f"http://{HOST}:{chosen}", results, study, say)
+        say("At the first visit choose `Model training` (top left) and close the assistant (right).")
+        say("Ctrl-C ends the server.")
+        with suppress(KeyboardInterrupt):
+            process.wait()
+
+
+def free_port(port: int) -> int:
+    """The first port from `port` on that nobody listens to."""
+    for candidate in range(port, port + PORTS_TRIED):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, candidate))
+                return candidate
+            except OSError:
+                continue
+    raise RequestError(f"port={port}: no free port from there to {port + PORTS_TRIED - 1}")
+
+
+def _say_links(root: str, results: Results, study: str, say: Callable[[str], None]) -> None:
+    """The study's chart pages, the arms at each combination of the other factors first; of each that it includes."""
+    for name in _charted(results, study):
+        experiment = _experiment_id(root, name)
+        if experiment is None:
+            say(f"{name}: not tracked yet (`grpolab sweep {name}`)")
+        else:
+            plan = read_json(results.plan(name))
+            for view in views(plan) if plan else [View(ALL_VARIANTS, "all variants", None)]:
+                say(f"{name}, {view.title}: {root}/{address(experiment, view.key)}")
+
+
+def _charted(results: Results, study: str) -> list[str]:
+    plan = read_json(results.plan(study)) or {}
+    return plan.get("includes") or [study]
+
+
+def _experiment_id(root: str, name: str) -> str | None:
+    """Asked of the server, so that nothing is opened for writing; None where it has no such experiment."""
+    query = urllib.parse.urlencode({"experiment_name": name})
+    try:
+        with urllib.request.urlopen(f"{root}/api/2.0/mlflow/experiments/get-by-name?{query}", timeout=20) as answer:
+            return str(json.load(answer)["experiment"]["experiment_id"])
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return None
+        raise RequestError(f"the MLflow server {root} answered: {error}") from error
+    except (OSError, ValueError) as error:
+        raise RequestError(f"the MLflow server {root} does not answer: {error}") from error
+
+
+@contextmanager
+def _server(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """MLflow's server, ready; it ends with the block, however that is left."""
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", HOST, "--port", str(port)]
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            [*command, "--workers", "1"],
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **ENVIRONMENT},
+            start_new_session=True,  # it starts processes of its own; they end as one group
+        )
+        try:
+            if not _ready(process, port):
+                output.seek(0)
+                said = output.read().decode(errors="replace").strip().splitlines()
+                raise RequestError(f"MLflow's pages could not be started: {said[-1] if said else 'no answer'}")
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+
+
+def _ready(process: subprocess.Popen[bytes], port: int) -> bool:
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=5):
+                return True
+        except OSError:
+            time.sleep(0.2)
+    return False

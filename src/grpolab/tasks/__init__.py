@@ -1,0 +1,36 @@
+"""What is learnt. A task makes prompts, demonstrates an answer and scores a completion; text is never run as code."""
+
+from __future__ import annotations
+
+import inspect
+
+from grpolab.errors import RequestError
+from grpolab.settings.task import TaskSettings
+from grpolab.tasks.addition import Addition
+from grpolab.tasks.base import Example, Task, content_hash
+from grpolab.tasks.filler_sorting import FillerSorting
+from grpolab.tasks.imports import load_object
+from grpolab.tasks.jsonl import Jsonl
+from grpolab.tasks.sorting import Sorting
+
+__all__ = ["TASKS", "Example", "Task", "content_hash", "make_task"]
+
+TASKS = {"addition": Addition, "sorting": Sorting, "filler_sorting": FillerSorting, "jsonl": Jsonl}
+
+
+def make_task(settings: TaskSettings) -> Task:
+    """The task that the settings name.
+
+    Raises RequestError where a user's class cannot be imported, refuses its options or lacks a member of `Task`.
+    """
+    if settings.name != "custom":
+        return TASKS[settings.name](**settings.model_dump(exclude={"name"}))
+    try:
+        task = load_object("task.path", settings.path)(**settings.options)
+    except TypeError as error:
+        raise RequestError(f"task.options={settings.options} do not fit {settings.path}: {error}") from error
+    members = [name for name, _ in inspect.getmembers(Task) if not name.startswith("_")] + list(Task.__annotations__)
+    absent = sorted({name for name in members if not hasattr(task, name)})
+    if absent:
+        raise RequestError(f"task.path={settings.path} lacks {', '.join(absent)}: see grpolab.tasks.Task")
+    return task

@@ -1,0 +1,60 @@
+"""What every task offers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpolab import seeds
+
+
+class Example(NamedTuple):
+    """One prompt and its right answer (one of them, where many are right)."""
+
+    prompt: str
+    answer: str
+
+
+class Task(Protocol):
+    """A task; any class with these members can be named by `task=custom task.path=module:Class`."""
+
+    alphabet: str  # every character of prompts and completions; the tiny model's tokenizer is made of it
+    unique_answer: bool  # True: `answer` is the only right completion, so expected accuracy is computed exactly
+
+    def examples(self, split: str, items: int) -> list[Example]:
+        """The evaluation split's first `items` prompts, or all training prompts; the splits are disjoint."""
+        ...
+
+    def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
+        """A warm-start target, made of uniform numbers (at least 32 of them)."""
+        ...
+
+    def score(self, example: Example, completion: str) -> dict[str, float]:
+        """Named reward parts, `correct` among them, each 0 to 1. Never raises, whatever the text is."""
+        ...
+
+
+def content_hash(examples: Iterable[Example]) -> str:
+    """SHA-256 of the examples in order: the identity of a data set."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(json.dumps([example.prompt, example.answer]).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def random_digits(count: int, length: int) -> list[str]:
+    """`count` different strings of digits, always the same ones: the data set does not depend on the run's seed."""
+    found: dict[str, None] = {}
+    attempt = 0
+    while len(found) < count:
+        rows = seeds.counter_hash(
+            0, f"digits/{length}", attempt, np.arange(count)[:, None], np.arange(length)
+        ) % np.uint64(10)
+        found.update(dict.fromkeys("".join(map(str, row)) for row in rows.tolist()))
+        attempt += 1
+    return list(found)[:count]

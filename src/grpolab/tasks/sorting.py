@@ -1,0 +1,38 @@
+"""Sort digits: `3141592653>` -> `1123345569`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpolab.tasks.base import Example, random_digits
+
+TRAINING_PROMPTS, EVALUATION_PROMPTS = 20_000, 4_000
+
+
+class Sorting:
+    """Random digit strings, none of them in both splits."""
+
+    alphabet = "0123456789>"
+    unique_answer = True
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def examples(self, split: str, items: int) -> list[Example]:
+        """Strings of the split."""
+        strings = random_digits(min(TRAINING_PROMPTS + EVALUATION_PROMPTS, 10**self.length), self.length)
+        held_out = len(strings) * EVALUATION_PROMPTS // (TRAINING_PROMPTS + EVALUATION_PROMPTS)
+        chosen = strings[:held_out][:items] if split == "evaluation" else strings[held_out:]
+        return [Example(f"{digits}>", "".join(sorted(digits))) for digits in chosen]
+
+    def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
+        """The sorted digits."""
+        return example.answer
+
+    def score(self, example: Example, completion: str) -> dict[str, float]:
+        """`correct`: the sorted digits; `format`: as many digits as asked for."""
+        return {
+            "correct": float(completion == example.answer),
+            "format": float(completion.isdecimal() and len(completion) == self.length),
+        }

@@ -1,0 +1,236 @@
+"""The doctor on files: whole, unfinished and damaged run folders, logs from elsewhere, and wrong input."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from made_evidence import SETTINGS, sound
+from mlflow import MlflowClient
+from safetensors.numpy import save_file
+
+from grpolab.cli import main
+from grpolab.doctor import page
+from grpolab.doctor.evidence import compare
+from grpolab.doctor.examine import diagnose, diagnose_log, diagnose_rows
+from grpolab.errors import RequestError
+
+LOGS = Path(__file__).parent / "logs"
+
+
+def write_run(folder: Path, steps: int = 12, outcome: bool = True, **settings: object) -> Path:
+    """A run folder with the journal of a sound run of 12 steps, repeated up to `steps`."""
+    folder.mkdir(parents=True)
+    (folder / "settings.yaml").write_text(yaml.safe_dump(SETTINGS | settings))
+    run = sound()
+    lines = []
+    for step in range(steps):
+        for kind, frame in (("update", run.updates), ("rollout", run.rollouts)):
+            rows = frame[frame["rollout_step"] == step % 12].assign(rollout_step=step)
+            lines += [json.dumps({"kind": kind, **row}) for row in rows.to_dict("records")]
+    (folder / "journal.jsonl").write_text("".join(line + "\n" for line in lines))
+    if outcome:
+        (folder / "outcome.json").write_text(json.dumps({"outcome": "completed", "reason": None}))
+    return folder
+
+
+def test_sound_folder(tmp_path: Path) -> None:
+    found = diagnose(write_run(tmp_path / "run"))
+    assert found.findings == ()
+    assert found.state == "completed after 12 rollout steps"
+    assert "No cause found" in page.text(found)
+
+
+def test_planted_fault_is_not_read_from_the_settings(tmp_path: Path) -> None:
+    """Neither its name nor the module of a planted reward reaches a rule: the check would be worth nothing."""
+    from grpolab.doctor.read import read_run
+
+    reward = {"function": "grpolab.grpo.faults:always_the_same"}
+    run = read_run(write_run(tmp_path / "run", fault="dropout", reward=reward))
+    assert not [key for key, value in run.settings.items() if "fault" in key or "faults" in str(value)]
+
+
+def test_run_that_still_goes_is_diagnosed_so_far(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", steps=5, outcome=False)
+    (folder / "running.json").write_text(json.dumps({"rollout_steps": 12}))
+    with (folder / "journal.jsonl").open("a") as file:
+        file.write('{"kind": "update", "rollo')  # being written just now
+    found = diagnose(folder)
+    assert found.state == "still going, after 5 rollout steps of 12: this is a diagnosis so far"
+    assert not [text for text in found.unknown if "damaged" in text]
+
+
+def test_damaged_journal_is_read_up_to_the_damage_and_said(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    lines = (folder / "journal.jsonl").read_text().splitlines()
+    lines[20] = lines[20][:30]
+    (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
+    found = diagnose(folder)
+    assert "the journal from line 21 of 60 on: the line is damaged" in found.unknown
+    assert "4 rollout steps" in found.state
+
+
+def test_values_that_are_not_finite_are_counted(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    lines = (folder / "journal.jsonl").read_text().splitlines()
+    lines[7] = json.dumps(json.loads(lines[7]) | {"loss": "nan", "grad_norm": "inf"})
+    (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
+    found = diagnose(folder)
+    assert "the loss: loss is not finite in 1 record" in found.unknown
+    assert "No cause found in what could be looked at." in page.text(found)
+    log = tmp_path / "log.csv"
+    log.write_text("step,actor/pg_loss,critic/score/mean\n0,0.1,0.5\n1,nan,0.5\n")
+    assert "the loss: loss is not finite in 1 record" in diagnose_log("verl", log).unknown
+
+
+def test_empty_folder_says_that_there_is_no_journal(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / "journal.jsonl").unlink()
+    found = diagnose(folder)
+    assert found.findings == ()
+    assert "the journal: there is none" in found.unknown
+
+
+def test_unreadable_settings_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / "settings.yaml").write_text("[")
+    with pytest.raises(RequestError, match=r"settings\.yaml cannot be read"):
+        diagnose(folder)
+
+
+def test_a_thousand_steps_take_less_than_five_seconds(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", steps=1000)
+    start = time.process_time()
+    diagnose(folder)
+    assert time.process_time() - start < 5
+
+
+def test_weights_beside_their_start(tmp_path: Path) -> None:
+    start = {"a": np.linspace(0.1, 1, 1000, dtype=np.float32), "b": np.ones((4, 4), dtype=np.float32)}
+    coarse = {"a": (start["a"].view(np.uint32) & 0xFFFF0000).view(np.float32), "b": start["b"]}
+    save_file(start, tmp_path / "start.safetensors")
+    save_file(coarse, tmp_path / "end.safetensors")
+    found = compare(tmp_path / "end.safetensors", tmp_path / "start.safetensors")
+    assert found
+    assert (found.count, found.on_grid, found.still) == (1016, 1.0, ("b",))
+    assert compare(tmp_path / "none.safetensors", None) is None
+
+
+# --- logs from elsewhere; the TRL files are from real GRPOTrainers (TRL 1.16, 12 steps, logging_steps=1) --------------
+
+
+def test_trl_with_one_iteration_is_normal() -> None:
+    found = diagnose_log("trl", LOGS / "trl_mu1.json")
+    assert found.findings == ()
+    assert {"no_reuse", "zero_first_loss"} == set(found.notes)
+    assert any("ratio/token_max is missing" in text for text in found.unknown)
+
+
+def test_trl_with_four_iterations_clips_and_nothing_is_wrong() -> None:
+    found = diagnose_log("trl", LOGS / "trl_mu4.json")
+    assert found.findings == ()
+    assert "no_reuse" not in found.notes
+
+
+def test_trl_with_equal_rewards(tmp_path: Path) -> None:
+    state = json.loads((LOGS / "trl_mu4.json").read_text())
+    for row in state["log_history"]:
+        row |= {"grad_norm": 0.0, **({"frac_reward_zero_std": 1.0} if "reward" in row else {})}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    assert [one.cause for one in diagnose_log("trl", tmp_path / "state.json").findings] == ["constant_reward"]
+
+
+VERL = {"actor/pg_clipfrac": 0.0, "actor/ppo_kl": 0.0, "actor/grad_norm": 0.5, "actor/lr": 1e-6}
+
+
+def test_verl_without_clipping_is_left_open_with_its_readings(tmp_path: Path) -> None:
+    lines = [json.dumps({"step": step, "data": {**VERL, "critic/score/mean": 0.1}}) for step in range(20)]
+    (tmp_path / "log.jsonl").write_text("\n".join(lines))
+    found = diagnose_log("verl", tmp_path / "log.jsonl")
+    assert found.findings == ()
+    assert found.unknown[0].startswith("why the clip fraction is 0 in all 20 rows: one update per batch")
+
+
+def test_verl_that_collapsed_is_named(tmp_path: Path) -> None:
+    score = np.linspace(0.5, 0.0, 30)
+    frame = pd.DataFrame({"step": range(30), **VERL, "actor/pg_clipfrac": 0.1, "critic/score/mean": score})
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    assert [one.cause for one in diagnose_log("verl", tmp_path / "log.csv").findings] == ["collapse"]
+
+
+def test_roll_logs_ratios(tmp_path: Path) -> None:
+    row = {"actor/clipfrac@sum": 0.1, "actor/ratio_max@max": 1.5, "actor/ratio_min@min": 0.6, "critic/score/mean": 0.3}
+    (tmp_path / "log.jsonl").write_text("\n".join(json.dumps(row) for _ in range(5)))
+    found = diagnose_log("roll", tmp_path / "log.jsonl")
+    assert found.findings == ()
+    assert not any("ratio/token_max is missing" in text for text in found.unknown)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("state.json", "{}", "must be a trainer_state.json"),
+        ("state.json", "not json", "cannot be read as a log"),
+        ("log.csv", "a,b\n1,2\n", "holds no metric that trl logs"),
+        ("log.jsonl", '{"accuracy": 1}\n', "holds no metric that trl logs"),
+        ("log.csv", "", "holds no metric that trl logs"),
+    ],
+)
+def test_wrong_logs_are_refused_in_one_sentence(tmp_path: Path, name: str, content: str, says: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(RequestError, match=says) as error:
+        diagnose_log("trl", tmp_path / name)
+    assert len(error.value.problems) == 1
+
+
+def test_missing_log_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="cannot be read as a log"):
+        diagnose_log("verl", tmp_path / "none.csv")
+
+
+def test_tracked_names_of_nobody_are_refused() -> None:
+    with pytest.raises(RequestError, match="holds no metric of an update"):
+        diagnose_rows("abc", [{"step": 0, "accuracy": 0.5}])
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_command_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "runs" / "0123456789abcdef", num_iterations=4)
+    assert main(["diagnose", "0123", "--results", str(tmp_path)]) == 0
+    assert "run 0123456789abcdef: completed after 12 rollout steps" in capsys.readouterr().out
+    assert main(["diagnose", "0123", "--results", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["causes"] == []
+    assert main(["diagnose", "ffff", "--results", str(tmp_path)]) == 2
+    assert "run ffff is unknown" in capsys.readouterr().err
+
+
+def test_command_on_a_run_of_mlflow_by_trl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = f"sqlite:///{tmp_path}/store.db"
+    client = MlflowClient(uri)
+    run_id = client.create_run(client.create_experiment("trl", artifact_location=str(tmp_path))).info.run_id
+    for row in json.loads((LOGS / "trl_mu1.json").read_text())["log_history"]:
+        for name in ("clip_ratio/region_mean", "reward", "num_tokens", "grad_norm", "loss"):
+            if name in row:
+                client.log_metric(run_id, name, row[name], step=row["step"])
+    assert main(["diagnose", run_id, "--uri", uri, "--results", str(tmp_path)]) == 0
+    assert "a log of trl with 12 rows" in capsys.readouterr().out
+    assert main(["diagnose", "0" * 32, "--uri", uri, "--results", str(tmp_path)]) == 2
+    assert main(["diagnose", run_id, "--uri", f"sqlite:///{tmp_path}/none.db", "--results", str(tmp_path)]) == 2
+
+
+def test_json_has_advice_and_candidates() -> None:
+    from test_diagnosis_rules import PAIRS
+
+    from grpolab.doctor.examine import examine
+
+    (first, *_) = page.record(examine(PAIRS["aliased_old_policy"][0]()))["causes"]
+    assert first["instead"] == ["resynchronised_old_policy"]
+    assert first["try"]

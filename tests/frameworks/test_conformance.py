@@ -1,0 +1,212 @@
+"""The frameworks' own outputs through our code: they agree, and where something is wrong the command says what."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grpolab.cli import main
+from grpolab.frameworks import agreement
+from grpolab.frameworks.agreement import Peer, function_of, replay_archive, replay_variant, replayed_cases
+from grpolab.frameworks.catalogue import not_reproduced_page
+from grpolab.frameworks.replay import read_variants
+from grpolab.paths import project_root
+from grpolab.registry import CONFORMANCE, FRAMEWORKS, resolve
+
+PEERS = Path(__file__).parents[1] / "vectors" / "peers.tar.xz"
+
+
+def test_every_framework_agrees_with_its_own_numbers() -> None:
+    verdicts = list(replay_archive(PEERS))
+    assert [one.variant for one in verdicts if not one.agrees] == []
+    assert [one.variant for one in verdicts if one.unsupported] == ["verl__adv__optimal_token_baseline"]
+    assert {one.variant.partition("__")[0] for one in verdicts} == set(FRAMEWORKS)
+    assert sum(len(one.compared) for one in verdicts) > 10_000
+    losses = [done for one in verdicts for done in one.compared if done.output in ("loss", "gradient")]
+    assert sum(done.error <= 1e-9 for done in losses) / len(losses) > 0.99  # the rest is float32 where it is computed
+
+
+def planted(folder: Path, stem: str, **changes: Any) -> Path:
+    """One variant of the archive as a file, the first case that has a loss changed."""
+    with tarfile.open(PEERS) as archive:
+        file = archive.extractfile(f"{stem}.json")
+        assert file is not None
+        content = json.loads(file.read())
+    content["cases"][2] |= {key: value for key, value in changes.items() if key in ("loss", "metrics", "grad_logprobs")}
+    content |= {key: value for key, value in changes.items() if key not in content["cases"][2]}
+    path = folder / f"{stem}.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+STEM = "verl__vanilla__asym__c3.0__token-mean"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"loss": 0.123}, "the worst is loss of case ragged_wide"),
+        ({"loss": float("nan")}, "the worst is loss of case ragged_wide"),
+        ({"grad_logprobs": [[0.0] * 6] * 4}, "the worst is gradient of case ragged_wide"),
+        ({"metrics": {"actor/pg_clipfrac": 0.5}}, "metric actor/pg_clipfrac"),
+        ({"metrics": {"actor/unheard_of": 0.5}}, "metric actor/unheard_of"),
+    ],
+)
+def test_what_disagrees_is_named(
+    changes: dict[str, Any], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = planted(tmp_path, STEM)
+    assert main(["conformance", str(path)]) == 0
+    assert main(["conformance", str(planted(tmp_path, STEM, **changes))]) == 1
+    shown = capsys.readouterr().out
+    assert says in shown
+    assert "0 agree, 1 miss" in shown
+
+
+def test_what_we_do_not_support_is_named_and_no_miss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planted(tmp_path, STEM, framework="nobody")
+    planted(tmp_path, "trl__bnpo__token__sym__beta0.0", function="a.py:compute_other_loss")
+    assert main(["conformance", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["replayed"], found["unsupported"]) == (0, 2)
+    reasons = sorted(one["unsupported"] for one in found["variants"])
+    assert reasons == ["framework nobody is unknown here", "function compute_other_loss is unknown here"]
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "no json", '{"framework": "trl", "function": "a:b", "options": {}}'])
+def test_a_file_that_is_no_vectors_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "one.json").write_text(text)
+    assert main(["conformance", str(tmp_path)]) == 2
+    assert "one.json" in capsys.readouterr().err
+
+
+def test_a_path_that_is_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.txt").write_text("hello")
+    for path, says in (("absent", "does not exist"), ("text.txt", "tar archive"), (".", "no .json file")):
+        assert main(["conformance", str(tmp_path / path)]) == 2
+        assert says in capsys.readouterr().err
+    assert main(["conformance"]) == 2
+    assert "PATH" in capsys.readouterr().err
+
+
+def test_the_page_of_what_is_not_reproduced_is_current() -> None:
+    assert (project_root() / "docs" / "not_reproduced.md").read_text() == not_reproduced_page()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_reasons_are_sentences(framework: str) -> None:
+    peer: Peer = resolve(CONFORMANCE[framework])
+    assert all(len(reason.split()) > 8 for reason in peer.not_reproduced.values())
+
+
+def test_it_is_the_same_with_another_math_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a CPU whose exp, log and sums end in other last places: the frameworks' float32 explains what differs."""
+    outputs = agreement.Case._outputs
+
+    def elsewhere(case: agreement.Case) -> Any:
+        with agreement.OtherLibrary(seed=99, dtypes=[torch.float32]):
+            return outputs(case)
+
+    monkeypatch.setattr(agreement.Case, "_outputs", elsewhere)
+    float32 = (
+        "areal__decoupled__token_mask_ratio1.04",
+        "skyrl__cispo__token_mean",
+        "slime__grpo__klloss_low_var_kl__unbiased1",
+        "nemo_rl__adv__grpo__loo1__norm1",
+    )
+    chosen = [variant for variant in read_variants(PEERS) if variant.full_name in float32]
+    verdicts = [replay_variant(replace(variant, cases=variant.cases[:7])) for variant in chosen]
+    assert [one.misses for one in verdicts if not one.agrees] == []
+    assert max(one.worst("gradient") for one in verdicts) > 1e-8  # the library is another one
+
+
+@pytest.mark.parametrize(
+    ("stem", "output", "error"),
+    [
+        ("verl__vanilla__asym__c3.0__token-mean", "loss", 1e-8),
+        ("verl__vanilla__asym__c3.0__token-mean", "gradient", 1e-8),
+        ("verl__vanilla__asym__c3.0__token-mean", "metric actor/ppo_kl", 1e-8),
+        ("verl__adv__reinforce_plus_plus__gamma0.9", "advantages", 1e-8),
+        ("trl__adv__sum_then_normalize__group", "advantages", 1e-8),
+        ("verl__vanilla__asym__c3.0__token-mean", "metric actor/pg_clipfrac", 1e-6),  # stored as float32
+        ("skyrl__cispo__token_mean", "loss", 1e-6),
+        ("skyrl__cispo__token_mean", "gradient", 1e-6),
+        ("areal__decoupled__token_mask_ratio1.04", "loss", 1e-6),
+        ("slime__grpo__klloss_low_var_kl__unbiased1", "loss", 1e-6),
+    ],
+)
+def test_a_planted_error_is_seen(stem: str, output: str, error: float) -> None:
+    planted = [one for one in planted_in(stem) if one.output == output]
+    assert planted
+    assert {one.error for one in planted} <= {error, agreement.PLANTED[False]}  # a case without float32 has the smaller
+    assert all(one.caught for one in planted if not one.looser)
+    assert sum(one.looser for one in planted) <= 1  # at most where a ratio stands on a threshold
+
+
+@cache
+def planted_in(stem: str) -> list[agreement.Planted]:
+    (variant,) = (variant for variant in read_variants(PEERS) if variant.full_name == stem)
+    function = function_of(variant)
+    assert not isinstance(function, str)
+    return [planted for case in replayed_cases(function, variant) for planted in case.planted()]
+
+
+def test_the_command_says_what_planted_errors_come_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = planted(tmp_path, STEM)
+    assert main(["conformance", str(path), "--sensitivity"]) == 0
+    shown = capsys.readouterr().out
+    assert "0 not seen though the bound lies below, 0 (0.00%) with a looser bound" in shown
+
+
+def test_a_bound_follows_from_the_condition() -> None:
+    """Advantages of rewards that hardly differ are mostly rounding in float32; those of others are not."""
+    bound = {one.case: one.bound for one in planted_in("nemo_rl__adv__grpo__loo1__norm1")}
+    assert bound["tiny_variance"] > 0.1
+    assert 1e-8 < bound["negative_rewards"] < 1e-5
+
+
+def test_what_float64_computes_has_the_bound_of_float64() -> None:
+    found = [one for one in planted_in("deepspeed_chat__actor_loss_fn__eps0.2") if one.bound != agreement.FLOAT64]
+    assert found == []
+
+
+@pytest.mark.parametrize("x", [0.1, 1.0, 5.0])
+def test_a_spread_is_the_condition_number_times_a_unit_in_the_last_place(x: float) -> None:
+    """Of k3 = exp(x) - x - 1: the unit of its exp, which for small x is much of what is left."""
+    value = torch.tensor([x], dtype=torch.float32)
+
+    def k3() -> dict[str, torch.Tensor]:
+        return {"k3": (value.exp() - value - 1).double(), "clamped": value.clamp(max=1.0).double()}
+
+    spread, _ = agreement.spreads(k3(), k3, [torch.float32])
+    unit = (value.exp().nextafter(torch.tensor(torch.inf)) - value.exp()).item()
+    assert spread["k3"] == pytest.approx(unit, rel=0.5)  # the difference rounds once more
+    assert spread["clamped"] == 0.0
+
+
+def test_another_order_of_a_sum_counts_and_a_sum_of_whole_numbers_does_not() -> None:
+    terms = torch.tensor([1000.1, -1000.2, 0.3], dtype=torch.float32)
+    counts = torch.tensor([1.0, 0.0, 1.0, 1.0])
+
+    def sums() -> dict[str, torch.Tensor]:
+        return {"cancels": terms.sum().double(), "counts": counts.mean().double(), "wide": terms.double().sum()}
+
+    spread, _ = agreement.spreads(sums(), sums, [torch.float32])
+    assert spread["cancels"] >= torch.finfo(torch.float32).eps * 500
+    assert (spread["counts"], spread["wide"]) == (0.0, 0.0)
+
+
+def test_numbers_that_a_framework_stores_as_float32_are_known_by_all_its_cases() -> None:
+    share = torch.tensor(5 / 7).item()  # float32
+    cases = [
+        {"metrics": {"share": share, "half": 0.5, "mean": share}},
+        {"metrics": {"share": 0.0, "half": 0.25, "mean": 0.1}},
+    ]
+    assert agreement.stored_as_float32(cases) == {"metric share"}

@@ -1,0 +1,68 @@
+"""TRL's windows and slices are our passes and minibatches; what has no counterpart is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from grpolab.frameworks import trl_config, verl_config
+
+# mu, steps_per_generation, gradient_accumulation_steps -> prompts_per_step, num_iterations, num_minibatches
+WINDOWS = [
+    ((1, 4, 4), (4, 1, 1)),
+    ((1, 8, 4), (8, 1, 2)),
+    ((2, 4, 4), (4, 2, 1)),
+    ((4, 4, 4), (4, 4, 1)),
+    ((2, 1, 2), (1, 1, 1)),  # both passes in one window: counted twice in one step
+    ((1, 2, 4), (4, 1, 1)),  # two generation batches in one step
+    ((4, 2, 4), (2, 2, 1)),  # two passes in each step
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), WINDOWS)
+def test_optimiser_steps_per_batch_are_those_of_trl(theirs: tuple[int, ...], ours: tuple[int, ...]) -> None:
+    names = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
+    options = trl_config.options(dict(zip(names, theirs, strict=True)))
+    found = trl_config.run(options)
+    assert (found["prompts_per_step"], found["num_iterations"], found["num_minibatches"]) == ours
+    assert not any("unevenly" in sentence for sentence in trl_config.left_out(options))
+
+
+def test_windows_that_cut_passes_are_said() -> None:
+    options = trl_config.options({"steps_per_generation": 3, "gradient_accumulation_steps": 2})
+    assert any("unevenly" in sentence for sentence in trl_config.left_out(options))
+
+
+LEFT_OUT: list[tuple[Any, dict[str, Any], str]] = [
+    (trl_config, {"use_vllm": True}, "use_vllm=True"),
+    (trl_config, {"mask_truncated_completions": True}, "truncated completions count"),
+    (trl_config, {"reward_weights": [1.0, 0.5]}, "reward.weights"),
+    (trl_config, {"top_p": 0.9}, "never truncated"),
+    (trl_config, {"lr_scheduler_type": "polynomial"}, "lr_scheduler_type=polynomial"),
+    (trl_config, {}, "num_train_epochs=3"),
+    (verl_config, {}, "adv_estimator=gae"),
+    (verl_config, {"algorithm.rollout_correction.rollout_rs": "token_k1"}, "rollout_rs=token_k1"),
+    (verl_config, {"actor_rollout_ref.actor.loss_scale_factor": 1024}, "loss_scale_factor=1024"),
+    (
+        verl_config,
+        {"algorithm.use_kl_in_reward": True, "actor_rollout_ref.actor.use_kl_loss": True},
+        "one in the reward",
+    ),
+]
+
+
+@pytest.mark.parametrize(("peer", "given", "says"), LEFT_OUT)
+def test_what_cannot_be_carried_is_a_sentence(peer: Any, given: dict[str, Any], says: str) -> None:
+    assert any(says in sentence for sentence in peer.left_out(peer.options(given)))
+
+
+def test_nothing_is_said_of_what_is_carried() -> None:
+    assert list(trl_config.left_out(trl_config.options({"max_steps": 10}))) == []
+    given = {"algorithm.adv_estimator": "grpo", "trainer.total_training_steps": 10}
+    assert list(verl_config.left_out(verl_config.options(given))) == []
+
+
+def test_a_length_in_steps_is_carried() -> None:
+    assert trl_config.run(trl_config.options({"max_steps": 10}))["max_optimizer_steps"] == 10
+    assert verl_config.run(verl_config.options({"trainer.total_training_steps": 10}))["rollout_steps"] == 10

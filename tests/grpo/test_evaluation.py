@@ -1,0 +1,110 @@
+"""Exact expected accuracy is what sampling estimates; greedy accuracy is what greedy decoding gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny import teach, tiny_policy, tiny_settings
+
+from grpolab.grpo.batch import character_tokenizer, decode, prompt_tensors
+from grpolab.grpo.evaluation import Evaluator
+from grpolab.grpo.model import Policy
+from grpolab.grpo.rollout import sample, sampling_noise
+from grpolab.tasks import make_task
+from grpolab.tasks.base import Task
+
+FILLER = {"name": "filler_sorting", "length": 2, "max_fillers": 2, "corruption_base": 0.1, "corruption_per_filler": 0.1}
+
+
+def evaluator_of(task: Task, items: int = 20, batch_size: int = 7, samples: int = 3, length: int = 4) -> Evaluator:
+    examples = task.examples("evaluation", items)
+    tokenizer, device = character_tokenizer(task.alphabet), torch.device("cpu")
+    return Evaluator(task, task.score, examples, tokenizer, device, False, batch_size, samples, length, seed=0)
+
+
+@pytest.fixture(scope="module")
+def addition() -> Task:
+    return make_task(tiny_settings().task)
+
+
+@pytest.fixture(scope="module")
+def taught(addition: Task) -> Policy:
+    """A policy that is right now and then."""
+    policy = tiny_policy()
+    teach(policy, addition, 60)
+    return policy
+
+
+@pytest.fixture(scope="module")
+def free() -> tuple[Task, Policy]:
+    """A task of free length, and a policy that is right now and then."""
+    task, policy = make_task(tiny_settings(task=FILLER).task), tiny_policy(task=FILLER)
+    teach(policy, task, 60)
+    return task, policy
+
+
+def test_expected_accuracy_is_the_mean_over_many_samples(addition: Task, taught: Policy) -> None:
+    found = evaluator_of(addition)(taught)
+    exact_I = np.array(found.scores_I)
+    assert found.metrics["eval/accuracy_expected"] == pytest.approx(exact_I.mean())
+    assert 0.05 < exact_I.mean() < 0.95
+    assert {len(example.answer) for example in addition.examples("evaluation", 20)} == {1, 2}
+    samples = 1000
+    prompts = [example.prompt for example in addition.examples("evaluation", 20)]
+    tensors = prompt_tensors(taught.tokenizer, prompts, False, taught.device)
+    drawn = sample(taught, tensors, samples, sampling_noise(5, "rollout", 0, 20, samples, 4))
+    texts = decode(taught.tokenizer, drawn.tokens_BT, drawn.mask_BT)
+    repeated = [example for example in addition.examples("evaluation", 20) for _ in range(samples)]
+    right_IK = np.array([e.answer == t for e, t in zip(repeated, texts, strict=True)]).reshape(20, samples)
+    error = np.sqrt((exact_I * (1 - exact_I)).sum() / samples) / 20
+    assert abs(right_IK.mean() - exact_I.mean()) < 3 * error
+    errors_I = np.sqrt(exact_I * (1 - exact_I) / samples)
+    assert (np.abs(right_IK.mean(1) - exact_I) < 4.5 * errors_I + 2 / samples).all()
+
+
+def test_greedy_accuracy_is_that_of_greedy_decoding(addition: Task, taught: Policy) -> None:
+    found = evaluator_of(addition)(taught).metrics["eval/accuracy_greedy"]
+    right = 0
+    for example in addition.examples("evaluation", 20):
+        ids = taught.tokenizer(example.prompt, add_special_tokens=False)["input_ids"]
+        completion: list[int] = []
+        while len(completion) < 4 and (not completion or completion[-1] != taught.end):
+            with torch.no_grad():
+                completion.append(int(taught.model(torch.tensor([ids + completion])).logits[0, -1].argmax()))
+        right += taught.tokenizer.decode(completion, skip_special_tokens=True) == example.answer
+    assert 0 < right < 20
+    assert found == right / 20
+
+
+def test_expected_accuracy_uses_the_temperature(addition: Task, taught: Policy) -> None:
+    cold, warm = replace(taught, temperature=0.02), replace(taught, temperature=50.0)
+    metrics = evaluator_of(addition)(cold).metrics
+    assert metrics["eval/accuracy_expected"] == pytest.approx(metrics["eval/accuracy_greedy"], abs=0.06)
+    assert evaluator_of(addition)(warm).metrics["eval/accuracy_expected"] < 0.01
+
+
+def test_batch_size_changes_nothing(addition: Task, taught: Policy, free: tuple[Task, Policy]) -> None:
+    for task, policy in ((addition, taught), free):
+        one, five, all_of_them = (
+            evaluator_of(task, items=16, batch_size=size, length=6)(policy).scores_I for size in (1, 5, 16)
+        )
+        assert np.std(one) > 0.1
+        assert one == pytest.approx(five, abs=1e-6)
+        assert one == pytest.approx(all_of_them, abs=1e-6)
+
+
+def test_sampled_evaluation_where_many_answers_are_right(free: tuple[Task, Policy]) -> None:
+    task, policy = free
+    evaluate = evaluator_of(task, items=16, samples=8, length=6)
+    found, again = evaluate(policy), evaluate(policy)
+    assert found == again
+    metrics = found.metrics
+    assert metrics["eval/accuracy_expected"] == pytest.approx(np.mean(found.scores_I))
+    assert metrics["eval/pass_at_k"] == np.mean([score > 0 for score in found.scores_I])
+    assert 0 < metrics["eval/accuracy_expected"] < metrics["eval/pass_at_k"] <= 1
+    assert 1 < metrics["eval/length_mean"] < 6
+    assert metrics["eval/length_std"] > 0
+    assert replace(evaluate, seed=1)(policy) != found

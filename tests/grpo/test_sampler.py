@@ -1,0 +1,183 @@
+"""The sampler draws from the policy that the trainer differentiates, and a draw depends on its own noise alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from tiny import tiny_policy
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from grpolab import seeds
+from grpolab.grpo.batch import Prompts, prompt_tensors
+from grpolab.grpo.model import Policy, completion_logits, token_log_probs
+from grpolab.grpo.rollout import inverse_cdf, prompt_rows, sample, sampling_noise
+
+LENGTH = 6
+EVEN = ["1+2=", "3+4=", "9+9="]
+RAGGED = ["1+2=", "1234567+89=", "7="]
+GROUP = 4
+
+
+def prompts_of(policy: Policy, texts: list[str]) -> Prompts:
+    return prompt_tensors(policy.tokenizer, texts, False, policy.device)
+
+
+def warm_policy(temperature: float = 1.0) -> Policy:
+    """Random weights, enlarged so that the distribution is far from even."""
+    policy = tiny_policy(temperature=temperature)
+    with torch.no_grad():
+        policy.model.lm_head.weight *= 20
+    return policy
+
+
+def even_policy() -> Policy:
+    """Every token has the same probability, so that noise chooses tokens by name."""
+    policy = tiny_policy()
+    with torch.no_grad():
+        policy.model.lm_head.weight.zero_()
+    return policy
+
+
+def alone(policy: Policy, prompt: str, tokens: list[int]) -> Tensor:
+    """Log-probs of a completion, by one plain forward of transformers: no cache, no padding, no batch."""
+    ids = policy.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        logits_LV = policy.model(torch.tensor([ids + tokens])).logits[0, len(ids) - 1 : -1]
+    log_probs_TV = (logits_LV / policy.temperature).log_softmax(-1)
+    return log_probs_TV.gather(1, torch.tensor(tokens)[:, None]).squeeze(1)
+
+
+def absolute_policy(temperature: float) -> Policy:
+    """A model with absolute positions, which a wrong position cannot hide from; a Llama's are relative."""
+    policy = tiny_policy(temperature=temperature)
+    config = GPT2Config(vocab_size=len(policy.tokenizer), n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        model.transformer.wpe.weight *= 50
+        model.transformer.wte.weight *= 20
+    return replace(policy, model=model)
+
+
+@pytest.mark.parametrize("make", [warm_policy, absolute_policy], ids=["llama", "gpt2"])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("texts", [EVEN, RAGGED], ids=["even", "ragged"])
+def test_sampler_trainer_and_a_plain_forward_agree(
+    texts: list[str], temperature: float, make: Callable[[float], Policy]
+) -> None:
+    policy = make(temperature)
+    prompts = prompts_of(policy, texts)
+    assert (prompts.mask_PL is None) == (texts is EVEN)
+    found = sample(policy, prompts, GROUP, sampling_noise(0, "rollout", 0, 3, GROUP, LENGTH))
+    logits_BTV = completion_logits(policy, prompts, prompt_rows(prompts, GROUP), found.tokens_BT)
+    trained_BT, entropy_BT = token_log_probs(logits_BTV, found.tokens_BT)
+    gap_BT = (trained_BT - found.log_probs_BT)[found.mask_BT].abs()
+    assert gap_BT.max() <= 1e-5
+    assert trained_BT[found.mask_BT].exp().std() > 0.05
+    for row, (tokens_T, mask_T) in enumerate(zip(found.tokens_BT, found.mask_BT, strict=True)):
+        expected_T = alone(policy, texts[row // GROUP], tokens_T[mask_T].tolist())
+        torch.testing.assert_close(found.log_probs_BT[row][mask_T], expected_T, rtol=0, atol=1e-5)
+    log_probs_BTV = logits_BTV.log_softmax(-1)
+    torch.testing.assert_close(entropy_BT, -(log_probs_BTV.exp() * log_probs_BTV).sum(-1))
+    assert not entropy_BT.requires_grad
+    assert trained_BT.requires_grad
+
+
+def test_a_prompt_alone_is_the_prompt_in_a_padded_batch() -> None:
+    policy = warm_policy()
+    noise_PGT = sampling_noise(0, "rollout", 0, 3, GROUP, LENGTH).view(3, GROUP, LENGTH)
+    together = sample(policy, prompts_of(policy, RAGGED), GROUP, noise_PGT.view(-1, LENGTH))
+    for index, text in enumerate(RAGGED):
+        single = sample(policy, prompts_of(policy, [text]), GROUP, noise_PGT[index])
+        rows = slice(index * GROUP, (index + 1) * GROUP)
+        T = single.tokens_BT.shape[1]
+        assert torch.equal(together.tokens_BT[rows, :T], single.tokens_BT)
+        assert torch.equal(together.mask_BT[rows, :T], single.mask_BT)
+        assert not together.mask_BT[rows, T:].any()
+        torch.testing.assert_close(together.log_probs_BT[rows, :T], single.log_probs_BT, rtol=0, atol=1e-5)
+
+
+def test_more_padding_in_front_is_invisible() -> None:
+    policy = warm_policy()
+    prompts = prompts_of(policy, RAGGED)
+    assert prompts.mask_PL is not None
+    noise_BT = sampling_noise(0, "rollout", 0, 3, GROUP, LENGTH)
+    wider = Prompts(
+        torch.nn.functional.pad(prompts.tokens_PL, (5, 0), value=policy.pad),
+        torch.nn.functional.pad(prompts.mask_PL, (5, 0)),
+    )
+    found, expected = sample(policy, wider, GROUP, noise_BT), sample(policy, prompts, GROUP, noise_BT)
+    assert torch.equal(found.tokens_BT, expected.tokens_BT)
+    torch.testing.assert_close(found.log_probs_BT, expected.log_probs_BT, rtol=0, atol=1e-5)
+
+
+def test_noise_does_not_depend_on_the_batch() -> None:
+    small = sampling_noise(1, "rollout", 5, 2, 3, 4).view(2, 3, 4)
+    large = sampling_noise(1, "rollout", 5, 7, 8, 16).view(7, 8, 16)
+    assert torch.equal(large[:2, :3, :4], small)
+    assert not torch.equal(sampling_noise(1, "rollout", 6, 2, 3, 4).view(2, 3, 4), small)
+    assert not torch.equal(sampling_noise(1, "evaluation", 5, 2, 3, 4).view(2, 3, 4), small)
+
+
+def test_inverse_cdf_draws_from_the_distribution() -> None:
+    probabilities_V = torch.tensor([0.0, 0.3, 0.001, 0.0, 0.199, 0.45, 0.05, 0.0])
+    uniforms_N = torch.from_numpy(seeds.uniforms(0, "rollout", np.arange(50_000)))
+    chosen_N = inverse_cdf(probabilities_V.log().expand(len(uniforms_N), -1), uniforms_N)
+    counts = torch.bincount(chosen_N, minlength=8).double()
+    possible_V = probabilities_V > 0
+    assert counts[~possible_V].sum() == 0
+    expected = probabilities_V[possible_V].double() * len(uniforms_N)
+    assert stats.chisquare(counts[possible_V], expected, sum_check=False).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1e-300, 0.5, 1 - 2.0**-53])
+def test_inverse_cdf_never_chooses_the_impossible(uniform: float) -> None:
+    log_probs_BV = torch.tensor([[-torch.inf, 0.0, -torch.inf], [-torch.inf, -0.1, -2.3522]])
+    assert inverse_cdf(log_probs_BV, torch.full((2,), uniform, dtype=torch.double)).tolist() in ([1, 1], [1, 2])
+
+
+def test_end_ends_and_what_follows_is_padding() -> None:
+    policy = even_policy()
+    V = len(policy.tokenizer)
+    wanted_BT = torch.tensor(
+        [[7, 8, policy.end, 9, 9], [policy.end, 9, 9, 9, 9], [7, policy.pad, 8, 9, policy.end], [7, 7, 7, 7, 7]]
+    )
+    prompts = prompts_of(policy, ["1+2=", "3+4="])
+    found = sample(policy, prompts, 2, (wanted_BT.double() + 0.5) / V)
+    end, pad = policy.end, policy.pad
+    assert found.tokens_BT.tolist() == [
+        [7, 8, end, pad, pad],
+        [end, pad, pad, pad, pad],
+        [7, pad, 8, 9, end],
+        [7, 7, 7, 7, 7],
+    ]
+    assert found.mask_BT.sum(1).tolist() == [3, 1, 5, 5]  # the end token inside, a sampled padding token too
+    assert (found.mask_BT.long().diff(dim=1) <= 0).all()
+    assert (found.log_probs_BT[~found.mask_BT] == 0).all()
+    torch.testing.assert_close(found.log_probs_BT[found.mask_BT].exp(), torch.full((14,), 1 / V))
+
+
+def test_sampling_stops_when_all_have_ended() -> None:
+    policy = even_policy()
+    noise_BT = torch.full((4, 50), (policy.end + 0.5) / len(policy.tokenizer), dtype=torch.double)
+    noise_BT[1, 0] = 0.99
+    assert sample(policy, prompts_of(policy, ["1+2=", "3+4="]), 2, noise_BT).tokens_BT.shape == (4, 2)
+
+
+def test_sampled_tokens_follow_the_policy() -> None:
+    """First tokens of many completions against the probabilities of a plain forward."""
+    policy = replace(warm_policy(), temperature=3.0)
+    found = sample(policy, prompts_of(policy, ["1+2="]), 4000, sampling_noise(0, "rollout", 0, 1, 4000, 1))
+    V = len(policy.tokenizer)
+    probabilities_V = torch.cat([alone(policy, "1+2=", [token]) for token in range(V)]).exp().double()
+    torch.testing.assert_close(probabilities_V.sum(), torch.tensor(1.0, dtype=torch.double), rtol=0, atol=1e-5)
+    counts_V = torch.bincount(found.tokens_BT[:, 0], minlength=V).double()
+    assert probabilities_V.min() * 4000 >= 5
+    assert stats.chisquare(counts_V, probabilities_V * 4000, sum_check=False).pvalue > 1e-3

@@ -1,0 +1,291 @@
+"""One optimiser step: micro-batches and padding are invisible, old log-probs stay, the first ratio is exactly 1."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tiny import tiny_parts
+from torch import Tensor
+from torch.nn.functional import pad
+
+from grpolab.grpo.batch import Prompts, TrainingBatch
+from grpolab.grpo.model import old_log_probs
+from grpolab.grpo.step import Diverged, Learner, LearnerState, Step, flat_weights, step_norm
+from grpolab.registry import AGGREGATIONS
+from grpolab.run.assembly import Parts
+
+# A large AdamW epsilon makes the step proportional to the gradient: with a small one its sign is all that matters.
+SMOOTH = {"adam_epsilon": 1.0, "max_grad_norm": math.inf, "learning_rate": 1.0}
+
+
+def ready(**changes: Any) -> tuple[Parts, TrainingBatch, int]:
+    """A run, its first batch and the batch's tokens."""
+    parts = tiny_parts(**{"max_completion_length": 5, **changes})
+    batch = parts.learner.collector.rollout(parts.state.policy, 0).batch
+    lengths_B = batch.mask_BT.sum(1)
+    assert lengths_B.min() < lengths_B.max()
+    return parts, batch, int(batch.mask_BT.sum())
+
+
+def moved(parts: Parts, batch: TrainingBatch, tokens: int, steps: int = 2) -> Tensor:
+    """The change of the weights after some updates on a batch."""
+    before = flat_weights(parts.state.policy)
+    for _ in range(steps):
+        batch = parts.learner.update(parts.state, batch, tokens).batch
+    return flat_weights(parts.state.policy) - before
+
+
+def close(found: Tensor, expected: Tensor) -> bool:
+    assert expected.abs().max() > 0
+    return bool((found - expected).abs().max() <= 2e-5 * expected.abs().max())
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_micro_batches_change_nothing_except_for_bnpo(aggregation: str, level: str) -> None:
+    axes = {"aggregation": aggregation, "importance_sampling_level": level, "beta": 0.1, **SMOOTH}
+    whole = moved(*ready(**axes))
+    for size in (8, 4):  # 2 and 4 micro-batches
+        in_pieces = moved(*ready(**axes, micro_batch_size=size))
+        assert close(in_pieces, whole) == (aggregation != "token_mean_microbatch")
+
+
+def test_micro_batches_measure_what_the_whole_measures() -> None:
+    steps: list[Step] = []
+    for size in (16, 2):  # the second cuts through groups
+        parts, batch, tokens = ready(micro_batch_size=size)
+        steps.append(parts.learner.update(parts.state, batch, tokens))
+    one, eight = steps
+    assert one.grad_norm == pytest.approx(eight.grad_norm, rel=1e-5)
+    assert one.loss == pytest.approx(eight.loss, abs=1e-6)
+    assert torch.equal(one.batch.rows_B, eight.batch.rows_B)
+    for name in ("old_log_probs_BT", "old_entropy_BT"):
+        torch.testing.assert_close(getattr(one.batch, name), getattr(eight.batch, name), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_padding_changes_nothing(level: str) -> None:
+    axes = {"importance_sampling_level": level, "beta": 0.1, **SMOOTH}
+    parts, batch, tokens = ready(**axes)
+    expected = moved(parts, batch, tokens)
+    parts, batch, tokens = ready(**axes)
+    assert batch.reference_log_probs_BT is not None
+    prompts_PL = batch.prompts.tokens_PL
+    wider = replace(
+        batch,
+        prompts=Prompts(
+            pad(prompts_PL, (3, 0), value=parts.state.policy.pad),
+            pad(torch.ones_like(prompts_PL, dtype=torch.bool), (3, 0)),
+        ),
+        tokens_BT=pad(batch.tokens_BT, (0, 4), value=7),  # not even the padding token
+        mask_BT=pad(batch.mask_BT, (0, 4)),
+        sampler_log_probs_BT=pad(batch.sampler_log_probs_BT, (0, 4), value=math.nan),
+        reference_log_probs_BT=pad(batch.reference_log_probs_BT, (0, 4), value=math.nan),
+    )
+    assert close(moved(parts, wider, tokens), expected)
+
+
+def test_a_row_can_be_learnt_from_in_any_order() -> None:
+    parts, batch, tokens = ready(**SMOOTH)
+    expected = moved(parts, batch, tokens)
+    parts, batch, tokens = ready(**SMOOTH)
+    order_B = torch.randperm(len(batch), generator=torch.Generator().manual_seed(0))
+    assert close(moved(parts, batch.rows(order_B), tokens), expected)
+
+
+# --- several minibatches ----------------------------------------------------------------------------------------------
+
+
+def test_old_log_probs_are_those_before_the_first_update() -> None:
+    parts, batch, tokens = ready(num_minibatches=4, micro_batch_size=2)
+    learner, state = parts.learner, parts.state
+    minibatches = learner.minibatches(state.policy, batch, 0)
+    assert sorted(torch.cat([m.rows_B for m in minibatches]).tolist()) == list(range(16))
+    assert torch.cat([m.rows_B for m in minibatches]).tolist() != list(range(16))
+    before_BT, _ = old_log_probs(state.policy, batch, 16)
+    kept = [m.old_log_probs_BT.clone() for m in minibatches if m.old_log_probs_BT is not None]
+    for minibatch, old_BT in zip(minibatches, kept, strict=True):
+        torch.testing.assert_close(old_BT, before_BT[minibatch.rows_B], rtol=0, atol=1e-5)
+    for iteration in range(2):
+        for index, minibatch in enumerate(minibatches):
+            step = learner.update(state, minibatch, tokens)
+            assert torch.equal(step.batch.old_log_probs_BT, kept[index])
+            assert torch.equal(step.update.old_log_probs_BT, kept[index])
+            exactly_one = bool((step.update.log_ratio_BT == 0).all())
+            assert exactly_one == (iteration == index == 0)
+
+
+def test_minibatches_are_cut_anew_in_every_rollout_step() -> None:
+    parts, batch, _ = ready(num_minibatches=4)
+    cuts = [
+        torch.cat([m.rows_B for m in parts.learner.minibatches(parts.state.policy, batch, step)]).tolist()
+        for step in (0, 0, 1)
+    ]
+    assert cuts[0] == cuts[1] != cuts[2]
+
+
+def test_one_minibatch_takes_its_old_log_probs_from_the_first_pass() -> None:
+    parts, batch, tokens = ready()
+    (minibatch,) = parts.learner.minibatches(parts.state.policy, batch, 0)
+    assert minibatch.old_log_probs_BT is None
+    expected_BT, entropy_BT = old_log_probs(parts.state.policy, batch, 16)
+    first = parts.learner.update(parts.state, minibatch, tokens)
+    assert torch.equal(first.batch.old_log_probs_BT, expected_BT)
+    assert torch.equal(first.batch.old_entropy_BT, entropy_BT)
+    second = parts.learner.update(parts.state, first.batch, tokens)
+    assert torch.equal(second.batch.old_log_probs_BT, expected_BT)
+    assert (second.update.log_ratio_BT != 0).any()
+
+
+def test_every_minibatch_token_weighs_the_same_in_dapo() -> None:
+    """Summed over the minibatches the loss is the mean over the rollout batch, times their number."""
+    parts, batch, tokens = ready(num_minibatches=4, aggregation="token_mean_rollout", learning_rate=0.0)
+    minibatches = parts.learner.minibatches(parts.state.policy, batch, 0)
+    losses = [parts.learner.update(parts.state, minibatch, tokens).loss for minibatch in minibatches]
+    expected = -(batch.advantages_B[:, None] * batch.mask_BT).sum() / tokens  # every ratio is 1
+    assert sum(losses) / 4 == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_bnpo_is_the_mean_over_its_micro_batches() -> None:
+    parts, batch, tokens = ready(aggregation="token_mean_microbatch", micro_batch_size=4, learning_rate=0.0)
+    found = parts.learner.update(parts.state, batch, tokens).loss
+    means = [(m.advantages_B[:, None] * m.mask_BT).sum() / m.mask_BT.sum() for m in batch.split(4)]
+    assert found == pytest.approx(-sum(means).item() / 4, abs=1e-6)  # every ratio is 1
+
+
+# --- what is asserted at run time -------------------------------------------------------------------------------------
+
+
+def first_update(learner: Learner, state: LearnerState, batch: TrainingBatch) -> Step:
+    (minibatch,) = learner.minibatches(state.policy, batch, 0)
+    return learner.update(state, minibatch, int(batch.mask_BT.sum()))
+
+
+def test_a_sound_first_update_passes() -> None:
+    parts, batch, _ = ready()
+    assert parts.learner.check_first_update(first_update(parts.learner, parts.state, batch)) == 0
+
+
+def test_a_stale_old_policy_is_noticed() -> None:
+    parts, batch, _ = ready()
+    old_BT, entropy_BT = old_log_probs(parts.state.policy, batch, 16)
+    stale = replace(batch, old_log_probs_BT=old_BT + 1e-6, old_entropy_BT=entropy_BT)
+    with pytest.raises(AssertionError, match="ratio differs from 1"):
+        parts.learner.check_first_update(first_update(parts.learner, parts.state, stale))
+
+
+@pytest.mark.parametrize("mistake", ["temperature", "position", "mean"])
+def test_a_sampler_that_is_not_the_trainer_is_noticed(mistake: str) -> None:
+    parts, batch, _ = ready()
+    sampled_BT = batch.sampler_log_probs_BT
+    wrong_BT = {
+        "temperature": sampled_BT * 1.01,
+        "position": sampled_BT.roll(1, dims=1),
+        "mean": sampled_BT + 3e-5,
+    }[mistake]
+    step = first_update(parts.learner, parts.state, replace(batch, sampler_log_probs_BT=wrong_BT))
+    with pytest.raises(AssertionError, match="sampler and trainer"):
+        parts.learner.check_first_update(step)
+
+
+# --- divergence -------------------------------------------------------------------------------------------------------
+
+
+def test_a_non_finite_loss_leaves_the_weights_alone() -> None:
+    parts, batch, tokens = ready()
+    before = flat_weights(parts.state.policy)
+    poisoned = replace(batch, advantages_B=batch.advantages_B.masked_fill(batch.rows_B == 3, math.nan))
+    with pytest.raises(Diverged, match="loss nan"):
+        parts.learner.update(parts.state, poisoned, tokens)
+    assert torch.equal(flat_weights(parts.state.policy), before)
+    assert parts.state.optimizer_step == 0
+
+
+def test_a_non_finite_gradient_leaves_the_weights_alone() -> None:
+    parts, batch, tokens = ready()
+    before = flat_weights(parts.state.policy)
+    parts.state.policy.weights()["lm_head.weight"].register_hook(lambda gradient: gradient * math.inf)
+    with pytest.raises(Diverged, match="gradient norm"):
+        parts.learner.update(parts.state, batch, tokens)
+    assert torch.equal(flat_weights(parts.state.policy), before)
+
+
+def test_non_finite_weights_are_a_divergence() -> None:
+    parts = tiny_parts()
+    before = flat_weights(parts.state.policy)
+    assert step_norm(parts.state.policy, before) == 0
+    with torch.no_grad():
+        next(iter(parts.state.policy.weights().values()))[0, 0] = math.inf
+    with pytest.raises(Diverged, match="weights"):
+        step_norm(parts.state.policy, before)
+
+
+# --- the optimiser ----------------------------------------------------------------------------------------------------
+
+
+def test_grad_norm_is_the_one_before_clipping() -> None:
+    parts, batch, tokens = ready(max_grad_norm=1e-3)
+    step = parts.learner.update(parts.state, batch, tokens)
+    gradients = [weight.grad for weight in parts.state.policy.weights().values() if weight.grad is not None]
+    clipped = torch.linalg.vector_norm(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+    assert clipped == pytest.approx(1e-3, rel=1e-3)
+    assert step.grad_norm > 0.1
+
+
+def test_gradients_do_not_pile_up() -> None:
+    parts, batch, tokens = ready(learning_rate=0.0)
+    norms = []
+    for _ in range(3):
+        step = parts.learner.update(parts.state, batch, tokens)
+        norms.append(step.grad_norm)
+    assert norms == [norms[0]] * 3
+
+
+def test_the_learning_rate_reaches_the_optimiser() -> None:
+    parts, batch, tokens = ready(warmup_steps=4)
+    parts.learner.update(parts.state, batch, tokens)
+    assert [group["lr"] for group in parts.state.optimizer.param_groups] == [0.01 / 4]
+
+
+# --- the reference ----------------------------------------------------------------------------------------------------
+
+
+def test_kl_to_the_warm_start_is_exact_and_starts_at_zero() -> None:
+    parts, batch, tokens = ready()
+    learner, policy = parts.learner, parts.state.policy
+    assert learner.collector.reference is not None
+    assert learner.kl_to_reference(policy, batch) <= 1e-7
+    moved(parts, batch, tokens)
+    found = learner.kl_to_reference(policy, batch)
+    total, count = 0.0, 0
+    for row in range(len(batch)):
+        prompt_L = batch.prompts.tokens_PL[batch.prompt_of_B[row]]
+        tokens_T = batch.tokens_BT[row][batch.mask_BT[row]]
+        with torch.no_grad():
+            new_TV, reference_TV = (
+                model(torch.cat([prompt_L, tokens_T])[None]).logits[0, len(prompt_L) - 1 : -1].double().log_softmax(-1)
+                for model in (policy.model, learner.collector.reference.model)
+            )
+        total += (new_TV.exp() * (new_TV - reference_TV)).sum().item()
+        count += len(tokens_T)
+    assert found == pytest.approx(total / count, rel=1e-4)
+    assert found > 0
+
+
+def test_the_kl_term_holds_the_policy_back() -> None:
+    drift = {}
+    for beta in (0.0, 3.0):
+        parts, batch, tokens = ready(beta=beta)
+        moved(parts, batch, tokens, steps=6)
+        drift[beta] = parts.learner.kl_to_reference(parts.state.policy, batch)
+    assert drift[3.0] < drift[0.0] / 2
+
+
+def test_the_kl_term_has_no_gradient_at_the_warm_start() -> None:
+    parts, batch, tokens = ready(beta=0.5)
+    idle = replace(batch, advantages_B=torch.zeros_like(batch.advantages_B))
+    assert parts.learner.update(parts.state, idle, tokens).grad_norm <= 1e-6

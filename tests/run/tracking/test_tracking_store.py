@@ -1,0 +1,112 @@
+"""A store that cannot be used is refused in one sentence, before anything starts and without touching it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_runs import study, uri
+
+from grpolab.errors import RequestError
+from grpolab.paths import Results
+from grpolab.run.tracking import MirrorProcess, check_store, store_uri
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "file:///tmp/x",
+        "mlruns",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite:////tmp/a.db?mode=ro",
+        "sqlite+pysqlite:////tmp/a.db",
+        "sqlite:////no/such/folder/a.db",
+        "ftp://host",
+        "http://",
+        "http:/host",
+        "https://host:port",
+        "http://host:99999",
+        "postgresql://",
+        "postgresql",
+    ],
+)
+def test_no_store_is_refused_in_one_sentence(bad: str) -> None:
+    with pytest.raises(RequestError) as refusal:
+        check_store(bad)
+    (sentence,) = refusal.value.problems
+    assert sentence.startswith(f"machine.tracking_uri={bad} ")
+
+
+@pytest.mark.parametrize("other", ["text", "database", "folder"])
+def test_a_file_of_somebody_else_is_refused_and_left_alone(tmp_path: Path, other: str) -> None:
+    file = tmp_path / "store.db"
+    if other == "text":
+        file.write_text("my thesis " * 100)
+    elif other == "folder":
+        file.mkdir()
+    else:
+        with sqlite3.connect(file) as connection:
+            connection.execute("create table photos (name text)")
+    before = file.read_bytes() if file.is_file() else None
+    with pytest.raises(RequestError, match="cannot be opened"):
+        check_store(f"sqlite:///{file}")
+    assert (file.read_bytes() if file.is_file() else None) == before
+    assert os.listdir(tmp_path) == ["store.db"]
+
+
+def test_stores_that_may_be_used(results: Results, tmp_path: Path) -> None:
+    for good in (
+        uri(results),
+        f"sqlite:///{tmp_path}/new.db",
+        "http://127.0.0.1:9",
+        "postgresql+psycopg2://me@host/db",
+    ):
+        check_store(good)
+    assert not (tmp_path / "new.db").exists()
+    assert store_uri(None, results) is None
+    assert store_uri("http://host", results) == "http://host"
+
+
+def test_a_locked_store_is_not_refused(results: Results) -> None:
+    """A lock passes; the mirror waits for it."""
+    with sqlite3.connect(results.store, isolation_level=None) as connection:
+        connection.execute("begin exclusive")
+        check_store(uri(results))
+
+
+@pytest.mark.slow
+def test_the_process_says_in_one_sentence_that_the_store_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("no database " * 100)
+    results = Results(tmp_path)
+    study(results)
+    process = MirrorProcess(results, uri(results), ["clip_range"])
+    sentence = process.close()
+    assert sentence
+    assert "cannot be used" in sentence
+    assert "\n" not in sentence
+
+
+def test_what_the_process_says_meanwhile_is_heard_at_once(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = tmp_path / "process"
+    process.write_text("#!/bin/sh\necho it is away\ncat\necho traceback >&2\necho it is still away >&2\nexit 1\n")
+    process.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(process))
+    heard: queue.Queue[str] = queue.Queue()
+    mirror = MirrorProcess(results, uri(results), ["clip_range"], heard.put)
+    assert heard.get(timeout=90) == "it is away"
+    assert mirror.close() == "it is still away"
+
+
+def test_a_command_that_tracks_does_not_wait_for_mlflow_to_be_imported() -> None:
+    modules = "grpolab.run.tracking, grpolab.run.tracking.ui"
+    code = f"import sys, {modules}; assert not {{'mlflow', 'torch', 'transformers', 'hydra'}} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)

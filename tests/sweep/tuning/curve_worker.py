@@ -1,0 +1,100 @@
+"""A worker without torch whose runs have known curves, for the tests of the tuner. Protocol and journal are real.
+
+The accuracy of a run rises to what its learning rate is worth, best at 1e-3. From 1e-2 on it rises, and then collapses;
+from 1e-1 on the run diverges. CURVE_WORKER is a JSON object: {"log": file of the steps that were trained, "seconds": of
+a step}. As after a real kill, a run goes on where its journal ends.
+"""
+
+import json
+import math
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from grpolab.identity import signature
+from grpolab.paths import Results, read_json, write_json_atomic
+from grpolab.run.folder import Journal, exclusive
+from grpolab.settings.run import RunSettings
+from grpolab.sweep.worker import die_with_parent
+
+COLLAPSES, DIVERGES = 1e-2, 1e-1
+leaving = []
+
+
+def accuracy(settings: RunSettings, step: int) -> float:
+    """Of a run after `step` rollout steps."""
+    done, rate = step / settings.planned_steps, settings.learning_rate
+    if rate >= COLLAPSES:
+        return 0.3 + 0.6 * done if done <= 0.5 else 0.05
+    worth = 0.6 - 0.2 * abs(math.log10(rate) + 3) + 0.01 * math.sin(settings.seed) - 0.05 * settings.epsilon
+    return 0.3 + worth * done
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, lambda *_: leaving.append(True))
+    die_with_parent()
+    orders = json.loads(os.environ["CURVE_WORKER"])
+    say({"event": "ready"})
+    for line in sys.stdin:
+        request = json.loads(line)
+        settings = RunSettings.model_validate(request["settings"])
+        warm = request["job"] == "warm_start"
+        name = signature(settings.warm_start_identity() if warm else settings.identity())
+        outcome = (warm_start if warm else run)(name, settings, Results.open(settings.machine.results), orders)
+        say({"event": "done", "signature": name, "outcome": outcome})
+
+
+def warm_start(name: str, _settings: RunSettings, results: Results, _orders: dict) -> dict:
+    outcome = {"outcome": "completed", "reason": None, "accuracy": 0.3, "seconds": 0.1}
+    with exclusive(results.warm_starts / f"{name}.lock"):
+        write_json_atomic(results.warm_start(name) / "outcome.json", outcome)
+    return outcome
+
+
+def run(name: str, settings: RunSettings, results: Results, orders: dict) -> dict:
+    folder = results.run(name)
+    with exclusive(folder / ".lock"):
+        if outcome := read_json(folder / "outcome.json"):
+            return outcome
+        return train(folder, name, settings, orders)
+
+
+def train(folder: Path, name: str, settings: RunSettings, orders: dict) -> dict:
+    leaving.clear()
+    kept = (folder / "journal.jsonl").stat().st_size if (folder / "journal.jsonl").exists() else 0
+    journal, timing = Journal(folder / "journal.jsonl", kept), Journal(folder / "timing.jsonl", kept)
+    begun = (folder / "journal.jsonl").read_bytes().count(b"\n")
+    if not begun:
+        journal.append(kind="evaluation", rollout_step=0, **{"eval/accuracy_expected": 0.3})
+    updates = settings.num_iterations * settings.num_minibatches
+    for step in range(max(1, begun), settings.planned_steps + 1):
+        time.sleep(orders.get("seconds", 0.0))
+        if settings.learning_rate >= DIVERGES and step > 2:
+            return conclude(folder, "diverged", "the loss is nan", step - 1, updates)
+        with Path(orders["log"]).open("a") as log:
+            log.write(f"{name} {step} {settings.seed} {os.getpid()}\n")
+        journal.append(kind="evaluation", rollout_step=step, **{"eval/accuracy_expected": accuracy(settings, step)})
+        journal.flush()
+        timing.append(rollout_step=step - 1, **{"seconds/elapsed": 0.01 * step})
+        timing.flush()
+        say({"event": "step", "signature": name, "rollout_step": step, "rollout_steps": settings.planned_steps})
+        if leaving:
+            return {"outcome": "missing", "reason": "left at a rollout boundary"}
+    return conclude(folder, "completed", None, settings.planned_steps, updates)
+
+
+def conclude(folder: Path, outcome: str, reason: str | None, steps: int, updates: int) -> dict:
+    record = {"outcome": outcome, "reason": reason, "rollout_steps": steps, "optimizer_steps": steps * updates}
+    write_json_atomic(folder / "outcome.json", {**record, "seconds": 0.01 * steps})
+    return {**record, "seconds": 0.01 * steps}
+
+
+def say(event: dict) -> None:
+    print(json.dumps(event), flush=True)
+
+
+if __name__ == "__main__":
+    main()

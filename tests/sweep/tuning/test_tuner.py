@@ -1,0 +1,238 @@
+"""Equal budgets, each run once, the same trials again; what is hopeless is given up, and what diverges is bad."""
+
+import json
+import shutil
+from collections import Counter
+from typing import Any
+
+import optuna
+import pytest
+import yaml
+
+from grpolab.paths import Results
+from grpolab.sweep.ledger import status
+from grpolab.sweep.plan import plans
+from grpolab.sweep.tuning.sampling import CurrentMedianPruner
+
+GRID = {"learning_rate": {"choices": [1.0e-4, 3.0e-4, 1.0e-3, 2.0e-3, 2.0e-2]}}
+
+
+def median(**changed: int) -> dict[str, Any]:
+    return {"name": "median", "window": 2, **changed}
+
+
+def grid(**changed: Any) -> dict[str, Any]:
+    """A good value, three mediocre ones, and one that rises and collapses."""
+    return {"space": GRID, "sampler": "grid", "sampler_seed": 6, "trials": 5, **changed}
+
+
+def finished(project) -> dict[str, int]:
+    """Trials by arm that are neither failed nor on their way."""
+    counts: Counter[str] = Counter()
+    for (arm, state), count in project.states().items():
+        counts[arm] += count * (state in ("complete", "pruned", "diverged"))
+    return dict(counts)
+
+
+def test_every_arm_has_its_budget_and_nothing_is_trained_twice(project):
+    assert project.tune(jobs=2) == 0
+    assert finished(project) == {"token": 6, "gspo": 6}
+    steps = project.steps()
+    assert len(steps) == len(set(steps)) > 0
+    assert project.document()["done"]
+    assert project.tune(jobs=2) == 0
+    assert project.steps() == steps
+    assert finished(project) == {"token": 6, "gspo": 6}
+
+
+def test_a_repeated_tuning_has_the_same_trials_and_takes_its_runs_from_the_cache(project):
+    """Anew in another folder, and again over the runs that are there: values, scores, states and reasons."""
+    project.write(sampler_seed=1, pruner=median(after=3, startup_trials=1))
+    assert project.tune() == 0
+    first, steps = project.trials(), project.steps()
+    shutil.rmtree(project.trials_file.parent)
+    assert project.tune() == 0
+    assert project.trials() == first
+    assert project.steps() == steps
+    project.root = project.root.with_name("anew")
+    assert project.tune() == 0
+    assert project.trials() == first
+    assert {trial["state"] for trial in first} >= {"complete", "pruned"}
+
+
+@pytest.mark.slow
+def test_more_trials_may_be_asked_for_later(project):
+    project.write(trials=3)
+    assert project.tune() == 0
+    before = project.trials()
+    project.write(trials=5)
+    assert project.tune() == 0
+    assert finished(project) == {"token": 5, "gspo": 5}
+    assert [trial for trial in project.trials() if trial["number"] < 3] == before
+
+
+@pytest.mark.slow
+def test_a_collapsing_run_is_given_up_and_can_be_trained_to_its_end_later(project):
+    project.write(**grid(seeds=[100], pruner=median(after=3, startup_trials=1)))
+    project.seconds = 0.02
+    assert project.tune() == 0
+    (given_up,) = (trial for trial in project.trials() if trial["arm"] == "token" and rate(trial) == 2e-2)
+    assert given_up["state"] == "pruned"
+    assert "median: accuracy" in given_up["reason"]
+    name = given_up["signatures"]["100"]
+    assert not (project.root / "runs" / name / "outcome.json").exists()
+    last = max(step for run, step in project.steps() if run == name)
+    assert 7 <= last < 12, "it rises for half of its twelve steps, and falls"
+    entry = next(one for one in project.document()["trials"] if one["signatures"].get("100") == name)
+    assert entry["timing"]["optimizer_steps"] == 4 * last < entry["optimizer_steps"]["full"] == 48
+
+    state = status(Results(project.root), "mine.tuning", 0.0)["mine.tuning"]
+    assert state["states"]["missing"] >= 1
+    assert next(cell for cell in state["cells"] if cell["signature"] == name)["interrupted_at_step"] == last
+
+    project.write(**grid(seeds=[100], pruner={"name": "none"}))
+    assert project.tune(storage=f"journal:{project.folder}/unpruned.journal") == 0
+    assert json.loads((project.root / "runs" / name / "outcome.json").read_text())["outcome"] == "completed"
+    steps = [step for run, step in project.steps() if run == name]
+    assert steps == list(range(1, 13)), "it went on where it was left"
+
+
+def rate(trial) -> float:
+    return trial["values"]["learning_rate"]
+
+
+def test_the_median_of_the_best_so_far_would_never_give_up_a_run_that_collapses():
+    """Optuna's own pruner, on the same reports."""
+    rising, collapsing = [0.3, 0.4, 0.5, 0.6, 0.7], [0.3, 0.5, 0.75, 0.2, 0.1]
+    stopped = {}
+    for pruner in (CurrentMedianPruner(1), optuna.pruners.MedianPruner(1, 0)):
+        study = optuna.create_study(direction="maximize", pruner=pruner)
+        good = study.ask()
+        for step, value in enumerate(rising):
+            good.report(value, step)
+        study.tell(good, 0.7)
+        bad = study.ask()
+        stopped[type(pruner).__name__] = [step for step, value in enumerate(collapsing) if report(bad, value, step)]
+    assert stopped == {"CurrentMedianPruner": [3, 4], "MedianPruner": []}
+
+
+def report(trial, value: float, step: int) -> bool:
+    trial.report(value, step)
+    return trial.should_prune()
+
+
+def test_divergence_is_the_worst_score_with_its_reason(project):
+    wild = {"learning_rate": {"choices": [1.0e-3, 0.2]}}
+    project.write(space=wild, sampler="grid", trials=2, pruner={"name": "none"})
+    assert project.tune() == 0
+    assert finished(project) == {"token": 2, "gspo": 2}
+    (bad,) = (trial for trial in project.trials() if trial["arm"] == "gspo" and rate(trial) == 0.2)
+    assert (bad["state"], bad["reason"]) == ("diverged", "seed 100: the loss is nan")
+    assert bad["scores"] == {"final_score": {"mean": "-inf", "seeds": {"100": "-inf"}}}
+    assert bad["optimizer_steps"]["decided"] == 8
+    assert all(numbers and numbers != [bad["number"]] for numbers in project.document()["best"].values())
+
+
+def test_wilcoxon_gives_a_trial_up_between_its_seeds(project):
+    project.write(**grid(seeds=list(range(100, 106)), pruner={"name": "wilcoxon"}))
+    assert project.tune() == 0
+    pruned = [trial for trial in project.trials() if trial["state"] == "pruned"]
+    assert pruned
+    for trial in pruned:
+        done = trial["scores"]["final_score"]["seeds"]
+        assert 4 <= len(done) == len(trial["signatures"]) < 6
+        assert trial["optimizer_steps"]["decided"] == 48 * len(done)
+
+
+@pytest.mark.parametrize("name", ["asha", pytest.param("hyperband", marks=pytest.mark.slow)])
+def test_successive_halving_saves_steps_and_keeps_a_good_trial(project, name):
+    project.write(pruner={"name": name, "window": 1, "after": 3, "factor": 2}, trials=10)
+    assert project.tune() == 0
+    assert finished(project) == {"token": 10, "gspo": 10}
+    steps = project.document()["optimizer_steps"]
+    assert steps["run"] < steps["full"]
+    assert {state for _, state in project.states()} == {"complete", "pruned"}
+
+
+def test_several_objectives_have_a_front(project):
+    two = [{"metric": "final_score", "direction": "maximize"}, {"metric": "grad_norm_max", "direction": "minimize"}]
+    project.write(objectives=two, pruner={"name": "none"})
+    assert project.tune() == 0
+    document = project.document()
+    for arm, front in document["best"].items():
+        points = {t["number"]: (score(t, "final_score"), -score(t, "grad_norm_max")) for t in of(document, arm)}
+        beaten = {n for n, p in points.items() for q in points.values() if q != p and all(map(float.__ge__, q, p))}
+        assert set(front) == set(points) - beaten
+        assert front[0] == max(points, key=lambda number: points[number])
+
+
+def of(document, arm):
+    return [trial for trial in document["trials"] if trial["arm"] == arm]
+
+
+def score(trial, metric: str) -> float:
+    return trial["scores"][metric]["mean"]
+
+
+@pytest.mark.parametrize("sampler", ["random", "grid"])
+def test_other_samplers(project, sampler):
+    points = {"learning_rate": {"choices": [1e-4, 1e-3, 2e-3]}, "num_iterations": {"choices": [2, 4, 8]}}
+    project.write(sampler=sampler, space=points, trials=9)
+    assert project.tune(jobs=2) == 0
+    assert finished(project) == {"token": 9, "gspo": 9}
+    if sampler == "grid":
+        assert len({str(trial["values"]) for trial in project.trials() if trial["arm"] == "token"}) == 9
+
+
+@pytest.mark.slow
+def test_cma_es(project):
+    pytest.importorskip("cmaes")
+    project.write(sampler="cmaes", pruner={"name": "none"}, trials=9)
+    assert project.tune() == 0
+    assert finished(project) == {"token": 9, "gspo": 9}
+
+
+def test_arms_with_the_same_space_begin_with_the_same_values(project):
+    project.write(trials=2)
+    assert project.tune() == 0
+    values = {arm: [trial["values"] for trial in of(project.document(), arm)] for arm in ("token", "gspo")}
+    assert values["token"] == values["gspo"]
+    assert values["token"][0] != values["token"][1]
+
+
+@pytest.mark.slow
+def test_a_quantity_that_cannot_be_computed_fails_the_trial_and_is_made_up_for(project):
+    project.write(objectives=[{"metric": "ess_min", "direction": "maximize"}], trials=2)
+    assert project.tune() == 1
+    assert project.states() == {("token", "failed"): 2, ("gspo", "failed"): 2}
+    assert project.trials()[0]["reason"] == "seed 100: nothing to compute ess_min from"
+    assert project.tune() == 1
+    assert project.states() == {("token", "failed"): 4, ("gspo", "failed"): 4}
+    assert not (project.folder / "conf" / "tuned" / "mine.yaml").exists()
+
+
+def test_tuned_values_have_their_provenance_and_are_named_by_a_study(project):
+    assert project.tune() == 0
+    text = (project.folder / "conf" / "tuned" / "mine.yaml").read_text()
+    found = yaml.safe_load(text)
+    best = project.document()["best"]
+    for arm, entry in found["arms"].items():
+        (trial,) = (one for one in of(project.document(), arm) if one["number"] == best[arm][0])
+        assert entry["trial"] == trial["number"]
+        assert entry["scores"] == trial["scores"]
+        assert entry["overrides"] == [f"{key}={value}" for key, value in trial["values"].items()]
+    assert found["seeds"] == [100, 101]
+    assert found["trials_per_arm"] == 6
+    study = project.folder / "experiments" / "mine.yaml"
+    (project.folder / "experiments" / "again.yaml").write_text(again(study))
+    (plan,) = plans("again")
+    token = next(cell for cell in plan.cells if cell.levels["clip"] == "token" and cell.levels["values"] == "tuned")
+    (trial,) = (one for one in of(project.document(), "token") if one["number"] == best["token"][0])
+    assert token.settings.learning_rate == rate(trial)
+
+
+def again(study) -> str:
+    content = yaml.safe_load(study.read_text())
+    del content["tuning"]
+    content["factors"]["values"] = {"common": [], "tuned": ["tuned=mine"]}
+    return yaml.safe_dump(content)

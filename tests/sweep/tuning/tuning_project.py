@@ -1,0 +1,122 @@
+"""A project of one's own with a study that is tuned, on workers whose curves are known (`curve_worker.py`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from grpolab.paths import Results, project_root
+from grpolab.sweep.plan import Cell
+from grpolab.sweep.tuning.arms import Arms, load_tuned
+from grpolab.sweep.tuning.command import tune
+from grpolab.sweep.tuning.settings import path_of
+
+WORKER = (sys.executable, str(Path(__file__).parent / "curve_worker.py"))
+RATE = {"low": 1.0e-5, "high": 5.0e-3, "log": True}
+STUDY: dict[str, Any] = {
+    "question": "What?",
+    "overrides": ["task=sorting", "rollout_steps=12", "evaluation.every=1", "machine.tracking_uri=null"],
+    "factors": {"clip": {"token": [], "gspo": ["loss_type=gspo"]}},
+    "compare": "clip",
+    "baseline": "token",
+    "seeds": 2,
+    "primary_metric": "eval/accuracy_expected",
+    "tuning": {
+        "space": {"learning_rate": RATE, "epsilon": {"low": 0.01, "high": 0.5}},
+        "trials": 6,
+        "seeds": [100, 101],
+        "objectives": [{"metric": "final_score", "direction": "maximize"}],
+        "pruner": {"name": "median", "window": 2, "after": 3, "startup_trials": 3},
+    },
+}
+COMMAND = """
+import sys
+sys.path.insert(0, {here!r})
+from tuning_project import WORKER, draw, score
+from grpolab.cli import main, tuning
+from grpolab.sweep.tuning import command
+import functools
+tuning.quantities, tuning._draw = score, draw
+command.tune = functools.partial(command.tune, command=WORKER)
+sys.exit(main({given!r}))
+"""
+
+
+def score(results: Results, cell: Cell) -> Mapping[str, float]:
+    """Quantities of a run whose journal holds evaluations alone."""
+    lines = (results.run(cell.signature) / "journal.jsonl").read_text().splitlines()
+    values = [json.loads(line)["eval/accuracy_expected"] for line in lines]
+    return {"final_score": values[-1], "grad_norm_max": cell.settings.learning_rate, "ess_min": float("nan")}
+
+
+def draw(results: Results, study: str) -> None:
+    """Nothing."""
+
+
+class TuningProject:
+    """The project, and its results in `root`."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        shutil.copytree(project_root() / "conf", folder / "conf")
+        (folder / "experiments").mkdir()
+        monkeypatch.chdir(folder)
+        self.folder, self.root, self.log = folder, folder / "results", folder / "steps.txt"
+        self.seconds = 0.0
+        self._monkeypatch = monkeypatch
+        self.write()
+
+    def write(self, name: str = "mine", **tuning: Any) -> None:
+        """The study, with some keys of its tuning changed; None: without."""
+        changed = {key: value for key, value in {**STUDY["tuning"], **tuning}.items() if value is not None}
+        (self.folder / "experiments" / f"{name}.yaml").write_text(yaml.safe_dump({**STUDY, "tuning": changed}))
+
+    def tune(self, *overrides: str, jobs: int = 1, storage: str | None = None) -> int:
+        """In this process; the exit code."""
+        self._monkeypatch.setenv("CURVE_WORKER", self.orders)
+        arms = Arms(load_tuned("mine"), [*overrides, f"machine.results={self.root}"])
+        return tune(arms, score, draw, path_of("mine"), jobs, storage, WORKER)
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        """As a command of its own."""
+        given = ["tune", "mine", f"machine.results={self.root}", *options]
+        code = COMMAND.format(here=str(Path(__file__).parent), given=given)
+        environment = {**os.environ, "CURVE_WORKER": self.orders}
+        log = (self.folder / "said.txt").open("ab")
+        return subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=log, stderr=log)
+
+    @property
+    def orders(self) -> str:
+        """What the workers are told."""
+        return json.dumps({"log": str(self.log), "seconds": self.seconds})
+
+    @property
+    def trials_file(self) -> Path:
+        """trials.json."""
+        return self.root / "studies" / "mine" / "tuning" / "trials.json"
+
+    def document(self) -> dict[str, Any]:
+        """Its content."""
+        return json.loads(self.trials_file.read_text())
+
+    def trials(self) -> list[dict[str, Any]]:
+        """Its trials, without what may differ between two equal tunings."""
+        return [{key: value for key, value in one.items() if key != "timing"} for one in self.document()["trials"]]
+
+    def states(self) -> Counter[tuple[str, str]]:
+        """How many trials of each arm and state."""
+        return Counter((trial["arm"], trial["state"]) for trial in self.trials())
+
+    def steps(self) -> list[tuple[str, int]]:
+        """Every step that was trained, by signature, as often as it was."""
+        words = [line.split() for line in self.log.read_text().splitlines()] if self.log.exists() else []
+        return [(name, int(step)) for name, step, *_ in words]

@@ -1,0 +1,141 @@
+"""A user's own files: what is read, what is refused and where, and what counts as the answer of a text."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grpolab.errors import RequestError
+from grpolab.tasks.base import Example
+from grpolab.tasks.jsonl import Jsonl, final_answer
+
+GOOD = [{"question": "a", "answer": "1"}, {"question": "b", "answer": "2"}, {"question": "c", "answer": "3"}]
+
+
+@pytest.fixture(autouse=True)
+def cache_of_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`datasets` keeps what it read; not in the user's home."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def jsonl(folder: Path, train: Any = GOOD, evaluation: Any = GOOD[:0], **options: Any) -> Jsonl:
+    """The task over two files of objects, or of text as it stands."""
+    paths = []
+    for name, content in (("train", train), ("evaluation", evaluation or [{"question": "z", "answer": "26"}])):
+        path = folder / f"{name}.jsonl"
+        text = content if isinstance(content, str) else "".join(json.dumps(row) + "\n" for row in content)
+        path.write_text(text, encoding="utf-8")
+        paths.append(str(path))
+    values = {"prompt_key": "question", "answer_key": "answer", "template": "{prompt}", "chat": False}
+    return Jsonl(*paths, **{**values, **options})
+
+
+def test_new_content_is_read_whatever_the_files_time_says(tmp_path: Path) -> None:
+    """A copying tool may set it back; `datasets` would take what it kept of the old content for the new."""
+    for answer in ("1", "2"):
+        task = jsonl(tmp_path, [{"question": "a", "answer": answer}])
+        os.utime(tmp_path / "train.jsonl", (1e9, 1e9))
+        assert task.examples("train", 1) == [Example("a", answer)]
+
+
+def test_good_files_are_read(tmp_path: Path) -> None:
+    task = jsonl(tmp_path, evaluation=[{"question": "d", "answer": "4"}, {"question": "e", "answer": "5"}])
+    assert task.problems() == []
+    assert task.examples("train", 1) == [Example("a", "1"), Example("b", "2"), Example("c", "3")]
+    assert task.examples("evaluation", 1) == [Example("d", "4")]
+    assert task.demonstration(Example("d", "4"), np.zeros(32)) == "4"
+
+
+def test_keys_template_and_numbers(tmp_path: Path) -> None:
+    rows = [{"q": "1+1", "r": 2, "extra": [1]}, {"q": "7", "r": 7.5, "extra": "x"}]
+    task = jsonl(tmp_path, rows, [{"q": "8", "r": "8"}], prompt_key="q", answer_key="r", template="Q: {prompt}\nA:")
+    assert task.problems() == []
+    found = task.examples("train", 0)
+    assert [example.prompt for example in found] == ["Q: 1+1\nA:", "Q: 7\nA:"]
+    assert [final_answer(example.answer) for example in found] == ["2", "7.5"]
+
+
+@pytest.mark.parametrize("text", ["2024-01-01", "12:30", "0012", "1e3", "true", "  spaced  ", "a\u2028b", "é"])
+def test_text_is_read_as_it_stands(text: str, tmp_path: Path) -> None:
+    """No date, no number is made of it, and only a line feed ends a line."""
+    rows = json.dumps({"question": text, "answer": text}, ensure_ascii=False) + "\n"
+    task = jsonl(tmp_path, rows)
+    assert task.problems() == []
+    assert task.examples("train", 0) == [Example(text, text)]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('{"question": "a", "answer": "1"}\n{"question": "b",\n', "train.jsonl, line 2: not JSON"),
+        ('{"question": "a", "answer": "1"}\n[1, 2]\n', "train.jsonl, line 2: no text under the key 'question'"),
+        ('{"question": "a"}\n', "train.jsonl, line 1: no text under the key 'answer'"),
+        ('{"question": "a", "answer": null}\n', "train.jsonl, line 1: no text under the key 'answer'"),
+        ("", "task.train_file=.*: the file is empty"),
+    ],
+)
+def test_a_malformed_file_is_refused_with_file_and_line(content: str, says: str, tmp_path: Path) -> None:
+    task = jsonl(tmp_path, content)
+    (problem, *_) = task.problems()
+    with pytest.raises(RequestError, match=says) as caught:
+        task.examples("train", 0)
+    assert caught.value.problems[0] == problem
+
+
+def test_at_most_five_lines_are_complained_about(tmp_path: Path) -> None:
+    assert len(jsonl(tmp_path, "x\n" * 100).problems()) == 5
+
+
+def test_an_absent_file_is_named(tmp_path: Path) -> None:
+    task = jsonl(tmp_path)
+    (tmp_path / "evaluation.jsonl").unlink()
+    assert task.problems() == [f"task.evaluation_file={tmp_path}/evaluation.jsonl: no such file"]
+
+
+def test_prompts_in_both_files_are_refused(tmp_path: Path) -> None:
+    (problem,) = jsonl(tmp_path, evaluation=GOOD[:2]).problems()
+    assert problem.startswith("task.evaluation_file=")
+    assert "2 prompts stand in the training file too" in problem
+
+
+def test_a_template_without_the_prompt_is_refused(tmp_path: Path) -> None:
+    (problem,) = jsonl(tmp_path, template="no place").problems()
+    assert problem == "task.template='no place': it must contain {prompt}"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nAltogether 48+24 = 72.\n#### 72", "72"),
+        ("#### 1,234", "1234"),
+        ("####-5", "-5"),
+        ("#### 3\nno:\n#### 4", "4"),
+        ("#### 42.", "42"),
+        ("#### $1,000 in all", "1000"),
+        ("#### north", "north"),
+        ("so x = \\boxed{42}", "42"),
+        ("\\boxed{1} or rather \\boxed{2}", "2"),
+        ("\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
+        ("the answer is 1,234.0.", "1234"),
+        ("it costs $12.50 today", "12.50"),
+        ("-3", "-3"),
+        ("yes", "yes"),
+        ("  yes ", "yes"),
+        ("", ""),
+    ],
+)
+def test_final_answer(text: str, answer: str) -> None:
+    assert final_answer(text) == answer
+
+
+def test_score_compares_final_answers(tmp_path: Path) -> None:
+    task = jsonl(tmp_path)
+    example = Example("?", "6 * 7 = 42\n#### 42")
+    assert task.score(example, "I think it is 42.0") == {"correct": 1, "format": 1}
+    assert task.score(example, "42 or 43") == {"correct": 0, "format": 1}
+    assert task.score(example, "") == {"correct": 0, "format": 0}

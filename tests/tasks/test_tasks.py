@@ -1,0 +1,205 @@
+"""Generated tasks: right answers, disjoint splits, scores that never raise; and a user's own task."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+from scipy import stats
+
+from grpolab import seeds
+from grpolab.errors import RequestError
+from grpolab.settings.task import TaskSettings
+from grpolab.tasks import make_task
+from grpolab.tasks.base import Example, Task, content_hash
+
+ADDITION = {"name": "addition", "digits": 2}
+SORTING = {"name": "sorting", "length": 10}
+FILLER = {
+    "name": "filler_sorting",
+    "length": 6,
+    "max_fillers": 8,
+    "corruption_base": 0.1,
+    "corruption_per_filler": 0.08,
+}
+GENERATED = [ADDITION, SORTING, FILLER]
+ALL = 10**9
+# Of the 2,000 evaluation items: a change of any of them changes every result, and so RESULTS_VERSION.
+CONTENT = {
+    "Addition": "b7f52efc259efb44a85ffff5615ac0d4e01dfa87ea5ca7f3d349189b44572008",
+    "Sorting": "e751e440e587bd60b2f01c827e8d01e39aa768ce15768ef7bbacd3b6f927180e",
+    "FillerSorting": "ae868da4636d10a539d8cb3cb41bad6ff12e257e3d053b5a1b3d8db863218088",
+}
+
+
+def task_of(values: dict[str, Any]) -> Task:
+    return make_task(TypeAdapter(TaskSettings).validate_python(values))
+
+
+def right_answer(example: Example) -> str:
+    """The answer, worked out from the prompt alone."""
+    if example.prompt.endswith("="):
+        first, second = example.prompt[:-1].split("+")
+        return str(int(first) + int(second))
+    digits = example.prompt.removesuffix(">")
+    return "".join(str(digit) * digits.count(str(digit)) for digit in range(10))
+
+
+@pytest.fixture(scope="module", params=GENERATED, ids=lambda values: values["name"])
+def task(request: pytest.FixtureRequest) -> Task:
+    return task_of(request.param)
+
+
+def test_splits_are_disjoint_and_evaluation_has_its_items(task: Task) -> None:
+    train, held_out = task.examples("train", ALL), task.examples("evaluation", 2000)
+    assert len(held_out) == 2000
+    assert len(train) >= 6000
+    prompts = [example.prompt for example in train + task.examples("evaluation", ALL)]
+    assert len(set(prompts)) == len(prompts)
+    assert task.examples("evaluation", 50) == held_out[:50]
+
+
+def test_answers_are_right_and_score_in_full(task: Task) -> None:
+    for example in task.examples("evaluation", 2000) + task.examples("train", ALL)[:2000]:
+        assert example.answer == right_answer(example)
+        assert task.score(example, example.answer) == {"correct": 1.0, "format": 1.0}
+
+
+def test_prompts_and_answers_are_written_in_the_alphabet(task: Task) -> None:
+    for example in task.examples("evaluation", 500):
+        assert set(example.prompt + example.answer) <= set(task.alphabet)
+
+
+def test_the_data_set_is_always_the_same(task: Task) -> None:
+    examples = task.examples("evaluation", 2000)
+    assert content_hash(examples) == CONTENT[type(task).__name__]
+    assert content_hash(examples[:-1]) != content_hash(examples) != content_hash(reversed(examples))
+
+
+def test_wrong_answers_score_zero(task: Task) -> None:
+    for example in task.examples("evaluation", 100):
+        for wrong in ("", example.answer + "0", example.answer[:-1], example.answer[::-1] + "x", example.prompt):
+            assert task.score(example, wrong)["correct"] == 0
+
+
+def test_no_text_makes_a_score_raise(task: Task) -> None:
+    rng = random.Random(0)
+    example = task.examples("evaluation", 1)[0]
+    odd = ["", " ", "\0", "٣٤", "²", "1e5", "-7", "+", "\ud800", "9" * 5000, "~" * 100, "\n46", "４６"]
+    odd += ["".join(chr(rng.randrange(1, 0x2FFF)) for _ in range(rng.randrange(30))) for _ in range(500)]
+    odd += ["".join(rng.choices(task.alphabet, k=rng.randrange(16))) for _ in range(500)]
+    for text in odd:
+        parts = task.score(example, text)
+        assert parts.keys() == {"correct", "format"}
+        assert all(0 <= value <= 1 for value in parts.values())
+
+
+def test_format_is_about_the_shape_alone() -> None:
+    addition, sorting, filler = (task_of(values) for values in GENERATED)
+    assert addition.score(Example("12+34=", "46"), "47") == {"correct": 0, "format": 1}
+    assert addition.score(Example("12+34=", "46"), "046") == {"correct": 0, "format": 1}
+    assert addition.score(Example("12+34=", "46"), "+46") == {"correct": 0, "format": 0}
+    example = Example("3141592653>", "1123345569")
+    assert sorting.score(example, "3141592653") == {"correct": 0, "format": 1}
+    assert sorting.score(example, "112334556") == {"correct": 0, "format": 0}
+    example = Example("314159>", "113459")
+    assert filler.score(example, "~~~113459") == {"correct": 1, "format": 1}
+    assert filler.score(example, "~113~459") == {"correct": 0, "format": 0}
+    assert filler.score(example, "~~~") == {"correct": 0, "format": 0}
+
+
+def test_demonstrations_are_right_where_nothing_corrupts_them() -> None:
+    draws_U = np.zeros(32)
+    for values in (ADDITION, SORTING):
+        task = task_of(values)
+        for example in task.examples("train", ALL)[:50]:
+            assert task.demonstration(example, draws_U) == example.answer
+
+
+def test_demonstrations_of_the_free_length_task_are_wrong_more_often_the_longer_they_are() -> None:
+    task = task_of(FILLER)
+    examples = task.examples("train", ALL)[:4000]
+    draws_NU = seeds.uniforms(0, "warm_start/targets", np.arange(4000)[:, None], np.arange(32))
+    right: dict[int, list[bool]] = {fillers: [] for fillers in range(9)}
+    for example, draws_U in zip(examples, draws_NU, strict=True):
+        target = task.demonstration(example, draws_U)
+        digits = target.lstrip("~")
+        assert sorted(digits) == sorted(example.answer)
+        right[len(target) - len(digits)].append(digits == example.answer)
+    assert stats.chisquare([len(group) for group in right.values()]).pvalue > 1e-3
+    for fillers, group in right.items():
+        expected = 1 - (0.1 + 0.08 * fillers)  # a random order is now and then the right one
+        assert expected - 0.1 < np.mean(group) < expected + 0.12
+
+
+def test_sums_whose_pairs_do_not_fit_in_memory_are_refused() -> None:
+    with pytest.raises(ValidationError, match="digits"):
+        task_of({"name": "addition", "digits": 4})
+
+
+# --- a user's own task ------------------------------------------------------------------------------------------------
+
+
+class Doubling:
+    """Twice a number."""
+
+    alphabet = "0123456789*"
+    unique_answer = True
+
+    def __init__(self, largest: int) -> None:
+        self.largest = largest
+
+    def examples(self, split: str, items: int) -> list[Example]:
+        found = [Example(f"2*{n}", str(2 * n)) for n in range(self.largest) if (n % 4 == 0) == (split == "evaluation")]
+        return found[:items] if split == "evaluation" else found
+
+    def demonstration(self, example: Example, uniforms_U: Any) -> str:
+        return example.answer
+
+    def score(self, example: Example, completion: str) -> dict[str, float]:
+        return {"correct": float(completion == example.answer)}
+
+
+class Incomplete:
+    """Lacks most of what a task has."""
+
+    alphabet = "01"
+
+    def score(self, example: Example, completion: str) -> dict[str, float]:
+        return {"correct": 0.0}
+
+
+def custom(name: str, **options: Any) -> dict[str, Any]:
+    return {"name": "custom", "path": f"{__name__}:{name}", "options": options}
+
+
+def test_own_task_by_import_path() -> None:
+    task = task_of(custom("Doubling", largest=8))
+    assert task.examples("evaluation", 1) == [Example("2*0", "0")]
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (custom("Doubling", largest=8, smallest=1), r"task.options=.*do not fit.*Doubling.*smallest"),
+        (custom("Incomplete"), r"lacks demonstration, examples, unique_answer"),
+        (custom("Absent"), r"task.path=.*Absent cannot be imported"),
+        ({"name": "custom", "path": "no.such.module:Task", "options": {}}, r"cannot be imported: No module named"),
+        ({"name": "custom", "path": "Task", "options": {}}, r"write it as package.module:name"),
+    ],
+)
+def test_own_task_that_cannot_be_used_is_refused(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        task_of(values)
+
+
+def test_a_module_of_ones_own_that_does_not_even_compile_is_one_sentence(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half_written.py").write_text("def score(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RequestError, match="half_written:Task cannot be imported"):
+        task_of({"name": "custom", "path": "half_written:Task", "options": {}})
