@@ -118,7 +118,7 @@ def print_parts(title: str, parts: Counter[str], share: Callable[[float], str]) 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Sweep, and print where the time went; 1 where the overhead is above the target."""
+    """Sweep, and print where the time went; 1 where the whole reference, which the target is for, is above it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", nargs="?", default="ratio_level")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"beside the workers, on the same cores: {beside}")
     overhead = wall * given.jobs / pure - 1
     print(f"overhead: {overhead:.1%} (target: at most {TARGET:.0%} for the whole reference on 2 cores)")
-    return 0 if overhead <= TARGET else 1
+    return 1 if given.study == "reference" and overhead > TARGET else 0
 
 
 if __name__ == "__main__":
