@@ -1,4 +1,4 @@
-"""The README's examples of adding things, as they stand there, with the installed command in a checkout of its own."""
+"""The examples of docs/adding.md, as they stand there, with the installed command in a checkout of its own."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+PAGE = (ROOT / "docs" / "adding.md").read_text()
 # A file's first line names it, and may say what it is used as.
 BLOCK = re.compile(r"```(?:python|yaml)\n# ([\w/]+\.(?:py|yaml))(?:, used as: ([^\n]*))?\n(.*?)```", re.DOTALL)
-EXAMPLES = {name: (command, text) for name, command, text in BLOCK.findall(README)}
+EXAMPLES = {name: (command, text) for name, command, text in BLOCK.findall(PAGE)}
 TINY = [
     "rollout_steps=1",
     "warm_start.max_steps=2",
@@ -35,7 +35,7 @@ TINY = [
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project with the README's files of it, and an environment with the console script, as installed."""
+    """A copy of the project with the page's files of it, and an environment with the console script, as installed."""
     copy = tmp_path_factory.mktemp("checkout")
     for folder in ("src", "conf", "experiments"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
@@ -57,7 +57,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a user works: the README's files of their own, and files with names of modules that a command needs."""
+    """Where a user works: the page's files of their own, and files with names of modules that a command needs."""
     folder = tmp_path_factory.mktemp("mine")
     for name, (_, text) in EXAMPLES.items():
         if "/" not in name:
@@ -74,7 +74,7 @@ def grpolab(checkout: Path, folder: Path, *arguments: str) -> subprocess.Complet
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def test_a_task_is_added_as_the_readme_says(checkout: Path, folder: Path) -> None:
+def test_a_task_is_added_as_the_page_says(checkout: Path, folder: Path) -> None:
     program, *arguments = shlex.split(EXAMPLES["my_tasks.py"][0])
     assert program == "grpolab"
     done = grpolab(checkout, folder, *arguments, *TINY)
@@ -84,7 +84,7 @@ def test_a_task_is_added_as_the_readme_says(checkout: Path, folder: Path) -> Non
     assert (settings.parent / "policy.safetensors").exists()
 
 
-def test_a_reward_and_an_objective_are_added_as_the_readme_says_and_workers_see_them(checkout: Path, folder: Path):
+def test_a_reward_and_an_objective_are_added_as_the_page_says_and_workers_see_them(checkout: Path, folder: Path):
     _, train, *arguments = shlex.split(EXAMPLES["my_rewards.py"][0])
     (folder / "below").mkdir()
     shutil.copy(folder / "my_tasks.py", folder / "below" / "parity.py")
@@ -96,7 +96,7 @@ def test_a_reward_and_an_objective_are_added_as_the_readme_says_and_workers_see_
     assert {(settings["kernel"], settings["seed"]) for settings in mine} == {("upper", 3), ("upper", 4)}
 
 
-def test_a_study_is_added_as_the_readme_says(checkout: Path) -> None:
+def test_a_study_is_added_as_the_page_says(checkout: Path) -> None:
     """Every cell is composed and checked; only the tracking store that is named here is refused."""
     done = grpolab(checkout, checkout, "sweep", "group_size", "machine.tracking_uri=nowhere")
     assert done.returncode == 2
