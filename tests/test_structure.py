@@ -36,7 +36,7 @@ ARROWS = {
     "grpo": LEAVES - {"paths"} | {"tasks", "frameworks"},
     "run": LEAVES | {"grpo", "tasks"},
     "sweep": LEAVES | {"run"},
-    "report": LEAVES - {"settings", "registry"} | {"doctor"},
+    "report": LEAVES - {"settings", "registry"},
     "doctor": LEAVES - {"settings", "registry"} | {"report"},
     "lint": LEAVES | {"sweep"},
     "frameworks": LEAVES | {"grpo", "sweep"},

@@ -56,10 +56,11 @@ def seeds(text: str) -> list[int]:
 
 def draw_all(results: Results, study: str) -> None:
     """Figures, tables and report of a study."""
+    from grpolab.doctor.page import section
     from grpolab.report import page
 
     ensure_geometry(results)
-    page.write(results, study, print)
+    page.write(results, study, print, section)
 
 
 def unmet(results: Results, study: str) -> list[str]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from grpolab.doctor.page import section as diagnosis
 from grpolab.paths import REFERENCE_STUDY, Results, write_text_atomic
 from grpolab.report import html
 from grpolab.report.claims import UNDECIDED, Claim, decide
@@ -118,6 +117,7 @@ COMMITTED = (
     " studies, that of `make sweep` too, stand in `studies/<study>/`.*"
 )
 Progress = Callable[[str], None]
+Section = Callable[[Sequence[Study]], str]  # Markdown about some studies; empty where there is nothing to say
 Drawn = tuple[Manifest, Path]  # what a figure shows, and its PNG
 
 
@@ -132,16 +132,22 @@ class Part:
     tuning: tuning.Section
 
 
-def write(results: Results, study: str, progress: Progress = lambda line: None) -> Path:
+def write(
+    results: Results,
+    study: str,
+    progress: Progress = lambda line: None,
+    diagnosis: Section = lambda studies: "",
+) -> Path:
     """Draw every figure, write every table and the report of a study; the path of report.md.
 
-    Beside it stand report.html and gallery.html. `progress` is told what is being done. Raises RequestError when the
-    study has not been planned, or mixes runs that must not be compared.
+    Beside it stand report.html and gallery.html. `progress` is told what is being done; `diagnosis` writes the section
+    about runs in which something is wrong (`doctor.page.section`). Raises RequestError when the study has not been
+    planned, or mixes runs that must not be compared.
     """
     output = results.output(study)
     parts = _make(results, study, output, progress)
     progress("report")
-    path, text = output / "report.md", _text(parts)
+    path, text = output / "report.md", _text(parts, diagnosis)
     studies, drawn = [part.study for part in parts], [one for part in parts for one in part.drawn]
     write_text_atomic(path.with_suffix(".html"), html.from_markdown(text, output))
     write_text_atomic(output / "gallery.html", gallery(studies, drawn, output, "report.html"))
@@ -190,7 +196,7 @@ def _draw(study: Study, figure: str, output: Path, folder: Path) -> Drawn:
     return manifest, path
 
 
-def _text(parts: Sequence[Part]) -> str:
+def _text(parts: Sequence[Part], diagnosis: Section) -> str:
     """report.md."""
     studies, claims = [part.study for part in parts], [claim for part in parts for claim in part.claims]
     sections = [
