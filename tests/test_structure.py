@@ -28,7 +28,7 @@ LEAVES = {
     "seeds",
 }
 # Tables of names that import nothing but leaves: whoever names a metric or an option may look here.
-TABLES = {"frameworks.defaults", "frameworks.metric_names"}
+TABLES = {"frameworks.names"}
 ROOMS = {"grpo", "tasks", "frameworks", "run", "sweep", "report", "doctor", "lint"}
 # Room -> what of the package it may import, besides itself and `grpolab` (version numbers).
 ARROWS = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from grpolab.frameworks.metric_names import CLIP_METRIC, convention
+from grpolab.frameworks.names import CLIP_METRIC, convention
 
 Kind = Literal["update", "rollout", "evaluation", "timing"]
 

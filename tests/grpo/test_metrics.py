@@ -12,7 +12,7 @@ import torch
 from tiny import tiny_settings
 
 from grpolab import vocabulary
-from grpolab.frameworks.metric_names import CLIP_METRIC, convention
+from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.grpo.metrics import Update, histograms, update_metrics
 from grpolab.grpo.ratios import sequence_ratio, token_ratio
 from grpolab.grpo.surrogates import KernelInputs

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from grpolab.frameworks.metric_names import CLIP_METRIC, convention
+from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.paths import Results, write_json_atomic
 from grpolab.vocabulary import EXCESS_EDGES, LEVELS, QUANTILES, SIGNS, quantile_metric
 

@@ -14,7 +14,7 @@ import torch
 from tiny import records, run_folder, tiny_settings
 
 from grpolab.frameworks.base import clip_conventions, metrics_of
-from grpolab.frameworks.metric_names import CLIP_METRIC, PEER_METRICS, convention
+from grpolab.frameworks.names import CLIP_METRIC, FRAMEWORK_METRICS, convention
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, Objective, SamplerCorrection
 from grpolab.paths import Results
@@ -52,8 +52,8 @@ def test_the_journal_has_the_frameworks_metrics(framework: str, journals: Journa
     assert len(updates) == 6
     for update in updates:
         logged = peers_of(update, framework)
-        assert logged.keys() <= PEER_METRICS[framework].keys()
-        assert bool(logged) == bool(PEER_METRICS[framework])
+        assert logged.keys() <= FRAMEWORK_METRICS[framework].keys()
+        assert bool(logged) == bool(FRAMEWORK_METRICS[framework])
         if framework in CLIP_METRIC:
             assert update[convention(framework)] == logged[CLIP_METRIC[framework]]
         if framework != "prime_rl":  # whose kernel most of the others do not have
@@ -132,13 +132,13 @@ def test_peer_metrics_lists_what_a_run_can_log_and_nothing_else() -> None:
             shares = clip_conventions(mode, inputs)  # no framework fails on another's objective
         assert all(share >= 0 for share in shares.values()), name
     assert {framework: logged[framework] for framework in FRAMEWORKS} == {
-        framework: set(names) for framework, names in PEER_METRICS.items()
+        framework: set(names) for framework, names in FRAMEWORK_METRICS.items()
     }
 
 
 def test_every_clip_fraction_has_its_sentence() -> None:
     for framework, metric in CLIP_METRIC.items():
-        assert metric in PEER_METRICS[framework]
+        assert metric in FRAMEWORK_METRICS[framework]
         assert f"`{metric}` of {framework}" in METRICS[convention(framework)].meaning
         assert METRICS[convention(framework)].mirrored
-    assert all(len(sentence) > 3 for names in PEER_METRICS.values() for sentence in names.values())
+    assert all(len(sentence) > 3 for names in FRAMEWORK_METRICS.values() for sentence in names.values())

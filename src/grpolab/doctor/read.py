@@ -1,7 +1,7 @@
-"""What other frameworks call our metrics, and what their logs do not hold.
+"""A run folder, or another framework's log, read as the doctor's evidence, and what a log does not hold.
 
-Names as TRL 1.16, verl and ROLL log them (`frameworks/metric_names.py` has what each one counts). verl and ROLL
-log a row a batch, a mean over its updates; TRL a row every `logging_steps` optimiser steps.
+`frameworks/names.py` has what frameworks call our metrics, and what each one counts. verl and ROLL log a row a batch, a
+mean over its updates; TRL a row every `logging_steps` optimiser steps.
 """
 
 from __future__ import annotations
@@ -20,66 +20,18 @@ import yaml
 
 from grpolab.doctor.evidence import Evidence, Weights, compare
 from grpolab.errors import RequestError
+from grpolab.frameworks.names import FRESH_BATCH, LOG_NAMES
 from grpolab.identity import dotted
 from grpolab.paths import read_json
 from grpolab.report.journals import table
 from grpolab.report.text import count
 from grpolab.vocabulary import METRICS
 
-# Framework -> its name -> ours.
-NAMES: dict[str, dict[str, str]] = {
-    "trl": {
-        "loss": "loss",
-        "grad_norm": "grad_norm",
-        "learning_rate": "learning_rate",
-        "clip_ratio/region_mean": "clip/active",
-        "clip_ratio/low_mean": "clip/active_low",
-        "clip_ratio/high_mean": "clip/active_high",
-        "clip_ratio": "clip/active",  # before low and high were told apart
-        "kl": "kl_ref/k3",
-        "entropy": "entropy/behaviour",
-        "reward": "reward/mean",
-        "reward_std": "reward/std",
-        "frac_reward_zero_std": "zero_variance/share",
-        "completions/mean_length": "length/mean",
-        "completions/clipped_ratio": "truncation/share",  # not the clip of the ratio
-        "sampling/sampling_logp_difference/max": "gap/sampler_trainer",
-    },
-    "verl": {
-        "actor/pg_loss": "loss",
-        "actor/grad_norm": "grad_norm",
-        "actor/lr": "learning_rate",
-        "actor/pg_clipfrac": "clip/active",
-        "actor/ppo_kl": "kl_old/k1",
-        "actor/kl_loss": "kl_ref/k3",
-        "actor/entropy": "entropy/behaviour",
-        "critic/score/mean": "reward/mean",
-        "response_length/mean": "length/mean",
-        "response_length/clip_ratio": "truncation/share",  # not the clip of the ratio
-    },
-    "roll": {
-        "actor/pg_loss@sum": "loss",
-        "actor_train/grad_norm": "grad_norm",
-        "actor/lr": "learning_rate",
-        "actor/clipfrac@sum": "clip/active",
-        "actor/clipfrac": "clip/active",
-        "actor/ratio_mean@sum": "ratio/token_mean",
-        "actor/ratio_mean": "ratio/token_mean",
-        "actor/ratio_max@max": "ratio/token_max",
-        "actor/ratio_max": "ratio/token_max",
-        "actor/ratio_min@min": "ratio/token_min",
-        "actor/ratio_min": "ratio/token_min",
-        "actor/kl_loss@sum": "kl_ref/k3",
-        "critic/entropy/mean": "entropy/behaviour",
-        "critic/score/mean": "reward/mean",
-        "tokens/response_length/mean": "length/mean",
-    },
-    # A mirror of ours whose folder is not here.
-    "grpolab": {metric.name: metric.name for metric in METRICS.values() if metric.kind in ("update", "rollout")},
+# Framework -> its name -> ours; `grpolab` is a mirror of ours whose folder is not here.
+NAMES = LOG_NAMES | {
+    "grpolab": {metric.name: metric.name for metric in METRICS.values() if metric.kind in ("update", "rollout")}
 }
 
-# A column that says what was optimised on a fresh batch: TRL logs it once a batch.
-FRESH_BATCH = {"trl": "num_tokens"}
 STEPS = ("step", "training/global_step", "system/global_step", "_step")
 
 # Our metric -> what cannot be said without it, or where it is not finite.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.metric_names import CLIP_METRIC
+from grpolab.frameworks.names import CLIP_METRIC
 from grpolab.grpo.aggregation import aggregate
 from grpolab.grpo.loss import CORE, Loss, LossInputs, Objective, Stages, kl_to_reference, policy_loss
 from grpolab.grpo.loss import log_ratio as core_log_ratio

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from grpolab.frameworks.agreement import KINDS, PLANTED, Peer, Planted, Verdict, kind_of
 from grpolab.frameworks.base import metrics_of
-from grpolab.frameworks.metric_names import CLIP_METRIC, PEER_METRICS
+from grpolab.frameworks.names import CLIP_METRIC, FRAMEWORK_METRICS
 from grpolab.frameworks.replay import Variant
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, Objective
@@ -178,7 +178,7 @@ def _family(title: str, members: list[tuple[str, str]], settings: Mapping[str, R
     for framework, name in members:
         values = [metrics_of(framework, point, inputs) for point in (PPO, Objective.of(settings[framework]))]
         numbers = [f"{found[name]:.4f}" if name in found else "-" for found in values]
-        rows.append([framework, f"`{name}`", PEER_METRICS[framework][name], *numbers])
+        rows.append([framework, f"`{name}`", FRAMEWORK_METRICS[framework][name], *numbers])
     return f"### {title}\n\n" + _table(["framework", "name", "definition", "here", "by its default"], rows)
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from grpolab.errors import RequestError
-from grpolab.frameworks.defaults import TRL, TRL_NAMES
+from grpolab.frameworks.defaults import TRL
 from grpolab.frameworks.exchange import Options, Peer, refuse_unknown, refuse_wrong_counts, refuse_wrong_types
+from grpolab.frameworks.names import TRL_NAMES
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from grpolab.errors import RequestError
-from grpolab.frameworks.defaults import VERL, VERL_NAMES
+from grpolab.frameworks.defaults import VERL
 from grpolab.frameworks.exchange import Options, Peer, flat, refuse_unknown, refuse_wrong_counts, refuse_wrong_types
+from grpolab.frameworks.names import VERL_NAMES
 from grpolab.settings.equalities import rewritten
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel

@@ -12,7 +12,7 @@ from torch.optim import AdamW
 
 from grpolab import seeds
 from grpolab.frameworks.base import clip_conventions, metrics_of, stages_of
-from grpolab.frameworks.metric_names import CLIP_METRIC, convention
+from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.batch import Rollout, TrainingBatch, concatenate, joined, sampler_gap
 from grpolab.grpo.kl import exact_kl, k3

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grpolab.errors import RequestError
-from grpolab.frameworks.metric_names import CLIP_METRIC, convention
+from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_json_atomic
 from grpolab.report.journals import TABLES, Runs, at_quarters, count_clipped, read_runs
 from grpolab.vocabulary import LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric

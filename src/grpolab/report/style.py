@@ -21,7 +21,7 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 from PIL import Image
 
-from grpolab.frameworks.metric_names import PEER_METRICS
+from grpolab.frameworks.names import FRAMEWORK_METRICS
 from grpolab.paths import write_text_atomic
 from grpolab.report.load import Study
 from grpolab.vocabulary import DIVERGED, FAILED, STOPPED
@@ -58,7 +58,7 @@ _KNOWN = {
     **dict.fromkeys(("lower_only", "dr_grpo", "8", "lower clip only"), 4),
     **dict.fromkeys(("cispo", "1", "cispo, cap 1.28"), 5),
     **dict.fromkeys(("bnpo", "2"), 6),
-    **{framework: slot for slot, framework in enumerate(PEER_METRICS, 1)},
+    **{framework: slot for slot, framework in enumerate(FRAMEWORK_METRICS, 1)},
 }
 
 

@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from grpolab.errors import RequestError, near_matches
-from grpolab.frameworks.defaults import our_names
+from grpolab.frameworks.names import our_names
 from grpolab.paths import project_root
 from grpolab.settings.run import RunSettings
 from grpolab.sweep import schema

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from grpolab.errors import near_matches
-from grpolab.frameworks.defaults import our_names
+from grpolab.frameworks.names import our_names
 from grpolab.identity import dotted
 from grpolab.settings.base import Seed
 

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 from numpy.typing import NDArray
 
-from grpolab.frameworks.metric_names import CLIP_METRIC, convention
+from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.report.figures.panels import (
     MEAN_BAND,
     MEAN_DOTS,

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from grpolab import vocabulary
-from grpolab.frameworks.metric_names import PEER_METRICS
+from grpolab.frameworks.names import FRAMEWORK_METRICS
 from grpolab.paths import Results, read_json
 from grpolab.run.folder import is_alive
 from grpolab.vocabulary import FAILED
 
 Record = dict[str, Any]
 MIRRORED = {kind: set(vocabulary.mirrored(kind)) for kind in get_args(vocabulary.Kind)}
-PEERS = tuple(f"{framework}/" for framework in PEER_METRICS)
+PEERS = tuple(f"{framework}/" for framework in FRAMEWORK_METRICS)
 
 
 class Point(NamedTuple):

@@ -1,7 +1,9 @@
-"""What each framework logs of an update, by its own names: `verl/actor/ppo_kl` in a journal is verl's `actor/ppo_kl`.
+"""What frameworks call things: the metrics that they log, and their options by our names.
 
-The adapters in `frameworks/` compute them. r is the ratio, lr its logarithm, A the advantage; 'gated' counts tokens
-only where clipping changed its loss, 'ratio-only' wherever the ratio is outside the range.
+Tables for all frameworks that import nothing, because vocabulary, report, doctor and sweep read them and must not wait
+for torch. `verl/actor/ppo_kl` in a journal is verl's `actor/ppo_kl`; the framework's own file computes it. In what a
+metric says, r is the ratio, lr its logarithm, A the advantage; 'gated' counts tokens only where clipping changed its
+loss, 'ratio-only' wherever the ratio is outside the range.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ ROLL_PG = {  # the pg worker's, by variant
     "actor/kimi15_kimi15_reg_ratio": "The second over the first.",
 }
 
-PEER_METRICS: dict[str, dict[str, str]] = {
+FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
     "deepspeed_chat": {},
     "trl": {
         "clip_ratio/low_mean": "Gated, A < 0 and r below the range; token mean, at sequence level mean over sequences.",
@@ -264,6 +266,198 @@ PEER_METRICS: dict[str, dict[str, str]] = {
         "kl_loss": "KL to the reference.",
     },
 }
+
+# Framework -> a metric in its log -> ours, for the doctor. As TRL 1.16, verl and ROLL log them.
+LOG_NAMES: dict[str, dict[str, str]] = {
+    "trl": {
+        "loss": "loss",
+        "grad_norm": "grad_norm",
+        "learning_rate": "learning_rate",
+        "clip_ratio/region_mean": "clip/active",
+        "clip_ratio/low_mean": "clip/active_low",
+        "clip_ratio/high_mean": "clip/active_high",
+        "clip_ratio": "clip/active",  # before low and high were told apart
+        "kl": "kl_ref/k3",
+        "entropy": "entropy/behaviour",
+        "reward": "reward/mean",
+        "reward_std": "reward/std",
+        "frac_reward_zero_std": "zero_variance/share",
+        "completions/mean_length": "length/mean",
+        "completions/clipped_ratio": "truncation/share",  # not the clip of the ratio
+        "sampling/sampling_logp_difference/max": "gap/sampler_trainer",
+    },
+    "verl": {
+        "actor/pg_loss": "loss",
+        "actor/grad_norm": "grad_norm",
+        "actor/lr": "learning_rate",
+        "actor/pg_clipfrac": "clip/active",
+        "actor/ppo_kl": "kl_old/k1",
+        "actor/kl_loss": "kl_ref/k3",
+        "actor/entropy": "entropy/behaviour",
+        "critic/score/mean": "reward/mean",
+        "response_length/mean": "length/mean",
+        "response_length/clip_ratio": "truncation/share",  # not the clip of the ratio
+    },
+    "roll": {
+        "actor/pg_loss@sum": "loss",
+        "actor_train/grad_norm": "grad_norm",
+        "actor/lr": "learning_rate",
+        "actor/clipfrac@sum": "clip/active",
+        "actor/clipfrac": "clip/active",
+        "actor/ratio_mean@sum": "ratio/token_mean",
+        "actor/ratio_mean": "ratio/token_mean",
+        "actor/ratio_max@max": "ratio/token_max",
+        "actor/ratio_max": "ratio/token_max",
+        "actor/ratio_min@min": "ratio/token_min",
+        "actor/ratio_min": "ratio/token_min",
+        "actor/kl_loss@sum": "kl_ref/k3",
+        "critic/entropy/mean": "entropy/behaviour",
+        "critic/score/mean": "reward/mean",
+        "tokens/response_length/mean": "length/mean",
+    },
+}
+
+# A column that says what was optimised on a fresh batch: TRL logs it once a batch.
+FRESH_BATCH = {"trl": "num_tokens"}
+
+# Theirs -> ours, where the value is the same number: what the exchange carries.
+TRL_NAMES = {
+    "num_generations": "num_generations",
+    "max_completion_length": "max_completion_length",
+    "temperature": "temperature",
+    "learning_rate": "learning_rate",
+    "warmup_steps": "warmup_steps",
+    "adam_beta1": "adam_beta1",
+    "adam_beta2": "adam_beta2",
+    "adam_epsilon": "adam_epsilon",
+    "weight_decay": "weight_decay",
+    "seed": "seed",
+}
+VERL_NAMES = {
+    "actor_rollout_ref.rollout.n": "num_generations",
+    "data.train_batch_size": "prompts_per_step",
+    "actor_rollout_ref.actor.ppo_epochs": "num_iterations",
+    "data.max_response_length": "max_completion_length",
+    "actor_rollout_ref.rollout.temperature": "temperature",
+    "actor_rollout_ref.actor.optim.lr": "learning_rate",
+    "actor_rollout_ref.actor.optim.weight_decay": "weight_decay",
+    "actor_rollout_ref.actor.optim.lr_scheduler_type": "lr_scheduler_type",
+    "actor_rollout_ref.actor.grad_clip": "max_grad_norm",
+}
+# Theirs -> where to look here, by the last part of their name; the value may have to be converted.
+_COUNT = "num_minibatches, how many and not how large"
+LOOK_HERE: dict[str, dict[str, str]] = {
+    "TRL": {
+        "per_device_train_batch_size": "micro_batch_size",
+        "steps_per_generation": _COUNT,
+        "gradient_accumulation_steps": _COUNT,
+        "generation_batch_size": "prompts_per_step, of num_generations completions each",
+        "max_steps": "max_optimizer_steps",
+        "num_train_epochs": "rollout_steps",
+        "warmup_ratio": "warmup_steps",
+        "bf16": "dtype",
+        "model_name_or_path": "model.path, with model=pretrained",
+        "reward_funcs": "reward.function",
+        "reward_weights": "reward.weights",
+        "dataset_name": "task.train_file, with task=jsonl",
+        "output_dir": "machine.results",
+        "report_to": "machine.tracking_uri",
+        "vllm_importance_sampling_correction": "sampler_correction",
+        "ref_model_sync_steps": "beta, whose reference is always the warm start",
+    },
+    "verl": {
+        "clip_ratio": "epsilon",
+        "clip_ratio_low": "epsilon",
+        "clip_ratio_high": "epsilon_high",
+        "clip_ratio_c": "dual_clip",
+        "cliprange": "epsilon",
+        "cliprange_low": "epsilon",
+        "cliprange_high": "epsilon_high",
+        "kl_coef": "beta",
+        "kl_loss_coef": "beta",
+        "use_kl_loss": "beta, 0 for none",
+        "use_kl_in_reward": "kl_placement",
+        "kl_loss_type": "kl_estimator",
+        "entropy_coeff": "entropy_coef",
+        "loss_agg_mode": "aggregation",
+        "loss_mode": "loss_type",
+        "adv_estimator": "advantage_estimator",
+        "norm_adv_by_std_in_grpo": "scale_rewards",
+        "ppo_mini_batch_size": _COUNT,
+        "ppo_micro_batch_size_per_gpu": "micro_batch_size",
+        "total_training_steps": "rollout_steps",
+        "total_epochs": "rollout_steps",
+        "rollout_is": "sampler_correction",
+        "train_files": "task.train_file, with task=jsonl",
+        "val_files": "task.evaluation_file, with task=jsonl",
+        "test_freq": "evaluation.every",
+    },
+    "ROLL": {
+        "pg_clip": "epsilon",
+        "pg_clip_low": "epsilon",
+        "pg_clip_high": "epsilon_high",
+        "dual_clip_loss": "dual_clip",
+        "init_kl_coef": "beta",
+        "kl_loss_coef": "beta",
+        "entropy_loss_coef": "entropy_coef",
+        "ppo_epochs": "num_iterations",
+        "num_return_sequences_in_group": "num_generations",
+        "rollout_batch_size": "prompts_per_step",
+        "response_length": "max_completion_length",
+        "importance_sampling": "importance_sampling_level",
+    },
+    "OpenRLHF": {
+        "eps_clip": "epsilon",
+        "clip_eps_low": "epsilon",
+        "clip_eps_high": "epsilon_high",
+        "init_kl_coef": "beta",
+        "kl_init_coef": "beta",
+        "n_samples_per_prompt": "num_generations",
+        "rollout_batch_size": "prompts_per_step",
+        "train_batch_size": _COUNT,
+        "micro_train_batch_size": "micro_batch_size",
+        "max_epochs": "num_iterations",
+        "generate_max_len": "max_completion_length",
+        "actor_learning_rate": "learning_rate",
+        "policy_loss_type": "loss_type",
+        "token_level_loss": "aggregation",
+        "pretrain": "model.path, with model=pretrained",
+    },
+    "slime, AReaL": {"eps_clip": "epsilon", "eps_clip_high": "epsilon_high", "eps_clip_c": "dual_clip"},
+    "SkyRL": {"eps_clip_low": "epsilon", "eps_clip_high": "epsilon_high"},
+    "NeMo-RL": {
+        "ratio_clip_min": "epsilon",
+        "ratio_clip_max": "epsilon_high",
+        "ratio_clip_c": "dual_clip",
+        "reference_policy_kl_penalty": "beta",
+    },
+    "open-instruct": {"clip_lower": "epsilon", "clip_higher": "epsilon_high"},
+    "DeepSpeed-Chat": {"kl_ctl": "beta"},
+    "torchtune": {"kl_coeff": "beta"},
+    "papers": {
+        "mu": "num_iterations",
+        "group_size": "num_generations",
+        "eps": "epsilon",
+        "clip_range": "epsilon",
+        "max_new_tokens": "max_completion_length",
+        "batch_size": "prompts_per_step",
+    },
+}
+
+
+def our_names(name: str) -> str:
+    """`learning_rate (verl)` for `lr`, an option of another framework; empty where none has it.
+
+    `name` may be dotted as there: its last part counts.
+    """
+    last = name.rpartition(".")[2]
+    same = {"TRL": TRL_NAMES, "verl": VERL_NAMES}
+    found: dict[str, list[str]] = {}
+    for framework, names in LOOK_HERE.items():
+        exact = {theirs.rpartition(".")[2]: ours for theirs, ours in same.get(framework, {}).items()}
+        if ours := (names | exact).get(last):
+            found.setdefault(ours, []).append(framework)
+    return " or ".join(f"{ours} ({', '.join(frameworks)})" for ours, frameworks in found.items())
 
 
 def convention(framework: str) -> str:
