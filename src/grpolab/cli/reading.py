@@ -195,7 +195,7 @@ def _tracked(results: Results, setting: str, run_id: str) -> Diagnosis:
     """Of an MLflow run: by its folder where it is one of ours and that is here, else by the metrics in the store."""
     from grpolab.doctor.examine import diagnose, diagnose_rows
     from grpolab.run import tracking
-    from grpolab.run.tracking.mirror import logged
+    from grpolab.run.tracking.store import logged
 
     uri = tracking.store_uri(setting, results)
     if uri is None:

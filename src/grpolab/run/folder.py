@@ -76,6 +76,43 @@ class Journal:
             self.sync()
 
 
+class Tail:
+    """The complete lines of a journal that grows, each given once.
+
+    A file that was cut back, or whose lines no longer begin where they did, is read again from its start: the reader
+    must not mind a record twice. Report and doctor read whole files: the one keeps what it parsed by the bytes that it
+    parsed, the other names the line that is damaged.
+    """
+
+    def __init__(self, path: Path, beginning: bytes = b"") -> None:
+        """`beginning`: leave out, unparsed, the lines that begin otherwise."""
+        self._path, self._beginning = path, beginning
+        self._offset = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """Records since the last call."""
+        try:
+            if self._path.stat().st_size < self._offset:
+                self._offset = 0
+            return self._read()
+        except FileNotFoundError:
+            return []
+        except json.JSONDecodeError:
+            if not self._offset:
+                raise
+            self._offset = 0
+            return self._read()
+
+    def _read(self) -> list[dict[str, Any]]:
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            lines = file.read()
+        lines = lines[: lines.rfind(b"\n") + 1]  # the last line may still be on its way
+        records = [json.loads(line) for line in lines.splitlines() if line.startswith(self._beginning)]
+        self._offset += len(lines)
+        return records
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # A lock that dies with its owner: `flock` on a file.
 
@@ -167,6 +204,11 @@ class Outcome:
     journal_sha256: str | None = None
     seconds: float | None = None
     error: str | None = None  # traceback
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether a run folder says anything yet; a run that fails before it starts has an outcome alone."""
+    return (folder / "settings.yaml").exists() or (folder / "outcome.json").exists()
 
 
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:

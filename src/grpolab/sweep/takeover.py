@@ -20,8 +20,7 @@ from grpolab import FOLDER_FORMAT, RESULTS_VERSION
 from grpolab.errors import RequestError
 from grpolab.identity import identified, signature, unrecorded
 from grpolab.paths import Results, read_json, write_json_atomic
-from grpolab.run.folder import exclusive, is_held
-from grpolab.run.tracking.folder import is_begun
+from grpolab.run.folder import exclusive, is_begun, is_held
 from grpolab.sweep.jobs import is_run_taken
 from grpolab.sweep.ledger import Record
 from grpolab.vocabulary import RESULTS

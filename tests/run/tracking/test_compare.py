@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grpolab.run.tracking.folder import Point
-from grpolab.run.tracking.store import compare
+from grpolab.run.tracking.points import Point, compare
 
 
 @pytest.mark.parametrize("name", ["loss", "roll/actor/clipfrac:sum", "trl/clip_ratio/region_mean", "convention/verl"])

@@ -27,7 +27,7 @@ SERVE = """
 import sys
 from pathlib import Path
 from grpolab.paths import Results
-from grpolab.run.ui import serve
+from grpolab.run.tracking.ui import serve
 serve(Results(Path(sys.argv[1])), sys.argv[2], "clip_range", int(sys.argv[3]), lambda text: print(text, flush=True))
 """
 

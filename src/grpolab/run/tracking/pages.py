@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from grpolab import vocabulary
 from grpolab.identity import plain
-from grpolab.run.tracking.folder import Point, Record
+from grpolab.run.tracking.points import Point, Record
 
 ALL_VARIANTS = "by_variant"
 # Charts that stand first on the page, after the study's primary metric.

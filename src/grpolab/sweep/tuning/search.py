@@ -19,8 +19,7 @@ from typing import Any
 from grpolab.errors import RequestError
 from grpolab.identity import plain
 from grpolab.paths import Results, read_json
-from grpolab.run.folder import exclusive
-from grpolab.run.tracking.folder import Tail
+from grpolab.run.folder import Tail, exclusive
 from grpolab.sweep.jobs import Job, Schedule
 from grpolab.sweep.ledger import first_line, last_row
 from grpolab.sweep.plan import Cell
