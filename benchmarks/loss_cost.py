@@ -112,12 +112,12 @@ def forward_and_backward(policy: Policy, step: Step) -> None:
 
 def loss_and_gradient(learner: Learner, step: Step) -> Tensor:
     """The loss from log-probs on, and back to them."""
-    from grpolab.frameworks.base import stages_of
+    from grpolab.frameworks.base import recipe_of
     from grpolab.grpo.loss import policy_loss
 
     leaf_BT = step.inputs.log_probs_BT.detach().requires_grad_()
     inputs = replace(step.inputs, log_probs_BT=leaf_BT)
-    policy_loss(step.objective, inputs, stages_of(learner.settings.framework)).total.backward()
+    policy_loss(step.objective, inputs, recipe_of(learner.settings.framework)).total.backward()
     assert leaf_BT.grad is not None
     return leaf_BT.grad
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 # Importance ratio (grpo/ratios.py): how far the policy has moved, per token or per sequence.
 RATIOS = {
@@ -17,49 +18,63 @@ RATIOS = {
     "segment": "grpolab.grpo.ratios:segment_ratio",
 }
 
-# Objective kernel (grpo/surrogates.py): the loss of a token or sequence before averaging.
-KERNELS = {
-    "clipped": "grpolab.grpo.surrogates:clipped",
-    "ratio": "grpolab.grpo.surrogates:ratio",
-    "policy_gradient": "grpolab.grpo.surrogates:policy_gradient",
-    "policy_gradient_masked": "grpolab.grpo.surrogates:policy_gradient_masked",
-    "cispo": "grpolab.grpo.surrogates:cispo",
-    "cispo_masked": "grpolab.grpo.surrogates:cispo_masked",
-    "band": "grpolab.grpo.surrogates:band",
-    "aspo": "grpolab.grpo.surrogates:aspo",
-    "topr": "grpolab.grpo.surrogates:topr",
-    "vespo": "grpolab.grpo.surrogates:vespo",
-    "dro": "grpolab.grpo.surrogates:dro",
-    "sapo": "grpolab.grpo.surrogates:sapo",
-    "gmpo": "grpolab.grpo.surrogates:gmpo",
-    "clip_cov": "grpolab.grpo.surrogates:clip_cov",
-    "kl_cov": "grpolab.grpo.surrogates:kl_cov",
-    "dppo_tv": "grpolab.grpo.surrogates:dppo_tv",
-    "dppo_kl": "grpolab.grpo.surrogates:dppo_kl",
-    "dppo_ratio": "grpolab.grpo.surrogates:dppo_ratio",
-    "ipo": "grpolab.grpo.surrogates:ipo",
-}
-
-# A kernel's own numbers, under `kernel_options.<kernel>` of the settings: name -> (more than, at most).
 POSITIVE, ANY_SIGN = (0.0, float("inf")), (float("-inf"), float("inf"))
-KERNEL_OPTIONS = {
-    "aspo": {"cap": POSITIVE},
-    "topr": {"positive_weight": POSITIVE, "negative_weight": POSITIVE},
-    "vespo": dict.fromkeys(("k_positive", "lambda_positive", "k_negative", "lambda_negative"), POSITIVE),
-    "dro": {"coefficient": POSITIVE},
-    "sapo": {"temperature_positive": POSITIVE, "temperature_negative": POSITIVE},
-    "clip_cov": {"share": (0.0, 1.0), "lower": ANY_SIGN, "upper": ANY_SIGN},
-    "kl_cov": {"share": (0.0, 1.0), "coefficient": POSITIVE},
-    "dppo_tv": {"cap": POSITIVE},
-    "dppo_kl": {"cap": POSITIVE},
-    "dppo_ratio": {"advantage_weight": POSITIVE, "drift_weight": POSITIVE},
-    "ipo": {"advantage_weight": POSITIVE, "drift_weight": POSITIVE},
+
+
+class Surrogate(NamedTuple):
+    """A policy loss, chosen by the setting `kernel`: where its function is, and what settings must know of it."""
+
+    function: str
+    options: Mapping[str, tuple[float, float]] = {}  # its own numbers, `kernel_options.<kernel>`: (more than, at most)
+    clips: bool = True  # it has a clip range, which could bind
+    draws_tokens: bool = False  # it needs uniform numbers
+    whole_minibatch: bool = False  # it compares the tokens of a minibatch with each other, and needs it in one piece
+
+
+# Surrogate (grpo/surrogates.py): the loss of a token or sequence before averaging.
+SURROGATES = {
+    "clipped": Surrogate("grpolab.grpo.surrogates:clipped"),
+    "ratio": Surrogate("grpolab.grpo.surrogates:ratio", clips=False),
+    "policy_gradient": Surrogate("grpolab.grpo.surrogates:policy_gradient", clips=False),
+    "policy_gradient_masked": Surrogate("grpolab.grpo.surrogates:policy_gradient_masked"),
+    "cispo": Surrogate("grpolab.grpo.surrogates:cispo"),
+    "cispo_masked": Surrogate("grpolab.grpo.surrogates:cispo_masked"),
+    "band": Surrogate("grpolab.grpo.surrogates:band"),
+    "aspo": Surrogate("grpolab.grpo.surrogates:aspo", {"cap": POSITIVE}),
+    "topr": Surrogate(
+        "grpolab.grpo.surrogates:topr", {"positive_weight": POSITIVE, "negative_weight": POSITIVE}, clips=False
+    ),
+    "vespo": Surrogate(
+        "grpolab.grpo.surrogates:vespo",
+        dict.fromkeys(("k_positive", "lambda_positive", "k_negative", "lambda_negative"), POSITIVE),
+        clips=False,
+    ),
+    "dro": Surrogate("grpolab.grpo.surrogates:dro", {"coefficient": POSITIVE}, clips=False),
+    "sapo": Surrogate(
+        "grpolab.grpo.surrogates:sapo",
+        {"temperature_positive": POSITIVE, "temperature_negative": POSITIVE},
+        clips=False,
+    ),
+    "gmpo": Surrogate("grpolab.grpo.surrogates:gmpo"),
+    "clip_cov": Surrogate(
+        "grpolab.grpo.surrogates:clip_cov",
+        {"share": (0.0, 1.0), "lower": ANY_SIGN, "upper": ANY_SIGN},
+        draws_tokens=True,
+        whole_minibatch=True,
+    ),
+    "kl_cov": Surrogate(
+        "grpolab.grpo.surrogates:kl_cov",
+        {"share": (0.0, 1.0), "coefficient": POSITIVE},
+        clips=False,
+        whole_minibatch=True,
+    ),
+    "dppo_tv": Surrogate("grpolab.grpo.surrogates:dppo_tv", {"cap": POSITIVE}),
+    "dppo_kl": Surrogate("grpolab.grpo.surrogates:dppo_kl", {"cap": POSITIVE}),
+    "dppo_ratio": Surrogate(
+        "grpolab.grpo.surrogates:dppo_ratio", {"advantage_weight": POSITIVE, "drift_weight": POSITIVE}
+    ),
+    "ipo": Surrogate("grpolab.grpo.surrogates:ipo", {"advantage_weight": POSITIVE, "drift_weight": POSITIVE}),
 }
-# Kernels that compare the tokens of a minibatch with each other: they need it in one piece.
-WHOLE_MINIBATCH = {"clip_cov", "kl_cov"}
-DRAWS_TOKENS = {"clip_cov"}  # kernels that need uniform numbers
-# Kernels whose loss has no clip range that could bind.
-UNCLIPPED = {"ratio", "policy_gradient", "topr", "vespo", "dro", "sapo", "kl_cov"}
 
 # Aggregation (grpo/aggregation.py): how per-token losses become one number; the denominator is in the name.
 AGGREGATIONS = {

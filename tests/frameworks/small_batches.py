@@ -40,7 +40,7 @@ class Framework:
 
     def loss(self, options: Mapping[str, Any], inputs: LossInputs) -> Tensor:
         """The framework's loss."""
-        return policy_loss(self.dialect.objective(options), inputs, self.dialect.stages).total
+        return policy_loss(self.dialect.objective(options), inputs, self.dialect.recipe).total
 
     def core_loss(self, options: Mapping[str, Any], inputs: LossInputs) -> Tensor:
         """The same point on our axes without the framework's own ways."""
@@ -54,4 +54,4 @@ class Framework:
         """The framework's metrics."""
         objective = self.dialect.objective(options)
         with torch.no_grad():
-            return self.dialect.metrics(objective, inputs, policy_loss(objective, inputs, self.dialect.stages))
+            return self.dialect.metrics(objective, inputs, policy_loss(objective, inputs, self.dialect.recipe))

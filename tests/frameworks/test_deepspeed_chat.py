@@ -37,7 +37,7 @@ def batch(mask: list[list[int]]) -> LossInputs:
 
 
 def loss_of(inputs: LossInputs) -> Tensor:
-    return policy_loss(DIALECT.objective({}), inputs, DIALECT.stages).total
+    return policy_loss(DIALECT.objective({}), inputs, DIALECT.recipe).total
 
 
 def test_mean_over_the_tokens_of_the_larger_negated_surrogate() -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from tiny import VALUES
 
-from grpolab.frameworks.base import clip_conventions, metrics_of, stages_of
+from grpolab.frameworks.base import clip_conventions, metrics_of, recipe_of
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, Objective, SamplerCorrection, policy_loss
-from grpolab.registry import FRAMEWORKS, KERNELS, RATIOS
+from grpolab.registry import FRAMEWORKS, RATIOS, SURROGATES
 
 PLAIN = Objective("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", beta=0.5)
 AXES: dict[str, Any] = {
@@ -61,7 +61,7 @@ def batch() -> LossInputs:
 def gradient(framework: str | None, objective: Objective) -> torch.Tensor:
     inputs = batch()
     inputs.log_probs_BT.requires_grad_()
-    return torch.autograd.grad(policy_loss(objective, inputs, stages_of(framework)).total, inputs.log_probs_BT)[0]
+    return torch.autograd.grad(policy_loss(objective, inputs, recipe_of(framework)).total, inputs.log_probs_BT)[0]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -80,7 +80,7 @@ def test_metrics_are_there_wherever_one_can_train(framework: str) -> None:
     metrics_of(framework, replace(PLAIN, beta=0.0, kl_estimator=None, kl_gradient=None), inputs)
     for level in ("sequence", "geometric"):
         metrics_of(framework, replace(PLAIN, sampler_correction=SamplerCorrection(level, "mask", 0.9, 1.1)), inputs)
-    for kernel in KERNELS:
+    for kernel in SURROGATES:
         for level in RATIOS:
             options = VALUES["kernel_options"].get(kernel, {})
             point = replace(PLAIN, importance_sampling_level=level, kernel=kernel, kernel_options=options)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from grpolab.frameworks.base import stages_of
+from grpolab.frameworks.base import recipe_of
 from grpolab.frameworks.exchange import export
 from grpolab.frameworks.trl_config import PEER
 from grpolab.grpo.aggregation import Totals
@@ -83,7 +83,7 @@ def our_loss(settings: RunSettings, given: dict[str, Any]) -> float:
         reference_log_probs_BT=tensors["ref_logprobs"],
         entropy_BT=tensors["entropies"],
     )
-    return float(policy_loss(Objective.of(settings), found, stages_of(settings.framework)).total)
+    return float(policy_loss(Objective.of(settings), found, recipe_of(settings.framework)).total)
 
 
 def trl_answers(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:

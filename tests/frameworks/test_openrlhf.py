@@ -53,7 +53,7 @@ def batch(**changed: Any) -> LossInputs:
 
 
 def loss_of(options: dict[str, Any], inputs: LossInputs) -> Loss:
-    return policy_loss(DIALECT.objective(options), inputs, DIALECT.stages)
+    return policy_loss(DIALECT.objective(options), inputs, DIALECT.recipe)
 
 
 def test_kl_and_entropy_are_means_over_tokens_where_the_loss_is_one_over_sequences() -> None:

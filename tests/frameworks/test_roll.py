@@ -57,12 +57,12 @@ RAGGED = batch(
 
 
 def loss_of(options: dict[str, Any], inputs: LossInputs) -> Tensor:
-    return policy_loss(DIALECT.objective(options), inputs, DIALECT.stages).total
+    return policy_loss(DIALECT.objective(options), inputs, DIALECT.recipe).total
 
 
 def metrics_of(options: dict[str, Any], inputs: LossInputs) -> dict[str, float]:
     objective = DIALECT.objective(options)
-    return DIALECT.metrics(objective, inputs, policy_loss(objective, inputs, DIALECT.stages))
+    return DIALECT.metrics(objective, inputs, policy_loss(objective, inputs, DIALECT.recipe))
 
 
 def core_loss(options: dict[str, Any], inputs: LossInputs) -> float:
@@ -112,7 +112,7 @@ def test_padding_that_is_not_finite_poisons_the_loss() -> None:
 
 def test_a_segment_ratio_is_1_at_padding_whatever_stands_there() -> None:
     bad = replace(RAGGED, old_log_probs_BT=torch.where(RAGGED.mask_BT, -1.0, torch.nan))
-    ratio_BT = policy_loss(DIALECT.objective({"ratio_type": "segment"}), bad, DIALECT.stages).ratio
+    ratio_BT = policy_loss(DIALECT.objective({"ratio_type": "segment"}), bad, DIALECT.recipe).ratio
     assert (ratio_BT[~RAGGED.mask_BT] == 1).all()
 
 

@@ -50,7 +50,7 @@ def batch(**changed: Any) -> LossInputs:
 
 
 def loss_of(arguments: dict[str, Any], inputs: LossInputs) -> Loss:
-    return policy_loss(DIALECT.objective(arguments), inputs, DIALECT.stages)
+    return policy_loss(DIALECT.objective(arguments), inputs, DIALECT.recipe)
 
 
 def metrics_of(arguments: dict[str, Any], inputs: LossInputs) -> dict[str, float]:

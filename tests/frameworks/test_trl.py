@@ -62,7 +62,7 @@ RAGGED = batch([[0.3, -0.4, 9.0], [0.5, 9.0, 9.0], [9.0] * 3], [[1, 1, 0], [1, 0
 
 
 def loss_of(options: dict[str, Any], inputs: LossInputs) -> Tensor:
-    return policy_loss(DIALECT.objective(options), inputs, DIALECT.stages).total
+    return policy_loss(DIALECT.objective(options), inputs, DIALECT.recipe).total
 
 
 def core_loss_of(options: dict[str, Any], inputs: LossInputs) -> Tensor:
@@ -72,7 +72,7 @@ def core_loss_of(options: dict[str, Any], inputs: LossInputs) -> Tensor:
 @torch.no_grad()
 def metrics_of(options: dict[str, Any], inputs: LossInputs) -> dict[str, float]:
     objective = DIALECT.objective(options)
-    return DIALECT.metrics(objective, inputs, policy_loss(objective, inputs, DIALECT.stages))
+    return DIALECT.metrics(objective, inputs, policy_loss(objective, inputs, DIALECT.recipe))
 
 
 def test_cap_of_cispo_is_epsilon_high_itself() -> None:

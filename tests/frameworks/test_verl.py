@@ -60,7 +60,7 @@ RAGGED = batch([[0.1, 0.5, 9.0], [-0.4, 9.0, 9.0]], [[1, 1, 0], [1, 0, 0]], [[1.
 
 
 def loss_of(options: dict[str, Any], inputs: LossInputs) -> Loss:
-    return policy_loss(DIALECT.objective(options), inputs, DIALECT.stages)
+    return policy_loss(DIALECT.objective(options), inputs, DIALECT.recipe)
 
 
 def total(options: dict[str, Any], inputs: LossInputs) -> float:
@@ -107,7 +107,7 @@ def test_geo_mean_takes_the_geometric_mean_of_a_sequences_weights() -> None:
     inputs = replace(RAGGED, sampler_log_probs_BT=RAGGED.old_log_probs_BT - weights_BT.log())
     loss = [-math.exp((0.1 + 0.2) / 2), 2 * math.exp(-0.2)]
     expected = (loss[0] * math.sqrt(0.5 * 0.9) + loss[1] * 0.7) / 2
-    assert policy_loss(objective, inputs, DIALECT.stages).total.item() == pytest.approx(expected, rel=1e-8)
+    assert policy_loss(objective, inputs, DIALECT.recipe).total.item() == pytest.approx(expected, rel=1e-8)
     assert policy_loss(objective, inputs).total.item() != pytest.approx(expected, rel=1e-3)  # an arithmetic mean
 
 
@@ -249,7 +249,7 @@ def test_clip_cov_leaves_out_what_verls_seed_draws() -> None:
         expected = sorted(eligible[torch.randperm(len(eligible))[:2]].tolist())  # int(.1 * 24)
     assert len(eligible) > 4
     noise_BT = drawn_like_verl(objective, inputs, 1234)
-    drawn_BT = policy_loss(objective, replace(inputs, noise_BT=noise_BT), DIALECT.stages).kernel.dropped
+    drawn_BT = policy_loss(objective, replace(inputs, noise_BT=noise_BT), DIALECT.recipe).surrogate.dropped
     assert sorted(drawn_BT.nonzero().tolist()) == expected
 
 

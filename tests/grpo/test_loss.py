@@ -16,9 +16,8 @@ from torch.nn.functional import pad
 
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals, aggregate
-from grpolab.grpo.loss import Loss, LossInputs, Objective, policy_loss
-from grpolab.grpo.surrogates import KernelInputs, KernelParts
-from grpolab.registry import AGGREGATIONS, KERNELS, WHOLE_MINIBATCH
+from grpolab.grpo.loss import Loss, LossInputs, Objective, SurrogateParts, policy_loss
+from grpolab.registry import AGGREGATIONS, SURROGATES, Surrogate
 
 GRPO = Objective("token", "clipped", 0.2, 0.28, None, "min_positive", "sequence_mean", 0.0)
 GSPO = replace(GRPO, importance_sampling_level="sequence")
@@ -29,13 +28,15 @@ BNPO = replace(GRPO, aggregation="token_mean_microbatch")
 LEVELS = ("token", "sequence", "sequence_token", "segment")
 OPTIONS = VALUES["kernel_options"]
 POINTS: dict[str, dict[str, Any]] = {
-    **{kernel: {"kernel": kernel, "kernel_options": OPTIONS.get(kernel, {})} for kernel in KERNELS},
+    **{
+        name: {"kernel": name, "kernel_options": OPTIONS.get(name, {})}
+        for name, surrogate in SURROGATES.items()
+        if not surrogate.whole_minibatch  # those compare tokens with each other: tests of their own
+    },
     "outer cap": {"kernel": "clipped", "epsilon_high": math.inf, "delta": 2.0},
     "dual clip": {"kernel": "clipped", "dual_clip": 2.0},
     "cispo, no lower bound": {"kernel": "cispo", "epsilon": 1.0, "epsilon_high": 4.0},
 }
-for whole_minibatch in WHOLE_MINIBATCH:  # they compare tokens with each other: tests of their own
-    POINTS.pop(whole_minibatch)
 PENALISED = {"dro", "dppo_ratio", "ipo"}  # their penalty on the log ratio acts on any token
 every_kernel = pytest.mark.parametrize("kernel", POINTS)
 every_level = pytest.mark.parametrize("level", LEVELS)
@@ -230,8 +231,8 @@ def test_gradient_of_cispo_is_the_derivative_with_the_weight_held(level: str) ->
     if level == "sequence":
         log_ratio_BT = (log_ratio_BT.sum(1) / mask_BT.sum(1).clamp(min=1))[:, None].expand_as(mask_BT)
     expected_BT = -log_ratio_BT.exp().clamp(max=1.3) * given["advantages_B"][:, None] * mask_BT / mask_BT.sum()
-    assert loss.kernel.capped.any()
-    assert not loss.kernel.capped.all()
+    assert loss.surrogate.capped.any()
+    assert not loss.surrogate.capped.all()
     assert close(gradient_BT, expected_BT)
 
 
@@ -275,13 +276,13 @@ def test_the_clip_hides_an_infinite_ratio_where_it_wins() -> None:
 # --- a new objective --------------------------------------------------------------------------------------------------
 
 
-def reinforce(inputs: KernelInputs) -> KernelParts:
+def reinforce(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
     """-A log pi: what a user would write."""
-    return KernelParts.of(inputs, -inputs.advantages * inputs.log_probs_BT)
+    return SurrogateParts.of(objective, ratio, -inputs.advantages * inputs.log_probs_BT)
 
 
-def test_a_new_kernel_is_a_function_and_a_line_in_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KERNELS, "reinforce", f"{__name__}:reinforce")
+def test_a_new_surrogate_is_a_function_and_a_line_in_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SURROGATES, "reinforce", Surrogate(f"{__name__}:reinforce"))
     given = example()
     _, gradient_BT = loss_and_gradient(replace(DAPO, kernel="reinforce"), given)
     mask_BT = given["mask_BT"]

@@ -13,11 +13,11 @@ from tiny import tiny_settings
 
 from grpolab import vocabulary
 from grpolab.frameworks.names import CLIP_METRIC, convention
+from grpolab.grpo.aggregation import Totals
+from grpolab.grpo.loss import LossInputs, Objective, surrogate
 from grpolab.grpo.metrics import Update, histograms, update_metrics
 from grpolab.grpo.ratios import sequence_ratio, token_ratio
-from grpolab.grpo.surrogates import KernelInputs
 from grpolab.paths import project_root
-from grpolab.registry import KERNELS, resolve
 from grpolab.report.measures import page
 
 ALL_ON = tiny_settings().diagnostics
@@ -57,8 +57,9 @@ def update_of(level: str = "token", kernel: str = "clipped", delta: float | None
     ratio = {"token": token_ratio, "sequence": sequence_ratio}[level](log_ratio_BT, mask_BT)
     A_B1 = values["advantages_B"][:, None]
     old_BT = values["old_log_probs_BT"]
-    inputs = KernelInputs(ratio, log_ratio_BT, old_BT + log_ratio_BT, old_BT, A_B1, mask_BT, 0.2, 0.28, delta)
-    return Update(**values, kernel=resolve(KERNELS[kernel])(inputs))
+    objective = Objective(level, kernel, 0.2, 0.28, delta, "min_positive", "sequence_mean", 0.0)
+    inputs = LossInputs(old_BT + log_ratio_BT, old_BT, A_B1, mask_BT, Totals.of(mask_BT))
+    return Update(**values, kernel=surrogate(objective, inputs, log_ratio_BT, ratio))
 
 
 def tokens_of(update: Update, level: str) -> list[tuple[int, int, float, float]]:

@@ -1,4 +1,4 @@
-"""Kernels: both written forms of the clip are one function (O3), and gradients vanish where they should (O10)."""
+"""Surrogates: both written forms of the clip are one function (O3), and gradients vanish where they should (O10)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ import torch
 from tiny import VALUES
 from torch import Tensor
 
-from grpolab.grpo.surrogates import KernelInputs, KernelParts, clip_cov, clipped, kl_cov
-from grpolab.registry import KERNELS, resolve
+from grpolab.grpo.aggregation import Totals
+from grpolab.grpo.loss import LossInputs, Objective, SurrogateParts, surrogate
+from grpolab.grpo.surrogates import clip_cov, clipped, kl_cov
+
+GRPO = Objective("token", "clipped", 0.2, 0.2, None, "min_positive", "sequence_mean", 0.0)
 
 
-def inputs_of(ratio: Tensor, advantages: Tensor, **axes: Any) -> KernelInputs:
-    """What a kernel gets where only ratio and advantage matter."""
-    mask_BT = torch.ones_like(ratio, dtype=torch.bool)
-    values: dict[str, Any] = {"epsilon": 0.2, "epsilon_high": 0.2, **axes}
-    return KernelInputs(ratio, ratio.log(), ratio, ratio, advantages, mask_BT, **values)
+def inputs_of(log_probs_BT: Tensor, old_log_probs_BT: Tensor, advantages: Tensor, **also: Tensor) -> LossInputs:
+    """A micro-batch in which every place is a token."""
+    mask_BT = torch.ones_like(log_probs_BT, dtype=torch.bool)
+    return LossInputs(log_probs_BT, old_log_probs_BT, advantages, mask_BT, Totals.of(mask_BT), **also)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -39,8 +41,9 @@ def test_min_and_max_form_are_equal_bit_for_bit(
     found = []
     for form in forms:
         ratio_AN = ratios_N.expand(len(advantages_A), -1).clone().requires_grad_()
-        inputs = inputs_of(ratio_AN, advantages_A[:, None], epsilon_high=epsilon_high, loss_form=form, **{cap: at})
-        loss_AN = clipped(inputs).loss
+        objective = replace(GRPO, epsilon_high=epsilon_high, loss_form=form, **{cap: at})
+        inputs = inputs_of(ratio_AN, ratio_AN, advantages_A[:, None])  # of these only the advantages count
+        loss_AN = clipped(objective, inputs, ratio_AN.log(), ratio_AN).loss
         (gradient_AN,) = torch.autograd.grad(loss_AN.sum(), ratio_AN)
         found.append((loss_AN.detach(), gradient_AN))
     for of_min, of_max in zip(*found, strict=True):
@@ -61,22 +64,13 @@ def gradient_table(kernel: str, **axes: Any) -> Table:
     found = {}
     for (place, value), (sign, A) in itertools.product(RATIOS.items(), (("A>0", 1.0), ("A<0", -1.0))):
         move_11 = torch.zeros(1, 1, dtype=torch.double, requires_grad=True)
-        inputs = inputs_of(
-            move_11.exp() * value, torch.tensor([[A]], dtype=torch.double), **axes
-        )  # the value, bit for bit
-        log_ratio_11 = move_11 + math.log(value)
-        inputs = replace(
-            inputs,
-            log_ratio_BT=log_ratio_11,
-            log_probs_BT=log_ratio_11 + OLD,
-            old_log_probs_BT=torch.full_like(move_11, OLD),
-            rewards_B1=inputs.advantages,
-            noise_BT=torch.zeros(1, 1),
-            options=OPTIONS.get(kernel, {}),
-        )
-        parts = resolve(KERNELS[kernel])(inputs)
+        log_ratio_11, A_11 = move_11 + math.log(value), torch.tensor([[A]], dtype=torch.double)
+        objective = replace(GRPO, kernel=kernel, kernel_options=OPTIONS.get(kernel, {}), **axes)
+        old_11, noise_11 = torch.full_like(move_11, OLD), torch.zeros(1, 1)
+        inputs = inputs_of(log_ratio_11 + OLD, old_11, A_11, rewards_B1=A_11, noise_BT=noise_11)
+        parts = surrogate(objective, inputs, log_ratio_11, move_11.exp() * value)  # the value, bit for bit
         (gradient_11,) = torch.autograd.grad(parts.loss.sum(), move_11)
-        masks = [name for name in KernelParts.__annotations__ if name != "loss" and getattr(parts, name).all()]
+        masks = [name for name in SurrogateParts.__annotations__ if name != "loss" and getattr(parts, name).all()]
         found[place, sign] = (-gradient_11.item(), [name for name in masks if name != "out_of_range"])
     return found
 
@@ -166,40 +160,39 @@ def test_dppo_drops_what_moved_too_far_the_harmful_way() -> None:
         assert table["above", "A>0"][1] == ["active_high"]
 
 
-# --- kernels that compare tokens with each other ----------------------------------------------------------------------
+# --- surrogates that compare tokens with each other -------------------------------------------------------------------
 
 
-def spread_inputs(**options: float) -> KernelInputs:
+def spread(**options: float) -> tuple[Objective, LossInputs, Tensor, Tensor]:
     """Two sequences of four tokens with ratios near 1; the covariance is largest at the first token of the first."""
     log_probs_BT = torch.tensor([[-0.1, -1.0, -2.0, -3.0], [-0.2, -0.9, -2.1, -2.9]], dtype=torch.double)
     old_BT = log_probs_BT + torch.tensor([[0.05, -0.04, 0.03, 0.02], [-0.01, 0.02, -0.03, 0.04]], dtype=torch.double)
     log_probs_BT.requires_grad_()
     log_ratio_BT = log_probs_BT - old_BT
     A_B1 = torch.tensor([[1.0], [-1.0]], dtype=torch.double)
-    mask_BT = torch.ones(2, 4, dtype=torch.bool)
     noise_BT = torch.tensor([[0.9, 0.8, 0.1, 0.2], [0.3, 0.4, 0.5, 0.6]])
-    inputs = KernelInputs(log_ratio_BT.exp(), log_ratio_BT, log_probs_BT, old_BT, A_B1, mask_BT, 0.2, 0.2)
-    return replace(inputs, options=options, noise_BT=noise_BT)
+    inputs = inputs_of(log_probs_BT, old_BT, A_B1, noise_BT=noise_BT)
+    return replace(GRPO, kernel_options=options), inputs, log_ratio_BT, log_ratio_BT.exp()
 
 
 def test_clip_cov_leaves_out_the_eligible_tokens_with_the_smallest_noise() -> None:
-    inputs = spread_inputs(share=0.25, lower=0.5, upper=10.0)
+    objective, inputs, log_ratio_BT, ratio_BT = spread(share=0.25, lower=0.5, upper=10.0)
     covariance_BT = (inputs.log_probs_BT - inputs.log_probs_BT.mean()) * inputs.advantages
     eligible = [tuple(place) for place in (covariance_BT > 0.5).nonzero().tolist()]
     assert len(eligible) > 2
     drawn = sorted(eligible, key=lambda place: inputs.noise_BT[place].item())[:2]  # a quarter of eight tokens
-    parts = clip_cov(inputs)
+    parts = clip_cov(objective, inputs, log_ratio_BT, ratio_BT)
     assert sorted(tuple(place) for place in parts.dropped.nonzero().tolist()) == sorted(drawn)
     (gradient_BT,) = torch.autograd.grad(parts.loss.sum(), inputs.log_probs_BT)
     assert sorted(tuple(place) for place in (gradient_BT == 0).nonzero().tolist()) == sorted(drawn)
 
 
 def test_kl_cov_penalises_the_tokens_of_highest_covariance() -> None:
-    inputs = spread_inputs(share=0.25, coefficient=0.7)
+    objective, inputs, log_ratio_BT, ratio_BT = spread(share=0.25, coefficient=0.7)
     covariance_BT = (inputs.log_probs_BT - inputs.log_probs_BT.mean()) * inputs.advantages
     highest = covariance_BT.flatten().argsort(descending=True)[:2]
-    parts = kl_cov(inputs)
-    plain_BT = -inputs.ratio * inputs.advantages
-    expected_N = torch.zeros(8, dtype=torch.double).index_fill(0, highest, 0.7) * inputs.log_ratio_BT.abs().flatten()
+    parts = kl_cov(objective, inputs, log_ratio_BT, ratio_BT)
+    plain_BT = -ratio_BT * inputs.advantages
+    expected_N = torch.zeros(8, dtype=torch.double).index_fill(0, highest, 0.7) * log_ratio_BT.abs().flatten()
     torch.testing.assert_close((parts.loss - plain_BT).flatten(), expected_N)
     assert parts.capped.flatten().nonzero().flatten().tolist() == sorted(highest.tolist())

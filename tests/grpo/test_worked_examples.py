@@ -45,7 +45,7 @@ def clip_metrics(inputs: LossInputs) -> dict[str, float]:
         log_ratio_BT=loss.log_ratio_BT,
         old_log_probs_BT=inputs.old_log_probs_BT,
         entropy_BT=torch.zeros_like(inputs.old_log_probs_BT),
-        kernel=loss.kernel,
+        kernel=loss.surrogate,
         kl_ref_BT=None,
     )
     return update_metrics(update, QUIET)
@@ -130,8 +130,8 @@ def loss_and_gradient(form: str, ratios: list[list[float]], A: list[float]) -> t
 def test_masked_mean_of_the_clipped_loss() -> None:
     """A=2: -2.2, -2.4 for 1.5 (clipped to 1.2), -1.4 for .7 (not clipped); A=-1: 1.3 (not clipped), .8 for .6."""
     loss, gradient_BT = loss_and_gradient("max_negative", [[1.1, 1.5, 0.7], [1.3, 0.6, 5.0]], [2.0, -1.0])
-    assert loss.kernel.loss[0].tolist() == pytest.approx([-2.2, -2.4, -1.4])
-    assert loss.kernel.loss[1, :2].tolist() == pytest.approx([1.3, 0.8])
+    assert loss.surrogate.loss[0].tolist() == pytest.approx([-2.2, -2.4, -1.4])
+    assert loss.surrogate.loss[1, :2].tolist() == pytest.approx([1.3, 0.8])
     assert float(loss.total) == pytest.approx((-2.2 - 2.4 - 1.4 + 1.3 + 0.8) / 5)
     # -A r of the tokens that are not clipped, over the five tokens
     assert gradient_BT.tolist() == [pytest.approx([-2.2 / 5, 0, -1.4 / 5]), pytest.approx([1.3 / 5, 0, 0])]
@@ -142,7 +142,7 @@ def test_both_forms_are_one_function() -> None:
     ratios, A = [[1.0, 1.2, 0.8], [1.5, 0.6, 5.0]], [2.0, -1.0]
     (first, first_BT), (second, second_BT) = (loss_and_gradient(form, ratios, A) for form in FORMS)
     assert torch.equal(first.total, second.total)
-    assert torch.equal(first.kernel.loss, second.kernel.loss)
+    assert torch.equal(first.surrogate.loss, second.surrogate.loss)
     assert torch.equal(first_BT, second_BT)
 
 

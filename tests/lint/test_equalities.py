@@ -6,7 +6,7 @@ import pytest
 import torch
 from lint_subjects import run
 
-from grpolab.frameworks.base import stages_of
+from grpolab.frameworks.base import recipe_of
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, Objective, policy_loss
 from grpolab.settings import equalities
@@ -108,7 +108,7 @@ def gradient(settings: RunSettings) -> torch.Tensor:
         rewards_B1=rewards_B1 - 0.5,
         entropy_BT=torch.rand(B, T, generator=draw, dtype=torch.double),
     )
-    loss = policy_loss(Objective.of(settings), inputs, stages_of(settings.framework)).total
+    loss = policy_loss(Objective.of(settings), inputs, recipe_of(settings.framework)).total
     return torch.autograd.grad(loss, log_probs_BT)[0] * mask_BT
 
 

@@ -76,12 +76,12 @@ def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     """From now on the `at`-th loss is NaN."""
     taken, original = 0, step.policy_loss
 
-    def poisoned(objective: Any, inputs: Any, stages: Any) -> Any:
+    def poisoned(objective: Any, inputs: Any, recipe: Any) -> Any:
         nonlocal taken
         taken += 1
         if taken == at:
             inputs = replace(inputs, advantages=inputs.advantages * math.nan)
-        return original(objective, inputs, stages)
+        return original(objective, inputs, recipe)
 
     monkeypatch.setattr(step, "policy_loss", poisoned)
 

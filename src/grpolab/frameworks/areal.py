@@ -18,7 +18,7 @@ from grpolab.frameworks.agreement import Peer
 from grpolab.frameworks.base import Dialect
 from grpolab.frameworks.replay import Replayed, loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.kl import kl_penalty
-from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages, importance_ratio
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, importance_ratio
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
 
 DEFAULTS = {
@@ -93,7 +93,7 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
     return torch.where(mask_BT, importance_ratio(objective, log_ratio_BT, mask_BT), 0.0)
 
 
-def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """The loss times the behaviour weight."""
     rule = objective.sampler_correction
     return per_token if rule is None else per_token * torch.where(inputs.mask_BT, behaviour_weight(rule, inputs), 0.0)
@@ -105,8 +105,8 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     found = {
         "importance_weight": loss.ratio,
         "approx_kl": masked_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT),
-        "clip_ratio": (loss.kernel.active_low | loss.kernel.active_high) & kept_BT,
-        "dual_clip_ratio": loss.kernel.outer & kept_BT,
+        "clip_ratio": (loss.surrogate.active_low | loss.surrogate.active_high) & kept_BT,
+        "dual_clip_ratio": loss.surrogate.outer & kept_BT,
         "actor_loss": loss.per_token,
     }
     if objective.sampler_correction is not None:
@@ -121,7 +121,7 @@ def bounded(rule: SamplerCorrection, inputs: LossInputs) -> Tensor:
     return behaviour_weight(rule, inputs) != behaviour_weight(free, inputs)
 
 
-DIALECT = Dialect(objective, Stages(prepare, base.log_ratio, ratio, weigh=weigh), metrics)
+DIALECT = Dialect(objective, LossRecipe(prepare, base.log_ratio, ratio, correct_importance=correct_importance), metrics)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from grpolab.frameworks.names import CLIP_METRIC
 from grpolab.grpo.aggregation import aggregate
-from grpolab.grpo.loss import CORE, Loss, LossInputs, Objective, Stages, kl_to_reference, policy_loss
+from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, Objective, kl_to_reference, policy_loss
 from grpolab.grpo.loss import log_ratio as core_log_ratio
 from grpolab.grpo.ratios import row_mean
 from grpolab.registry import DIALECTS, resolve
@@ -31,7 +31,7 @@ class Dialect:
 
     # The framework's own option names and values -> the point on our axes.
     objective: Callable[[Mapping[str, Any]], Objective]
-    stages: Stages = field(default_factory=Stages)
+    recipe: LossRecipe = field(default_factory=LossRecipe)
     # Metrics of an update under the framework's names, from a minibatch and its loss; called without gradient.
     metrics: Callable[[Objective, LossInputs, Loss], dict[str, float]] = _no_metrics
 
@@ -42,9 +42,9 @@ def dialect(framework: str) -> Dialect:
     return found
 
 
-def stages_of(framework: str | None) -> Stages:
+def recipe_of(framework: str | None) -> LossRecipe:
     """How the loss is computed in that framework; the core's way for None."""
-    return CORE if framework is None else dialect(framework).stages
+    return CORE if framework is None else dialect(framework).recipe
 
 
 def metrics_of(framework: str, objective: Objective, inputs: LossInputs, loss: Loss | None = None) -> dict[str, float]:
@@ -53,7 +53,7 @@ def metrics_of(framework: str, objective: Objective, inputs: LossInputs, loss: L
     `loss` is the minibatch's where it was computed that framework's way already.
     """
     adapter = dialect(framework)
-    return adapter.metrics(objective, inputs, loss or policy_loss(objective, inputs, adapter.stages))
+    return adapter.metrics(objective, inputs, loss or policy_loss(objective, inputs, adapter.recipe))
 
 
 def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, float]:
@@ -78,7 +78,7 @@ def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, floa
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Stages of frameworks whose mask is a factor of a sum: padding is computed too, and poisons where it is not finite.
+# Functions of frameworks whose mask is a factor of a sum: padding is computed too, and poisons where it is not finite.
 
 
 def as_given(objective: Objective, inputs: LossInputs) -> LossInputs:

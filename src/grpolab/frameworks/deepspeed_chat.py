@@ -17,7 +17,7 @@ from grpolab.frameworks.agreement import Peer
 from grpolab.frameworks.base import Dialect
 from grpolab.frameworks.replay import Replayed, loss_inputs, replay_loss
 from grpolab.grpo.advantages import generalized_advantages
-from grpolab.grpo.loss import LossInputs, Objective, Stages
+from grpolab.grpo.loss import LossInputs, LossRecipe, Objective
 
 # Fields of the trainer, set in `__init__`.
 DEFAULTS: dict[str, Any] = {"cliprange": 0.2, "kl_ctl": 0.1, "clip_reward_value": 5, "gamma": 1.0, "lam": 0.95}
@@ -51,7 +51,7 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
     return (per_token * inputs.mask_BT).sum() / inputs.totals.tokens
 
 
-DIALECT = Dialect(objective, Stages(prepare=base.as_given, log_ratio=log_ratio, average=average))
+DIALECT = Dialect(objective, LossRecipe(prepare=base.as_given, log_ratio=log_ratio, average=average))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

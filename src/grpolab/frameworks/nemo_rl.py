@@ -18,7 +18,7 @@ from grpolab.frameworks.base import Dialect
 from grpolab.frameworks.replay import Replayed, loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.advantages import by_group, whiten
 from grpolab.grpo.kl import k3, kl_penalty
-from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages, importance_ratio
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, importance_ratio
 from grpolab.grpo.ratios import bounded_weight
 from grpolab.registry import KL_ESTIMATORS, resolve
 
@@ -109,7 +109,7 @@ def actor_weight(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tens
     return weight * ~out_B1, out_B1
 
 
-def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """The loss times the actor's weight."""
     return per_token if objective.sampler_correction is None else per_token * actor_weight(objective, inputs)[0]
 
@@ -191,8 +191,8 @@ def _sampling(objective: Objective, inputs: LossInputs) -> dict[str, Tensor]:
     return found
 
 
-STAGES = Stages(base.as_given, base.log_ratio, ratio, weigh=weigh, kl=kl, average=average)
-DIALECT = Dialect(objective, STAGES, metrics)
+RECIPE = LossRecipe(base.as_given, base.log_ratio, ratio, correct_importance=correct_importance, kl=kl, average=average)
+DIALECT = Dialect(objective, RECIPE, metrics)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

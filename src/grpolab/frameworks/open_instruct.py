@@ -17,7 +17,7 @@ from grpolab.frameworks.agreement import Peer
 from grpolab.frameworks.base import Dialect
 from grpolab.frameworks.replay import Replayed, loss_inputs, replay_loss
 from grpolab.grpo.kl import kl_penalty
-from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
 from grpolab.grpo.ratios import masked_log_ratio, row_mean
 
 DEFAULTS = {
@@ -99,7 +99,7 @@ def rho_correction(rule: SamplerCorrection, inputs: LossInputs) -> Rho:
     return Rho(torch.where(low_BT | high_BT, 0.0, clamped_BT), low_BT, high_BT, clamped_BT != rho_BT)
 
 
-def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """The loss times rho."""
     rule = objective.sampler_correction
     return per_token if rule is None else per_token * rho_correction(rule, inputs).weight
@@ -108,10 +108,10 @@ def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """The averages over tokens of `populate_sample_loss_stats`."""
     inputs = inputs.without_padding()
-    policy_BT, rule = weigh(objective, inputs, loss.kernel.loss), objective.sampler_correction
+    policy_BT, rule = correct_importance(objective, inputs, loss.surrogate.loss), objective.sampler_correction
     clipped = loss.ratio > 1 + objective.epsilon_high
     if objective.kernel == "clipped":
-        clipped = loss.kernel.active_low | loss.kernel.active_high
+        clipped = loss.surrogate.active_low | loss.surrogate.active_high
     found = {"loss/policy_avg": policy_BT, "val/ratio": loss.ratio}
     if rule is not None:
         rho = rho_correction(rule, inputs)
@@ -143,7 +143,7 @@ def all_kl(inputs: LossInputs, loss: Loss) -> list[Tensor]:
     return [kl_penalty(log_ratio_BT, *names, CLAMP, None, loss.ratio, loss.ratio) for names in ESTIMATORS]
 
 
-DIALECT = Dialect(objective, Stages(weigh=weigh), metrics)
+DIALECT = Dialect(objective, LossRecipe(correct_importance=correct_importance), metrics)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

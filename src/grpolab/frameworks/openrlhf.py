@@ -18,7 +18,7 @@ from grpolab.frameworks.agreement import Peer
 from grpolab.frameworks.base import Dialect
 from grpolab.frameworks.replay import Replayed, at_last_token, groups_of, loss_inputs, replay_loss
 from grpolab.grpo.advantages import Scored, advantages, discounted_returns, group_std
-from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
 from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.registry import KL_ESTIMATORS, resolve
 
@@ -86,7 +86,7 @@ def sampler_log_ratio(inputs: LossInputs) -> Tensor:
     return inputs.old_log_probs_BT - inputs.sampler_log_probs_BT
 
 
-def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """The loss times the sampler's weight; seq-mask-tis keeps rows by their geometric mean, tokens with their own."""
     rule = objective.sampler_correction
     if rule is None:
@@ -113,7 +113,7 @@ def reference_kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Ten
     return kl_BT.clamp(-KL_CLAMP, KL_CLAMP)
 
 
-def penalise(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
+def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
     """The KL enters so that it becomes a mean over tokens, however the loss is averaged."""
     weight: Tensor | float = objective.beta
     if objective.aggregation == "sequence_mean_nonempty":
@@ -134,7 +134,7 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
     return (masked_BT.sum(1) / mask_BT.sum(1).clamp(min=1)).sum() / totals.nonempty_sequences
 
 
-def bonus(objective: Objective, inputs: LossInputs) -> Tensor:
+def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
     """The entropy's mean over tokens."""
     assert inputs.entropy_BT is not None
     return average(replace(objective, aggregation="token_mean_minibatch"), inputs, inputs.entropy_BT)
@@ -160,14 +160,14 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 DIALECT = Dialect(
     objective,
-    Stages(
+    LossRecipe(
         prepare=base_module.as_given,
         log_ratio=log_ratio,
-        weigh=weigh,
+        correct_importance=correct_importance,
         kl=reference_kl,
-        penalise=penalise,
+        add_kl_penalty=add_kl_penalty,
         average=average,
-        bonus=bonus,
+        entropy_bonus=entropy_bonus,
     ),
     metrics,
 )

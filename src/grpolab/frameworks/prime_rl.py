@@ -19,9 +19,9 @@ from grpolab.frameworks.agreement import Peer
 from grpolab.frameworks.base import Dialect
 from grpolab.frameworks.replay import Replayed, loss_inputs, replay_loss
 from grpolab.grpo.kl import k3
-from grpolab.grpo.loss import Loss, LossInputs, Objective, Stages, policy_loss, run_kernel
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SurrogateParts, policy_loss
+from grpolab.grpo.loss import surrogate as core_surrogate
 from grpolab.grpo.ratios import row_mean
-from grpolab.grpo.surrogates import KernelParts
 
 DEFAULTS = {
     "type": "default",
@@ -52,16 +52,16 @@ def objective(options: Mapping[str, Any]) -> Objective:
     )
 
 
-def kernel(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> KernelParts:
+def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
     """The core's; a dropped token is multiplied by 0, which an infinite ratio survives as NaN."""
-    parts = run_kernel(objective, inputs, log_ratio_BT, ratio)
+    parts = core_surrogate(objective, inputs, log_ratio_BT, ratio)
     return replace(parts, loss=parts.loss + torch.where(parts.out_of_range, ratio * 0, 0.0))
 
 
 def per_sequence(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
     """The metrics that a loss function returns for each sequence, (B,) each."""
     mask_BT, A = inputs.mask_BT, inputs.advantages
-    low_BT, high_BT = loss.kernel.active_low, loss.kernel.active_high
+    low_BT, high_BT = loss.surrogate.active_low, loss.surrogate.active_high
     dropped_BT = low_BT | high_BT
     mismatch_BT = k3(loss.log_ratio_BT)
     found = {
@@ -87,8 +87,8 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return {name: float(values_B.mean()) for name, values_B in per_sequence(objective, inputs, loss).items()}
 
 
-STAGES = Stages(base.as_given, base.log_ratio, kernel=kernel, average=base.average)
-DIALECT = Dialect(objective, STAGES, metrics)
+RECIPE = LossRecipe(base.as_given, base.log_ratio, surrogate=surrogate, average=base.average)
+DIALECT = Dialect(objective, RECIPE, metrics)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ DIALECT = Dialect(objective, STAGES, metrics)
 def compute_loss(kind: str, options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
     """The loss over the batch's tokens, and the metrics of each sequence; `old_logprobs` are the sampler's."""
     objective, given = DIALECT.objective({**options, "type": kind}), loss_inputs(inputs)
-    loss = policy_loss(objective, given, DIALECT.stages)
+    loss = policy_loss(objective, given, DIALECT.recipe)
     return replace(replay_loss(DIALECT, objective, given), metrics=per_sequence(objective, given, loss))
 
 

@@ -130,10 +130,10 @@ def loss_inputs(inputs: Mapping[str, Any], max_completion_length: int | None = N
 def replay_loss(dialect: Dialect, objective: Objective, inputs: LossInputs, kept_BT: Tensor | None = None) -> Replayed:
     """Loss and metrics of a dialect, as training computes them; `kept_BT`: tokens that a rejection left in the loss."""
     learnt_from = inputs if kept_BT is None else replace(inputs, mask_BT=kept_BT)
-    loss = policy_loss(objective, learnt_from, dialect.stages)
+    loss = policy_loss(objective, learnt_from, dialect.recipe)
     with torch.no_grad():
-        prepared = dialect.stages.prepare(objective, learnt_from)
-        scale = float(dialect.stages.average(objective, prepared, loss.per_token.abs()))
+        prepared = dialect.recipe.prepare(objective, learnt_from)
+        scale = float(dialect.recipe.average(objective, prepared, loss.per_token.abs()))
         metrics = dialect.metrics(objective, inputs, loss)
     return Replayed(loss.total, scale, metrics)
 

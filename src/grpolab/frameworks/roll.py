@@ -28,7 +28,15 @@ from grpolab.frameworks.replay import (
 )
 from grpolab.grpo.advantages import Moments, Scored, advantages, discounted_returns, running_normalized
 from grpolab.grpo.kl import k2
-from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages, importance_ratio, weigh
+from grpolab.grpo.loss import (
+    Loss,
+    LossInputs,
+    LossRecipe,
+    Objective,
+    SamplerCorrection,
+    correct_importance,
+    importance_ratio,
+)
 from grpolab.registry import AGGREGATIONS, resolve
 
 ROW_MEANS, TOKEN_MEAN = "sequence_mean_nonempty", "token_mean_minibatch"
@@ -153,7 +161,7 @@ def weight_metrics(measured: Measured) -> Found:
 
 def masked_metrics(measured: Measured) -> Found:
     """Shares of all positions that the unified mask left out and kept."""
-    kernel = measured.loss.kernel
+    kernel = measured.loss.surrogate
     return {
         "cispo_cispo_masked_positive_tokens": kernel.active_high.float().mean(),
         "cispo_cispo_masked_negative_tokens": kernel.active_low.float().mean(),
@@ -360,7 +368,7 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
     return weighted_sum(per_token, token_weights(objective.aggregation, inputs))
 
 
-def bonus(objective: Objective, inputs: LossInputs) -> Tensor:
+def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
     """The entropy, averaged as the loss is."""
     assert inputs.entropy_BT is not None
     return average(objective, inputs, inputs.entropy_BT)
@@ -369,7 +377,7 @@ def bonus(objective: Objective, inputs: LossInputs) -> Tensor:
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """ROLL's metrics under all its workers' names that fit the kernel."""
     inputs = prepare(objective, inputs)
-    policy = average(objective, inputs, weigh(objective, inputs, loss.kernel.loss))
+    policy = average(objective, inputs, correct_importance(objective, inputs, loss.surrogate.loss))
     k3_BT = None
     if inputs.reference_log_probs_BT is not None:  # ROLL reports it whether it is in the loss or not
         k3_BT = base.kl(replace(objective, beta=1.0, **KL), inputs, loss.ratio)
@@ -380,7 +388,9 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 DIALECT = Dialect(
     objective,
-    Stages(prepare=prepare, log_ratio=base.log_ratio, ratio=ratio, kl=base.kl, average=average, bonus=bonus),
+    LossRecipe(
+        prepare=prepare, log_ratio=base.log_ratio, ratio=ratio, kl=base.kl, average=average, entropy_bonus=entropy_bonus
+    ),
     metrics,
 )
 

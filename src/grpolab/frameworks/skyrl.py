@@ -21,9 +21,18 @@ from grpolab.frameworks.base import Dialect
 from grpolab.frameworks.replay import Replayed, loss_inputs, replay_kl, replay_loss
 from grpolab.frameworks.verl_replay import outcome, reinforce_plus_plus
 from grpolab.grpo.aggregation import aggregate, sequence_mean
-from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages, importance_ratio, run_kernel
+from grpolab.grpo.loss import (
+    Loss,
+    LossInputs,
+    LossRecipe,
+    Objective,
+    SamplerCorrection,
+    SurrogateParts,
+    importance_ratio,
+)
+from grpolab.grpo.loss import surrogate as core_surrogate
 from grpolab.grpo.ratios import row_mean
-from grpolab.grpo.surrogates import KernelParts, binary_kl
+from grpolab.grpo.surrogates import binary_kl
 from grpolab.registry import AGGREGATIONS, resolve
 
 DEFAULTS: dict[str, Any] = {
@@ -144,11 +153,11 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
     return exp_float32(log_ratio_BT)
 
 
-def kernel(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> KernelParts:
+def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
     """The core's kernel on advantages that hold the reduction; DPPO's loss is -r A of the tokens that it keeps."""
     weights_BT = resolve(AGGREGATIONS[objective.aggregation])(inputs.mask_BT.to(ratio.dtype), inputs.totals)
     A = inputs.advantages * weights_BT
-    parts = run_kernel(objective, replace(inputs, advantages=A), log_ratio_BT, ratio)
+    parts = core_surrogate(objective, replace(inputs, advantages=A), log_ratio_BT, ratio)
     if not objective.kernel.startswith("dppo"):
         return parts
     counts = torch.ones_like(parts.active_low)
@@ -179,7 +188,7 @@ def out_of_bounds(rule: SamplerCorrection, inputs: LossInputs) -> tuple[Tensor, 
     return low, high
 
 
-def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """The loss times the truncated weight, or without what the mask drops."""
     rule = objective.sampler_correction
     if rule is None:
@@ -190,7 +199,7 @@ def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor
     return per_token * ~(low | high)
 
 
-def penalise(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
+def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
     """The KL joins the sum as the mean over rows of their means."""
     return per_token + objective.beta * kl_ref_BT * sequence_mean(inputs.mask_BT.to(kl_ref_BT.dtype), inputs.totals)
 
@@ -202,7 +211,7 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """`loss_metrics` of the policy loss, and the worker's `policy_kl`."""
-    parts, mask_BT = loss.kernel, inputs.mask_BT
+    parts, mask_BT = loss.surrogate, inputs.mask_BT
 
     def mean(values: Tensor) -> Tensor:
         return (values * mask_BT).double().sum() / mask_BT.sum().clamp(min=1)
@@ -252,8 +261,16 @@ def _sampler_metrics(
     return found | {f"{name[rule.level]}_{what}_ratio": share for what, share in rows.items()}
 
 
-STAGES = Stages(base.as_given, base.log_ratio, ratio, kernel, weigh=weigh, penalise=penalise, average=average)
-DIALECT = Dialect(objective, STAGES, metrics)
+RECIPE = LossRecipe(
+    base.as_given,
+    base.log_ratio,
+    ratio,
+    surrogate,
+    correct_importance=correct_importance,
+    add_kl_penalty=add_kl_penalty,
+    average=average,
+)
+DIALECT = Dialect(objective, RECIPE, metrics)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

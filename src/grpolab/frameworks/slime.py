@@ -24,8 +24,8 @@ from grpolab.frameworks.openrlhf import (
 from grpolab.frameworks.replay import Replayed, groups_of, loss_inputs, replay_loss
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages, importance_ratio, policy_loss
-from grpolab.grpo.loss import leave_out as core_leave_out
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, importance_ratio, policy_loss
+from grpolab.grpo.loss import mask as core_mask
 from grpolab.grpo.ratios import bounded_weight, row_mean
 
 # The framework's argument names.
@@ -115,14 +115,14 @@ def left_out(objective: Objective, inputs: LossInputs) -> Tensor:
     return (inputs.advantages < 0) & (drift_B1 > objective.off_policy_mask_threshold)
 
 
-def leave_out(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """The core's, with the off-policy mask by the old policy."""
     if objective.off_policy_mask_threshold is not None:
         per_token = per_token * ~left_out(objective, inputs)
-    return core_leave_out(replace(objective, off_policy_mask_threshold=None), inputs, per_token)
+    return core_mask(replace(objective, off_policy_mask_threshold=None), inputs, per_token)
 
 
-def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """The loss times the sampler's bounded weight."""
     rule = objective.sampler_correction
     if rule is None:
@@ -159,7 +159,7 @@ def divisor(objective: Objective, inputs: LossInputs) -> float:
     return totals.tokens + totals.sequences - totals.nonempty_sequences
 
 
-def bonus(objective: Objective, inputs: LossInputs) -> Tensor:
+def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
     """The entropy, averaged as the loss is."""
     assert inputs.entropy_BT is not None
     return average(objective, inputs, inputs.entropy_BT)
@@ -171,7 +171,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     mask_BT, A = inputs.mask_BT, inputs.advantages
     r, bounded = loss.ratio, loss.ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
     found = {
-        "pg_loss": weigh(objective, inputs, leave_out(objective, inputs, loss.kernel.loss)),
+        "pg_loss": correct_importance(objective, inputs, mask(objective, inputs, loss.surrogate.loss)),
         "pg_clipfrac": bounded != r if objective.kernel == "cispo" else -bounded * A > -r * A,
         "ppo_kl": -r.log() if objective.importance_sampling_level == "sequence" else -loss.log_ratio_BT,
     }
@@ -198,15 +198,15 @@ def _tis_metrics(rule: SamplerCorrection, inputs: LossInputs, r: Tensor) -> dict
 
 DIALECT = Dialect(
     objective,
-    Stages(
+    LossRecipe(
         prepare=prepare,
         log_ratio=base.log_ratio,
         ratio=ratio,
-        leave_out=leave_out,
-        weigh=weigh,
+        mask=mask,
+        correct_importance=correct_importance,
         kl=reference_kl,
         average=average,
-        bonus=bonus,
+        entropy_bonus=entropy_bonus,
     ),
     metrics,
 )
@@ -224,7 +224,7 @@ UNDIVIDED = Totals(
 
 def policy_loss_function(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
     """`policy_loss_function`, before the engine's division. The KL, float32, is added up before it joins the loss."""
-    given, stages = replace(loss_inputs(inputs), totals=UNDIVIDED), DIALECT.stages
+    given, stages = replace(loss_inputs(inputs), totals=UNDIVIDED), DIALECT.recipe
     objective = DIALECT.objective(options)
     found = replay_loss(DIALECT, objective, given)
     prepared = stages.prepare(objective, given)

@@ -18,7 +18,7 @@ from grpolab.frameworks.agreement import Peer
 from grpolab.frameworks.base import Dialect
 from grpolab.frameworks.replay import Replayed, loss_inputs, replay_loss
 from grpolab.grpo.kl import k3
-from grpolab.grpo.loss import Loss, LossInputs, Objective, Stages, importance_ratio
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, importance_ratio
 
 DEFAULTS = {"loss": "GRPOLoss", "epsilon": 0.1, "kl_coeff": 0.1}
 # Class -> ratio level, kernel, aggregation. `sequence` is here the product over the batch (see above).
@@ -76,9 +76,9 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """What the loss returns beside itself; `policy_loss` has the sign of a reward."""
     found = {
-        "policy_loss": -average(objective, inputs, loss.kernel.loss),
+        "policy_loss": -average(objective, inputs, loss.surrogate.loss),
         "ratios": loss.ratio.mean(),
-        "clipfrac": average(objective, inputs, (loss.kernel.active_low | loss.kernel.active_high).double()),
+        "clipfrac": average(objective, inputs, (loss.surrogate.active_low | loss.surrogate.active_high).double()),
     }
     if objective.kernel == "clipped" and objective.importance_sampling_level == "token":
         found["ratios"] = (inputs.log_probs_BT - inputs.old_log_probs_BT).exp().mean()
@@ -89,8 +89,8 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return {name: float(value) for name, value in found.items()}
 
 
-STAGES = Stages(base.as_given, base.log_ratio, ratio=ratio, kl=kl, average=average)
-DIALECT = Dialect(objective, STAGES, metrics)
+RECIPE = LossRecipe(base.as_given, base.log_ratio, ratio=ratio, kl=kl, average=average)
+DIALECT = Dialect(objective, RECIPE, metrics)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from grpolab.frameworks.replay import Replayed, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, by_group, weighted_sum
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, SurrogateParts
 from grpolab.grpo.ratios import off_policy_keep, sampler_weight
-from grpolab.grpo.surrogates import VESPO_LEAST, VESPO_LOG_RATIO, KernelParts, gamma_weight
+from grpolab.grpo.surrogates import VESPO_LEAST, VESPO_LOG_RATIO, gamma_weight
 from grpolab.registry import AGGREGATIONS, resolve
 
 
@@ -148,13 +148,13 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
     return core.importance_ratio(objective, log_ratio_BT if token else log_ratio_BT * mask_BT, mask_BT)
 
 
-def kernel(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> KernelParts:
+def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
     """The core's kernel in TRL's units: CISPO's cap is `epsilon_high` itself, and a kernel's options are float32."""
     if objective.kernel == "cispo":
         objective = replace(objective, epsilon_high=objective.epsilon_high - 1)
     if objective.kernel == "vespo":
         log_ratio_BT = vespo_log_ratio(objective, inputs, log_ratio_BT)
-    return core.run_kernel(replace(objective, kernel_options=float32_options(objective)), inputs, log_ratio_BT, ratio)
+    return core.surrogate(replace(objective, kernel_options=float32_options(objective)), inputs, log_ratio_BT, ratio)
 
 
 def float32_options(objective: Objective) -> dict[str, float]:
@@ -199,7 +199,7 @@ def entropy_keep(objective: Objective, inputs: LossInputs) -> Tensor:
     return ((entropy_BT >= bound.to(entropy_BT.dtype)) & mask_BT).to(entropy_BT.dtype)
 
 
-def leave_out(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """The kernel's loss times off-policy mask and entropy mask."""
     log_probs_BT, sampler_BT = inputs.log_probs_BT.detach(), inputs.sampler_log_probs_BT
     if (threshold := objective.off_policy_mask_threshold) is not None:
@@ -212,7 +212,7 @@ def leave_out(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Te
     return per_token
 
 
-def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """The loss times the sampler's weight; VESPO has it inside."""
     if objective.sampler_correction is None or objective.kernel == "vespo":
         return per_token
@@ -248,14 +248,24 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
     return (per_token * resolve(AGGREGATIONS[objective.aggregation])(mask_BT, totals)).sum()
 
 
-def bonus(objective: Objective, inputs: LossInputs) -> Tensor:
+def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
     """Mean entropy of the tokens that are learnt from, over micro-batches."""
     assert inputs.entropy_BT is not None
     keep_BT = entropy_keep(objective, inputs)
     return (inputs.entropy_BT * keep_BT).sum() / keep_BT.sum().clamp(min=1) / inputs.totals.micro_batches
 
 
-STAGES = Stages(prepare, base.log_ratio, ratio, kernel, leave_out, weigh, kl, average=average, bonus=bonus)
+RECIPE = LossRecipe(
+    prepare,
+    base.log_ratio,
+    ratio,
+    surrogate,
+    mask,
+    correct_importance,
+    kl,
+    average=average,
+    entropy_bonus=entropy_bonus,
+)
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
@@ -285,7 +295,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return found
 
 
-DIALECT = Dialect(objective, STAGES, metrics)
+DIALECT = Dialect(objective, RECIPE, metrics)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -309,7 +319,7 @@ def vllm_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed
     options = {**options, "use_vllm": True}
     found = compute_loss(options, inputs)
     objective = DIALECT.objective({name: options[name] for name in TRL if name in options})
-    prepared = DIALECT.stages.prepare(objective, _loss_inputs({**TRAINER, **options}, inputs))
+    prepared = DIALECT.recipe.prepare(objective, _loss_inputs({**TRAINER, **options}, inputs))
     return replace(found, tensors={"importance_sampling_ratio": vllm_weight(objective, prepared)})
 
 

@@ -18,7 +18,7 @@ from grpolab.frameworks.base import Dialect
 from grpolab.frameworks.defaults import VERL
 from grpolab.grpo import loss as core
 from grpolab.grpo.kl import k1, k3
-from grpolab.grpo.loss import Loss, LossInputs, Objective, SamplerCorrection, Stages
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
 from grpolab.registry import AGGREGATIONS, resolve
 
@@ -250,11 +250,11 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
     return base.capped_sequence_token_ratio(log_ratio_BT, mask_BT)
 
 
-def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """The loss times the sampler weights; that of geo_mean times the geometric mean of a sequence's weights."""
     rule = objective.sampler_correction
     if rule is None or objective.kernel != "gmpo":
-        return core.weigh(objective, inputs, per_token)
+        return core.correct_importance(objective, inputs, per_token)
     assert inputs.sampler_log_probs_BT is not None
     weight = sampler_weight(
         inputs.old_log_probs_BT, inputs.sampler_log_probs_BT, inputs.mask_BT, rule.level, rule.mode, rule.low, rule.high
@@ -273,7 +273,7 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
     return aggregate(loss_aggregation(objective), inputs, per_token)
 
 
-def bonus(objective: Objective, inputs: LossInputs) -> Tensor:
+def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
     """The entropy that the bonus raises."""
     assert inputs.entropy_BT is not None
     return aggregate(objective.aggregation, inputs, inputs.entropy_BT)
@@ -289,7 +289,7 @@ def aggregate(name: str, inputs: LossInputs, values: Tensor) -> Tensor:
     return (torch.where(counted, values, 0.0) * weights_BT).sum()
 
 
-def penalise(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
+def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
     """The loss of each token with its KL, which is averaged by `loss_agg_mode` also where the loss is not."""
     mask_BT, names = inputs.mask_BT, (objective.aggregation, loss_aggregation(objective))
     own, of_loss = (resolve(AGGREGATIONS[name])(mask_BT.to(kl_ref_BT.dtype), inputs.totals) for name in names)
@@ -307,7 +307,7 @@ def masked_means(values: Mapping[str, Tensor], mask_BT: Tensor) -> dict[str, flo
 
 def clip_fractions(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
     """What each loss mode counts under the names of the dual clip, as masks of tokens."""
-    parts, A = loss.kernel, inputs.advantages
+    parts, A = loss.surrogate, inputs.advantages
     counted: tuple[Tensor, ...] = ()
     match objective.kernel:
         case "clipped":
@@ -343,9 +343,11 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     elif sampler_BT is not None:  # bypass_mode
         tokens["actor/ppo_kl"] = masked_log_ratio(sampler_BT, inputs.log_probs_BT, mask_BT)
     found = masked_means(tokens, mask_BT)
-    found["actor/pg_loss"] = float(average(objective, inputs, weigh(objective, inputs, loss.kernel.loss)))
+    found["actor/pg_loss"] = float(
+        average(objective, inputs, correct_importance(objective, inputs, loss.surrogate.loss))
+    )
     if inputs.entropy_BT is not None:
-        found["actor/entropy_loss"] = float(bonus(objective, inputs))
+        found["actor/entropy_loss"] = float(entropy_bonus(objective, inputs))
     if loss.kl_ref_BT is not None:
         found["kl_loss"] = float(aggregate(objective.aggregation, inputs, loss.kl_ref_BT))
         found["kl_coef"] = objective.beta
@@ -354,14 +356,14 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return found
 
 
-STAGES = Stages(
+RECIPE = LossRecipe(
     prepare=base.as_given,
     log_ratio=base.log_ratio,
     ratio=ratio,
-    weigh=weigh,
+    correct_importance=correct_importance,
     kl=base.kl,
-    penalise=penalise,
+    add_kl_penalty=add_kl_penalty,
     average=average,
-    bonus=bonus,
+    entropy_bonus=entropy_bonus,
 )
-DIALECT = Dialect(objective, STAGES, metrics)
+DIALECT = Dialect(objective, RECIPE, metrics)

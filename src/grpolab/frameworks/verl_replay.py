@@ -291,7 +291,7 @@ def drawn_like_verl(objective: Objective, inputs: LossInputs, seed: int) -> Tens
     """Noise that is smallest at the tokens that verl draws: the first ones of a random permutation of the eligible."""
     everything = replace(objective, kernel_options={**objective.kernel_options, "share": 1.0})
     noise_BT = torch.zeros_like(inputs.log_probs_BT)
-    eligible_BT = policy_loss(everything, replace(inputs, noise_BT=noise_BT), DIALECT.stages).kernel.dropped
+    eligible_BT = policy_loss(everything, replace(inputs, noise_BT=noise_BT), DIALECT.recipe).surrogate.dropped
     order_N = torch.randperm(int(eligible_BT.sum()), generator=torch.Generator().manual_seed(seed))
     noise_BT[eligible_BT] = order_N.argsort().to(noise_BT.dtype)
     return noise_BT
@@ -329,8 +329,8 @@ def agg_loss(options: Options, inputs: Inputs) -> Replayed:
     given = replace(given, totals=totals(mask_BT, options))
     objective = DIALECT.objective({"loss_agg_mode": options["loss_agg_mode"]})
     aggregated = Replayed(
-        DIALECT.stages.average(objective, given, values_BT),
-        float(DIALECT.stages.average(objective, given, values_BT.detach().abs())),
+        DIALECT.recipe.average(objective, given, values_BT),
+        float(DIALECT.recipe.average(objective, given, values_BT.detach().abs())),
     )
     return times(aggregated, options.get("dp_size", 1))
 
@@ -340,7 +340,7 @@ def kl_penalty(options: Options, inputs: Inputs) -> Replayed:
     objective = DIALECT.objective({"use_kl_loss": True, "kl_loss_coef": 1.0, "kl_loss_type": options["kl_penalty"]})
     mask_BT = inputs["mask"]
     everywhere = loss_inputs({**inputs, "mask": torch.ones_like(mask_BT)})
-    values_BT = DIALECT.stages.kl(objective, everywhere, torch.ones_like(inputs["logprobs"]))
+    values_BT = DIALECT.recipe.kl(objective, everywhere, torch.ones_like(inputs["logprobs"]))
     assert values_BT is not None
     scale = float(values_BT.detach()[mask_BT].abs().sum())
     return Replayed(torch.where(mask_BT, values_BT, 0.0).sum(), scale, tensors={"per_token": values_BT})

@@ -1,4 +1,8 @@
-"""The axes put together: ratio level x kernel x clip range x loss form x corrections x KL x aggregation, one number."""
+"""The GRPO loss: ratio -> surrogate -> masks -> importance correction -> KL penalty -> aggregation.
+
+`policy_loss` is the page's last function; what it calls stands above it in the same order. Each choice is a function
+found by name (`registry.py`), and a framework may put functions of its own in their place (`LossRecipe`).
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,7 @@ from torch import Tensor
 from grpolab.grpo.aggregation import Totals, aggregate
 from grpolab.grpo.kl import kl_penalty, own_gradient
 from grpolab.grpo.ratios import masked_log_ratio, off_policy_keep, sampler_weight, top_entropy_keep
-from grpolab.grpo.surrogates import KernelInputs, KernelParts
-from grpolab.registry import KERNELS, RATIOS, resolve
+from grpolab.registry import RATIOS, SURROGATES, resolve
 from grpolab.settings.run import RunSettings
 
 
@@ -51,6 +54,16 @@ class Objective:
     off_policy_mask_threshold: float | None = None
     sampler_correction: SamplerCorrection | None = None
 
+    @property
+    def low(self) -> float:
+        """Lower end of the clip range."""
+        return 1 - self.epsilon
+
+    @property
+    def high(self) -> float:
+        """Upper end of the clip range; inf: no upper clip."""
+        return 1 + self.epsilon_high
+
     @classmethod
     def of(cls, settings: RunSettings) -> Objective:
         """The objective that the settings describe."""
@@ -67,7 +80,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class LossInputs:
-    """A micro-batch as the loss sees it; what stands at padding is whatever stands there."""
+    """A micro-batch as the loss sees it. Padding may hold any number, infinity and NaN included."""
 
     log_probs_BT: Tensor  # with gradient
     old_log_probs_BT: Tensor
@@ -78,7 +91,7 @@ class LossInputs:
     sampler_log_probs_BT: Tensor | None = None
     entropy_BT: Tensor | None = None  # with gradient where there is an entropy bonus
     rewards_B1: Tensor | None = None
-    noise_BT: Tensor | None = None  # uniform numbers, for kernels that draw tokens
+    noise_BT: Tensor | None = None  # uniform numbers, for surrogates that draw tokens
 
     def without_padding(self) -> LossInputs:
         """The same with 0 at padding, so that garbage, infinity or NaN there can reach neither loss nor gradient."""
@@ -93,11 +106,32 @@ class LossInputs:
 
 
 @dataclass(frozen=True)
+class SurrogateParts:
+    """A surrogate's loss and what acted on it, for diagnostics to count. (B, ...): (B, T) or (B, 1); masks are bool."""
+
+    loss: Tensor  # (B, ...)
+    out_of_range: Tensor  # the ratio left the clip range, whether that acted or not
+    active_low: Tensor  # too low and A < 0: gradient zero
+    active_high: Tensor  # too high and A > 0: gradient zero
+    outer: Tensor  # A < 0 and the outer cap (delta, dual clip) cut the ratio
+    capped: Tensor  # the weight was cut but the gradient kept (CISPO)
+    dropped: Tensor  # left out of the loss for another reason than the ratio (covariance)
+
+    @classmethod
+    def of(cls, objective: Objective, ratio: Tensor, loss: Tensor, **masks: Tensor) -> SurrogateParts:
+        """The parts with every mask that is not named empty; out of range is by the ratio where it is not named."""
+        if "out_of_range" not in masks:
+            masks["out_of_range"] = (ratio.detach() < objective.low) | (ratio.detach() > objective.high)
+        nothing = torch.zeros_like(masks["out_of_range"])
+        return cls(loss, **{name: masks.get(name, nothing) for name in cls.__annotations__ if name != "loss"})
+
+
+@dataclass(frozen=True)
 class Loss:
     """The number to minimise, and its parts for the diagnostics."""
 
     total: Tensor
-    kernel: KernelParts
+    surrogate: SurrogateParts
     log_ratio_BT: Tensor
     ratio: Tensor  # (B, T) or (B, 1)
     per_token: Tensor  # loss before aggregation, KL included
@@ -107,7 +141,7 @@ class Loss:
         """The same without gradient."""
         return Loss(
             self.total.detach(),
-            replace(self.kernel, loss=self.kernel.loss.detach()),
+            replace(self.surrogate, loss=self.surrogate.loss.detach()),
             self.log_ratio_BT.detach(),
             self.ratio.detach(),
             self.per_token.detach(),
@@ -131,31 +165,14 @@ def importance_ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor
     return ratio
 
 
-def run_kernel(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> KernelParts:
-    """The objective's kernel on a micro-batch."""
-    parts: KernelParts = resolve(KERNELS[objective.kernel])(
-        KernelInputs(
-            ratio=ratio,
-            log_ratio_BT=log_ratio_BT,
-            log_probs_BT=inputs.log_probs_BT,
-            old_log_probs_BT=inputs.old_log_probs_BT,
-            advantages=inputs.advantages,
-            mask_BT=inputs.mask_BT,
-            epsilon=objective.epsilon,
-            epsilon_high=objective.epsilon_high,
-            delta=objective.delta,
-            dual_clip=objective.dual_clip,
-            loss_form=objective.loss_form,
-            options=objective.kernel_options,
-            rewards_B1=inputs.rewards_B1,
-            noise_BT=inputs.noise_BT,
-        )
-    )
+def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
+    """The objective's surrogate on a micro-batch."""
+    parts: SurrogateParts = resolve(SURROGATES[objective.kernel].function)(objective, inputs, log_ratio_BT, ratio)
     return parts
 
 
-def leave_out(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The kernel's loss without what the objective's masks leave out."""
+def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """The surrogate's loss with 0 where the off-policy mask or the entropy mask is."""
     mask_BT, old_BT, sampler_BT = inputs.mask_BT, inputs.old_log_probs_BT, inputs.sampler_log_probs_BT
     if objective.off_policy_mask_threshold is not None:
         behaviour_BT = old_BT if sampler_BT is None else sampler_BT
@@ -168,8 +185,8 @@ def leave_out(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Te
     return per_token
 
 
-def weigh(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The loss times the sampler's weight."""
+def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """The loss times the importance weight of the trainer's policy against the sampler's, where one is asked for."""
     rule, sampler_BT = objective.sampler_correction, inputs.sampler_log_probs_BT
     if rule is None:
         return per_token
@@ -217,45 +234,46 @@ def without_padding(objective: Objective, inputs: LossInputs) -> LossInputs:
     return used.without_padding()
 
 
-def penalise(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
-    """The loss of each token with its KL, which so is averaged as the loss is."""
+def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
+    """The loss of each token with its KL, which so is averaged as the loss is (GRPO; PPO puts it into the reward)."""
     return per_token + objective.beta * kl_ref_BT
 
 
 @dataclass(frozen=True)
-class Stages:
-    """The loss's steps in order. A dialect puts its own in the place of those that its framework does differently."""
+class LossRecipe:
+    """The functions that make a loss, in order. A framework puts its own in the place of those that it does its way."""
 
     prepare: Callable[[Objective, LossInputs], LossInputs] = without_padding
     log_ratio: Callable[[Objective, LossInputs], Tensor] = log_ratio
     ratio: Callable[[Objective, Tensor, Tensor], Tensor] = importance_ratio
-    kernel: Callable[[Objective, LossInputs, Tensor, Tensor], KernelParts] = run_kernel
-    leave_out: Callable[[Objective, LossInputs, Tensor], Tensor] = leave_out
-    weigh: Callable[[Objective, LossInputs, Tensor], Tensor] = weigh
+    surrogate: Callable[[Objective, LossInputs, Tensor, Tensor], SurrogateParts] = surrogate
+    mask: Callable[[Objective, LossInputs, Tensor], Tensor] = mask
+    correct_importance: Callable[[Objective, LossInputs, Tensor], Tensor] = correct_importance
     kl: Callable[[Objective, LossInputs, Tensor], Tensor | None] = kl_to_reference
-    penalise: Callable[[Objective, LossInputs, Tensor, Tensor], Tensor] = penalise
+    add_kl_penalty: Callable[[Objective, LossInputs, Tensor, Tensor], Tensor] = add_kl_penalty
     average: Callable[[Objective, LossInputs, Tensor], Tensor] = average
-    bonus: Callable[[Objective, LossInputs], Tensor] = entropy_bonus
+    entropy_bonus: Callable[[Objective, LossInputs], Tensor] = entropy_bonus
 
 
-CORE = Stages()
+CORE = LossRecipe()
 
 
-def policy_loss(objective: Objective, inputs: LossInputs, stages: Stages = CORE) -> Loss:
-    """The objective of a micro-batch; summed over the micro-batches of a minibatch it is the minibatch's.
+def policy_loss(objective: Objective, inputs: LossInputs, recipe: LossRecipe = CORE) -> Loss:
+    """The loss of a micro-batch; summed over the micro-batches of a minibatch it is the minibatch's.
 
     The KL to the reference (weight beta) is added to each token's loss before averaging, as GRPO has it; the entropy
     bonus is averaged the same way.
     """
-    inputs = stages.prepare(objective, inputs)
-    log_ratio_BT = stages.log_ratio(objective, inputs)
-    ratio = stages.ratio(objective, log_ratio_BT, inputs.mask_BT)
-    kl_ref_BT = stages.kl(objective, inputs, ratio)  # before the kernel: gradients add up in the opposite order
-    kernel = stages.kernel(objective, inputs, log_ratio_BT, ratio)
-    per_token = stages.weigh(objective, inputs, stages.leave_out(objective, inputs, kernel.loss))
+    inputs = recipe.prepare(objective, inputs)
+    log_ratio_BT = recipe.log_ratio(objective, inputs)
+    ratio = recipe.ratio(objective, log_ratio_BT, inputs.mask_BT)
+    kl_ref_BT = recipe.kl(objective, inputs, ratio)  # before the surrogate: gradients add up in the opposite order
+    parts = recipe.surrogate(objective, inputs, log_ratio_BT, ratio)
+    per_token = recipe.mask(objective, inputs, parts.loss)
+    per_token = recipe.correct_importance(objective, inputs, per_token)
     if kl_ref_BT is not None:
-        per_token = stages.penalise(objective, inputs, per_token, kl_ref_BT)
-    total = stages.average(objective, inputs, per_token)
+        per_token = recipe.add_kl_penalty(objective, inputs, per_token, kl_ref_BT)
+    total = recipe.average(objective, inputs, per_token)
     if objective.entropy_coef:
-        total = total - objective.entropy_coef * stages.bonus(objective, inputs)
-    return Loss(total, kernel, log_ratio_BT, ratio, per_token, kl_ref_BT)
+        total = total - objective.entropy_coef * recipe.entropy_bonus(objective, inputs)
+    return Loss(total, parts, log_ratio_BT, ratio, per_token, kl_ref_BT)

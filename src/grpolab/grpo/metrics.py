@@ -14,7 +14,7 @@ from torch import Tensor
 from grpolab import vocabulary
 from grpolab.grpo.advantages import equal_rewards
 from grpolab.grpo.batch import Rollout, TrainingBatch
-from grpolab.grpo.surrogates import KernelParts
+from grpolab.grpo.loss import SurrogateParts
 from grpolab.settings.run import DiagnosticsSettings
 
 
@@ -27,7 +27,7 @@ class Update:
     log_ratio_BT: Tensor
     old_log_probs_BT: Tensor
     entropy_BT: Tensor
-    kernel: KernelParts
+    kernel: SurrogateParts
     kl_ref_BT: Tensor | None
 
     def tokens(self, values: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class Update:
         return self.log_ratio_BT.sum(1, keepdim=True) / self.mask_BT.sum(1, keepdim=True).clamp(min=1)
 
 
-# Metric of a mask of `KernelParts`.
+# Metric of a mask of `SurrogateParts`.
 MASKS = {
     "active_low": "clip/active_low",
     "active_high": "clip/active_high",

@@ -11,18 +11,17 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from grpolab import seeds
-from grpolab.frameworks.base import clip_conventions, metrics_of, stages_of
+from grpolab.frameworks.base import clip_conventions, metrics_of, recipe_of
 from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.batch import Rollout, TrainingBatch, concatenate, joined, sampler_gap
 from grpolab.grpo.kl import exact_kl, k3
-from grpolab.grpo.loss import CORE, Loss, LossInputs, Objective, Stages, policy_loss
+from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, Objective, SurrogateParts, policy_loss
 from grpolab.grpo.metrics import Update, update_metrics
 from grpolab.grpo.model import Policy, completion_logits, old_log_probs, token_log_probs
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rollout import Collector
-from grpolab.grpo.surrogates import KernelParts
-from grpolab.registry import DRAWS_TOKENS
+from grpolab.registry import SURROGATES
 from grpolab.settings.objective import AdaptiveEntropySettings
 from grpolab.settings.run import RunSettings
 
@@ -74,13 +73,13 @@ def apply_update(
     *,
     micro_batch_size: int,
     max_grad_norm: float,
-    stages: Stages = CORE,
+    recipe: LossRecipe = CORE,
     noise_BT: Tensor | None = None,
 ) -> Step:
     """Log-probs -> ratio -> kernel -> aggregate -> update.
 
     Where the minibatch's old log-probs are not known this is the first pass: the current ones, detached, are the old.
-    `stages` is the core's or a dialect's way, `noise_BT` uniform numbers for kernels that draw tokens. Raises Diverged,
+    `recipe` is the core's or a framework's, `noise_BT` uniform numbers where tokens are drawn. Raises Diverged,
     before any weight is changed, where loss or gradient is not finite.
     """
     optimizer.zero_grad(set_to_none=True)
@@ -93,7 +92,7 @@ def apply_update(
             micro = replace(micro, old_log_probs_BT=log_probs_BT.detach())
         if micro.old_entropy_BT is None:
             micro = replace(micro, old_entropy_BT=entropy_BT.detach())
-        loss = policy_loss(objective, _inputs(micro, log_probs_BT, entropy_BT, totals, noise_BT), stages)
+        loss = policy_loss(objective, _inputs(micro, log_probs_BT, entropy_BT, totals, noise_BT), recipe)
         loss.total.backward()
         losses.append(loss.detached())
         log_probs.append(log_probs_BT.detach())
@@ -133,8 +132,8 @@ def _inputs(
 def _update_of(inputs: LossInputs, losses: list[Loss]) -> Update:
     assert inputs.entropy_BT is not None
     mask_BT, reference_BT = inputs.mask_BT, inputs.reference_log_probs_BT
-    kernel = KernelParts(
-        *(concatenate([getattr(loss.kernel, name) for loss in losses]) for name in KernelParts.__annotations__)
+    kernel = SurrogateParts(
+        *(concatenate([getattr(loss.surrogate, name) for loss in losses]) for name in SurrogateParts.__annotations__)
     )
     return Update(
         mask_BT=mask_BT,
@@ -238,7 +237,7 @@ class Learner:
             totals,
             micro_batch_size=self.micro_batch_size,
             max_grad_norm=settings.max_grad_norm,
-            stages=stages_of(settings.framework),
+            recipe=recipe_of(settings.framework),
             noise_BT=self._noise(state.optimizer_step, minibatch),
         )
         state.optimizer_step += 1
@@ -256,7 +255,7 @@ class Learner:
 
     def _noise(self, optimizer_step: int, minibatch: TrainingBatch) -> Tensor | None:
         """Uniform numbers for each token of the minibatch, where the kernel draws tokens."""
-        if self.settings.kernel not in DRAWS_TOKENS:
+        if not SURROGATES[self.settings.kernel].draws_tokens:
             return None
         rows_B1, columns_T = minibatch.rows_B.cpu().numpy()[:, None], np.arange(minibatch.mask_BT.shape[1])
         draws = seeds.uniforms(self.settings.seed, "kernel", optimizer_step, rows_B1, columns_T)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from grpolab.paths import read_json
-from grpolab.registry import UNCLIPPED
+from grpolab.registry import SURROGATES
 from grpolab.settings.equalities import absolute_cap, ratio_is_one
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
@@ -135,7 +135,7 @@ def clip_range(settings: RunSettings) -> tuple[float, float]:
 def clip_cannot_bind(settings: RunSettings) -> Iterator[str]:
     """One update per fresh batch: every ratio is exactly 1, so that no clip range can act, and clip_ratio is 0."""
     cap = absolute_cap(settings)
-    if settings.kernel not in UNCLIPPED and ratio_is_one(settings) and (cap is None or cap >= 1):
+    if SURROGATES[settings.kernel].clips and ratio_is_one(settings) and (cap is None or cap >= 1):
         low, high = clip_range(settings)
         yield (
             "num_iterations=1 and num_minibatches=1 make one update per batch, with every ratio exactly 1:"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
 
 import torch
 import yaml
@@ -20,13 +20,11 @@ from grpolab.errors import RequestError
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.batch import TrainingBatch
 from grpolab.grpo.kl import exact_kl
-from grpolab.grpo.loss import LossInputs, Objective, policy_loss
+from grpolab.grpo.loss import LossInputs, Objective, policy_loss, surrogate
 from grpolab.grpo.model import Policy, completion_logits
 from grpolab.grpo.step import Diverged, Learner
-from grpolab.grpo.surrogates import KernelInputs
 from grpolab.identity import in_words, unrecorded
 from grpolab.paths import Results, read_json, write_csv_atomic
-from grpolab.registry import KERNELS, resolve
 from grpolab.run import preflight, warm_start
 from grpolab.run.assembly import assemble
 from grpolab.run.provenance import set_up_torch
@@ -36,32 +34,35 @@ GeometryRows = list[dict[str, str | float]]
 SIGNS = (1.0, -1.0)
 
 
-class Rule(NamedTuple):
-    """A kernel with its range and its own numbers."""
-
-    kernel: str
-    epsilon: float = 0.2
-    epsilon_high: float = 0.2
-    delta: float | None = None
-    options: Mapping[str, float] = {}
+def rule(
+    kernel: str,
+    epsilon: float = 0.2,
+    epsilon_high: float = 0.2,
+    delta: float | None = None,
+    options: Mapping[str, float] = MappingProxyType({}),
+) -> Objective:
+    """A surrogate with its range and its own numbers, for sequences of one token."""
+    return Objective(
+        "token", kernel, epsilon, epsilon_high, delta, "min_positive", "sequence_mean", 0.0, kernel_options=options
+    )
 
 
 CURVES = {
-    "no clip": Rule("ratio"),
-    "clip 0.2 / 0.2": Rule("clipped"),
-    "clip 0.2 / 0.28": Rule("clipped", 0.2, 0.28),
-    "lower clip only": Rule("clipped", 0.2, math.inf),
-    "clip 0.2 / 0.2, delta 2": Rule("clipped", delta=2.0),
-    "cispo, cap 1.28": Rule("cispo", 1.0, 0.28),
-    "sapo": Rule("sapo", options={"temperature_positive": 1.0, "temperature_negative": 1.05}),
-    "gmpo, one token": Rule("gmpo", 0.4, 0.4),
+    "no clip": rule("ratio"),
+    "clip 0.2 / 0.2": rule("clipped"),
+    "clip 0.2 / 0.28": rule("clipped", 0.2, 0.28),
+    "lower clip only": rule("clipped", 0.2, math.inf),
+    "clip 0.2 / 0.2, delta 2": rule("clipped", delta=2.0),
+    "cispo, cap 1.28": rule("cispo", 1.0, 0.28),
+    "sapo": rule("sapo", options={"temperature_positive": 1.0, "temperature_negative": 1.05}),
+    "gmpo, one token": rule("gmpo", 0.4, 0.4),
 }
 # What tells the old probability apart from the ratio, beside what does not.
 SURFACES = {
     **{name: CURVES[name] for name in ("no clip", "clip 0.2 / 0.2", "cispo, cap 1.28")},
-    "aspo, cap 3": Rule("aspo", options={"cap": 3.0}),
+    "aspo, cap 3": rule("aspo", options={"cap": 3.0}),
     "sapo": CURVES["sapo"],
-    "dppo, TV 0.2": Rule("dppo_tv", options={"cap": math.inf}),
+    "dppo, TV 0.2": rule("dppo_tv", options={"cap": math.inf}),
 }
 
 
@@ -72,9 +73,9 @@ def table(points: int = 301, largest: float = 3.0) -> GeometryRows:
     rows: GeometryRows = []
     ratios_N = torch.linspace(0.01, largest, points, dtype=torch.double)
     old_N = torch.full_like(ratios_N, 0.25)
-    for curve, rule in CURVES.items():
+    for curve, objective in CURVES.items():
         for advantage in SIGNS:
-            objective_N, weight_N = objective_and_weight(rule, advantage, old_N.log(), (ratios_N * old_N).log())
+            objective_N, weight_N = objective_and_weight(objective, advantage, old_N.log(), (ratios_N * old_N).log())
             rows += [
                 {"curve": curve, "advantage": advantage, "ratio": r, "objective": o, "weight": w}
                 for r, o, w in zip(ratios_N.tolist(), objective_N.tolist(), weight_N.tolist(), strict=True)
@@ -90,9 +91,9 @@ def surface(points: int = 40) -> GeometryRows:
     rows: GeometryRows = []
     middles_N = (torch.arange(points, dtype=torch.double) + 0.5) / points
     old_N, new_N = torch.cartesian_prod(middles_N, middles_N).T
-    for name, rule in SURFACES.items():
+    for name, objective in SURFACES.items():
         for advantage in SIGNS:
-            _, weight_N = objective_and_weight(rule, advantage, old_N.log(), new_N.log())
+            _, weight_N = objective_and_weight(objective, advantage, old_N.log(), new_N.log())
             rows += [
                 {"rule": name, "advantage": advantage, "old": old, "new": new, "weight": float(f"{weight:.6g}")}
                 for old, new, weight in zip(old_N.tolist(), new_N.tolist(), weight_N.tolist(), strict=True)
@@ -100,22 +101,13 @@ def surface(points: int = 40) -> GeometryRows:
     return rows
 
 
-def objective_and_weight(rule: Rule, advantage: float, old_N: Tensor, new_N: Tensor) -> tuple[Tensor, Tensor]:
+def objective_and_weight(objective: Objective, advantage: float, old_N: Tensor, new_N: Tensor) -> tuple[Tensor, Tensor]:
     """Objective and its derivative by the log-prob for sequences of one token, from log-probs; (N,) each."""
     new_N1, old_N1 = new_N[:, None].requires_grad_(), old_N[:, None]
-    inputs = KernelInputs(
-        ratio=(new_N1 - old_N1).exp(),
-        log_ratio_BT=new_N1 - old_N1,
-        log_probs_BT=new_N1,
-        old_log_probs_BT=old_N1,
-        advantages=torch.full_like(old_N1, advantage),
-        mask_BT=torch.ones_like(old_N1, dtype=torch.bool),
-        epsilon=rule.epsilon,
-        epsilon_high=rule.epsilon_high,
-        delta=rule.delta,
-        options=rule.options,
-    )
-    objective_N1 = -resolve(KERNELS[rule.kernel])(inputs).loss
+    mask_N1 = torch.ones_like(old_N1, dtype=torch.bool)
+    inputs = LossInputs(new_N1, old_N1, torch.full_like(old_N1, advantage), mask_N1, Totals.of(mask_N1))
+    log_ratio_N1 = new_N1 - old_N1
+    objective_N1 = -surrogate(objective, inputs, log_ratio_N1, log_ratio_N1.exp()).loss
     (weight_N1,) = torch.autograd.grad(objective_N1.sum(), new_N1)
     return objective_N1.detach()[:, 0], weight_N1[:, 0]
 

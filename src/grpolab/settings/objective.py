@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
-from grpolab.registry import ADVANTAGES, AGGREGATIONS, DIALECTS, KERNEL_OPTIONS, KERNELS, KL_ESTIMATORS, RATIOS, SCALES
+from grpolab.registry import ADVANTAGES, AGGREGATIONS, DIALECTS, KL_ESTIMATORS, RATIOS, SCALES, SURROGATES
 from grpolab.settings.base import NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Settings, Share
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     DialectName: TypeAlias = str
 else:  # one of the registry's names; the checker cannot know them
     RatioLevel, KernelName, AggregationName, EstimatorName, AdvantageName, ScaleName, DialectName = (
-        Literal[tuple(names)] for names in (RATIOS, KERNELS, AGGREGATIONS, KL_ESTIMATORS, ADVANTAGES, SCALES, DIALECTS)
+        Literal[tuple(names)]
+        for names in (RATIOS, SURROGATES, AGGREGATIONS, KL_ESTIMATORS, ADVANTAGES, SCALES, DIALECTS)
     )
 
 
@@ -118,9 +119,10 @@ class ObjectiveSettings(Settings):
     @classmethod
     def _known_options(cls, given: dict[str, dict[str, float]] | None) -> dict[str, dict[str, float]] | None:
         for kernel, options in (given or {}).items():
-            known = KERNEL_OPTIONS.get(kernel)
-            if known is None:
-                raise ValueError(f"kernel_options.{kernel}: only {', '.join(KERNEL_OPTIONS)} have options")
+            known = SURROGATES[kernel].options if kernel in SURROGATES else {}
+            if not known:
+                have = ", ".join(name for name, surrogate in SURROGATES.items() if surrogate.options)
+                raise ValueError(f"kernel_options.{kernel}: only {have} have options")
             for name, value in options.items():
                 if name not in known:
                     raise ValueError(f"kernel_options.{kernel}.{name}: {kernel} has {', '.join(known)}")
@@ -134,7 +136,7 @@ class ObjectiveSettings(Settings):
     @model_validator(mode="after")
     def _axes_fit(self) -> ObjectiveSettings:
         problems = []
-        needed = KERNEL_OPTIONS.get(self.kernel, {})
+        needed = SURROGATES[self.kernel].options
         if absent := [name for name in needed if name not in (self.kernel_options or {}).get(self.kernel, {})]:
             problems.append(f"kernel_options.{self.kernel} lacks {', '.join(absent)}, which kernel={self.kernel} needs")
         if self.delta is not None and self.dual_clip is not None:

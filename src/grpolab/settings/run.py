@@ -9,7 +9,7 @@ from pydantic import Field, FiniteFloat, model_validator
 
 from grpolab.identity import content_of, identified, keys_with_content
 from grpolab.paths import Results, results_folder
-from grpolab.registry import FAULTS, UNCLIPPED, WHOLE_MINIBATCH
+from grpolab.registry import FAULTS, SURROGATES
 from grpolab.settings.base import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings
 from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
@@ -196,7 +196,7 @@ class RunSettings(ObjectiveSettings):
             problems.append(
                 f"micro_batch_size={self.micro_batch_size} must divide the minibatch of {self.minibatch_size} sequences"
             )
-        whole = f"kernel={self.kernel}" if self.kernel in WHOLE_MINIBATCH else ""
+        whole = f"kernel={self.kernel}" if SURROGATES[self.kernel].whole_minibatch else ""
         whole = whole or ("top_entropy_quantile" if self.top_entropy_quantile is not None else "")
         if whole and self.micro_batch_size not in (None, self.minibatch_size):
             problems.append(
@@ -249,7 +249,7 @@ class RunSettings(ObjectiveSettings):
         """False where every ratio is exactly 1 (one update per fresh batch) or the kernel has no clip."""
         other_sampler = self.staleness > 0 or self.sampler_dtype not in (None, self.dtype)
         stale = self.old_log_probs == "sampler" and other_sampler
-        return self.kernel not in UNCLIPPED and (stale or self.num_iterations * self.num_minibatches > 1)
+        return SURROGATES[self.kernel].clips and (stale or self.num_iterations * self.num_minibatches > 1)
 
     def resolved(self) -> RunSettings:
         """The same run with nothing left to be filled in; two ways to write one run become equal here."""

@@ -17,7 +17,7 @@ from mlflow.entities import Run
 
 from grpolab.identity import dotted
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, read_json
-from grpolab.registry import UNCLIPPED
+from grpolab.registry import SURROGATES
 from grpolab.run.folder import exclusive, is_begun
 from grpolab.run.tracking import pages, sqlite_file
 from grpolab.run.tracking.points import History, Point, Record, compare, is_final, status
@@ -290,7 +290,8 @@ def params_of(folder: Path) -> dict[str, str]:
     """
     file = folder / "settings.yaml"
     settings: dict[str, Any] = yaml.safe_load(file.read_text()) if file.exists() else {}
-    silent = {"machine", *(("epsilon", "epsilon_high") if settings.get("kernel") in UNCLIPPED else ())}
+    surrogate = SURROGATES.get(settings.get("kernel", ""))
+    silent = {"machine", *(("epsilon", "epsilon_high") if surrogate and not surrogate.clips else ())}
     settings = {key: value for key, value in settings.items() if key not in silent}
     return {key: str(value)[:MAX_PARAM_LENGTH] for key, value in dotted(settings)}
 
