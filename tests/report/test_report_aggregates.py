@@ -6,14 +6,15 @@ from time import process_time
 import numpy as np
 import pytest
 from scipy import stats
-from statsmodels.duration.survfunc import SurvfuncRight, survdiff
+from statsmodels.duration.survfunc import SurvfuncRight
 from statsmodels.stats.power import TTestPower
 
 from grpolab.errors import RequestError
-from grpolab.report.statistics import bootstrap
+from grpolab.report.statistics.curves import kaplan_meier, time_to_threshold
 from grpolab.report.statistics.intervals import (
     COVERAGE,
     TooFewError,
+    bootstrap,
     iqm,
     optimality_gap,
     performance_profile,
@@ -22,12 +23,9 @@ from grpolab.report.statistics.intervals import (
 )
 from grpolab.report.statistics.power import (
     equivalence_power,
-    kaplan_meier,
-    log_rank,
     paired_t_power,
     rate_seeds_to_decide,
     seeds_to_decide,
-    time_to_threshold,
 )
 from grpolab.report.statistics.tests import Difference, fisher
 
@@ -116,10 +114,9 @@ def test_bootstrap_covers_what_the_table_says(runs, covered):
     assert hits / 400 == pytest.approx(covered, abs=0.05)
 
 
-# Freireich et al. (1963): weeks in remission on 6-MP (0: still in remission) and on placebo, in every textbook.
+# Freireich et al. (1963): weeks in remission on 6-MP (0: still in remission), in every textbook.
 MERCAPTOPURINE = [6, 6, 6, 6, 7, 9, 10, 10, 11, 13, 16, 17, 19, 20, 22, 23, 25, 32, 32, 34, 35]
 RELAPSED = np.array([1, 1, 1, 0, 1, 0, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0], dtype=bool)
-PLACEBO = [1, 1, 2, 2, 3, 4, 4, 5, 5, 8, 8, 8, 8, 11, 11, 12, 12, 15, 17, 22, 23]
 
 
 def test_kaplan_meier_is_the_textbook_example():
@@ -143,35 +140,6 @@ def test_a_run_that_never_reaches_the_threshold_is_censored_at_its_end():
     assert kaplan_meier([10, 30, 30], [True, False, False]).median == np.inf
     with pytest.raises(TooFewError, match="at least two runs, has 1"):
         kaplan_meier([10], [True])
-
-
-def test_log_rank_is_the_textbook_example():
-    time, reached = [MERCAPTOPURINE, PLACEBO], [RELAPSED, np.ones(21, bool)]
-    found = log_rank(time, reached)
-    assert (found.observed, round(found.expected, 2)) == (9, 19.25)  # published
-    arms = np.repeat([0, 1], 21)
-    chi2, p = survdiff(np.concatenate(time), np.concatenate(reached).astype(int), arms)
-    assert chi2 == pytest.approx(16.79, abs=0.01)
-    assert max(found.p, p) < 0.001
-
-
-def test_log_rank_swaps_arms_within_seeds():
-    time, reached = np.array([[10.0, 12, 30, 14], [20, 25, 30, 22]]), np.array([[1, 1, 0, 1], [1, 1, 0, 1]], bool)
-    excess = []
-    for swap in product((0, 1), repeat=4):
-        rows = np.array([swap, 1 - np.array(swap)])
-        mixed = log_rank(np.take_along_axis(time, rows, 0), np.take_along_axis(reached, rows, 0))
-        excess.append(mixed.observed - mixed.expected)
-    assert log_rank(time, reached).p == pytest.approx(np.mean(np.abs(excess) >= abs(excess[0]) - 1e-9))
-    with pytest.raises(TooFewError, match="none that reaches"):
-        log_rank(time, np.zeros((2, 4)))
-
-
-def test_log_rank_rejects_equal_arms_at_most_six_percent():
-    for seeds in (6, 10):
-        time = np.random.default_rng(3).exponential(size=(600, 2, seeds))
-        p = [log_rank(np.minimum(pair, 1.5), pair < 1.5).p for pair in time]
-        assert np.mean(np.array(p) < 0.05) <= 0.06
 
 
 def observed(effect, sd=1.0):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import curve_fit
 
+from grpolab.report.statistics.curves import fit_saturation
 from grpolab.report.statistics.intervals import TooFewError
-from grpolab.report.statistics.power import fit_saturation
 
 COMPUTE = np.arange(13) * 100.0
 

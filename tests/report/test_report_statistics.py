@@ -1,6 +1,6 @@
 """Intervals and tests against scipy, statsmodels, published values and a simulation of their coverage."""
 
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -11,13 +11,12 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 from statsmodels.stats.weightstats import ttost_paired
 
-from grpolab.report.statistics.intervals import TooFewError, share_band, share_interval, t_band, t_interval
+from grpolab.report.statistics.intervals import share_band, share_interval, t_band, t_interval
 from grpolab.report.statistics.power import detectable_difference, detectable_rate_difference, paired_t_power
 from grpolab.report.statistics.tests import (
     equivalence,
     fisher,
     holm,
-    jonckheere_trend,
     page_trend,
     paired_difference,
     rate_difference,
@@ -240,42 +239,3 @@ def test_page_trend_is_the_published_example():
     assert page_trend([row[::-1] for row in table]) > 0.9
     assert np.isnan(page_trend([[1, 2, 3]]))
     assert np.isnan(page_trend([[1, 2], [1, 2]]))
-
-
-def rising_pairs(groups):
-    return sum((a < b) + (a == b) / 2 for low, high in combinations(groups, 2) for a, b in product(low, high))
-
-
-def test_jonckheere_is_the_published_example():
-    # Hollander and Wolfe (1999), example 6.2, motivation and knowledge: J = 79; with the variance for ties p = .0207.
-    groups = [[40, 35, 38, 43, 44, 41], [38, 40, 47, 44, 40, 42], [48, 40, 45, 43, 46, 44]]
-    assert rising_pairs(groups) == 79
-    assert jonckheere_trend(groups) == pytest.approx(0.0207, abs=0.00005)
-    drawn = [np.split(RNG.permutation(np.concatenate(groups)), 3) for _ in range(1000)]
-    assert np.mean([rising_pairs(split) >= 79 for split in drawn]) == pytest.approx(0.0207, abs=0.015)
-
-
-def test_jonckheere_with_many_ties_has_the_variance_of_all_assignments():
-    groups = [[0, 0, 1], [0, 1, 1], [1, 1, 2]]
-    values, places = np.concatenate(groups), set(range(9))
-    sums = [
-        rising_pairs([values[list(first)], values[list(second)], values[list(places - set(first) - set(second))]])
-        for first in combinations(places, 3)
-        for second in combinations(places - set(first), 3)
-    ]
-    score = (rising_pairs(groups) - np.mean(sums)) / np.std(sums)
-    assert jonckheere_trend(groups) == pytest.approx(stats.norm.sf(score))
-
-
-def test_jonckheere_without_ties_is_the_enumeration_of_all_assignments():
-    groups = [[1.0, 4.0], [2.0, 5.0, 3.0], [7.0, 6.0]]
-    everything = set(range(1, 8))
-    sums = [
-        rising_pairs([first, second, everything - set(first) - set(second)])
-        for first in combinations(everything, 2)
-        for second in combinations(everything - set(first), 3)
-    ]
-    assert len(sums) == 210
-    assert jonckheere_trend(groups) == pytest.approx(np.mean(np.array(sums) >= rising_pairs(groups)))
-    with pytest.raises(TooFewError, match="three levels with two runs each, has levels of 2, 1"):
-        jonckheere_trend([[1, 2], [3]])

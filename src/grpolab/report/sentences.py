@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from grpolab.report.load import Study
 from grpolab.report.measures import at, by_cell, by_setting, means_after_first_step, measure, run_means
 from grpolab.report.stability import count_lost, stability_table
-from grpolab.report.statistics import bootstrap
 from grpolab.report.statistics.intervals import (
     LEAST_FOR_BOOTSTRAP,
     LEAST_RUNS,
     LEAST_TASKS,
     Interval,
+    bootstrap,
     share_interval,
     t_interval,
 )

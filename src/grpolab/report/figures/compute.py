@@ -26,8 +26,7 @@ from grpolab.report.figures.panels import (
 )
 from grpolab.report.load import Study
 from grpolab.report.measures import by_setting, completions_learnt, is_share, measure
-from grpolab.report.statistics.intervals import Interval, TooFewError, share_band, share_interval, t_band, t_interval
-from grpolab.report.statistics.power import (
+from grpolab.report.statistics.curves import (
     PARAMETERS,
     Saturation,
     Survival,
@@ -35,6 +34,7 @@ from grpolab.report.statistics.power import (
     kaplan_meier,
     time_to_threshold,
 )
+from grpolab.report.statistics.intervals import Interval, TooFewError, share_band, share_interval, t_band, t_interval
 from grpolab.report.statistics.tests import page_trend
 from grpolab.report.style import NOTE_COLOUR, QUIET, ArmStyle, Manifest, Series, arm_styles, manifest
 from grpolab.report.text import number, p_equals

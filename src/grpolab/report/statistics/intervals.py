@@ -1,4 +1,7 @@
-"""Means over seeds with t-intervals, of shares bounded ones. A bootstrap of 3 points covers 74% where it says 95%."""
+"""Estimates with their intervals: means and spreads over seeds, and bootstrapped scores over tasks.
+
+Means have t-intervals, which hold what they say with three seeds; a bootstrap of 3 points covers 74% where it says 95%.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,13 @@ class Interval(NamedTuple):
     n: int
 
 
-def t_band(values_XS: ArrayLike, confidence: float = CONFIDENCE) -> tuple[NDArray, NDArray, NDArray, NDArray]:
-    """Mean, lower and upper bound and count at each X over the seeds that have a value there.
+Band = tuple[NDArray, NDArray, NDArray, NDArray]  # mean, lower bound, upper bound and count at each X
 
-    Shapes: (X, S) -> four times (X,). Bounds are NaN where fewer than two seeds have a value.
+
+def t_band(values_XS: ArrayLike, confidence: float = CONFIDENCE) -> Band:
+    """Mean with its t-interval at each X over the seeds that have a value there. Shapes: (X, S) -> four times (X,).
+
+    Bounds are NaN where fewer than two seeds have a value.
     """
     values = np.ma.masked_invalid(np.asarray(values_XS, dtype=np.float64))
     n_X = values.count(axis=-1)
@@ -41,7 +47,7 @@ def t_band(values_XS: ArrayLike, confidence: float = CONFIDENCE) -> tuple[NDArra
     return mean_X, mean_X - half_X, mean_X + half_X, n_X
 
 
-def share_band(values_XS: ArrayLike, confidence: float = CONFIDENCE) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+def share_band(values_XS: ArrayLike, confidence: float = CONFIDENCE) -> Band:
     """`t_band` for values between 0 and 1, whose bounds stay there: Wilson's interval at the effective sample size.
 
     That size, m(1 - m) / se^2, gives a count the standard error that the seeds show; Student's t stands in place of the
@@ -58,17 +64,29 @@ def share_band(values_XS: ArrayLike, confidence: float = CONFIDENCE) -> tuple[ND
     return mean_X, np.maximum(low_X, 0.0), np.minimum(high_X, 1.0), n_X  # past them by rounding alone
 
 
-def share_interval(values_S: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """Mean share over seeds with the interval of `share_band`; NaN entries are not there. Shape: (S,)."""
-    return _first(share_band(np.asarray(values_S, dtype=np.float64)[None], confidence))
+def geometric_band(values_XS: ArrayLike) -> Band:
+    """`t_band` of the logarithms, back on the scale of the values; what is not above 0 is left out."""
+    values = np.asarray(values_XS, dtype=np.float64)
+    mean_X, low_X, high_X, n_X = t_band(np.log(np.where(values > 0, values, np.nan)))
+    return np.exp(mean_X), np.exp(low_X), np.exp(high_X), n_X
 
 
 def t_interval(values_S: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """Mean over seeds with its t-interval; NaN entries are not there. Shape: (S,)."""
-    return _first(t_band(np.asarray(values_S, dtype=np.float64)[None], confidence))
+    """Mean over seeds with its t-interval; NaN entries are left out. Shape: (S,)."""
+    return _of_one(t_band(np.asarray(values_S, dtype=np.float64)[None], confidence))
 
 
-def _first(band: tuple[NDArray, NDArray, NDArray, NDArray]) -> Interval:
+def share_interval(values_S: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
+    """Mean share over seeds with the interval of `share_band`; NaN entries are left out. Shape: (S,)."""
+    return _of_one(share_band(np.asarray(values_S, dtype=np.float64)[None], confidence))
+
+
+def geometric_interval(values_S: ArrayLike) -> Interval:
+    """Geometric mean over seeds with the interval of `geometric_band`. Shape: (S,)."""
+    return _of_one(geometric_band(np.asarray(values_S, dtype=np.float64)[None]))
+
+
+def _of_one(band: Band) -> Interval:
     mean, low, high, n = band
     return Interval(float(mean[0]), float(low[0]), float(high[0]), int(n[0]))
 

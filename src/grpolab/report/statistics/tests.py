@@ -1,10 +1,13 @@
-"""Exact tests of arms that share seeds: if the arms are equal, they may be swapped within any seed."""
+"""Tests: differences of two arms by seed, rates of runs, groups without shared seeds, trends along ordered levels.
+
+Sign, Wilcoxon and Wilson are written out: scipy's differ in the last bits, or are exact only without ties, and
+committed tables hold these. Holm's is four lines; only statsmodels has it, which nothing else here needs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, reduce
-from itertools import combinations
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -12,43 +15,10 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-from grpolab.report.statistics.intervals import CONFIDENCE, Interval, TooFewError, share_interval, t_interval
+from grpolab.report.statistics.intervals import CONFIDENCE, Interval, share_interval, t_interval
 
 Alternative = Literal["two-sided", "less", "greater"]
-EXACT_SEEDS = 14  # 2**14 ways to swap; above, the normal approximation
-
-
-def swap_test(terms_S: NDArray, alternative: Alternative = "two-sided") -> float:
-    """p of a sum of terms, one a seed, each of which may as well have the other sign. Shape: (S,).
-
-    With signed ranks for terms it is Wilcoxon's test, with log-rank excesses the log-rank test.
-    """
-    total, seeds = terms_S.sum(), len(terms_S)
-    scale = np.linalg.norm(terms_S)
-    if scale == 0:
-        return 1.0
-    if seeds > EXACT_SEEDS:
-        return p_of_tails(float(special.ndtr(total / scale)), float(special.ndtr(-total / scale)), alternative)
-    sums_R = _signs(seeds) @ terms_S
-    slack = 1e-9 * scale  # equal sums, added up in another order
-    return p_of_tails(float((sums_R <= total + slack).mean()), float((sums_R >= total - slack).mean()), alternative)
-
-
-def p_of_tails(less: float, greater: float, alternative: Alternative) -> float:
-    """The p-value, from the chances of a statistic as small and as large as the observed one."""
-    return {"less": less, "greater": greater, "two-sided": min(1.0, 2 * min(less, greater))}[alternative]
-
-
-@lru_cache
-def _signs(seeds: int) -> NDArray:
-    """Every combination of signs: (2**S, S)."""
-    return 1.0 - 2 * (np.arange(2**seeds)[:, None] >> np.arange(seeds) & 1)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Differences of two arms seed by seed: the t-test that decides, the rank tests that check it, Holm over a family.
-
-
+EXACT_SEEDS = 14  # of Wilcoxon's test: 2**14 signs are tried; above, the normal approximation
 # Differences closer to each other than this share of the values are one number, rounded.
 ROUNDING = 1e-12
 
@@ -114,20 +84,39 @@ def equivalence(of: pd.Series, minus: pd.Series, margin: float) -> Difference:
 
 
 def _t_test(t: float, n: int, alternative: Alternative) -> float:
-    return p_of_tails(float(special.stdtr(n - 1, t)), float(special.stdtr(n - 1, -t)), alternative)
+    return _p_of_tails(float(special.stdtr(n - 1, t)), float(special.stdtr(n - 1, -t)), alternative)
 
 
 def _sign_test(shifted_S: NDArray, alternative: Alternative) -> float:
     """Exact binomial test that differences are as often above 0 as below; ties count for neither."""
     above, below = int((shifted_S > 0).sum()), int((shifted_S < 0).sum())
     few_above, few_below = (float(special.bdtr(count, above + below, 0.5)) for count in (above, below))
-    return p_of_tails(few_above, few_below, alternative)
+    return _p_of_tails(few_above, few_below, alternative)
 
 
 def _wilcoxon(shifted_S: NDArray, alternative: Alternative) -> float:
-    """Wilcoxon's signed-rank test (1945), exact up to 14 seeds, with ties too; zeros are left out."""
+    """Wilcoxon's signed-rank test (1945), exact up to EXACT_SEEDS, with ties too; zeros are left out."""
     apart_S = shifted_S[shifted_S != 0]
-    return swap_test(np.sign(apart_S) * stats.rankdata(np.abs(apart_S)), alternative)
+    signed_ranks_S = np.sign(apart_S) * stats.rankdata(np.abs(apart_S))
+    total, seeds = signed_ranks_S.sum(), len(signed_ranks_S)
+    if not seeds:
+        return 1.0
+    if seeds > EXACT_SEEDS:
+        z = total / np.linalg.norm(signed_ranks_S)
+        return _p_of_tails(float(special.ndtr(z)), float(special.ndtr(-z)), alternative)
+    sums_R = _signs(seeds) @ signed_ranks_S
+    return _p_of_tails(float((sums_R <= total).mean()), float((sums_R >= total).mean()), alternative)
+
+
+@lru_cache
+def _signs(seeds: int) -> NDArray:
+    """Every combination of signs: (2**S, S)."""
+    return 1.0 - 2 * (np.arange(2**seeds)[:, None] >> np.arange(seeds) & 1)
+
+
+def _p_of_tails(less: float, greater: float, alternative: Alternative) -> float:
+    """The p-value, from the chances of a statistic as small and as large as the observed one."""
+    return {"less": less, "greater": greater, "two-sided": min(1.0, 2 * min(less, greater))}[alternative]
 
 
 def holm(p_values: Sequence[float]) -> NDArray:
@@ -253,61 +242,3 @@ def rank_trend(values_SL: ArrayLike) -> Difference:
     mean, low, high = (2 * bound - 1 for bound in (mean, low, high))
     p = np.minimum(1, 2 * min(page_trend(values), page_trend(values[:, ::-1])))
     return Difference(mean, low, high, float(p), n, float(np.std(tau_S, ddof=1)) if n > 1 else np.nan)
-
-
-def jonckheere_trend(groups_L: Sequence[ArrayLike]) -> float:
-    """p of the Jonckheere-Terpstra test that values rise along L groups that share no seeds (Jonckheere 1954).
-
-    Exact; with ties the normal approximation with their variance (Hollander and Wolfe 1999, section 6.2). Where the
-    groups do share seeds, `page_trend` sees more.
-
-    Raises TooFewError for fewer than three groups, or a group of fewer than two.
-    """
-    groups = [np.asarray(group, dtype=np.float64) for group in groups_L]
-    sizes = np.array([len(group) for group in groups])
-    if len(sizes) < 3 or sizes.min() < 2:
-        raise TooFewError(f"a trend needs three levels with two runs each, has levels of {', '.join(map(str, sizes))}")
-    rises = sum(_rises(lower, upper) for lower, upper in combinations(groups, 2))
-    ties = np.unique(np.concatenate(groups), return_counts=True)[1]
-    if (ties == 1).all():
-        chance = _null_distribution(sizes)
-        return float(chance[int(rises) :].sum())
-    mean = (sizes.sum() ** 2 - (sizes**2).sum()) / 4
-    return float(stats.norm.sf((rises - mean) / np.sqrt(_tied_variance(sizes, ties))))
-
-
-def _rises(lower: NDArray, upper: NDArray) -> float:
-    """Pairs (one of each) that rise; a tie is half of one."""
-    return float(((lower[:, None] < upper) + 0.5 * (lower[:, None] == upper)).sum())
-
-
-def _null_distribution(sizes_L: NDArray) -> NDArray:
-    """P(number of rising pairs = 0, 1, ...) under the null: each group against all before it, independently."""
-    before = np.cumsum(sizes_L)[:-1]
-    return reduce(np.convolve, (_rank_sums(n, m) for n, m in zip(sizes_L[1:], before, strict=True)))
-
-
-def _rank_sums(n: int, m: int) -> NDArray:
-    """P(Mann and Whitney's U = 0 .. nm), from its generating function: the product of (1 - q^(m+i)) / (1 - q^i)."""
-    counts = np.array([1, *[0] * (n * m)], dtype=object)  # whole numbers: they grow, and are subtracted
-    for i in range(1, n + 1):
-        counts[m + i :] -= counts[: -(m + i)].copy()
-        for power in range(i, n * m + 1):
-            counts[power] += counts[power - i]
-    return (counts / counts.sum()).astype(np.float64)
-
-
-def _tied_variance(sizes_L: NDArray, ties: NDArray) -> float:
-    """Variance of the number of rising pairs (Hollander and Wolfe 1999, equation 6.19)."""
-    n = sizes_L.sum()
-
-    def sums(power: int) -> tuple[float, float]:
-        """Sums of k(k-1) or k(k-1)(k-2) over groups and over ties."""
-        falling = [np.prod([counts - k for k in range(power)], axis=0).sum() for counts in (sizes_L, ties)]
-        return float(falling[0]), float(falling[1])
-
-    whole = sum((c * (c - 1) * (2 * c + 5)).sum() * sign for c, sign in ((n, 1), (sizes_L, -1), (ties, -1)))
-    (pairs, tied_pairs), (triples, tied_triples) = sums(2), sums(3)
-    return float(
-        whole / 72 + triples * tied_triples / (36 * n * (n - 1) * (n - 2)) + pairs * tied_pairs / (8 * n * (n - 1))
-    )
