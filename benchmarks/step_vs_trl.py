@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from grpolab.sweep.request import Request
+    from grpolab.sweep.jobs import Request
 
 PROMPTS, GENERATIONS, PROMPT_TOKENS, NEW_TOKENS = 4, 8, 4, 16
 MODEL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
@@ -156,8 +156,8 @@ def trl_seconds(folder: Path, case: Case, number: int) -> float:
 
 def plan_ours(folder: Path, case: Case, number: int) -> Request:
     """The same as one run of GRPO Lab, checked, with the plan that its mirror reads."""
+    from grpolab.sweep.jobs import Request
     from grpolab.sweep.plan import expand_single
-    from grpolab.sweep.request import Request
 
     overrides = [
         f"seed={number}",

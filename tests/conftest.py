@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from grpolab.paths import Results, project_root
 from grpolab.sweep.compose import Composer
-from grpolab.sweep.jobs import cores
+from grpolab.sweep.pool import cores
 
 # Read when torch and the Hugging Face libraries are imported, so set before any test module is.
 os.environ.update({"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"})

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from grpolab.cli import main as grpolab
 from grpolab.sweep.compose import Composer
-from grpolab.sweep.request import Request
+from grpolab.sweep.jobs import Request
 
 ROOT = Path(__file__).parents[2]
 WRONG = st.one_of([*WRONG_OVERRIDES, *WRONG_STUDIES])
@@ -53,10 +53,7 @@ def project(folder: Path) -> Iterator[Path]:
         (folder / "results" / name).write_bytes(content)
     with contextlib.chdir(folder), patch.object(Request, "write_plans", stop):
         composer = Composer()  # one for all: conf/ stays as it is, and reading it takes longer than all the rest
-        with (
-            patch("grpolab.sweep.plan.Composer", lambda: composer),
-            patch("grpolab.sweep.plan.Composer", lambda: composer),
-        ):
+        with patch("grpolab.sweep.plan.Composer", lambda: composer):
             yield folder
 
 

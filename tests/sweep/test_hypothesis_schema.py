@@ -7,10 +7,9 @@ from pydantic import ValidationError
 
 from grpolab.errors import RequestError
 from grpolab.sweep.compose import Composer
-from grpolab.sweep.hypothesis import least_seeds
 from grpolab.sweep.plan import expand
 from grpolab.sweep.schema import sentences
-from grpolab.sweep.study import Study
+from grpolab.sweep.study import Study, least_seeds
 
 CLIPS = {name: [f"epsilon={epsilon}"] for name, epsilon in (("narrow", 0.1), ("middle", 0.2), ("wide", 0.3))}
 CLAIM = {

@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from grpolab.sweep import jobs as jobs_module
-from grpolab.sweep import progress, result
+from grpolab.sweep import pool, progress
 from grpolab.sweep.jobs import Job
-from grpolab.sweep.ledger import duration
-from grpolab.sweep.progress import Estimate
-from grpolab.sweep.result import Diary
+from grpolab.sweep.ledger import JournalReader, cells_of_row, duration, variant_row
+from grpolab.sweep.pool import slots
+from grpolab.sweep.progress import Estimate, Progress, show_progress
 
 
 @pytest.fixture
@@ -27,28 +26,28 @@ def fake_gpus(tmp_path, monkeypatch):
 
 
 def test_one_worker_per_core_that_this_process_may_use(tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs_module, "CGROUP_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(pool, "CGROUP_QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: range(8))
-    assert len(jobs_module.slots(None, False, 1, tmp_path)) == 8
-    assert len(jobs_module.slots(None, False, 3, tmp_path)) == 2
-    assert len(jobs_module.slots(3, False, 1, tmp_path)) == 3
+    assert len(slots(None, False, 1, tmp_path)) == 8
+    assert len(slots(None, False, 3, tmp_path)) == 2
+    assert len(slots(3, False, 1, tmp_path)) == 3
     (tmp_path / "cpu.max").write_text("250000 100000\n")
-    assert len(jobs_module.slots(None, False, 1, tmp_path)) == 2
+    assert len(slots(None, False, 1, tmp_path)) == 2
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert len(jobs_module.slots(None, False, 1, tmp_path)) == 8
-    assert jobs_module.slots(1, False, 2, tmp_path)[0].environment["OMP_NUM_THREADS"] == "2"
+    assert len(slots(None, False, 1, tmp_path)) == 8
+    assert slots(1, False, 2, tmp_path)[0].environment["OMP_NUM_THREADS"] == "2"
 
 
 @pytest.mark.usefixtures("fake_gpus")
 def test_one_worker_per_gpu_and_each_its_own(tmp_path, monkeypatch):
     def devices(jobs):
-        return [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in jobs_module.slots(jobs, True, 1, tmp_path)]
+        return [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots(jobs, True, 1, tmp_path)]
 
     assert devices(None) == ["0", "1"]
     assert devices(3) == ["0", "1", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     assert devices(None) == ["5"]
-    assert "CUDA_VISIBLE_DEVICES" not in jobs_module.slots(None, False, 1, tmp_path)[0].environment
+    assert "CUDA_VISIBLE_DEVICES" not in slots(None, False, 1, tmp_path)[0].environment
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def clock(monkeypatch):
 
 def test_time_left_follows_the_speed_of_the_steps_and_then_of_whole_runs(clock, results):
     first, second, third = jobs()
-    shown = progress.Progress([first, second, third], Estimate(workers=2), results)
+    shown = Progress([first, second, third], Estimate(workers=2), results)
     assert shown.left() == "no estimate yet", "nothing that was done here says how long a run takes"
     shown.started(first, 0)
     clock[0] = 4.0
@@ -120,7 +119,7 @@ def test_time_left_follows_the_speed_of_the_steps_and_then_of_whole_runs(clock, 
 def test_warm_starts_count_by_themselves_and_have_their_own_speed(clock, results, capsys):
     warm, other, _ = jobs("warm_start")
     run = Job("run", "r", "study r, seed 0", {}, 10.0, 5)
-    shown = progress.Progress([warm, other, run], Estimate(workers=1), results)
+    shown = Progress([warm, other, run], Estimate(workers=1), results)
     shown.started(warm, 0)
     shown.stepped(warm, 1)
     clock[0] = 2.0
@@ -136,7 +135,7 @@ def test_warm_starts_count_by_themselves_and_have_their_own_speed(clock, results
 
 def test_plain_progress_is_not_silent_for_long_and_says_how_it_goes(clock, results, capsys):
     (job, *_) = jobs()
-    shown = progress.Progress([job], Estimate(1), results)
+    shown = Progress([job], Estimate(1), results)
     shown.started(job, 0)
     journal(results, job.signature, *RUN)
     shown.stepped(job, 1)
@@ -148,7 +147,7 @@ def test_plain_progress_is_not_silent_for_long_and_says_how_it_goes(clock, resul
 
 def test_the_steps_of_an_earlier_sitting_are_not_thought_fast(clock, results):
     (job, *_) = jobs()
-    shown = progress.Progress([job], Estimate(1), results)
+    shown = Progress([job], Estimate(1), results)
     shown.started(job, 0)
     clock[0] = 3.0
     shown.stepped(job, 3)  # the first word of this sitting
@@ -157,11 +156,12 @@ def test_the_steps_of_an_earlier_sitting_are_not_thought_fast(clock, results):
     assert shown.left() == "about 2 s left"
 
 
-def test_live_table_shows_counts_and_each_worker(clock, results):
+def test_live_table_shows_counts_and_each_worker(clock, results, monkeypatch):
     first, second, third = jobs()
     (warm, *_) = jobs("warm_start")
     warm = replace(warm, signature="w", label="warm start addition, seed 0")
-    with progress.LiveProgress([warm, first, second, third], Estimate(2), results) as shown:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with show_progress([warm, first, second, third], Estimate(2), results) as shown:
         shown.console = Console(file=io.StringIO(), width=200)
         shown.started(first, 0)
         shown.started(second, 1)
@@ -184,8 +184,8 @@ def test_live_table_shows_counts_and_each_worker(clock, results):
 
 def test_a_journal_is_read_as_it_grows_and_anew_where_it_was_cut_back(results):
     journal(results, "a", *RUN[:3])
-    diary = Diary(results.run("a"))
-    assert diary.look().facts() == {
+    reader = JournalReader(results.run("a"))
+    assert reader.read().facts() == {
         **{"accuracy_start": 0.3, "accuracy_end": 0.3, "clip_low": 0.01, "clip_high": 0.02},
         **{"ratio_min": 0.5, "ratio_max": 1.5},
     }
@@ -193,22 +193,22 @@ def test_a_journal_is_read_as_it_grows_and_anew_where_it_was_cut_back(results):
     before = file.read_bytes()
     journal(results, "a", *RUN[3:])
     file.write_bytes(file.read_bytes() + b'{"kind": "half a li')
-    facts = diary.look().facts()
+    facts = reader.read().facts()
     assert {name: facts[name] for name in ("accuracy_end", "reward_start", "reward_end", "entropy_end")} == {
         **{"accuracy_end": 0.45, "reward_start": 0.2, "reward_end": 0.5, "entropy_end": 0.6}
     }
     assert facts["clip_low"] == pytest.approx(0.02), "the mean over the optimiser steps after the first of a batch"
     assert (facts["ratio_min"], facts["ratio_max"]) == (0.25, 4.0)
     file.write_bytes(before)
-    assert diary.look().facts()["ratio_max"] == 1.5
+    assert reader.read().facts()["ratio_max"] == 1.5
 
 
 def test_a_table_has_the_means_of_a_variant_over_its_runs(results):
     journal(results, "a", *RUN)
-    facts = Diary(results.run("a")).look().facts()
+    facts = JournalReader(results.run("a")).read().facts()
     other = {**facts, "accuracy_end": 0.55, "ratio_max": 8.0}
-    row = result.variant_row([({"outcome": "completed", "seconds": 2.0}, facts), ({"outcome": "diverged"}, other)])
-    assert result.cells_of_row("wide", row) == [
+    row = variant_row([({"outcome": "completed", "seconds": 2.0}, facts), ({"outcome": "diverged"}, other)])
+    assert cells_of_row("wide", row) == [
         *("wide", "1 completed, 1 diverged", "0.300 -> 0.500", "0.200 -> 0.500"),
         *("2.0%, 3.0%", "0.700 -> 0.600", "0.25 to 8", "2 s"),
     ]

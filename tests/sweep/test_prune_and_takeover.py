@@ -18,9 +18,9 @@ from grpolab.paths import Results, project_root, read_json, write_json_atomic
 from grpolab.run.checkpoint import save_weights
 from grpolab.run.folder import Heartbeat, exclusive
 from grpolab.run.train import run
-from grpolab.sweep import takeover
-from grpolab.sweep.prune import prune as delete_unasked
-from grpolab.sweep.takeover import weights_sha256
+from grpolab.sweep import housekeeping
+from grpolab.sweep.housekeeping import prune as delete_unasked
+from grpolab.sweep.housekeeping import weights_sha256
 
 NO_CLIP, WIDE = "    no_clip: [kernel=ratio]\n", "    wide: [epsilon=0.4]\n"
 
@@ -369,7 +369,7 @@ def test_what_begins_here_while_it_is_copied_stays(
     def begin(*_: object) -> None:
         write_json_atomic(results.run(name) / "settings.yaml", {})
 
-    monkeypatch.setattr(takeover, "_check_content", begin)
+    monkeypatch.setattr(housekeeping, "_check_content", begin)
     assert take_over(theirs, results) == 1
     assert not (results.run(name) / "journal.jsonl").exists()
 

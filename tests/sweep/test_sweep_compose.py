@@ -3,11 +3,11 @@
 import math
 
 import pytest
+from omegaconf import OmegaConf
 
 from grpolab.errors import RequestError
-from grpolab.identity import signature
-from grpolab.sweep import compose as compose_module
-from grpolab.sweep.compose import Composer, compose
+from grpolab.identity import dotted, signature
+from grpolab.sweep.compose import Composer, compose, help_text
 
 NEEDED = {
     "task=jsonl": ["task.train_file=a.jsonl", "task.evaluation_file=b.jsonl"],
@@ -25,8 +25,19 @@ def problems_of(*overrides: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", OPTIONS)
-def test_every_group_option_composes(option):
-    compose([option, *NEEDED.get(option, [])])
+def test_every_group_option_composes_to_the_values_of_its_file(option):
+    group, _, name = option.partition("=")
+    composed = dict(dotted(compose([option, *NEEDED.get(option, [])]).model_dump()))
+    file = Composer().conf / group / f"{name}.yaml"
+    if not file.exists():
+        assert name == "null", "no preset"
+        return
+    written = OmegaConf.to_container(OmegaConf.load(file))
+    written.pop("defaults", None)
+    if "@package _global_" not in file.read_text():
+        written = {group: written}
+    expected = {key: value for key, value in dotted(written) if value != "???"}
+    assert {key: composed[key] for key in expected} == expected
 
 
 def test_every_group_with_files_is_in_the_defaults_list():
@@ -98,7 +109,7 @@ def test_nothing_is_written_and_the_directory_stays(tmp_path, monkeypatch):
 
 
 def test_help_names_every_group_option_and_every_key():
-    page = compose_module.help_text()
+    page = help_text()
     for option in OPTIONS:
         assert f"  {option} " in page
     for key in ("epsilon_high", "warm_start.target_accuracy", "task.max_fillers", "model.path", "machine.tracking_uri"):

@@ -10,9 +10,8 @@ import yaml
 from grpolab.errors import RequestError
 from grpolab.identity import plain
 from grpolab.paths import project_root
-from grpolab.sweep import plan as plan_module
 from grpolab.sweep.compose import Composer
-from grpolab.sweep.plan import plans
+from grpolab.sweep.plan import expand_multirun, expand_single, plans
 from grpolab.sweep.study import Collection, available, load
 
 STUDY = """
@@ -215,7 +214,7 @@ def test_unknown_study_names_the_near_one():
 
 PLANNING = """
 import sys, time
-from grpolab.sweep.plan import plans
+from grpolab.sweep.plan import expand_multirun, expand_single, plans
 (plan,) = plans("big")
 print(len({cell.signature for cell in plan.cells}), "torch" in sys.modules, time.process_time())
 """
@@ -235,9 +234,7 @@ def test_a_hundred_variants_of_ten_seeds_are_planned_within_seconds(write_study)
 
 
 def test_multirun_is_a_study():
-    plan = plan_module.expand_multirun(
-        ["epsilon=0.1,0.2", "task=addition,sorting", "seed=range(1,3)", "rollout_steps=7"]
-    )
+    plan = expand_multirun(["epsilon=0.1,0.2", "task=addition,sorting", "seed=range(1,3)", "rollout_steps=7"])
     assert plan.study.compare == "epsilon"
     assert [cell.variant for cell in plan.cells[::2]] == [
         "epsilon=0.1/task=addition",
@@ -251,7 +248,7 @@ def test_multirun_is_a_study():
 
 def test_a_custom_run_has_a_short_label_and_different_ones_have_different_labels():
     def label(*overrides):
-        (cell,) = plan_module.expand_single(overrides).cells
+        (cell,) = expand_single(overrides).cells
         return cell.variant
 
     assert label() == "defaults"
@@ -270,18 +267,18 @@ def test_a_custom_run_has_a_short_label_and_different_ones_have_different_labels
 def test_values_of_a_sweep_that_differ_in_a_folder_have_different_names():
     files = [f"/a/long/path/to/a/folder/called/{name}/test.jsonl" for name in ("one", "two")]
     given = ["task=jsonl", "task.train_file=train.jsonl", f"task.evaluation_file={','.join(files)}"]
-    first, second = (cell.variant for cell in plan_module.expand_multirun(given).cells)
+    first, second = (cell.variant for cell in expand_multirun(given).cells)
     assert first != second
     assert first.startswith("task.evaluation_file=test.jsonl~")
 
 
 def test_multirun_without_clipping_is_refused_only_where_it_asks_about_clipping():
     with pytest.raises(RequestError, match="clipping can act in no cell"):
-        plan_module.expand_multirun(["epsilon=0.1,0.2", "num_iterations=1"])
-    assert len(plan_module.expand_multirun(["learning_rate=1e-4,1e-3", "num_iterations=1"]).cells) == 2
+        expand_multirun(["epsilon=0.1,0.2", "num_iterations=1"])
+    assert len(expand_multirun(["learning_rate=1e-4,1e-3", "num_iterations=1"]).cells) == 2
 
 
 def test_a_single_run_has_the_signature_that_the_study_gives_it():
-    (cell,) = plan_module.expand_single(["task=sorting", "seed=2"]).cells
+    (cell,) = expand_single(["task=sorting", "seed=2"]).cells
     found = {cell.signature for plan in plans("clip_range") for cell in plan.cells}
     assert cell.signature in found

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from grpolab.paths import write_text_atomic
-from grpolab.sweep import plan as plan_module
 from grpolab.sweep.launch import sweep, train_here
-from grpolab.sweep.plan import plans
+from grpolab.sweep.ledger import JournalReader
+from grpolab.sweep.plan import expand_single, plans
 from grpolab.sweep.progress import Progress
-from grpolab.sweep.result import Diary
 
 TINY = [
     "task.length=3",
@@ -54,7 +53,7 @@ def on_first_step(monkeypatch, act):
 def test_a_run_of_train_is_the_run_of_the_sweep_also_when_it_was_interrupted(tmp_path, monkeypatch, capsys):
     journals = run(tmp_path / "swept")
     same = ["task=sorting", "warm_start.batch_size=64", "max_completion_length=6", "evaluation.every=3", "kernel=ratio"]
-    plan = plan_module.expand_single([*same, *TINY, "seed=1", f"machine.results={tmp_path}"])
+    plan = expand_single([*same, *TINY, "seed=1", f"machine.results={tmp_path}"])
     on_first_step(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(KeyboardInterrupt):
         train_here(plan)
@@ -67,7 +66,7 @@ def test_a_run_of_train_is_the_run_of_the_sweep_also_when_it_was_interrupted(tmp
     assert file.read_bytes() == journals[file.parent.name]
     said = capsys.readouterr().out
     assert "[1/1] completed: adhoc task=sorting,warm_start.batch_size=64,+" in said, "a label is short"
-    facts = Diary(file.parent).look().facts()
+    facts = JournalReader(file.parent).read().facts()
     course = f"{facts['accuracy_start']:.3f} -> {facts['accuracy_end']:.3f}"
     assert [line.split("  ")[1].strip() for line in said.splitlines() if line.startswith("  ")] == [
         *("accuracy", "reward", "clip fraction", "entropy", "token ratio"),
@@ -94,7 +93,7 @@ def test_the_parent_imports_nothing_heavy():
     code = """
 import sys
 import grpolab.cli, grpolab.sweep.launch, grpolab.sweep.plan, grpolab.sweep.compose
-from grpolab.sweep.plan import plans
+from grpolab.sweep.plan import expand_single, plans
 plans("clip_range")
 print([name for name in ("torch", "transformers", "mlflow", "datasets", "pandas") if name in sys.modules])
 """

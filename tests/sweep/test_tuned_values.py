@@ -8,8 +8,8 @@ import yaml
 from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.sweep.compose import Composer
+from grpolab.sweep.jobs import Request
 from grpolab.sweep.plan import plans
-from grpolab.sweep.request import Request
 from grpolab.sweep.study import load
 
 STUDY = """

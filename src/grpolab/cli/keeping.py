@@ -109,7 +109,7 @@ def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
 
 
 def _prune_runs(arguments: argparse.Namespace) -> int:
-    from grpolab.sweep.prune import prune
+    from grpolab.sweep.housekeeping import prune
 
     prune(results_of(arguments), _consent(arguments), arguments.runs)
     return OK
@@ -129,6 +129,6 @@ def _consent(arguments: argparse.Namespace) -> Callable[[str], bool]:
 
 
 def _runs_import(arguments: argparse.Namespace) -> int:
-    from grpolab.sweep.takeover import take_over
+    from grpolab.sweep.housekeeping import take_over
 
     return OK if take_over(arguments.folder, results_of(arguments)) else FAILURE

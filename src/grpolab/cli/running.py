@@ -40,15 +40,16 @@ def _add_options(command: argparse.ArgumentParser) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from grpolab.sweep import compose, launch
-    from grpolab.sweep import plan as plan_module
+    from grpolab.sweep import launch
+    from grpolab.sweep.compose import help_text
+    from grpolab.sweep.plan import expand_multirun, expand_single
 
     if arguments.page:
-        print(compose.help_text(arguments.overrides))
+        print(help_text(arguments.overrides))
         return OK
     name, overrides = arguments.name, arguments.overrides
     with _events(arguments.json_lines) as events:
-        plan = (plan_module.expand_multirun if arguments.multirun else plan_module.expand_single)(overrides, name)
+        plan = (expand_multirun if arguments.multirun else expand_single)(overrides, name)
         checking.warn([plan])
         if not arguments.multirun:
             return launch.train_here(plan, events)

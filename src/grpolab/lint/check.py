@@ -20,9 +20,8 @@ from grpolab.settings.equalities import (
     why_the_same,
 )
 from grpolab.settings.run import RunSettings
-from grpolab.sweep.hypothesis import least_seeds
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.study import Study
+from grpolab.sweep.study import Study, least_seeds
 
 # Smallest difference, in standard deviations of the paired differences, that a two-sided t-test at .05 with so many
 # pairs finds with power .8, before Holm's correction.

@@ -13,9 +13,8 @@ from grpolab.registry import SURROGATES
 from grpolab.settings.equalities import absolute_cap, ratio_is_one
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
-from grpolab.sweep.hypothesis import Hypothesis
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.study import Study
+from grpolab.sweep.study import Hypothesis, Study
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")

@@ -88,20 +88,25 @@ class Tail:
         """`beginning`: leave out, unparsed, the lines that begin otherwise."""
         self._path, self._beginning = path, beginning
         self._offset = 0
+        self.restarts = 0  # how often it was read again from its start
 
     def read(self) -> list[dict[str, Any]]:
         """Records since the last call."""
         try:
             if self._path.stat().st_size < self._offset:
-                self._offset = 0
+                self._restart()
             return self._read()
         except FileNotFoundError:
             return []
         except json.JSONDecodeError:
             if not self._offset:
                 raise
-            self._offset = 0
+            self._restart()
             return self._read()
+
+    def _restart(self) -> None:
+        self._offset = 0
+        self.restarts += 1
 
     def _read(self) -> list[dict[str, Any]]:
         with self._path.open("rb") as file:

@@ -28,17 +28,12 @@ from grpolab.errors import RequestError, near_matches
 from grpolab.frameworks.names import our_names
 from grpolab.paths import project_root
 from grpolab.settings.run import RunSettings
-from grpolab.sweep import schema
+from grpolab.sweep.schema import Schema, allowed, options, resolve, root, sentences, show, words
 
 CONF_FOLDER, CONFIG_NAME = "conf", "run"
 MISSING = "???"
 # YAML's way to write infinity, which Hydra's override grammar takes for text.
 _INFINITIES = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf}
-
-
-def _option(file: Path, group: Path) -> str:
-    """`trl`, or `trl/grpo` for a file in a folder of the group."""
-    return file.relative_to(group).with_suffix("").as_posix()
 
 
 def compose(overrides: Sequence[str]) -> RunSettings:
@@ -55,12 +50,16 @@ class Composer:
 
     def __init__(self) -> None:
         self.conf = project_root() / CONF_FOLDER
-        self.defaults = _default_choices(self.conf / f"{CONFIG_NAME}.yaml")
-        self.groups = {
-            group: sorted(_option(file, self.conf / group) for file in (self.conf / group).rglob("*.yaml"))
-            + ["null"] * (option is None)
-            for group, option in self.defaults.items()
+        entries = yaml.safe_load((self.conf / f"{CONFIG_NAME}.yaml").read_text())["defaults"]
+        # Each group with the option that it takes when nobody chooses.
+        self.defaults: dict[str, str | None] = {
+            group: option for entry in entries if isinstance(entry, dict) for group, option in entry.items()
         }
+        self.groups: dict[str, list[str]] = {}  # `trl`, or `trl/grpo` for a file in a folder of the group
+        for group, option in self.defaults.items():
+            files = [file.relative_to(self.conf / group) for file in (self.conf / group).rglob("*.yaml")]
+            names = sorted(file.with_suffix("").as_posix() for file in files)
+            self.groups[group] = names + ["null"] * (option is None)
         self._bases: dict[tuple[tuple[str, str], ...], DictConfig] = {}
         self._parser = OverridesParser.create()
 
@@ -80,7 +79,7 @@ class Composer:
             settings = RunSettings.model_validate(values, strict=True)
         except ValidationError as error:
             bad = {str(entry["loc"][0]) for entry in error.errors() if entry["loc"]}
-            problems += schema.sentences(RunSettings, error, [*self.groups])
+            problems += sentences(RunSettings, error, [*self.groups])
             problems += _misfits(values, self.values(choices), bad)
         if problems:
             raise RequestError(dict.fromkeys(problems))
@@ -99,7 +98,7 @@ class Composer:
         except (HydraException, ValueError, RecursionError):  # the last two: 5,000 digits, a hundred brackets
             override = None
         if override is None or not override.key_or_group:
-            shown = schema.show(repr(text))
+            shown = show(repr(text))
             problems.append(f"{shown} cannot be read: write key=value, and quote a value of special characters")
         elif override.is_delete():
             problems.append(f"{text}: a setting cannot be removed, set {override.key_or_group}=null or another value")
@@ -114,13 +113,13 @@ class Composer:
     def _choices(self, parsed: list[Override], problems: list[str]) -> dict[str, str]:
         choices = {}
         for override in parsed:
-            group, value = override.key_or_group, schema.show(override.value())
+            group, value = override.key_or_group, show(override.value())
             if group in self.groups and value in self.groups[group]:
                 choices[group] = value
             elif group in self.groups:
-                options, near = ", ".join(self.groups[group]), near_matches(value, self.groups[group])
+                known, near = ", ".join(self.groups[group]), near_matches(value, self.groups[group])
                 mine = ", or one of your own as module:Class or path/to/file.py:Class" if group == "task" else ""
-                problems.append(f"{group}={value} is not allowed: {group} is one of {options}{near}{mine}")
+                problems.append(f"{group}={value} is not allowed: {group} is one of {known}{near}{mine}")
         return {group: option for group, option in choices.items() if option != "null"}
 
     def _base(self, choices: dict[str, str]) -> DictConfig:
@@ -134,20 +133,14 @@ class Composer:
         return self._bases[key]
 
 
-def _default_choices(file: Path) -> dict[str, str | None]:
-    """Each group of the defaults list with the option that it takes when nobody chooses."""
-    entries = yaml.safe_load(file.read_text())["defaults"]
-    return {group: option for entry in entries if isinstance(entry, dict) for group, option in entry.items()}
-
-
 def _apply(override: Override, config: DictConfig, problems: list[str]) -> None:
     # force_add: an unknown key is let in here, as with Hydra's `+`, because pydantic refuses it with a better sentence.
     try:
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
-        problems.append(f"{schema.show(override.input_line)} cannot be applied: {_one_line(error)}")
+        problems.append(f"{show(override.input_line)} cannot be applied: {_one_line(error)}")
     except RecursionError:
-        problems.append(f"{schema.show(override.input_line)} cannot be applied: its brackets are nested too deeply")
+        problems.append(f"{show(override.input_line)} cannot be applied: its brackets are nested too deeply")
 
 
 def _values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
@@ -174,9 +167,7 @@ def _misfits(values: dict[str, Any], base: dict[str, Any], bad: set[str]) -> lis
     try:
         RunSettings.model_validate({**base, **good}, strict=True)
     except ValidationError as error:
-        return [
-            sentence for sentence in schema.sentences(RunSettings, error) if not any(key in sentence for key in bad)
-        ]
+        return [text for text in sentences(RunSettings, error) if not any(key in text for key in bad)]
     return []
 
 
@@ -223,10 +214,11 @@ def help_text(wanted: Sequence[str] = ()) -> str:
     lines, problems = list[str](), list[str]()
     for word in wanted:
         name = word.partition("=")[0]
-        said = [text for of, text, _ in every if of == name or of.startswith(f"{name}.")]
-        lines += said
-        hint = f": write {ours}" if (ours := our_names(name)) else near_matches(name, {of for of, _, _ in every})
-        problems += [] if said else [f"{name} is unknown{hint}; `grpolab train --help` lists every key"]
+        if texts := [text for key, text, _ in every if key == name or key.startswith(f"{name}.")]:
+            lines += texts
+            continue
+        hint = f": write {ours}" if (ours := our_names(name)) else near_matches(name, {key for key, _, _ in every})
+        problems.append(f"{name} is unknown{hint}; `grpolab train --help` lists every key")
     if problems:
         raise RequestError(problems)
     return "\n".join(lines)
@@ -242,15 +234,15 @@ def key_for(word: str) -> str:
 
 def choices() -> dict[str, list[str]]:
     """Every group and key with the words that it may be, where they can be listed."""
-    composer, found = Composer(), dict[str, list[str]]()
-    for name, _, words in (*_groups(composer), *_keys(composer)):
-        found.setdefault(name, []).extend(word for word in words if word not in found[name])
-    return found
+    composer, values = Composer(), dict[str, list[str]]()
+    for name, _, may_be in (*_groups(composer), *_keys(composer)):
+        values.setdefault(name, []).extend(word for word in may_be if word not in values[name])
+    return values
 
 
 def _groups(composer: Composer) -> Iterator[Entry]:
-    for group, options in composer.groups.items():
-        for option in options:
+    for group, names in composer.groups.items():
+        for option in names:
             mark = " (default)" if option == str(composer.defaults[group] or "null") else ""
             file = composer.conf / group / f"{option}.yaml"
             says = _first_comment(file) if file.exists() else "No preset: the keys below hold."
@@ -264,9 +256,9 @@ def _first_comment(file: Path) -> str:
 
 def _keys(composer: Composer) -> Iterator[Entry]:
     defaults = composer.values({})
-    for name, field in schema.root(RunSettings)["properties"].items():
-        inner = schema.resolve(RunSettings, field)
-        if members := schema.options(RunSettings, inner):
+    for name, field in root(RunSettings)["properties"].items():
+        inner = resolve(RunSettings, field)
+        if members := options(RunSettings, inner):
             for option, member in members.items():
                 yield name, f"  with {name}={option}: {member['description'].splitlines()[0]}", []
                 yield from _section(name, member, composer.values({name: option})[name])
@@ -278,13 +270,13 @@ def _keys(composer: Composer) -> Iterator[Entry]:
             yield _key(name, field, defaults[name])
 
 
-def _section(prefix: str, section: schema.Schema, values: dict[str, Any]) -> Iterator[Entry]:
+def _section(prefix: str, section: Schema, values: dict[str, Any]) -> Iterator[Entry]:
     for name, field in section["properties"].items():
         if "description" in field:
             yield _key(f"{prefix}.{name}", field, values[name])
 
 
-def _key(name: str, field: schema.Schema, default: Any) -> Entry:
-    value = "no default" if default == MISSING else f"default {schema.show(default)}"
-    text = f"  {name:<34} {schema.allowed(RunSettings, field)}; {value}\n      {field['description']}"
-    return name, text, schema.words(RunSettings, field)
+def _key(name: str, field: Schema, default: Any) -> Entry:
+    value = "no default" if default == MISSING else f"default {show(default)}"
+    text = f"  {name:<34} {allowed(RunSettings, field)}; {value}\n      {field['description']}"
+    return name, text, words(RunSettings, field)

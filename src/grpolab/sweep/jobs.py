@@ -1,79 +1,26 @@
-"""What this machine offers to workers: cores, or GPUs."""
+"""What one command asks for: the different cells of its checked plans, the jobs left to do, and their order."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from grpolab.paths import Results, read_json
-from grpolab.run.folder import is_alive, is_held
-from grpolab.vocabulary import COMPLETED
+from grpolab.errors import RequestError
+from grpolab.identity import plain
+from grpolab.paths import Results, project_root, read_json, write_json_atomic
+from grpolab.run import preflight, tracking
+from grpolab.run.folder import is_held
+from grpolab.sweep.ledger import CellState, cell_state, is_run_taken, set_failure_aside
+from grpolab.sweep.plan import Cell, Plan
+from grpolab.vocabulary import COMPLETED, FAILED
 
-# glibc gives freed tensors back to the system at once, and every step would pay for their pages again.
-KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(512 * 2**20), "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20)}
-CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A place for one worker at a time."""
-
-    index: int
-    environment: dict[str, str]
-    log: Path
-
-
-def slots(jobs: int | None, uses_gpu: bool, threads: int, logs: Path) -> list[Slot]:
-    """The slots of a sweep: `jobs` of them, by default one per GPU where the runs use it, else one per `threads` cores.
-
-    GPUs are dealt out in turn through CUDA_VISIBLE_DEVICES.
-    """
-    devices = gpus() if uses_gpu else []
-    count = jobs or len(devices) or max(1, cores() // threads)
-    # torch's and the tokenizer's thread pools are sized when they are imported.
-    common = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
-    common |= KEEP_MEMORY
-    return [
-        Slot(
-            index,
-            common | ({"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} if devices else {}),
-            logs / f"worker-{index}.log",
-        )
-        for index in range(count)
-    ]
-
-
-def cores() -> int:
-    """Cores that this process may use: its affinity, and a container's quota where there is one."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = CGROUP_QUOTA.read_text().split()
-        return max(1, min(allowed, int(quota) // int(period)))
-    except (OSError, ValueError):  # no cgroup v2, or no limit (`max`)
-        return allowed
-
-
-def gpus() -> list[str]:
-    """Ids of the GPUs that this process may use."""
-    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        return [device.strip() for device in visible.split(",") if device.strip()]
-    if shutil.which("nvidia-smi") is None:
-        return []
-    listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False).stdout
-    return [str(index) for index, line in enumerate(listing.splitlines()) if line.startswith("GPU ")]
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# In which order jobs run: warm starts first and each once, then the longest cells whose warm start is there.
-
-
+RUN: Literal["run"] = "run"
+WARM_START: Literal["warm_start"] = "warm_start"
 MOST_ATTEMPTS = 2  # of a job whose worker was killed
 
 
@@ -89,9 +36,133 @@ class Job:
     steps: int  # what progress counts
     warm_start: str | None = None  # signature of the warm start that must exist before
 
+    def folder(self, results: Results) -> Path:
+        """Where its journal and its outcome stand."""
+        return results.run(self.signature) if self.kind == RUN else results.warm_start(self.signature)
+
+    def outcome(self, results: Results) -> dict[str, Any] | None:
+        """The outcome that some command has reached; None where there is none yet."""
+        outcome = read_json(self.folder(results) / "outcome.json")
+        if self.kind == WARM_START and outcome is not None:
+            return {"outcome": COMPLETED, "reason": None, **outcome}
+        return outcome
+
+    def is_taken(self, results: Results) -> bool:
+        """Whether a process does it now, on this machine or another: no cell is run twice at once."""
+        if self.kind == WARM_START:
+            return is_held(results.warm_starts / f"{self.signature}.lock")
+        return is_run_taken(self.folder(results))
+
+
+def run_job(cell: Cell, label: str) -> Job:
+    """A cell as a worker is asked for it."""
+    settings = cell.settings
+    return Job(RUN, cell.signature, label, settings.model_dump(), cell.cost, settings.planned_steps, cell.warm_start)
+
+
+def warm_start_job(cell: Cell) -> Job:
+    """The warm start of a cell."""
+    settings = cell.settings.resolved()
+    warm = settings.warm_start
+    return Job(
+        WARM_START,
+        signature=cell.warm_start,
+        label=f"warm start {settings.task.name}, seed {warm.seed}",
+        settings=cell.settings.model_dump(),
+        cost=warm.max_steps * warm.batch_size * settings.max_completion_length,
+        steps=warm.max_steps,
+    )
+
+
+def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
+    """The warm starts that cells wait for and that are not there yet."""
+    different = {cell.warm_start: cell for cell in cells}
+    return [
+        warm_start_job(cell)
+        for name, cell in different.items()
+        if not (results.warm_start(name) / "outcome.json").exists()
+    ]
+
+
+class Request:
+    """Checked plans; nothing is written before `write_plans`."""
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        """Raises RequestError with all that can be known to be wrong before anything starts."""
+        self.plans = plans
+        self.name = plans[-1].study.name  # a collection stands last
+        # Studies share cells: the first study that asks for a cell gives it its label.
+        cells = [(cell, f"{plan.study.name} {cell.label}") for plan in reversed(plans) for cell in plan.cells]
+        self.cells = {cell.signature: cell for cell, _ in cells}
+        self.labels = {cell.signature: label for cell, label in cells}
+        self.results, self.tracking_uri = _check(list(self.cells.values()))
+
+    def write_plans(self) -> None:
+        """plan.json of every study; one that says what it said before keeps its date."""
+        created, head = datetime.now(UTC).isoformat(timespec="seconds"), commit()
+        for plan in self.plans:
+            file = self.results.plan(plan.study.name)
+            document = plain(plan.document(created, head))
+            if {**(read_json(file) or {}), "created": created, "commit": head} != document:
+                write_json_atomic(file, document)
+
+    def states(self) -> dict[str, CellState]:
+        """How far each cell is, by signature."""
+        now = time.time()
+        return {name: cell_state({"signature": name}, self.results, now) for name in self.cells}
+
+    def set_failures_aside(self) -> None:
+        """Let failed cells run again."""
+        for name, state in self.states().items():
+            if state.state == FAILED:
+                set_failure_aside(self.results.run(name))
+
+    def jobs(self) -> list[Job]:
+        """The cells without an outcome, and the warm starts that they wait for and that are not there yet."""
+        todo = [self.cells[name] for name, state in self.states().items() if state.outcome is None]
+        return warm_start_jobs(todo, self.results) + [run_job(cell, self.labels[cell.signature]) for cell in todo]
+
+    def warm_starts_made(self) -> Iterator[tuple[Job, float]]:
+        """The warm starts of the cells that are there, with the seconds that they took."""
+        for name, cell in {cell.warm_start: cell for cell in self.cells.values()}.items():
+            made = read_json(self.results.warm_start(name) / "outcome.json")
+            if made and made.get("steps"):
+                yield warm_start_job(cell), made["seconds"]
+
+
+def _check(cells: list[Cell]) -> tuple[Results, str | None]:
+    """The results folder and the tracking URI that all cells share, after every check that needs no run."""
+    machines = {(cell.settings.machine.results, cell.settings.machine.tracking_uri) for cell in cells}
+    if len(machines) > 1:
+        raise RequestError("machine.results and machine.tracking_uri must be the same for all cells of a command")
+    ((root, setting),) = machines
+    results = Results.open(root)
+    # The checks read a task's files: once for cells that differ in nothing that they look at.
+    every = [cell.settings for cell in cells]
+    different = {str((s.task, s.reward, s.model, s.early_stop, s.device)): s for s in every}
+    problems = [problem for settings in different.values() for problem in preflight.check(settings, results)]
+    uri = tracking.store_uri(setting, results)
+    try:
+        if uri:
+            tracking.check_store(uri)
+    except RequestError as error:
+        problems += error.problems
+    if problems:
+        raise RequestError(dict.fromkeys(problems))
+    return results, uri
+
+
+def commit() -> str | None:
+    """The project's commit; None where it is no git checkout."""
+    command = ["git", "-C", str(project_root()), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
 
 class Schedule:
-    """Jobs that wait, are ready, or are out with a worker."""
+    """Jobs that wait, are ready, or are out with a worker: warm starts first, then the longest cells."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._open = {job.signature: job for job in sorted(jobs, key=lambda job: job.cost, reverse=True)}
@@ -110,7 +181,7 @@ class Schedule:
     def ready(self) -> Iterable[Job]:
         """Jobs that a worker may have now, the next one first; those that wait for a warm start are not among them."""
         jobs = [job for job in self._waiting() if job.warm_start not in self._open]
-        return sorted(jobs, key=lambda job: job.kind != "warm_start")  # stable: keeps the order by cost
+        return sorted(jobs, key=lambda job: job.kind != WARM_START)  # stable: keeps the order by cost
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Put further jobs on the list, behind those that are there; each signature once."""
@@ -129,7 +200,7 @@ class Schedule:
         """Take a job off the list; the runs that can never start, because it was their warm start and failed."""
         del self._open[job.signature]
         self._out.discard(job.signature)
-        lost = not succeeded and job.kind == "warm_start"
+        lost = not succeeded and job.kind == WARM_START
         return [other for other in self._open.values() if other.warm_start == job.signature] if lost else []
 
     def retried(self, job: Job, again: bool) -> bool:
@@ -154,69 +225,3 @@ class Schedule:
 
     def _waiting(self) -> list[Job]:
         return [job for job in self._open.values() if job.signature not in self._out]
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# How a worker ends before its job does: killed by its parent at a limit of `machine`, or by somebody else.
-
-
-# Kills that come from outside; a worker that was asked to stop (SIGTERM) exits with 0 after a checkpoint.
-FROM_OUTSIDE = {0, -signal.SIGTERM, -signal.SIGKILL}
-
-
-@dataclass(frozen=True)
-class Death:
-    """Why a worker ended."""
-
-    reason: str
-    again: bool = False  # perhaps not the job's own doing: worth a second attempt
-    gently: bool = False  # it is asked before it is killed, so that it leaves a checkpoint
-
-
-def at_limit(job: Job, seconds: float, silence: float, rss_mib: float) -> Death | None:
-    """The limit that a worker has passed: `seconds` since it got the job, `silence` seconds since its last event.
-
-    A warm start has no timeout: its `max_steps` bounds it, and every cell of its seed would fail with it.
-    """
-    limits = job.settings["machine"]
-    timeout, hang, ceiling = limits["cell_timeout_seconds"], limits["hang_seconds"], limits["memory_mib"]
-    if job.kind == "run" and timeout is not None and seconds > timeout:
-        return Death(f"longer than machine.cell_timeout_seconds={timeout:g}", gently=True)
-    if hang is not None and silence > hang:
-        return Death(f"no sign of life for {hang:g} s (machine.hang_seconds)", again=True)
-    if ceiling is not None and rss_mib > ceiling:
-        return Death(f"the worker used {rss_mib:.0f} MiB, more than machine.memory_mib={ceiling}")
-    return None
-
-
-def of_exit(code: int) -> Death:
-    """From what the system says about a process that has ended: `worker died (signal 11)`."""
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    # The kernel's last resort is SIGKILL; it leaves no other trace that we may read.
-    perhaps = ", perhaps out of memory" if code == -signal.SIGKILL else ""
-    return Death(f"worker died ({how}){perhaps}", again=code in FROM_OUTSIDE)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What other commands do in the same results folder, on this machine or another: no cell is run twice at once.
-
-
-def outcome_of(job: Job, results: Results) -> dict[str, Any] | None:
-    """The outcome that somebody has reached; None where there is none yet."""
-    if job.kind == "run":
-        return read_json(results.run(job.signature) / "outcome.json")
-    made = read_json(results.warm_start(job.signature) / "outcome.json")
-    return None if made is None else {"outcome": COMPLETED, "reason": None, **made}
-
-
-def is_taken(job: Job, results: Results) -> bool:
-    """Whether a process does the job now: it holds the lock, or its heartbeat is within its lease."""
-    if job.kind == "warm_start":
-        return is_held(results.warm_starts / f"{job.signature}.lock")
-    return is_run_taken(results.run(job.signature))
-
-
-def is_run_taken(folder: Path) -> bool:
-    """The same of a run folder."""
-    beat = read_json(folder / "running.json")
-    return is_held(folder / ".lock") or (beat is not None and is_alive(beat, time.time()))

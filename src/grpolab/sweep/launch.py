@@ -19,15 +19,22 @@ from grpolab.paths import DISK_ERRORS, REPORT_FILES, Results, is_refusal, projec
 from grpolab.run import tracking
 from grpolab.run.folder import reason_of, record_failure
 from grpolab.settings.run import RunSettings
-from grpolab.sweep import jobs as jobs_module
-from grpolab.sweep import result
-from grpolab.sweep.jobs import Job, Schedule, slots
-from grpolab.sweep.ledger import duration, first_line, no_outcome
+from grpolab.sweep.jobs import RUN, WARM_START, Job, Request, Schedule
+from grpolab.sweep.ledger import (
+    TITLES,
+    Facts,
+    JournalReader,
+    Record,
+    cells_of_row,
+    duration,
+    first_line,
+    no_outcome,
+    result_lines,
+    variant_row,
+)
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.pool import TICK_SECONDS, WORKER_COMMAND, Pool, WorkerStartError
-from grpolab.sweep.progress import RUN, WARM_START, Estimate, Events, Progress, make_progress, print_table
-from grpolab.sweep.request import Request
-from grpolab.sweep.result import TITLES, Diary, Facts
+from grpolab.sweep.pool import TICK_SECONDS, WORKER_COMMAND, Pool, Slot, WorkerStartError, slots
+from grpolab.sweep.progress import Estimate, Events, Progress, print_table, show_progress
 from grpolab.vocabulary import COMPLETED, FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
@@ -52,17 +59,23 @@ def sweep(
 
     Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
     """
-    request = _begin(plans, retry_failed)
+    request = Request(plans)
+    request.write_plans()
+    if retry_failed:
+        request.set_failures_aside()
     todo = request.jobs()
-    settings = [cell.settings for cell in request.cells.values()]
-    uses_gpu = any(one.resolved().device == "cuda" for one in settings)
-    places = slots(jobs, uses_gpu, max(one.machine.threads for one in settings), request.results.studies / request.name)
-    places = places[: len(todo)]
+    places = slots_for(request, jobs)[: len(todo)]
     _say_plan(request, todo, events)
     drawn = True
     with interruptible(), mirrored(request.results, request.tracking_uri, request.name):
         if todo:
-            _run_on_workers(todo, request, Pool(places, request.results, command), events)
+            pool = Pool(places, request.results, command)
+            try:
+                with show_progress(todo, _estimate(request, len(places)), request.results, events) as progress, pool:
+                    progress.note(f"workers: {len(places)}; {progress.left()}")
+                    pool.run(Schedule(todo), progress)
+            except WorkerStartError as error:
+                print(error)
         else:
             print("0 cells to train: every run has its outcome")
         # Before the mirror ends, so that figures and tables reach the tracking store too.
@@ -76,7 +89,9 @@ def sweep(
 
 def train_here(plan: Plan, events: Events | None = None) -> int:
     """Train the one run of a plan in this process, again where it failed before; the exit code. Raises as `sweep`."""
-    request = _begin([plan], retry_failed=True)
+    request = Request([plan])
+    request.write_plans()
+    request.set_failures_aside()
     todo = request.jobs()
     if events:
         _say_plan(request, todo, events)
@@ -88,27 +103,19 @@ def train_here(plan: Plan, events: Events | None = None) -> int:
     if events:
         _say_results(request, events)
     for name, state in request.states().items():
+        folder = request.results.run(name)
         if state.outcome and not events:
-            print("\n".join(result.lines(state.outcome, Diary(request.results.run(name)).look().facts())))
-        print(f"run folder: {request.results.run(name)}")
+            print("\n".join(result_lines(state.outcome, JournalReader(folder).read().facts())))
+        print(f"run folder: {folder}")
     return _conclude(request, events)
 
 
-def _begin(plans: Sequence[Plan], retry_failed: bool) -> Request:
-    request = Request(plans)
-    request.write_plans()
-    if retry_failed:
-        request.set_failures_aside()
-    return request
-
-
-def _run_on_workers(todo: list[Job], request: Request, pool: Pool, events: Events | None) -> None:
-    try:
-        with make_progress(todo, _estimate(request, len(pool.slots)), request.results, events) as progress, pool:
-            progress.note(f"workers: {len(pool.slots)}; {progress.left()}")
-            pool.run(Schedule(todo), progress)
-    except WorkerStartError as error:
-        print(error)
+def slots_for(request: Request, jobs: int | None) -> list[Slot]:
+    """The places on which the cells of a request run: `jobs`, or as many as the machine has for them."""
+    settings = [cell.settings for cell in request.cells.values()]
+    uses_gpu = any(cell.resolved().device == "cuda" for cell in settings)
+    threads = max(cell.machine.threads for cell in settings)
+    return slots(jobs, uses_gpu, threads, request.results.studies / request.name)
 
 
 def _draw(draw: Draw, request: Request) -> bool:
@@ -141,15 +148,12 @@ def _is_drawn(request: Request) -> bool:
 def _run_here(request: Request, todo: list[Job], events: Events | None) -> None:
     """Do a run, and before it the warm start that it waits for, if that is not there."""
     from grpolab.run.preflight import refuse_another
-    from grpolab.run.train import (
-        Interrupted,
-        run,  # here, because it imports torch
-    )
+    from grpolab.run.train import Interrupted, run  # here, because it imports torch
 
     *before, job = todo
     settings = request.cells[job.signature].settings
     _await_others(job, request.results)
-    with make_progress(todo, _estimate(request, 1), request.results, events) as progress, _stoppable() as stop:
+    with show_progress(todo, _estimate(request, 1), request.results, events) as progress, _stoppable() as stop:
         try:
             for warm in before:
                 _warm_start_here(warm, request, settings, progress, stop)
@@ -192,9 +196,9 @@ def _warm_start_here(
 
 def _await_others(job: Job, results: Results) -> None:
     """Wait while somebody else does the job: another machine's lease is no lock, for which `run` would wait."""
-    if jobs_module.is_taken(job, results):
+    if job.is_taken(results):
         print("another command runs it: waiting for its outcome")
-    while jobs_module.is_taken(job, results):
+    while job.is_taken(results):
         time.sleep(TICK_SECONDS)
 
 
@@ -223,37 +227,37 @@ def _say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
         if plan.cells
     ]
     kinds = Counter(job.kind for job in todo)
-    done = len(states) - kinds["run"]
+    done = len(states) - kinds[RUN]
     if events:
-        counts = {"runs": len(states), "done": done, "to_train": kinds["run"], "warm_starts": kinds["warm_start"]}
+        counts = {"runs": len(states), "done": done, "to_train": kinds[RUN], "warm_starts": kinds[WARM_START]}
         events.send("plan", studies=studies, **counts)
         return
     rows = [[str(value).strip("[]") for value in study.values()] for study in studies]
     print_table(("study", "cells", "seeds", "done"), rows)
     shared = sum(len(plan.cells) for plan in request.plans) - len(states)
     common = f" ({shared} cells are shared)" if shared else ""
-    warm = f"{kinds['warm_start']} warm start{'' if kinds['warm_start'] == 1 else 's'} to make"
-    print(f"{len(states)} different runs{common}, {done} done, {kinds['run']} to train, {warm}")
+    warm = f"{kinds[WARM_START]} warm start{'' if kinds[WARM_START] == 1 else 's'} to make"
+    print(f"{len(states)} different runs{common}, {done} done, {kinds[RUN]} to train, {warm}")
 
 
 def _say_results(request: Request, events: Events | None) -> None:
     """What came out of each variant: a table for each study."""
-    facts = {
-        name: (state.outcome, Diary(request.results.run(name)).look().facts())
+    results = {
+        name: (state.outcome, JournalReader(request.results.run(name)).read().facts())
         for name, state in request.states().items()
         if state.outcome
     }
     for plan in request.plans:
-        runs: dict[str, list[tuple[dict[str, Any], Facts]]] = {}
+        runs: dict[str, list[tuple[Record, Facts]]] = {}
         for cell in plan.cells:
-            if cell.signature in facts:
-                runs.setdefault(cell.variant, []).append(facts[cell.signature])
-        rows = {variant: result.variant_row(of_variant) for variant, of_variant in runs.items()}
+            if cell.signature in results:
+                runs.setdefault(cell.variant, []).append(results[cell.signature])
+        rows = {variant: variant_row(of_variant) for variant, of_variant in runs.items()}
         if events and rows:
             events.send("results", study=plan.study.name, variants=rows)
         elif rows:
             print(f"{plan.study.name}: means over runs")
-            print_table(TITLES, [result.cells_of_row(variant, row) for variant, row in rows.items()])
+            print_table(TITLES, [cells_of_row(variant, row) for variant, row in rows.items()])
 
 
 def _conclude(request: Request, events: Events | None, drawn: bool | None = None) -> int:
@@ -269,22 +273,18 @@ def _conclude(request: Request, events: Events | None, drawn: bool | None = None
         print(f"the whole error: outcome.json in {request.results.runs}/; --retry-failed runs them again")
     if counts[MISSING]:
         print("missing runs have no outcome: the same command goes on with them")
-    if places := list(_places(request, drawn is not None)):
+    # What another command has drawn of runs of the same name is none of this one's.
+    reports = [request.results.output(request.name) / name for name in REPORT_FILES] if drawn is not None else []
+    places = [str(file) for file in reports if file.exists()]
+    if request.tracking_uri:
+        named = f" --results {request.results.root}" if request.results.root != project_root() / "results" else ""
+        places.append(f"grpolab ui {request.name}{named}")
+    if places:
         print(f"look: {', '.join(places)}")
     code = 0 if drawn is not False and sum(counts[name] for name in RESULTS) == len(states) else 1
     if events:
         events.send("end", counts=counts, exit_code=code)
     return code
-
-
-def _places(request: Request, report: bool) -> Iterator[str]:
-    """Where the outcome can be seen. What another command has drawn of runs of the same name is none of this one's."""
-    folder = request.results.output(request.name)
-    if report:
-        yield from (str(folder / name) for name in REPORT_FILES if (folder / name).exists())
-    if request.tracking_uri:
-        named = f" --results {request.results.root}" if request.results.root != project_root() / "results" else ""
-        yield f"grpolab ui {request.name}{named}"
 
 
 @contextmanager

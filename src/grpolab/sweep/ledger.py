@@ -1,12 +1,18 @@
-"""How durations and reasons are written, everywhere alike."""
+"""What the run folders say: they are the ledger, and nothing else is kept that could disagree.
+
+How far each cell of a study is (`grpolab status`), what came out of a run while it goes and at its end, and both in
+words. Nothing heavy is imported: a thousand runs are read in a second.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +20,14 @@ from typing import Any
 
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import Results, read_json
-from grpolab.run.folder import is_alive, is_held
+from grpolab.run.folder import Tail, is_alive, is_held
 from grpolab.vocabulary import FAILED, MISSING
+
+Record = dict[str, Any]
+Facts = dict[str, float]
+
+RUNNING = "running"
+LAST_BYTES = 4096  # of a timing journal: more than one row
 
 
 def duration(seconds: float) -> str:
@@ -26,20 +38,13 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def first_line(outcome: dict[str, Any] | None) -> str:
+def first_line(outcome: Record | None) -> str:
     """The first line of an outcome's reason; empty where there is none."""
     return str((outcome or {}).get("reason") or "").partition("\n")[0]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What the run folders say about a study's cells: they are the ledger, and nothing else is kept that could disagree.
-#
-# Nothing heavy is imported: a thousand runs are read in a second.
-
-
-Record = dict[str, Any]
-
-RUNNING = "running"
+# How far a cell is.
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,19 @@ def cell_state(cell: Record, results: Results, now: float) -> CellState:
     folder = results.run(cell["signature"])
     if outcome := read_json(folder / "outcome.json"):
         return CellState(cell, outcome["outcome"], outcome=outcome)
-    if (beat := read_json(folder / "running.json")) and is_alive(beat, now):
+    if beat := _live_heartbeat(folder, now):
         return CellState(cell, RUNNING, running=beat)
     return CellState(cell, RUNNING if is_held(folder / ".lock") else MISSING)
+
+
+def _live_heartbeat(folder: Path, now: float) -> Record | None:
+    beat = read_json(folder / "running.json")
+    return beat if beat and is_alive(beat, now) else None
+
+
+def is_run_taken(folder: Path) -> bool:
+    """Whether a process works in a run folder now: it holds the lock, or its heartbeat is within its lease."""
+    return is_held(folder / ".lock") or _live_heartbeat(folder, time.time()) is not None
 
 
 def study_states(results: Results, study: str, now: float) -> dict[str, list[CellState]]:
@@ -95,57 +110,6 @@ def set_failure_aside(folder: Path) -> None:
         os.replace(folder / "outcome.json", folder / f"outcome.failed-{kept + 1}.json")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# `grpolab status`: how far the cells of a study are, for people and as JSON.
-#
-# Nothing heavy is imported: a thousand runs are read in a second.
-
-
-LAST_BYTES = 4096  # of a timing journal: more than one row
-
-
-def status(results: Results, study: str | None, now: float) -> Record:
-    """All that `grpolab status --json` prints. Raises RequestError where the study has not been planned."""
-    names = [study] if study else planned_studies(results)
-    states = {name: cells for part in names for name, cells in study_states(results, part, now).items()}
-    return {name: _summary(cells, results, now) for name, cells in states.items()}
-
-
-def print_status(results: Results, study: str | None, as_json: bool) -> None:
-    """`grpolab status`."""
-    found = status(results, study, time.time())
-    print(json.dumps(found, indent=1) if as_json else "\n".join(_lines(found)))
-
-
-def _summary(cells: list[CellState], results: Results, now: float) -> Record:
-    return {
-        "planned": len(cells),
-        "states": dict(Counter(cell.state for cell in cells)),
-        "cells": [_row(cell, results, now) for cell in cells],
-    }
-
-
-def _row(cell: CellState, results: Results, now: float) -> Record:
-    """One cell. Seconds: `heartbeat_seconds_ago`, `seconds_left` (null before the first step), `seconds` (it took)."""
-    row = {key: cell.cell[key] for key in ("variant", "seed", "signature")} | {"state": cell.state}
-    if cell.outcome:
-        return row | {key: cell.outcome.get(key) for key in ("reason", "seconds")}
-    timed = last_row(results.run(cell.cell["signature"]) / "timing.jsonl")
-    if cell.running:
-        age = max(0.0, now - cell.running["time"])  # a clock may have been set back
-        row |= {key: cell.running[key] for key in ("rollout_step", "rollout_steps", "host", "pid")}
-        return row | {"heartbeat_seconds_ago": round(age, 1), "seconds_left": _seconds_left(cell.running, timed, age)}
-    return row | ({"interrupted_at_step": timed["rollout_step"] + 1} if timed and cell.state != RUNNING else {})
-
-
-def _seconds_left(beat: Record, timed: Record | None, age: float) -> float | None:
-    """By the mean of the steps so far, earlier sittings included; None where no step is on record."""
-    if timed is None:
-        return None
-    done = timed["rollout_step"] + 1
-    return round(max(0.0, timed["seconds/elapsed"] / done * (beat["rollout_steps"] - done) - age), 1)
-
-
 def last_row(timing: Path) -> Record | None:
     """The last whole row of a timing journal, read without the rest of the file."""
     try:
@@ -157,19 +121,60 @@ def last_row(timing: Path) -> Record | None:
         return None
 
 
-def _lines(found: Record) -> list[str]:
-    lines = [] if found else ["no study is planned yet: run `grpolab sweep STUDY`"]
-    for study, summary in found.items():
+# ----------------------------------------------------------------------------------------------------------------------
+# `grpolab status`: how far the cells of a study are, for people and as JSON.
+
+
+def print_status(results: Results, study: str | None, as_json: bool) -> None:
+    """`grpolab status`."""
+    summaries = status(results, study, time.time())
+    print(json.dumps(summaries, indent=1) if as_json else "\n".join(_status_lines(summaries)))
+
+
+def status(results: Results, study: str | None, now: float) -> Record:
+    """All that `grpolab status --json` prints. Raises RequestError where the study has not been planned."""
+    names = [study] if study else planned_studies(results)
+    states = {name: cells for part in names for name, cells in study_states(results, part, now).items()}
+    return {
+        name: {
+            "planned": len(cells),
+            "states": dict(Counter(cell.state for cell in cells)),
+            "cells": [_status_row(cell, results, now) for cell in cells],
+        }
+        for name, cells in states.items()
+    }
+
+
+def _status_row(cell: CellState, results: Results, now: float) -> Record:
+    """One cell. Seconds: `heartbeat_seconds_ago`, `seconds_left` (null before the first step), `seconds` (it took)."""
+    row = {key: cell.cell[key] for key in ("variant", "seed", "signature")} | {"state": cell.state}
+    if cell.outcome:
+        return row | {key: cell.outcome.get(key) for key in ("reason", "seconds")}
+    timed = last_row(results.run(cell.cell["signature"]) / "timing.jsonl")
+    steps = timed["rollout_step"] + 1 if timed else 0
+    if beat := cell.running:
+        age = max(0.0, now - beat["time"])  # a clock may have been set back
+        left = None
+        if timed:  # by the mean of the steps so far, those of earlier sessions included
+            left = round(max(0.0, timed["seconds/elapsed"] / steps * (beat["rollout_steps"] - steps) - age), 1)
+        row |= {key: beat[key] for key in ("rollout_step", "rollout_steps", "host", "pid")}
+        return row | {"heartbeat_seconds_ago": round(age, 1), "seconds_left": left}
+    return row | ({"interrupted_at_step": steps} if timed and cell.state != RUNNING else {})
+
+
+def _status_lines(summaries: Record) -> list[str]:
+    lines = [] if summaries else ["no study is planned yet: run `grpolab sweep STUDY`"]
+    for study, summary in summaries.items():
         counts = ", ".join(f"{count} {state}" for state, count in sorted(summary["states"].items()))
         lines.append(f"{study}: {summary['planned']} planned: {counts}")
         for row in summary["cells"]:
-            if says := _says(row):
+            if details := _details(row):
                 cell = f"{row['variant']}, seed {row['seed']} ({row['signature']})"
-                lines.append(f"  {row['state']}: {cell}: {says}")
+                lines.append(f"  {row['state']}: {cell}: {details}")
     return lines
 
 
-def _says(row: Record) -> str:
+def _details(row: Record) -> str:
     """What there is to say about a cell besides its state; empty for most."""
     if row["state"] == RUNNING and "rollout_step" not in row:
         return "begins: its warm start or its model is being made"
@@ -182,3 +187,125 @@ def _says(row: Record) -> str:
     if "interrupted_at_step" in row:
         return f"interrupted at step {row['interrupted_at_step']}, will go on"
     return ""
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What came out of a run, from its journal: while it goes, at the end of `train`, and as a table of variants.
+
+
+# Metric -> what its first and last value are called here.
+_COURSES = {
+    "eval/accuracy_expected": "accuracy",
+    "reward/mean": "reward",
+    "entropy/behaviour": "entropy",
+    "accuracy": "accuracy",  # of a warm start, on training prompts
+}
+_CLIPPED = {"clip/active_low": "clip_low", "clip/active_high": "clip_high"}
+TITLES = ("variant", "runs", "accuracy", "reward", "clip low, high", "entropy", "token ratio", "a run")
+
+
+class JournalReader:
+    """A run's journal, read as it grows; what has been read once is not read again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._journal = Tail(folder / "journal.jsonl")
+        self._forget()
+
+    def _forget(self) -> None:
+        self._restarts = self._journal.restarts
+        self.clip_now: float | None = None  # clip/active of the last optimiser step
+        self._courses: Facts = {}
+        self._ratios: list[float] = []
+        self._clipped: dict[bool, list[Facts]] = {False: [], True: []}  # by: after the first update of a batch
+
+    def read(self) -> JournalReader:
+        """Read the whole lines that were added since the last time; all where it was cut back to a checkpoint."""
+        records = self._journal.read()
+        if self._journal.restarts != self._restarts:
+            self._forget()
+        for record in records:
+            self._take(record)
+        return self
+
+    def _take(self, record: Record) -> None:
+        for metric, name in _COURSES.items():
+            if metric in record:
+                self._courses.setdefault(f"{name}_start", float(record[metric]))
+                self._courses[f"{name}_end"] = float(record[metric])
+        if record.get("kind") != "update":
+            return
+        ratios = [float(record[name]) for name in ("ratio/token_min", "ratio/token_max") if name in record]
+        extremes = [value for value in [*self._ratios, *ratios] if not math.isnan(value)]
+        self._ratios = [min(extremes), max(extremes)] if extremes else []
+        if "clip/active" in record:
+            self.clip_now = float(record["clip/active"])
+            later = record["iteration"] > 0 or record["minibatch"] > 0
+            self._clipped[later].append({name: float(record[metric]) for metric, name in _CLIPPED.items()})
+
+    def facts(self) -> Facts:
+        """`accuracy_start`, `accuracy_end`, the same of `reward` and `entropy`, `clip_low`, `clip_high`, `ratio_min`,
+        `ratio_max`; what the journal does not have is left out.
+
+        The clip fractions are means over the optimiser steps after the first on each batch, before which every ratio is
+        1; over all where there are no others.
+        """
+        clipped = self._clipped[True] or self._clipped[False]
+        means = {name: sum(step[name] for step in clipped) / len(clipped) for name in clipped[0]} if clipped else {}
+        return {**self._courses, **means, **dict(zip(("ratio_min", "ratio_max"), self._ratios, strict=False))}
+
+    def in_short(self) -> str:
+        """`accuracy 0.306 -> 0.415, clip 3.1%`, of a run that goes on; what is not known yet is left out."""
+        accuracy = _course(self._courses, "accuracy")
+        parts = [f"accuracy {accuracy}"] if accuracy else []
+        parts += [f"clip {self.clip_now:.1%}"] if self.clip_now is not None else []
+        return ", ".join(parts)
+
+
+def result_lines(outcome: Record, facts: Facts) -> list[str]:
+    """What came out of one run, a line for each fact."""
+    rows = {
+        "accuracy": (_course(facts, "accuracy"), "held out: of one sampled answer, before -> after"),
+        "reward": (_course(facts, "reward"), "mean of a batch, first -> last"),
+        "clip fraction": (_clip(facts), "of tokens, below and above the range, after a batch's first optimiser step"),
+        "entropy": (_course(facts, "entropy"), "nat a token, first -> last batch"),
+        "token ratio": (_ratio(facts), "smallest to largest"),
+    }
+    seconds = f" in {duration(outcome['seconds'])}" if outcome.get("seconds") else ""
+    steps = {"rollout_steps": "rollout steps", "optimizer_steps": "optimiser steps"}
+    done = ", ".join(f"{outcome[key]} {words}" for key, words in steps.items() if outcome.get(key))
+    why = f": {outcome['reason']}" if outcome.get("reason") else ""
+    told = [f"  {name:<14} {value:<18} {meaning}" for name, (value, meaning) in rows.items() if value]
+    return [f"{outcome['outcome']}{seconds}{': ' + done if done else ''}{why}", *told]
+
+
+def variant_row(runs: Sequence[tuple[Record, Facts]]) -> Record:
+    """The runs of one variant: how many of each outcome, and each fact's mean over them, of a ratio its extreme."""
+    row: Record = {"runs": dict(Counter(outcome["outcome"] for outcome, _ in runs))}
+    for name in dict.fromkeys(name for _, facts in runs for name in facts):
+        values = [facts[name] for _, facts in runs if name in facts]
+        how = {"ratio_min": min, "ratio_max": max}.get(name, lambda values: sum(values) / len(values))
+        row[name] = how(values)
+    seconds = [outcome["seconds"] for outcome, _ in runs if outcome.get("seconds")]
+    return row | ({"seconds": sum(seconds) / len(seconds)} if seconds else {})
+
+
+def cells_of_row(variant: str, row: Record) -> list[str]:
+    """A variant's row under TITLES."""
+    runs = ", ".join(f"{count} {outcome}" for outcome, count in row["runs"].items())
+    courses = [_course(row, name) for name in ("accuracy", "reward")]
+    seconds = duration(row["seconds"]) if "seconds" in row else ""
+    return [variant, runs, *courses, _clip(row), _course(row, "entropy"), _ratio(row), seconds]
+
+
+def _course(facts: Mapping[str, Any], name: str) -> str:
+    if f"{name}_start" not in facts:
+        return ""
+    return f"{facts[f'{name}_start']:.3f} -> {facts[f'{name}_end']:.3f}"
+
+
+def _clip(facts: Mapping[str, Any]) -> str:
+    return f"{facts['clip_low']:.1%}, {facts['clip_high']:.1%}" if "clip_low" in facts else ""
+
+
+def _ratio(facts: Mapping[str, Any]) -> str:
+    return f"{facts['ratio_min']:.3g} to {facts['ratio_max']:.3g}" if "ratio_min" in facts else ""

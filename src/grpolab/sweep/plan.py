@@ -19,12 +19,10 @@ from grpolab import RESULTS_VERSION
 from grpolab.errors import RequestError
 from grpolab.identity import signature
 from grpolab.settings.run import RunSettings
-from grpolab.sweep import schema
 from grpolab.sweep.compose import Composer, key_of
-from grpolab.sweep.hypothesis import unequal_budgets
-from grpolab.sweep.schema import Factors, show
-from grpolab.sweep.study import Collection, Study, available, load
-from grpolab.sweep.tuning import settings as settings_module
+from grpolab.sweep.schema import Factors, sentences, show
+from grpolab.sweep.study import Collection, Study, available, load, unequal_budgets
+from grpolab.sweep.tuning.settings import shared_seeds
 
 PLAN_FORMAT = 1
 MOST_CELLS = 100_000  # of a study; more is a slip, and would fill the memory
@@ -91,6 +89,18 @@ class Plan:
     def document(self, created: str, commit: str | None) -> dict[str, Any]:
         """plan.json: all that the report knows about the study."""
         study = self.study
+        comparison: dict[str, Any] = {"placebo": [], "hypotheses": []}
+        if isinstance(study, Study):
+            comparison = {
+                "compare": study.compare,
+                "baseline": study.baseline,
+                "primary_metric": study.primary_metric,
+                "factors": {factor: list(levels) for factor, levels in study.factors.items()},
+                "placebo": study.placebo,
+                "hypotheses": [claim.model_dump() for claim in study.hypotheses],
+                "stability": study.stability.model_dump(),
+                **({"tuned": study.tunings} if study.tunings else {}),
+            }
         return {
             "format": PLAN_FORMAT,
             "study": study.name,
@@ -99,24 +109,11 @@ class Plan:
             "created": created,
             "commit": commit,
             "includes": study.includes if isinstance(study, Collection) else [],
-            **(_comparison(study) if isinstance(study, Study) else {"placebo": [], "hypotheses": []}),
+            **comparison,
             "figures": study.figures,
             "seeds": self.seeds,
             "cells": [cell.document() for cell in self.cells],
         }
-
-
-def _comparison(study: Study) -> dict[str, Any]:
-    return {
-        "compare": study.compare,
-        "baseline": study.baseline,
-        "primary_metric": study.primary_metric,
-        "factors": {factor: list(levels) for factor, levels in study.factors.items()},
-        "placebo": study.placebo,
-        "hypotheses": [claim.model_dump() for claim in study.hypotheses],
-        "stability": study.stability.model_dump(),
-        **({"tuned": study.tunings} if study.tunings else {}),
-    }
 
 
 def plans(name: str, overrides: Sequence[str] = (), seeds: list[int] | None = None) -> list[Plan]:
@@ -128,17 +125,16 @@ def plans(name: str, overrides: Sequence[str] = (), seeds: list[int] | None = No
     study, composer = load(name), Composer()
     if isinstance(study, Study):
         return [expand(study, composer, overrides, seeds)]
-    seeds = seeds or _seed_list(study)
-    found, problems = [], []
-    for included in study.includes:
+    included, problems = [], []
+    for part in study.includes:
         try:
-            found.append(expand(_plain_study(included, name), composer, overrides, seeds))
+            included.append(expand(_plain_study(part, name), composer, overrides, seeds or study.seed_list))
         except RequestError as error:
             problems += error.problems
     if problems:
         raise RequestError(dict.fromkeys(problems))
-    every_seed = sorted({seed for plan in found for seed in plan.seeds})
-    return [*found, Plan(study, every_seed)]
+    every_seed = sorted({seed for plan in included for seed in plan.seeds})
+    return [*included, Plan(study, every_seed)]
 
 
 def expand(
@@ -153,7 +149,12 @@ def expand(
     Raises RequestError with all that is wrong.
     """
     variants, problems = _compose_variants(study, composer, overrides)
-    problems += _seed_overrides(study, overrides)
+    written = dict.fromkeys(text for levels in study.variants() for text in study.overrides_of(levels))
+    problems += [
+        f"{show(text)}: study {study.name} sets its seeds itself, use `seeds:` or --seeds"
+        for text in (*written, *overrides)
+        if key_of(text) == "seed"
+    ]
     if not problems:
         problems = _duplicates(study, variants) + (_nothing_to_clip(study, variants) if clipping else [])
         problems += [
@@ -161,7 +162,7 @@ def expand(
         ]
     seeds = seeds or study.seed_list
     if not problems:
-        problems = settings_module.shared_seeds(study.tunings, seeds)
+        problems = shared_seeds(study.tunings, seeds)
     if len(variants) * len(seeds) > MOST_CELLS:
         problems.append(f"study {study.name}: {len(seeds)} seeds make more than {MOST_CELLS} cells: ask for fewer")
     if problems:
@@ -193,12 +194,6 @@ def _where(study: Study, names: list[str], every: int) -> str:
     return f"study {study.name}, variant {names[0]}{more}"
 
 
-def _seed_overrides(study: Study, overrides: Sequence[str]) -> list[str]:
-    every = dict.fromkeys(text for levels in study.variants() for text in study.overrides_of(levels))
-    found = [text for text in (*every, *overrides) if key_of(text) == "seed"]
-    return [f"{show(text)}: study {study.name} sets its seeds itself, use `seeds:` or --seeds" for text in found]
-
-
 def _duplicates(study: Study, variants: Variants) -> list[str]:
     """Variants that are one run under two names, unless their arms are declared a placebo."""
     problems: list[str] = []
@@ -226,10 +221,6 @@ def _plain_study(name: str, collection: str) -> Study:
     if isinstance(study, Collection):
         raise RequestError(f"experiments/{collection}.yaml: includes={name} has includes of its own: name its studies")
     return study
-
-
-def _seed_list(collection: Collection) -> list[int] | None:
-    return list(range(collection.seeds)) if isinstance(collection.seeds, int) else collection.seeds
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -287,7 +278,7 @@ def _values(override: Override, problems: list[str]) -> list[str]:
         values = []
     if not 0 < len(set(values)) == len(values) <= MOST_VALUES:
         problems.append(
-            f"{schema.show(override.input_line)} cannot be swept: write up to {MOST_VALUES} different values, as a"
+            f"{show(override.input_line)} cannot be swept: write up to {MOST_VALUES} different values, as a"
             " comma list, choice(...) or range(...)"
         )
         return []
@@ -337,4 +328,4 @@ def _study(name: str, overrides: list[str], factors: Factors, seeds: list[int]) 
             figures=FIGURES,
         )
     except ValidationError as error:
-        raise RequestError(schema.sentences(Study, error)) from error
+        raise RequestError(sentences(Study, error)) from error

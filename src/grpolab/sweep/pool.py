@@ -1,6 +1,7 @@
-"""N worker processes and the jobs they do. A worker's death costs at most its job; the worker is replaced.
+"""Worker processes, as many as the machine has places for, and the jobs they do.
 
-One thread, because a child told to die with its parent dies with the *thread* that started it.
+A worker's death costs at most its job; the worker is replaced. One thread, because a child told to die with its parent
+dies with the *thread* that started it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -23,8 +27,7 @@ import psutil
 from grpolab.identity import plain
 from grpolab.paths import DISK_ERRORS, Results
 from grpolab.run.folder import record_failure
-from grpolab.sweep import jobs
-from grpolab.sweep.jobs import Death, Job, Schedule, Slot
+from grpolab.sweep.jobs import RUN, Job, Schedule
 from grpolab.sweep.ledger import no_outcome
 from grpolab.vocabulary import COMPLETED, FAILED
 
@@ -36,6 +39,85 @@ GRACE_SECONDS = 20.0  # for a worker to reach its next rollout boundary
 MOST_FAILED_STARTS = 3
 TICK_SECONDS = 0.5  # between two looks at the limits, and at what other commands have finished
 MIB = 2**20
+# glibc gives freed tensors back to the system at once, and every step would pay for their pages again.
+KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(512 * 2**20), "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20)}
+CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+# Kills that come from outside; a worker that was asked to stop (SIGTERM) exits with 0 after a checkpoint.
+FROM_OUTSIDE = {0, -signal.SIGTERM, -signal.SIGKILL}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for one worker at a time: a core or some, or a GPU."""
+
+    index: int
+    environment: dict[str, str]
+    log: Path
+
+
+def slots(jobs: int | None, uses_gpu: bool, threads: int, logs: Path) -> list[Slot]:
+    """The slots of a sweep: `jobs` of them, by default one per GPU where the runs use it, else one per `threads` cores.
+
+    GPUs are dealt out in turn through CUDA_VISIBLE_DEVICES.
+    """
+    devices = gpus() if uses_gpu else []
+    count = jobs or len(devices) or max(1, cores() // threads)
+    # torch's and the tokenizer's thread pools are sized when they are imported.
+    common = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    common |= KEEP_MEMORY
+    return [
+        Slot(
+            index,
+            common | ({"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} if devices else {}),
+            logs / f"worker-{index}.log",
+        )
+        for index in range(count)
+    ]
+
+
+def cores() -> int:
+    """Cores that this process may use: its affinity, and a container's quota where there is one."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = CGROUP_QUOTA.read_text().split()
+        return max(1, min(allowed, int(quota) // int(period)))
+    except (OSError, ValueError):  # no cgroup v2, or no limit (`max`)
+        return allowed
+
+
+def gpus() -> list[str]:
+    """Ids of the GPUs that this process may use."""
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return [device.strip() for device in visible.split(",") if device.strip()]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False).stdout
+    return [str(index) for index, line in enumerate(listing.splitlines()) if line.startswith("GPU ")]
+
+
+@dataclass(frozen=True)
+class Death:
+    """Why a worker ended before its job: killed by us at a limit of `machine`, or by somebody else."""
+
+    reason: str
+    again: bool = False  # perhaps not the job's own doing: worth a second attempt
+    gently: bool = False  # it is asked before it is killed, so that it leaves a checkpoint
+
+
+def passed_limit(job: Job, seconds: float, silence: float, rss_mib: float) -> Death | None:
+    """The limit that a worker has passed: `seconds` since it got the job, `silence` seconds since its last event.
+
+    A warm start has no timeout: its `max_steps` bounds it, and every cell of its seed would fail with it.
+    """
+    limits = job.settings["machine"]
+    timeout, hang, ceiling = limits["cell_timeout_seconds"], limits["hang_seconds"], limits["memory_mib"]
+    if job.kind == RUN and timeout is not None and seconds > timeout:
+        return Death(f"longer than machine.cell_timeout_seconds={timeout:g}", gently=True)
+    if hang is not None and silence > hang:
+        return Death(f"no sign of life for {hang:g} s (machine.hang_seconds)", again=True)
+    if ceiling is not None and rss_mib > ceiling:
+        return Death(f"the worker used {rss_mib:.0f} MiB, more than machine.memory_mib={ceiling}")
+    return None
 
 
 class WorkerStartError(Exception):
@@ -112,7 +194,7 @@ class Worker:
         """End it where its job has passed a limit; the end of its output says when it is gone."""
         now = time.monotonic()
         if self.job and self._verdict is None:
-            self._verdict = jobs.at_limit(self.job, now - self.began, now - self.heard, self._rss_mib())
+            self._verdict = passed_limit(self.job, now - self.began, now - self.heard, self._rss_mib())
             if self._verdict:
                 self.process.terminate()
                 self._deadline = now + (GRACE_SECONDS if self._verdict.gently else 0)
@@ -132,9 +214,12 @@ class Worker:
             return 0.0
 
     def death(self) -> Death:
-        """Why it ended."""
+        """Why it ended: `worker died (signal 11)`."""
         code = self.process.wait()
-        return self._verdict or jobs.of_exit(code)
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        # The kernel's last resort is SIGKILL; it leaves no other trace that we may read.
+        perhaps = ", perhaps out of memory" if code == -signal.SIGKILL else ""
+        return self._verdict or Death(f"worker died ({how}){perhaps}", again=code in FROM_OUTSIDE)
 
 
 class Pool:
@@ -184,9 +269,9 @@ class Pool:
     def _next(self) -> Job | None:
         """The next job that nobody else does; what others have finished meanwhile is taken off the list."""
         for job in self.schedule.ready():
-            if outcome := jobs.outcome_of(job, self.results):
+            if outcome := job.outcome(self.results):
                 self._finish(job, outcome)
-            elif not jobs.is_taken(job, self.results):
+            elif not job.is_taken(self.results):
                 return job
         return None
 
@@ -213,8 +298,14 @@ class Pool:
         death = worker.death()
         if not worker.ready and self._is_given_up(worker.slot, death):
             return
-        if worker.job:
-            self._release(worker.job, death, worker.step)
+        if job := worker.job:
+            if job.is_taken(self.results):  # the worker has only waited for somebody else who does it
+                self.schedule.put_back(job)
+                self.listener.returned(job, death.reason)
+            elif self.schedule.retried(job, death.again):
+                self.listener.returned(job, death.reason)
+            else:
+                self._finish(job, {"outcome": FAILED, "reason": death.reason}, worker.step)
         if self.schedule.waiting:
             self._start(worker.slot)
 
@@ -229,33 +320,21 @@ class Pool:
         self.listener.note(f"worker {slot.index} is given up: {reason}")
         return True
 
-    def _release(self, job: Job, death: Death, step: int) -> None:
-        """What becomes of the job of a dead worker, which may only have waited for somebody else who does it."""
-        if jobs.is_taken(job, self.results):
-            self.schedule.put_back(job)
-        elif not self.schedule.retried(job, death.again):
-            self._finish(job, {"outcome": FAILED, "reason": death.reason}, step)
-            return
-        self.listener.returned(job, death.reason)
-
     def _finish(self, job: Job, outcome: Outcome, step: int = 0) -> None:
-        if job.kind == "run" and outcome["outcome"] == FAILED:
-            outcome = self._record(job, outcome, step)
+        if job.kind == RUN and outcome["outcome"] == FAILED:
+            folder = self.results.run(job.signature)
+            try:
+                outcome = record_failure(folder, str(outcome["reason"]), step, outcome.get("error"))
+            except OSError as error:
+                if error.errno not in DISK_ERRORS:
+                    raise
+                outcome = no_outcome(error, folder)
         self.listener.finished(job, outcome)
         reason = f"its warm start failed: {outcome['reason']}"
         for orphan in self.schedule.finished(job, outcome["outcome"] == COMPLETED):
             self._finish(orphan, {"outcome": outcome["outcome"], "reason": reason})
         if outcome.get("disk_full") and (dropped := self.schedule.drop_waiting()):
             self.listener.note(f"the disk is full: {dropped} further jobs are not started")
-
-    def _record(self, job: Job, outcome: Outcome, step: int) -> Outcome:
-        folder = self.results.run(job.signature)
-        try:
-            return record_failure(folder, str(outcome["reason"]), step, outcome.get("error"))
-        except OSError as error:
-            if error.errno not in DISK_ERRORS:
-                raise
-            return no_outcome(error, folder)
 
     def __enter__(self) -> Pool:
         return self

@@ -1,4 +1,23 @@
-"""How long is left, from what has been done: of the runs and of their warm starts, each by its own speed."""
+"""What a sweep says while it runs, and how long is left: a live table, plain lines, or events for a program.
+
+The live table is drawn on rich's `Live`: the bars and times of `rich.progress` know one speed, and would say something
+else. `--json-lines` prints one JSON object a line on standard output. Each has `event` and `time` (unix seconds):
+
+    plan         studies (study, cells, seeds, done), runs, done, to_train, warm_starts
+    started      signature, kind (run or warm_start), label, worker
+    step         signature, step, steps, accuracy and clip (null before they are known); at most one a second and job,
+                 and its last
+    returned     signature, kind, label, reason: its worker died, and it is tried again
+    finished     signature, kind, label, outcome (`missing`: the disk refused it), reason, seconds, result, seconds_left
+                 (of all; null: no estimate); result: accuracy_start, accuracy_end, the same of reward and entropy,
+                 clip_low, clip_high, ratio_min, ratio_max
+    results      study, variants: for each its runs by outcome, means of the facts of a result, and of seconds
+    note         text: whatever else is said, tracking and paths of reports among it
+    end          counts (runs by outcome), exit_code
+    interrupted  instead of the end, after Ctrl-C or SIGTERM: exit code 130
+
+Nothing else reaches standard output; a wrong request is said on standard error, with exit code 2 and no event.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +29,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -20,12 +38,15 @@ from rich.text import Text
 
 from grpolab.identity import plain
 from grpolab.paths import Results
-from grpolab.sweep.jobs import Job
-from grpolab.sweep.ledger import duration, first_line
-from grpolab.sweep.result import Diary, in_short
+from grpolab.sweep.jobs import RUN, WARM_START, Job
+from grpolab.sweep.ledger import JournalReader, duration, first_line
 from grpolab.vocabulary import COMPLETED, OUTCOMES
 
-RUN, WARM_START = "run", "warm_start"
+STEP_SECONDS = 1.0  # least time between two `step` events of a job
+SILENCE_SECONDS = 60.0  # without a line, where the output is no terminal
+LOOK_SECONDS = 0.5  # between two looks into a job's journal
+WIDE = 1000  # characters: of a table that no terminal shows
+NEVER = float("-inf")
 
 
 class Speed:
@@ -57,7 +78,7 @@ class Speed:
 
 
 class Estimate:
-    """How long is left, by the speed of each kind of job."""
+    """How long is left, from what has been done: of the runs and of their warm starts, each by its own speed."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -75,12 +96,12 @@ class Estimate:
         if not any(cost > 0 for cost in costs.values()):
             return ""
         warm, speed = costs.get(WARM_START, 0.0), self.speed[WARM_START]
-        most = warm > 0 and speed.known and not speed.from_whole
-        about = "at most" if most else "about"
+        known = warm > 0 and speed.known
+        about = "at most" if known and not speed.from_whole else "about"
         seconds = self.seconds_left(costs)
         if seconds is not None:
             return f"{about} {duration(seconds)} left"
-        if warm > 0 and speed.known:
+        if known:
             return f"warm starts: {about} {duration(speed.seconds(warm) / self.workers)} left, runs: no estimate yet"
         return "no estimate yet"
 
@@ -92,9 +113,11 @@ class Active:
     job: Job
     slot: int
     since: float  # when its last step ended
-    diary: Diary
+    journal: JournalReader
+    looked: float = NEVER  # when its journal was last read
+    sent: float = NEVER  # when its step was last sent as an event
     step: int = 0
-    stepped: bool = False  # in this sitting
+    stepped: bool = False  # in this session
     seconds_per_step: float | None = None  # of the last step; None before its second, for the first has more to do
 
     def at_step(self) -> str:
@@ -110,7 +133,7 @@ class Active:
     def advance(self, step: int, now: float) -> tuple[float, float] | None:
         """The job is at `step` now; cost and seconds since the last time, None the first time.
 
-        Then the model was made and evaluated, and the steps before may be another sitting's.
+        Then the model was made and evaluated, and the steps before may be another session's.
         """
         before, since, steps = self.cost_left, self.since, step - self.step
         self.step, self.since, first, self.stepped = step, now, not self.stepped, True
@@ -120,23 +143,122 @@ class Active:
         return before - self.cost_left, now - since
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# `--json-lines`: what happens, as one JSON object a line on standard output, for programs that watch a sweep.
-#
-# plan studies (study, cells, seeds, done), runs, done, to_train, warm_starts started signature, kind (run or
-# warm_start), label, worker step signature, step, steps, accuracy and clip (null before they are known); at most one a
-# second and job, and its last returned signature, kind, label, reason: its worker died, and it is tried again finished
-# signature, kind, label, outcome (`missing`: the disk refused it), reason, seconds, result, seconds_left (of all; null:
-# no estimate); result: accuracy_start, accuracy_end, the same of reward and entropy, clip_low, clip_high, ratio_min,
-# ratio_max results study, variants: for each its runs by outcome, means of the facts of a result, and of seconds note
-# text: whatever else is said, tracking and paths of reports among it end counts (runs by outcome), exit_code
-# interrupted instead of the end, after Ctrl-C or SIGTERM: exit code 130
-#
-# Each has `event` and `time` (unix seconds). Nothing else reaches standard output; a wrong request is said on standard
-# error, with exit code 2 and no event.
+class Progress:
+    """Plain lines. Counts what happens, and says what is finished, as it happens: a `Listener` of the pool."""
+
+    def __init__(self, jobs: list[Job], estimate: Estimate, results: Results) -> None:
+        self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self.estimate, self.results = estimate, results
+        self.total: Counter[str] = Counter(job.kind for job in jobs)
+        self.outcomes: Counter[str] = Counter()  # of runs
+        self.warm_starts = 0  # that are done
+        self.active: dict[str, Active] = {}
+        self._open = {job.signature: job for job in jobs}
+        self._began = self._last_line = time.monotonic()
+
+    def started(self, job: Job, slot: int) -> None:
+        """A worker got the job."""
+        self.active[job.signature] = Active(job, slot, time.monotonic(), JournalReader(job.folder(self.results)))
+
+    def stepped(self, job: Job, step: int) -> None:
+        """The job has done so many steps."""
+        active, now = self.active[job.signature], time.monotonic()
+        if taken := active.advance(step, now):
+            self.estimate.speed[job.kind].learn(*taken, whole=False)
+        if now - active.looked >= LOOK_SECONDS:
+            active.looked = now
+            active.journal.read()
+        if now - self._last_line > SILENCE_SECONDS:
+            self.say_where()
+
+    def returned(self, job: Job, reason: str) -> None:
+        """The worker died, and the job is on the list again."""
+        self.active.pop(job.signature, None)
+        self.note(f"{job.label}: {reason}; it is tried again")
+
+    def finished(self, job: Job, outcome: dict[str, Any]) -> None:
+        """The job has an outcome; `missing` where the disk refused to take one."""
+        active = self.active.pop(job.signature, None)
+        del self._open[job.signature]
+        if outcome.get("seconds") and active:  # not what another command has done
+            self.estimate.speed[job.kind].learn(job.cost, outcome["seconds"], whole=True)
+        if job.kind == RUN:
+            self.outcomes[outcome["outcome"]] += 1
+        else:
+            self.warm_starts += 1
+        self.say_finished(job, outcome, active.journal.read() if active else None)
+
+    def say_finished(self, job: Job, outcome: dict[str, Any], journal: JournalReader | None) -> None:
+        """One line."""
+        parts = [outcome_line(job, outcome)]
+        parts += [duration(outcome["seconds"])] if outcome.get("seconds") else []
+        parts += [short] if journal and (short := journal.in_short()) else []
+        self.note(f"{self.count(job.kind)} {', '.join(parts)}{self._left_in_brackets()}")
+
+    def say_where(self) -> None:
+        """One line about what runs."""
+        where = [
+            ", ".join(filter(None, [f"{active.job.label} {active.at_step()}", active.journal.in_short()]))
+            for active in self.active.values()
+        ]
+        self.note(f"{self.count()} running: {'; '.join(where)}{self._left_in_brackets()}")
+
+    def note(self, text: str) -> None:
+        """Something to be said at once."""
+        self._last_line = time.monotonic()
+        self.console.print(text, markup=False)
+
+    def count(self, kind: str = RUN) -> str:
+        """`[12/114]`, or `[warm start 1/3]`."""
+        if kind == WARM_START:
+            return f"[warm start {self.warm_starts}/{self.total[WARM_START]}]"
+        return f"[{sum(self.outcomes.values())}/{self.total[RUN]}]"
+
+    def left(self) -> str:
+        """Time left, in words; empty where nothing is left."""
+        return self.estimate.left(self.costs_left())
+
+    def _left_in_brackets(self) -> str:
+        return f" ({left})" if (left := self.left()) else ""
+
+    def costs_left(self) -> dict[str, float]:
+        """Cost of each kind of job: of what no worker has, and of the rest of what they have."""
+        costs = {RUN: 0.0, WARM_START: 0.0}
+        for name, job in self._open.items():
+            costs[job.kind] += self.active[name].cost_left if name in self.active else job.cost
+        return costs
+
+    def rate(self) -> str:
+        """Finished cells a minute."""
+        return f"{60 * sum(self.outcomes.values()) / max(time.monotonic() - self._began, 1e-9):.1f} a minute"
 
 
-STEP_SECONDS = 1.0  # least time between two steps of a job
+class LiveProgress(Progress):
+    """The same as a table that is redrawn in place; only failures and notes scroll by."""
+
+    def say_finished(self, job: Job, outcome: dict[str, Any], journal: JournalReader | None) -> None:
+        """A line where the outcome needs one."""
+        if outcome["outcome"] != COMPLETED:
+            self.note(outcome_line(job, outcome))
+
+    def say_where(self) -> None:
+        """Nothing: it is on the screen."""
+
+    def draw(self) -> RenderableType:
+        """The table as it is now."""
+        head = [self.count()]
+        if self.total[WARM_START]:
+            head.append(f"warm starts {self.warm_starts}/{self.total[WARM_START]}")
+        head += [f"{name} {self.outcomes[name]}" for name in OUTCOMES if self.outcomes[name]]
+        head += [f"running {len(self.active)}"] if self.active else []
+        head += [self.rate()] if self.outcomes else []
+        head += [left] if (left := self.left()) else []
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for active in sorted(self.active.values(), key=lambda active: active.slot):
+            speed = "" if active.seconds_per_step is None else f"{active.seconds_per_step:.2g} s a step"
+            about = active.journal.in_short() or "begins"
+            table.add_row(f"worker {active.slot}", active.job.label, active.at_step(), speed, about)
+        return Group(Text(" · ".join(head)), table)
 
 
 class Events:
@@ -147,8 +269,8 @@ class Events:
 
     def send(self, event: str, **values: Any) -> None:
         """One line, at once."""
-        said = {"event": event, "time": round(time.time(), 3), **values}
-        self._out.write(json.dumps(plain(said), allow_nan=False) + "\n")
+        record = {"event": event, "time": round(time.time(), 3), **values}
+        self._out.write(json.dumps(plain(record), allow_nan=False) + "\n")
         self._out.flush()
 
 
@@ -179,189 +301,38 @@ def json_lines() -> Iterator[Events]:
         raise
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What a sweep says while it runs: one live table, plain lines where nobody watches, or events for a program.
-
-
-SILENCE_SECONDS = 60.0  # without a line, where the output is no terminal
-LOOK_SECONDS = 0.5  # between two looks into a job's journal
-WIDE = 1000  # characters: of a table that no terminal shows
-
-
-class Progress:
-    """Plain lines. Counts what happens, and says what is finished, as it happens."""
-
-    def __init__(self, jobs: list[Job], estimate: Estimate, results: Results) -> None:
-        self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-        self.estimate, self.results = estimate, results
-        self.total: Counter[str] = Counter(job.kind for job in jobs)
-        self.outcomes: Counter[str] = Counter()  # of runs
-        self.warm_starts = 0  # that are done
-        self.active: dict[str, Active] = {}
-        self._open = {job.signature: job for job in jobs}
-        self._looked: dict[str, float] = {}  # when a job's journal was last read
-        self._began = self._said = time.monotonic()
-
-    def started(self, job: Job, slot: int) -> None:
-        """A worker got the job."""
-        folder = self.results.run(job.signature) if job.kind == RUN else self.results.warm_start(job.signature)
-        self.active[job.signature] = Active(job, slot, time.monotonic(), Diary(folder))
-
-    def stepped(self, job: Job, step: int) -> None:
-        """The job has done so many steps."""
-        active, now = self.active[job.signature], time.monotonic()
-        if taken := active.advance(step, now):
-            self.estimate.speed[job.kind].learn(*taken, whole=False)
-        if now - self._looked.get(job.signature, float("-inf")) >= LOOK_SECONDS:
-            self._looked[job.signature] = now
-            active.diary.look()
-        if now - self._said > SILENCE_SECONDS:
-            self.say_where()
-
-    def returned(self, job: Job, reason: str) -> None:
-        """The worker died, and the job is on the list again."""
-        self.active.pop(job.signature, None)
-        self.note(f"{job.label}: {reason}; it is tried again")
-
-    def finished(self, job: Job, outcome: dict[str, Any]) -> None:
-        """The job has an outcome; `missing` where the disk refused to take one."""
-        active = self.active.pop(job.signature, None)
-        del self._open[job.signature]
-        if outcome.get("seconds") and active:  # not what another command has done
-            self.estimate.speed[job.kind].learn(job.cost, outcome["seconds"], whole=True)
-        if job.kind == RUN:
-            self.outcomes[outcome["outcome"]] += 1
-        else:
-            self.warm_starts += 1
-        self.say_finished(job, outcome, active.diary.look() if active else None)
-
-    def say_finished(self, job: Job, outcome: dict[str, Any], diary: Diary | None) -> None:
-        """One line."""
-        said = [outcome_line(job, outcome)]
-        said += [duration(outcome["seconds"])] if outcome.get("seconds") else []
-        said += [short] if diary and (short := in_short(diary)) else []
-        self.note(f"{self.count(job.kind)} {', '.join(said)}{self._left_in_brackets()}")
-
-    def say_where(self) -> None:
-        """One line about what runs."""
-        active = self.active.values()
-        where = [", ".join(filter(None, [f"{one.job.label} {one.at_step()}", in_short(one.diary)])) for one in active]
-        self.note(f"{self.count()} running: {'; '.join(where)}{self._left_in_brackets()}")
-
-    def note(self, text: str) -> None:
-        """Something to be said at once."""
-        self._said = time.monotonic()
-        self.console.print(text, markup=False)
-
-    def count(self, kind: str = RUN) -> str:
-        """`[12/114]`, or `[warm start 1/3]`."""
-        if kind == WARM_START:
-            return f"[warm start {self.warm_starts}/{self.total[WARM_START]}]"
-        return f"[{sum(self.outcomes.values())}/{self.total[RUN]}]"
-
-    def left(self) -> str:
-        """Time left, in words; empty where nothing is left."""
-        return self.estimate.left(self.costs_left())
-
-    def _left_in_brackets(self) -> str:
-        return f" ({left})" if (left := self.left()) else ""
-
-    def costs_left(self) -> dict[str, float]:
-        """Cost of each kind of job: of what no worker has, and of the rest of what they have."""
-        costs = {RUN: 0.0, WARM_START: 0.0}
-        for name, job in self._open.items():
-            costs[job.kind] += self.active[name].cost_left if name in self.active else job.cost
-        return costs
-
-    def rate(self) -> str:
-        """Finished cells a minute."""
-        return f"{60 * sum(self.outcomes.values()) / max(time.monotonic() - self._began, 1e-9):.1f} a minute"
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing to put away."""
-
-
-class LiveProgress(Progress):
-    """The same as a table that is redrawn in place; only failures and notes scroll by."""
-
-    def __init__(self, jobs: list[Job], estimate: Estimate, results: Results) -> None:
-        super().__init__(jobs, estimate, results)
-        self._live = Live(console=self.console, get_renderable=self.draw, refresh_per_second=4)
-
-    def say_finished(self, job: Job, outcome: dict[str, Any], diary: Diary | None) -> None:
-        """A line where the outcome needs one."""
-        if outcome["outcome"] != COMPLETED:
-            self.note(outcome_line(job, outcome))
-
-    def say_where(self) -> None:
-        """Nothing: it is on the screen."""
-
-    def draw(self) -> RenderableType:
-        """The table as it is now."""
-        head = [self.count()]
-        if self.total[WARM_START]:
-            head.append(f"warm starts {self.warm_starts}/{self.total[WARM_START]}")
-        head += [f"{name} {self.outcomes[name]}" for name in OUTCOMES if self.outcomes[name]]
-        head += [f"running {len(self.active)}"] if self.active else []
-        head += [self.rate()] if self.outcomes else []
-        head += [left] if (left := self.left()) else []
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for active in sorted(self.active.values(), key=lambda active: active.slot):
-            speed = "" if active.seconds_per_step is None else f"{active.seconds_per_step:.2g} s a step"
-            table.add_row(
-                f"worker {active.slot}", active.job.label, active.at_step(), speed, in_short(active.diary) or "begins"
-            )
-        return Group(Text(" · ".join(head)), table)
-
-    def __enter__(self) -> Progress:
-        self._live.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave the last state on the screen."""
-        self._live.__exit__(kind, error, trace)
-
-
 class EventProgress(Progress):
     """The same as events."""
 
     def __init__(self, jobs: list[Job], estimate: Estimate, results: Results, events: Events) -> None:
         super().__init__(jobs, estimate, results)
         self._events = events
-        self._sent: dict[str, float] = {}  # when a job's step was last said
 
     def started(self, job: Job, slot: int) -> None:
-        """A worker got the job."""
+        """As above."""
         super().started(job, slot)
         self._events.send("started", **_who(job), worker=slot)
 
     def stepped(self, job: Job, step: int) -> None:
-        """The job has done so many steps."""
+        """As above."""
         super().stepped(job, step)
-        now = time.monotonic()
-        if step == job.steps or now - self._sent.get(job.signature, float("-inf")) >= STEP_SECONDS:
-            self._sent[job.signature] = now
-            diary = self.active[job.signature].diary
-            facts = {"clip": diary.clip_now, "accuracy": diary.facts().get("accuracy_end")}
+        active, now = self.active[job.signature], time.monotonic()
+        if step == job.steps or now - active.sent >= STEP_SECONDS:
+            active.sent = now
+            facts = {"clip": active.journal.clip_now, "accuracy": active.journal.facts().get("accuracy_end")}
             self._events.send("step", signature=job.signature, step=step, steps=job.steps, **facts)
 
     def returned(self, job: Job, reason: str) -> None:
-        """The worker died, and the job is on the list again."""
+        """As above."""
         self.active.pop(job.signature, None)
         self._events.send("returned", **_who(job), reason=reason)
 
-    def say_finished(self, job: Job, outcome: dict[str, Any], diary: Diary | None) -> None:
+    def say_finished(self, job: Job, outcome: dict[str, Any], journal: JournalReader | None) -> None:
         """One event."""
         told = {key: outcome.get(key) for key in ("outcome", "reason", "seconds")}
+        told |= {"result": journal.facts() if journal else {}}
         left = self.estimate.seconds_left(self.costs_left())
-        self._events.send("finished", **_who(job), **told, result=diary.facts() if diary else {}, seconds_left=left)
+        self._events.send("finished", **_who(job), **told, seconds_left=left)
 
     def say_where(self) -> None:
         """Nothing: steps are events."""
@@ -376,12 +347,19 @@ def outcome_line(job: Job, outcome: dict[str, Any]) -> str:
     return f"{outcome['outcome']}: {job.label}" + (f": {first_line(outcome)}" if outcome.get("reason") else "")
 
 
-def make_progress(jobs: list[Job], estimate: Estimate, results: Results, events: Events | None = None) -> Progress:
+@contextmanager
+def show_progress(
+    jobs: list[Job], estimate: Estimate, results: Results, events: Events | None = None
+) -> Iterator[Progress]:
     """Events where a program asked for them, a live table on a terminal, else plain lines."""
     if events:
-        return EventProgress(jobs, estimate, results, events)
-    kind = LiveProgress if sys.stdout.isatty() else Progress
-    return kind(jobs, estimate, results)
+        yield EventProgress(jobs, estimate, results, events)
+    elif sys.stdout.isatty():
+        table = LiveProgress(jobs, estimate, results)
+        with Live(console=table.console, get_renderable=table.draw, refresh_per_second=4):
+            yield table
+    else:
+        yield Progress(jobs, estimate, results)
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -7,10 +7,9 @@ import pytest
 from grpolab.paths import Results
 from grpolab.run.train import run
 from grpolab.run.warm_start import ensure
-from grpolab.sweep.jobs import Schedule, slots
+from grpolab.sweep.jobs import Request, Schedule
 from grpolab.sweep.plan import plans
-from grpolab.sweep.pool import Pool
-from grpolab.sweep.request import Request
+from grpolab.sweep.pool import Pool, slots
 
 TINY = [
     *("task.length=3", "model.hidden_size=16", "model.layers=1", "prompts_per_step=2", "num_generations=4"),

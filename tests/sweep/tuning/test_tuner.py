@@ -12,7 +12,7 @@ import yaml
 from grpolab.paths import Results
 from grpolab.sweep.ledger import status
 from grpolab.sweep.plan import plans
-from grpolab.sweep.tuning.sampling import CurrentMedianPruner
+from grpolab.sweep.tuning.arms import CurrentMedianPruner
 
 GRID = {"learning_rate": {"choices": [1.0e-4, 3.0e-4, 1.0e-3, 2.0e-3, 2.0e-2]}}
 

@@ -1,17 +1,27 @@
-"""What is tuned: each arm of one facet of a study, and the settings that values of its keys make."""
+"""What is tuned: the arms of one facet of a study, which values are tried next, and when a trial is given up."""
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import statistics
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import optuna
+from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, SuccessiveHalvingPruner, WilcoxonPruner
+from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
 from grpolab.errors import RequestError
-from grpolab.identity import signature
+from grpolab.identity import dotted, signature
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.plan import Cell
 from grpolab.sweep.study import Study, load
-from grpolab.sweep.tuning.settings import Scalar, Space, Tuning
+from grpolab.sweep.tuning.settings import Pruner, Scalar, Space, Tuning, Values
 
 TRIAL = "trial"  # the factor of a tuning's plan beside the arms
 # They decide what is learnt, how it is measured or how long it lasts: with them, trials could not be compared.
@@ -62,8 +72,8 @@ class Arms:
         """The arm with these values. Raises RequestError where they do not fit together."""
         values = [override(key, value) for key, value in point.items()]
         if (arm, str(values)) not in self._composed:
-            own = self.study.overrides_of(self.levels(arm))
-            self._composed[arm, str(values)] = self._composer.compose([*own, *self.overrides, *values])
+            overrides = [*self.study.overrides_of(self.levels(arm)), *self.overrides, *values]
+            self._composed[arm, str(values)] = self._composer.compose(overrides)
         return self._composed[arm, str(values)]
 
     def cells(self, arm: str, number: int, point: Point) -> list[Cell]:
@@ -83,8 +93,8 @@ class Arms:
 
     def common(self, arm: str) -> dict[str, Any]:
         """What the study gives the arm's keys before any tuning; None where it has no value, or names a preset."""
-        values = self.settings(arm, {}).model_dump()
-        return {key: _at(values, key) for key in self.space(arm)}
+        values = dict(dotted(self.settings(arm, {}).model_dump()))
+        return {key: None if isinstance(values.get(key), list) else values.get(key) for key in self.space(arm)}
 
     def corners(self, arm: str) -> Iterator[tuple[str, list[RunSettings]]]:
         """Each key with the settings of its outermost values, the other keys as the study has them."""
@@ -117,8 +127,115 @@ def load_tuned(name: str) -> Study:
     return study
 
 
-def _at(values: Any, key: str) -> Any:
-    """The value of a dotted key; None where there is none, or it is a whole group."""
-    for part in key.split("."):
-        values = values.get(part) if isinstance(values, dict) else None
-    return None if isinstance(values, dict | list) else values
+# ----------------------------------------------------------------------------------------------------------------------
+# Which values are tried next. A sampler is made anew for every key of every trial, from the trial's number.
+#
+# So a resumed tuning suggests what the straight one would have, and never its first suggestions again. The arms are no
+# part of the seed: those with the same space begin with the same values.
+
+
+STARTUP_TRIALS = 5  # random ones, before TPE has something to go by
+SHOWN_DIGITS = 4  # of a suggested number: what a person can copy
+
+
+class GridSampler(BaseSampler):
+    """The points of a grid in an order shuffled once. Optuna's own ends its loop, and ask and tell have none."""
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._keys = list(space)
+        self._points = list(itertools.product(*(values.choices or [] for values in space.values())))
+        order = [(hashlib.sha256(f"{seed}/{index}".encode()).digest(), index) for index in range(len(self._points))]
+        self._points = [self._points[index] for _, index in sorted(order)]
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        """Keys are drawn one by one."""
+        return {}
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        """None together."""
+        return {}
+
+    def sample_independent(self, study: optuna.Study, trial: FrozenTrial, param_name: str, _: Any) -> Scalar:
+        """The key's value at the first point that no other trial has and that fits what this one has already."""
+        others = study.get_trials(deepcopy=False)
+        taken = [
+            other.params
+            for other in others
+            if other.number != trial.number and other.state != TrialState.FAIL and other.params
+        ]
+        points = [dict(zip(self._keys, point, strict=True)) for point in self._points]
+        free = [point for point in points if point not in taken and trial.params.items() <= point.items()]
+        return (free or points)[0][param_name]
+
+
+def sampler(tuning: Tuning, space: Space, number: int, key: str, parallel: bool) -> BaseSampler:
+    """For one key of one trial; for what is drawn of all keys together, `key` is empty."""
+    text = f"{tuning.sampler_seed}/{number}/{key}".encode()
+    seed = int.from_bytes(hashlib.sha256(text).digest()[:4])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        if tuning.sampler == "tpe":
+            return TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, constant_liar=parallel)
+        if tuning.sampler == "cmaes":
+            return CmaEsSampler(seed=seed)
+        return RandomSampler(seed) if tuning.sampler == "random" else GridSampler(space, tuning.sampler_seed)
+
+
+def suggest(trial: optuna.Trial, key: str, values: Values) -> None:
+    """Give the trial a value of the key, unless it has one."""
+    if values.choices is not None:
+        trial.suggest_categorical(key, values.choices)
+    else:
+        assert values.low is not None
+        assert values.high is not None
+        trial.suggest_float(key, values.low, values.high, log=values.log)
+
+
+def point_of(params: Mapping[str, Any], space: Space) -> Point:
+    """The values that a trial's runs take: numbers of a range with few digits."""
+    point = {}
+    for key, values in space.items():
+        point[key] = params[key]
+        if values.choices is None:
+            assert values.low is not None
+            assert values.high is not None
+            point[key] = min(max(float(f"{params[key]:.{SHOWN_DIGITS}g}"), values.low), values.high)
+    return point
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# When a trial is given up. Steps are rollout steps, those of a trial's seeds one after the other.
+#
+# What is reported is the mean of the last evaluations, and it is the *current* one that is compared: by the best so far
+# (as Optuna's median compares) a run that collapses would never be given up.
+
+
+WATCHED = "eval/accuracy_expected"  # every task measures it, and where one answer is right without sampling noise
+
+
+class CurrentMedianPruner(BasePruner):
+    """Below the median that finished trials had at the same step."""
+
+    def __init__(self, startup_trials: int) -> None:
+        self._startup_trials = startup_trials
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        """Whether the trial is to be given up at its last step."""
+        step = trial.last_step
+        finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        values = [other.intermediate_values[step] for other in finished if step in other.intermediate_values]
+        if step is None or len(values) < self._startup_trials:
+            return False
+        current, median = trial.intermediate_values[step], statistics.median(values)
+        return current < median if study.direction == StudyDirection.MAXIMIZE else current > median
+
+
+def pruner(asked: Pruner, first: int, last: int) -> BasePruner:
+    """The pruner of trials that are first judged at step `first` and end at `last`."""
+    if asked.name == "median":
+        return CurrentMedianPruner(asked.startup_trials)
+    if asked.name == "asha":
+        return SuccessiveHalvingPruner(min_resource=first, reduction_factor=asked.factor)
+    if asked.name == "hyperband":
+        return HyperbandPruner(min_resource=first, max_resource=last, reduction_factor=asked.factor)
+    return WilcoxonPruner(p_threshold=asked.p) if asked.name == "wilcoxon" else NopPruner()

@@ -14,28 +14,20 @@ from optuna.exceptions import ExperimentalWarning
 from rich.console import Console
 
 from grpolab.errors import RequestError
-from grpolab.paths import Results, read_json
+from grpolab.paths import read_json
 from grpolab.settings.run import RunSettings
-from grpolab.sweep.jobs import Job, slots
-from grpolab.sweep.launch import interruptible, mirrored
-from grpolab.sweep.ledger import duration
+from grpolab.sweep.jobs import RUN, Job, Request
+from grpolab.sweep.launch import Draw, interruptible, mirrored, slots_for
+from grpolab.sweep.ledger import Record, duration
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import WORKER_COMMAND, Pool, WorkerStartError
 from grpolab.sweep.progress import SILENCE_SECONDS, outcome_line, print_table
-from grpolab.sweep.request import Request
 from grpolab.sweep.tuning.arms import Arms, override
 from grpolab.sweep.tuning.search import Score, Tuner
-from grpolab.sweep.tuning.storage import (
-    COMPLETE,
-    ArmTrials,
-    Owner,
-    Record,
-    check_uri,
-    default_uri,
-    is_there,
-    open_storage,
-)
+from grpolab.sweep.tuning.storage import COMPLETE, ArmTrials, Owner, check_uri, default_uri, is_there, open_storage
 from grpolab.vocabulary import FAILED
+
+WhySame = Callable[[RunSettings, RunSettings], list[str] | None]
 
 
 class TuningProgress:
@@ -46,7 +38,7 @@ class TuningProgress:
         self.ended = 0
         self.busy_seconds = 0.0  # of workers, on jobs
         self.full = self.run = 0  # optimiser steps of the trials that ended: without pruning, and really done
-        self._began = self._said = time.monotonic()
+        self._began = self._last_line = time.monotonic()
         self._since: dict[str, float] = {}
         self._steps: dict[str, str] = {}  # of what runs, in words
         self._console = Console(highlight=False, soft_wrap=True)
@@ -63,12 +55,12 @@ class TuningProgress:
         self.full += record["optimizer_steps"]["full"]
         self.run += record["timing"]["optimizer_steps"]
         means = {metric: score["mean"] for metric, score in record["scores"].items()}
-        said = [f"{metric} {mean:.4g}" for metric, mean in means.items() if isinstance(mean, float)]
-        said += [record["reason"]] if record["state"] != COMPLETE else []
+        about = [f"{metric} {mean:.4g}" for metric, mean in means.items() if isinstance(mean, float)]
+        about += [record["reason"]] if record["state"] != COMPLETE else []
         left = (time.monotonic() - self._began) / self.ended * (self.total - self.ended)
         saved = f", pruning saved {self.saved:.0%} of the steps" if self.full > self.run else ""
         rest = f"(about {duration(left)} left{saved})"
-        self.note(f"[{self.ended}/{self.total}] {label} {record['state']}: {', '.join(said)} {rest}")
+        self.note(f"[{self.ended}/{self.total}] {label} {record['state']}: {', '.join(about)} {rest}")
 
     def started(self, job: Job, slot: int) -> None:
         """A worker got the job."""
@@ -78,9 +70,9 @@ class TuningProgress:
     def stepped(self, job: Job, step: int) -> None:
         """The job has done so many steps: the tuner looks at what it says."""
         self._steps[job.signature] = f"{job.label} at step {step}/{job.steps}"
-        if job.kind == "run":
+        if job.kind == RUN:
             self.tuner.look(job.signature)
-        if time.monotonic() - self._said > SILENCE_SECONDS:
+        if time.monotonic() - self._last_line > SILENCE_SECONDS:
             self.note(f"[{self.ended}/{self.total}] running: {', '.join(self._steps.values())}")
 
     def returned(self, job: Job, reason: str) -> None:
@@ -96,7 +88,7 @@ class TuningProgress:
 
     def note(self, text: str) -> None:
         """Something to be said at once."""
-        self._said = time.monotonic()
+        self._last_line = time.monotonic()
         self._console.print(text, markup=False)
 
     def _stop_clock(self, job: Job) -> None:
@@ -105,19 +97,10 @@ class TuningProgress:
             self.busy_seconds += time.monotonic() - self._since.pop(job.signature)
 
 
-def values_line(values: dict[str, Any]) -> str:
-    """`learning_rate=0.00041 epsilon=0.31`."""
-    return " ".join(override(key, value) for key, value in values.items())
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # `grpolab tune STUDY`: check all that can be known to be wrong, do the trials that are missing, write what came out.
 #
 # Exit codes: 0 every arm has its trials, 1 something failed.
-
-
-Draw = Callable[[Results, str], None]
-WhySame = Callable[[RunSettings, RunSettings], list[str] | None]
 
 
 def tune(
@@ -143,9 +126,7 @@ def tune(
     jobs = check_uri(uri, jobs)
     if jobs == 1 and uri.startswith("sqlite:///") and (others := Owner(folder).others()):
         raise RequestError(f"--storage {uri} serves one command at a time, and {others[0]} is at work on it")
-    settings = [cell.settings for cell in base]
-    uses_gpu = any(one.resolved().device == "cuda" for one in settings)
-    places = slots(jobs, uses_gpu, max(one.machine.threads for one in settings), results.studies / arms.plan_name)
+    places = slots_for(request, jobs)
     with _quiet(), interruptible():
         trials = _open_trials(arms, uri, parallel=len(places) > 1)
         tuner = Tuner(arms, trials, results, score, folder, len(places))
@@ -214,13 +195,14 @@ def _say_plan(arms: Arms, trials: Sequence[ArmTrials], uri: str, workers: int) -
 
 def _conclude(tuner: Tuner, trials: Sequence[ArmTrials]) -> int:
     """Say the best values, and what is missing; the exit code."""
-    found = read_json(tuner.book.file) or {}
-    entries = {(entry["arm"], entry["number"]): entry for entry in found["trials"]}
+    document = read_json(tuner.book.file) or {}
+    entries = {(entry["arm"], entry["number"]): entry for entry in document["trials"]}
     for arm in trials:
-        for number in found["best"][arm.arm]:
+        for number in document["best"][arm.arm]:
             entry = entries[arm.arm, number]
+            values = " ".join(override(key, value) for key, value in entry["values"].items())
             scores = ", ".join(f"{metric} {score['mean']:.4g}" for metric, score in entry["scores"].items())
-            print(f"best of {arm.arm}: trial {number}: {values_line(entry['values'])}: {scores}")
+            print(f"best of {arm.arm}: trial {number}: {values}: {scores}")
         if failed := tuner.failed[arm.arm]:
             print(f"{arm.arm}: {failed} trials failed; the same command makes up for them")
     return 0 if tuner.book.is_done() else 1

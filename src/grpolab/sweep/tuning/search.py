@@ -20,25 +20,11 @@ from grpolab.errors import RequestError
 from grpolab.identity import plain
 from grpolab.paths import Results, read_json
 from grpolab.run.folder import Tail, exclusive
-from grpolab.sweep.jobs import Job, Schedule
-from grpolab.sweep.ledger import first_line, last_row
+from grpolab.sweep.jobs import RUN, Job, Schedule, run_job, warm_start_jobs
+from grpolab.sweep.ledger import Record, first_line, last_row
 from grpolab.sweep.plan import Cell
-from grpolab.sweep.request import run_job, warm_start_jobs
-from grpolab.sweep.tuning.arms import Arms
-from grpolab.sweep.tuning.sampling import WATCHED
-from grpolab.sweep.tuning.storage import (
-    COMPLETE,
-    DIVERGED,
-    FAILED,
-    OWNER,
-    PRUNED,
-    ArmTrial,
-    ArmTrials,
-    Book,
-    Owner,
-    Record,
-)
-from grpolab.sweep.tuning.storage import FAILED as TRIAL_FAILED
+from grpolab.sweep.tuning.arms import WATCHED, Arms
+from grpolab.sweep.tuning.storage import COMPLETE, DIVERGED, FAILED, OWNER, PRUNED, ArmTrial, ArmTrials, Book, Owner
 from grpolab.vocabulary import DIVERGED as RUN_DIVERGED
 from grpolab.vocabulary import FAILED as RUN_FAILED
 
@@ -56,7 +42,7 @@ class RunningTrial:
         self.state: str | None = (trial.record or {}).get("state")  # None until it ends
         self.reason: str | None = None
         self._index = self._begun = self._decided = 0  # seeds that are done, and begun; optimiser steps up to here
-        self._worst = [-math.inf if one.direction == "maximize" else math.inf for one in self.tuning.objectives]
+        self._worst = [-math.inf if goal.direction == "maximize" else math.inf for goal in self.tuning.objectives]
         self._scores: dict[int, list[float]] = {}  # by seed, one for each objective
         self._smoothed: dict[int, list[tuple[int, float]]] = {}
         if cells:
@@ -76,7 +62,7 @@ class RunningTrial:
         """Read what is there; whether the trial has ended."""
         while self.state is None:
             outcome = read_json(self._results.run(self.cell.signature) / "outcome.json")  # before the journal
-            self._watch()
+            self._judge()
             if self.state is not None or outcome is None:
                 break
             self._finish_seed(outcome)
@@ -84,7 +70,7 @@ class RunningTrial:
 
     def fail(self, reason: str) -> None:
         """End it as failed."""
-        self.state, self.reason = TRIAL_FAILED, reason
+        self.state, self.reason = FAILED, reason
 
     def tell(self) -> Record:
         """Tell the storage how it ended; the record."""
@@ -98,33 +84,27 @@ class RunningTrial:
         self._journal = Tail(folder / "journal.jsonl", EVALUATIONS)
         self._evaluations: dict[int, float] = {}
 
-    def _watch(self) -> None:
-        """Judge the evaluations that are new."""
-        settings = self.cell.settings
+    def _judge(self) -> None:
+        """Report the evaluations that are new, and give the trial up where the pruner says so."""
+        settings, pruner = self.cell.settings, self.tuning.pruner
+        judges_runs = pruner.name not in ("none", "wilcoxon") and len(self.tuning.objectives) == 1
+        sign = 1 if self.tuning.objectives[0].direction == "maximize" else -1
         for record in self._journal.read():
             step, seed = record["rollout_step"], settings.seed
             if step in self._evaluations:  # the journal was cut back, and grew again
                 continue
             self._evaluations[step] = record[WATCHED]
-            value = statistics.fmean(list(self._evaluations.values())[-self.tuning.pruner.window :])
+            value = statistics.fmean(list(self._evaluations.values())[-pruner.window :])
             self._smoothed.setdefault(seed, []).append((step, value))
-            if self._judges_runs and step and self._is_hopeless(step, value):
-                updates = settings.num_iterations * settings.num_minibatches
-                self._decided += step * updates
-                reason = f"{self.tuning.pruner.name}: accuracy {value:.3f} at rollout step {step} of seed {seed}"
-                self.state, self.reason = PRUNED, reason
+            if not judges_runs or step == 0:
+                continue
+            planned = settings.planned_steps
+            at_end = step == planned and self._index == len(self.cells) - 1
+            if self.trial.is_pruned(self._index * planned + step, sign * value, step >= pruner.after and not at_end):
+                self._decided += step * settings.num_iterations * settings.num_minibatches
+                self.state = PRUNED
+                self.reason = f"{pruner.name}: accuracy {value:.3f} at rollout step {step} of seed {seed}"
                 return
-
-    @property
-    def _judges_runs(self) -> bool:
-        return self.tuning.pruner.name not in ("none", "wilcoxon") and len(self.tuning.objectives) == 1
-
-    def _is_hopeless(self, step: int, value: float) -> bool:
-        planned = self.cell.settings.planned_steps
-        at_end = step == planned and self._index == len(self.cells) - 1
-        judged = step >= self.tuning.pruner.after and not at_end
-        larger_is_better = self.tuning.objectives[0].direction == "maximize"
-        return self.trial.is_hopeless(self._index * planned + step, value if larger_is_better else -value, judged)
 
     def _finish_seed(self, outcome: Record) -> None:
         seed = self.cell.settings.seed
@@ -139,34 +119,35 @@ class RunningTrial:
 
     def _see_scores(self, seed: int) -> None:
         quantities = self._score(self._results, self.cell)
-        values = [float(quantities[objective.metric]) for objective in self.tuning.objectives]
-        if unknown := [one.metric for one in self.tuning.objectives if math.isnan(quantities[one.metric])]:
+        values = [float(quantities[goal.metric]) for goal in self.tuning.objectives]
+        if unknown := [goal.metric for goal in self.tuning.objectives if math.isnan(quantities[goal.metric])]:
             self.fail(f"seed {seed}: nothing to compute {', '.join(unknown)} from")
             return
         self._scores[seed] = values
         self._index += 1
         if self._index == len(self.cells):
             self.state = COMPLETE
-        elif self.tuning.pruner.name == "wilcoxon" and self.trial.is_hopeless(self._index - 1, values[0]):
+        elif self.tuning.pruner.name == "wilcoxon" and self.trial.is_pruned(self._index - 1, values[0]):
             self.state, self.reason = PRUNED, f"wilcoxon: worse than the best trial after {self._index} seeds"
         else:
             self._open()
 
-    def _means(self) -> list[float]:
-        return [statistics.fmean(values) for values in zip(*self._scores.values(), strict=True)]
-
     def _record(self) -> Record:
         """Its entry in trials.json, but for what the storage knows itself."""
         begun = self.cells[: self._begun]
-        known = {COMPLETE: self._means, DIVERGED: lambda: self._worst}
-        means = known.get(str(self.state), lambda: [None for _ in self.tuning.objectives])()
+        means: Sequence[float | None] = [None for _ in self.tuning.objectives]
+        if self.state == COMPLETE:
+            means = [statistics.fmean(values) for values in zip(*self._scores.values(), strict=True)]
+        elif self.state == DIVERGED:
+            means = self._worst
         spent = [self._spent(cell) for cell in begun]
+        started = self.trial.started  # the storage's times are local, without a zone
         return {
             "state": self.state,
             "reason": self.reason,
             "scores": {
-                objective.metric: {"mean": mean, "seeds": {seed: own[at] for seed, own in self._scores.items()}}
-                for at, (objective, mean) in enumerate(zip(self.tuning.objectives, means, strict=True))
+                goal.metric: {"mean": mean, "seeds": {seed: scores[at] for seed, scores in self._scores.items()}}
+                for at, (goal, mean) in enumerate(zip(self.tuning.objectives, means, strict=True))
             },
             "intermediate": self._smoothed,
             "signatures": {cell.settings.seed: cell.signature for cell in begun},
@@ -175,7 +156,7 @@ class RunningTrial:
                 "decided": self._decided,
             },
             "timing": {
-                "started": _iso(self.trial.started),
+                "started": started.astimezone(UTC).isoformat(timespec="seconds") if started else None,
                 "ended": datetime.now(UTC).isoformat(timespec="seconds"),
                 "seconds": round(sum(seconds for _, seconds in spent), 3),
                 "optimizer_steps": sum(steps for steps, _ in spent),
@@ -191,11 +172,6 @@ class RunningTrial:
         row: dict[str, Any] = last_row(folder / "timing.jsonl") or {}
         steps = (row.get("rollout_step", -1) + 1) * settings.num_iterations * settings.num_minibatches
         return steps, row.get("seconds/elapsed", 0.0)
-
-
-def _iso(moment: datetime | None) -> str | None:
-    """The storage's times are local, without a zone."""
-    return moment.astimezone(UTC).isoformat(timespec="seconds") if moment else None
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -251,7 +227,7 @@ class Tuner(Schedule):
         """Take a job off the list, and see what it means for the trials that waited for it."""
         lost = super().finished(job, succeeded)
         with self._timed():
-            if job.kind == "run":
+            if job.kind == RUN:
                 self._settle(job.signature)
             elif not succeeded:
                 self._over = True
@@ -265,7 +241,7 @@ class Tuner(Schedule):
     def look(self, signature: str) -> None:
         """A run has gone a step further: where nobody wants its rest, it is left."""
         with self._timed():
-            advanced = [one.advance() for one in self._wanted.get(signature, [])]
+            advanced = [trial.advance() for trial in self._wanted.get(signature, [])]
             if advanced and all(advanced):
                 self._left.add(signature)
                 self.leave(signature)
@@ -281,7 +257,13 @@ class Tuner(Schedule):
                     self.book.write_plan()
             self._over = trial is None
             if trial:
-                running = self._run(trial)
+                try:
+                    cells, problem = self._arms.cells(trial.arm.arm, trial.number, trial.point), ""
+                except RequestError as error:  # values that do not fit together
+                    cells, problem = [], "; ".join(error.problems)
+                running = RunningTrial(trial, cells, self._results, self._score)
+                if not cells:
+                    running.fail(problem)
                 self._running[trial.arm.arm, trial.number] = running
                 self._go_on(running)
         return not self._over
@@ -297,19 +279,16 @@ class Tuner(Schedule):
         fewest = min(self._trials, key=lambda arm: taken[arm.arm])
         return fewest.ask(self.owner.name) if taken[fewest.arm] < fewest.tuning.trials else None
 
-    def _run(self, trial: ArmTrial) -> RunningTrial:
-        try:
-            cells = self._arms.cells(trial.arm.arm, trial.number, trial.point)
-        except RequestError as error:  # values that do not fit together
-            running = RunningTrial(trial, [], self._results, self._score)
-            running.fail("; ".join(error.problems))
-            return running
-        return RunningTrial(trial, cells, self._results, self._score)
-
     def _go_on(self, running: RunningTrial) -> None:
         """End a trial, or have its next run done."""
         if running.advance():
-            self._end(running)
+            arm = running.trial.arm.arm
+            with exclusive(self._lock):
+                record = running.tell()
+                self.book.write()
+            del self._running[arm, running.trial.number]
+            self.failed[arm] += record["state"] == FAILED
+            self.ended(running.label, record)
             return
         cell = running.cell
         self._wanted.setdefault(cell.signature, []).append(running)
@@ -325,15 +304,6 @@ class Tuner(Schedule):
                 self._over = True
             else:
                 self._go_on(running)
-
-    def _end(self, running: RunningTrial) -> None:
-        arm = running.trial.arm.arm
-        with exclusive(self._lock):
-            record = running.tell()
-            self.book.write()
-        del self._running[arm, running.trial.number]
-        self.failed[arm] += record["state"] == FAILED
-        self.ended(running.label, record)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

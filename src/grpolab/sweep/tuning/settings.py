@@ -15,8 +15,7 @@ from grpolab.errors import RequestError, near_matches
 from grpolab.paths import project_root
 from grpolab.quantities import QUANTITIES
 from grpolab.settings.base import Count, Natural, Seed
-from grpolab.sweep import schema
-from grpolab.sweep.schema import MOST_SEEDS, Different, Level, Overrides, Part, unknown
+from grpolab.sweep.schema import MOST_SEEDS, Different, Level, Overrides, Part, sentences, unknown
 
 Scalar = bool | int | float | str | None
 Space = dict[str, "Values"]
@@ -34,22 +33,19 @@ class Values(Part):
     choices: list[Scalar] | None = Field(default=None, description="Whole numbers, words and null, one by one.")
 
     @model_validator(mode="after")
-    def _one_way(self) -> Values:
-        if problem := self._problem():
-            raise ValueError(problem)
-        return self
-
-    def _problem(self) -> str | None:
+    def _fits_together(self) -> Values:
         if self.choices is not None:
             if self.low is not None or self.high is not None or self.log:
-                return "tuning: a key has `choices`, or `low` and `high`, never both"
-            few = len({(type(one), one) for one in self.choices}) < max(2, len(self.choices))
-            return f"tuning: choices={self.choices} must be two or more different values" if few else None
-        if self.low is None or self.high is None:
-            return "tuning: a key needs `low` and `high`, or `choices`"
-        if self.low >= self.high:
-            return f"tuning: low={self.low:g} must be less than high={self.high:g}"
-        return f"tuning: low={self.low:g} must be > 0 where log is true" if self.log and self.low <= 0 else None
+                raise ValueError("tuning: a key has `choices`, or `low` and `high`, never both")
+            if len({(type(value), value) for value in self.choices}) < max(2, len(self.choices)):
+                raise ValueError(f"tuning: choices={self.choices} must be two or more different values")
+        elif self.low is None or self.high is None:
+            raise ValueError("tuning: a key needs `low` and `high`, or `choices`")
+        elif self.low >= self.high:
+            raise ValueError(f"tuning: low={self.low:g} must be less than high={self.high:g}")
+        elif self.log and self.low <= 0:
+            raise ValueError(f"tuning: low={self.low:g} must be > 0 where log is true")
+        return self
 
     def corners(self) -> list[Scalar]:
         """The outermost values: what can be composed there can be composed between them."""
@@ -89,8 +85,8 @@ class Tuning(Part):
 
     def space_of(self, arm: str) -> Space:
         """The keys that are tuned in an arm."""
-        own = {**self.space, **self.arms.get(arm, {})}
-        return {key: values for key, values in own.items() if values is not None}
+        space = {**self.space, **self.arms.get(arm, {})}
+        return {key: values for key, values in space.items() if values is not None}
 
     def misfits(self, factors: Mapping[str, Mapping[str, Any]], compare: str, seeds: Sequence[int]) -> Iterator[str]:
         """A sentence for all that does not fit the study, or itself."""
@@ -102,9 +98,9 @@ class Tuning(Part):
         yield from self._wrong_levels(factors, compare)
         if shared := sorted(set(self.seeds) & set(seeds)):
             yield f"tuning.seeds={shared} are seeds of the study too: values must be judged by seeds that chose none"
-        yield from unknown("tuning.objectives: metric", [one.metric for one in self.objectives], QUANTITIES)
-        names = [one.metric for one in self.objectives]
-        yield from (f"tuning.objectives: {name} stands twice" for name in {n for n in names if names.count(n) > 1})
+        metrics = [objective.metric for objective in self.objectives]
+        yield from unknown("tuning.objectives: metric", metrics, QUANTITIES)
+        yield from (f"tuning.objectives: {name} stands twice" for name in {n for n in metrics if metrics.count(n) > 1})
         yield from self._wrong_sampler(list(arms))
         yield from self._wrong_pruner()
 
@@ -146,8 +142,8 @@ class Tuning(Part):
 
     def levels(self, factors: Mapping[str, Mapping[str, Any]], compare: str, arm: str) -> dict[str, str]:
         """The variant whose values are tuned: {factor: level}."""
-        own = {compare: arm, **self.where}
-        return {factor: own.get(factor) or next(iter(levels)) for factor, levels in factors.items()}
+        chosen = {compare: arm, **self.where}
+        return {factor: chosen.get(factor) or next(iter(levels)) for factor, levels in factors.items()}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -192,7 +188,7 @@ def read(study: str) -> TunedValues:
     try:
         return TunedValues.model_validate(yaml.safe_load(path.read_text()))
     except ValidationError as error:
-        raise RequestError(f"{path}: {text}" for text in schema.sentences(TunedValues, error)) from error
+        raise RequestError(f"{path}: {text}" for text in sentences(TunedValues, error)) from error
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise RequestError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
 
@@ -212,29 +208,26 @@ def resolved(overrides: Sequence[str], arm: str) -> Overrides:
     return plain
 
 
-def named(overrides: Sequence[str], factors: Mapping[str, Mapping[str, Level]]) -> list[dict[str, Any]]:
+def named_tunings(overrides: Sequence[str], factors: Mapping[str, Mapping[str, Level]]) -> list[dict[str, Any]]:
     """Which tunings a study names, at which level of which factor (both None: in all variants), and their values."""
     places: list[tuple[str | None, str | None, Level]] = [(None, None, list(overrides))]
-    places += [(factor, level, own) for factor, levels in factors.items() for level, own in levels.items()]
-    return [
-        {"factor": factor, "level": level, "study": values.study, "seeds": values.seeds}
-        | {"trials_per_arm": values.trials_per_arm, "arms": {arm: own.model_dump() for arm, own in values.arms.items()}}
-        for factor, level, own in places
-        for text in dict.fromkeys(_texts(own))
-        if text.startswith(PREFIX)
-        for values in [read(text.removeprefix(PREFIX))]
-    ]
-
-
-def _texts(level: Level) -> Overrides:
-    return level if isinstance(level, list) else [text for own in level.values() for text in own]
+    places += [(factor, level, written) for factor, levels in factors.items() for level, written in levels.items()]
+    tunings = []
+    for factor, level, written in places:
+        texts = written if isinstance(written, list) else [text for of_arm in written.values() for text in of_arm]
+        for text in dict.fromkeys(text for text in texts if text.startswith(PREFIX)):
+            values = read(text.removeprefix(PREFIX))
+            arms = {arm: entry.model_dump() for arm, entry in values.arms.items()}
+            where = {"factor": factor, "level": level, "study": values.study, "seeds": values.seeds}
+            tunings.append({**where, "trials_per_arm": values.trials_per_arm, "arms": arms})
+    return tunings
 
 
 def shared_seeds(tunings: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[str]:
     """A sentence for each tuning that has chosen values by seeds which are now to judge them."""
     return [
-        f"seeds={', '.join(map(str, shared))} chose the values of {PREFIX}{one['study']}: judge them by other seeds,"
+        f"seeds={', '.join(map(str, shared))} chose the values of {PREFIX}{tuning['study']}: judge them by other seeds,"
         " in the study's `seeds:` or --seeds"
-        for one in tunings
-        if (shared := sorted(set(one["seeds"]) & set(seeds)))
+        for tuning in tunings
+        if (shared := sorted(set(tuning["seeds"]) & set(seeds)))
     ]

@@ -1,0 +1,321 @@
+"""What lies in the results folder: delete what nobody asks for, take over what another machine has finished."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from grpolab import FOLDER_FORMAT, RESULTS_VERSION
+from grpolab.errors import RequestError
+from grpolab.identity import absent, identified, in_words, signature, unrecorded
+from grpolab.paths import Results, read_json, write_json_atomic
+from grpolab.run.folder import exclusive, is_begun, is_held
+from grpolab.sweep.ledger import Record, is_run_taken, planned_studies
+from grpolab.sweep.plan import plans
+from grpolab.sweep.study import available
+from grpolab.vocabulary import RESULTS
+
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class Unasked:
+    """A folder that no study asks for."""
+
+    kind: str  # `run` or `warm start`
+    folder: Path
+    about: str
+    bytes: int
+    unrecorded: str = ""  # what of a run was not recorded and cannot be known any more
+
+
+def prune(results: Results, consent: Callable[[str], bool], named: Collection[str] = ()) -> None:
+    """`grpolab prune-runs`: list what no study asks for, and delete it where `consent` to the question is given.
+
+    Asked for is what a plan of results/studies/ names (of `grpolab train` the last command of each --name) and what a
+    file of experiments/ makes on this machine. A run of data or code whose content was not recorded, as in old
+    versions, is no study's any more and yet may be the only one of its kind: it goes only where it is `named`.
+    Raises RequestError where one of these cannot be read, or a named run is none of them.
+    """
+    every = list(unasked(results, named))
+    if wrong := sorted(set(named) - {item.folder.name for item in every if item.kind == "run"}):
+        raise RequestError(f"RUN={', '.join(wrong)} is no run in {results.runs} that nobody asks for")
+    kept = [item for item in every if item.unrecorded and item.folder.name not in named]
+    to_delete = [item for item in every if item not in kept]
+    for item in kept:
+        print(
+            f"kept: run {item.folder.name}: {item.about}, {item.bytes / MB:.1f} MB: the content of its"
+            f" {item.unrecorded} was not recorded, so that no command uses it again; `prune-runs` deletes it where it"
+            " is named"
+        )
+    for item in to_delete:
+        print(f"{item.kind} {item.folder.name}: {item.about}, {item.bytes / MB:.1f} MB")
+    if not to_delete:
+        print(f"nothing to delete in {results.root}: every {'other ' * bool(kept)}run is asked for")
+        return
+    print(f"{len(to_delete)} folders that no study asks for, {sum(item.bytes for item in to_delete) / MB:.1f} MB")
+    if consent(f"delete them from {results.root}?"):
+        deleted = sum(_delete(item) for item in to_delete)
+        print(f"{deleted} folders deleted; the tracking store keeps what it has of them")
+
+
+def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
+    """Runs and warm starts that nobody asks for, without those that a process works on. Raises as `prune`.
+
+    A run that stays because it is not `named` keeps its warm start.
+    """
+    runs, warm_starts = _asked(results)
+    for folder in _folders(results.runs):
+        provenance = read_json(folder / "provenance.json") or {}
+        warm_start = provenance.get("warm_start", {}).get("signature", "")
+        if folder.name in runs or is_run_taken(folder):
+            warm_starts.add(warm_start)
+            continue
+        settings, content = _settings(folder), provenance.get("content", {})
+        lacking = unrecorded(settings, content) if (folder / "outcome.json").exists() else ""
+        if lacking and folder.name not in named:
+            warm_starts.add(warm_start)
+        words = [(read_json(folder / "outcome.json") or {}).get("outcome", "unfinished")]
+        words += [settings["task"]["name"], f"seed {settings['seed']}"] if settings else []
+        about = ", ".join(word for word in [*words, in_words(content)] if word)
+        yield Unasked("run", folder, about, _size(folder), lacking)
+    for folder in _folders(results.warm_starts):
+        if folder.name not in warm_starts and not is_held(_lock_of(folder)):
+            yield Unasked("warm start", folder, "of no run that stays", _size(folder))
+
+
+def _asked(results: Results) -> tuple[set[str], set[str]]:
+    """Signatures of the runs that studies ask for, and of the warm starts, as far as they are known without the run."""
+    cells = [(name, cell) for name in available() for plan in plans(name) for cell in plan.cells]
+    unknown = {
+        f"experiments/{name}.yaml: what its {key} names cannot be read: without it nobody knows what it asks for"
+        for name, cell in cells
+        for key in absent(cell.settings.content())
+    }
+    if unknown:
+        raise RequestError(sorted(unknown))
+    runs = {cell.signature for _, cell in cells}
+    for name in planned_studies(results):
+        plan = read_json(results.plan(name))
+        if plan is None:
+            raise RequestError(f"{results.plan(name)} cannot be read: without it nobody knows what it asks for")
+        runs |= {cell["signature"] for cell in plan["cells"]}
+    return runs, {cell.warm_start for _, cell in cells}
+
+
+def _folders(parent: Path) -> list[Path]:
+    return sorted(path for path in parent.glob("[!.]*") if path.is_dir())
+
+
+def _settings(folder: Path) -> Record:
+    file = folder / "settings.yaml"
+    return (yaml.safe_load(file.read_text()) if file.exists() else None) or {}
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _lock_of(warm_start: Path) -> Path:
+    return warm_start.with_name(f"{warm_start.name}.lock")
+
+
+def _delete(item: Unasked) -> bool:
+    """Delete a folder, unless somebody has begun to work on it meanwhile."""
+    if is_run_taken(item.folder) if item.kind == "run" else is_held(_lock_of(item.folder)):
+        return False
+    (item.folder / "outcome.json").unlink(missing_ok=True)  # first: half of a folder must not look like a finished run
+    shutil.rmtree(item.folder)
+    if item.kind == "warm start":
+        _lock_of(item.folder).unlink(missing_ok=True)
+    return True
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `grpolab runs import`: copying run folders by hand does the same without the checks, for the folders are the ledger.
+
+
+TAKEN, PRESENT, UNFINISHED, REFUSED = "taken over", "here already", "left there without a result", "refused"
+
+
+class Refused(Exception):
+    """A folder that is not taken over, and why."""
+
+
+def take_over(source: Path, ours: Results) -> bool:
+    """Copy what is finished in `source` and not here; what lies here stays as it is. True where nothing was refused.
+
+    Raises RequestError where `source` is no results folder of this format.
+    """
+    written_as = (read_json(source / "format.json") or {}).get("format")
+    if written_as is None:
+        raise RequestError(f"FOLDER={source} is no results folder: it has no format.json")
+    if written_as != FOLDER_FORMAT:
+        raise RequestError(f"FOLDER={source} has format {written_as}, this program reads format {FOLDER_FORMAT}")
+    if source.resolve() == ours.root.resolve():
+        raise RequestError(f"FOLDER={source} is the results folder itself: name another one")
+    theirs = Results(source)
+    counts: Counter[str] = Counter()
+    for folder in _folders(theirs.runs):
+        try:
+            counts[_take_run(folder.name, theirs, ours)] += 1
+        except (Refused, KeyError) as refusal:
+            counts[REFUSED] += 1
+            what = f"its files lack the key {refusal}" if isinstance(refusal, KeyError) else refusal
+            print(f"refused: run {folder.name}: {what}")
+    _take_plans(theirs, ours)
+    summary = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+    print(f"{source}: {summary or 'no run'}")
+    return not counts[REFUSED]
+
+
+def _take_run(name: str, theirs: Results, ours: Results) -> str:
+    """What was done about a run. Raises Refused."""
+    folder, target = theirs.run(name), ours.run(name)
+    outcome = read_json(folder / "outcome.json") or {}
+    if outcome.get("outcome") not in RESULTS or is_run_taken(folder):
+        return UNFINISHED
+    if is_begun(target) or is_run_taken(target):
+        _compare(outcome, read_json(target / "outcome.json"))
+        return PRESENT
+    provenance = read_json(folder / "provenance.json") or {}
+    _check_identity(folder, provenance)
+    _take_warm_start(provenance.get("warm_start", {}), theirs, ours)
+    _copy(folder, target, target / ".lock", lambda part: _check_content(part, outcome))
+    return TAKEN
+
+
+def _take_warm_start(made: Record, theirs: Results, ours: Results) -> None:
+    """The warm start that a run began from comes with it: runs that are compared must have begun from the same."""
+    name = made.get("signature", "")
+    folder, target = theirs.warm_start(name), ours.warm_start(name)
+    here, there = read_json(target / "outcome.json"), read_json(folder / "outcome.json")
+    if there is None or there["sha256"] != made["sha256"]:
+        raise Refused(f"its warm start {name} is not the one in {folder}")
+    if here is None:
+        _copy(folder, target, _lock_of(target), lambda part: _check_warm_start(part, there))
+    elif here["sha256"] != there["sha256"]:
+        raise Refused(f"its warm start {name} differs from the one here: they could not be compared in pairs")
+
+
+def _compare(theirs: Record, ours: Record | None) -> None:
+    """Raises Refused where the two are not the same outcome of one run."""
+    if ours is None:
+        raise Refused("it is begun here and has no outcome yet")
+    keys = ("outcome", "journal_sha256", "policy_sha256")
+    if different := [key for key in keys if theirs.get(key) != ours.get(key)]:
+        raise Refused(f"the run of this signature that is here has another {' and '.join(different)}; it stays")
+
+
+def _check_identity(folder: Path, provenance: Record) -> None:
+    """Raises Refused where the settings are not those of the signature."""
+    version = provenance.get("results_version")
+    if version != RESULTS_VERSION:
+        raise Refused(f"its results_version is {version}, this program's is {RESULTS_VERSION}: it would not be found")
+    try:
+        settings = yaml.safe_load((folder / "settings.yaml").read_text())
+        content = provenance.get("content", {})
+        lacking = unrecorded(settings, content)
+        name = signature(identified(_set_keys({**settings, "machine": None}), content))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError) as error:
+        raise Refused(f"its settings.yaml cannot be read: {str(error).splitlines()[0]}") from error
+    if lacking:
+        raise Refused(f"the content of its {lacking} was not recorded: it would not be found")
+    if name != folder.name:
+        raise Refused(f"its settings.yaml is that of run {name}")
+
+
+def _set_keys(settings: Record) -> Record:
+    """`RunSettings.identity` of written settings, also of those from before a key that is now empty existed."""
+    return {
+        key: _set_keys(value) if isinstance(value, dict) else value
+        for key, value in settings.items()
+        if value is not None
+    }
+
+
+def _check_content(folder: Path, outcome: Record) -> None:
+    """Raises Refused where journal or weights are not those that the outcome was written for."""
+    journal = folder / "journal.jsonl"
+    journal_sha256 = hashlib.sha256(journal.read_bytes()).hexdigest() if journal.exists() else None
+    if outcome["journal_sha256"] != journal_sha256:
+        raise Refused("its journal.jsonl is not the one that outcome.json was written for (journal_sha256)")
+    if outcome["policy_sha256"] != weights_sha256(folder / "policy.safetensors"):
+        raise Refused("its policy.safetensors is not the one that outcome.json was written for (policy_sha256)")
+
+
+def _check_warm_start(folder: Path, made: Record) -> None:
+    """Raises Refused as above; a warm start without a step keeps no weights."""
+    if made["steps"] and made["sha256"] != weights_sha256(folder / "policy.safetensors"):
+        raise Refused(f"the weights of its warm start {made['signature']} are not those of its outcome.json (sha256)")
+
+
+def weights_sha256(file: Path) -> str | None:
+    """`Policy.fingerprint` of the weights in a safetensors file, without torch; None where it is no such file.
+
+    The format: the header's length in eight bytes, a JSON header with each tensor's place, the tensors' bytes.
+    """
+    digest = hashlib.sha256()
+    try:
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            start = 8 + int.from_bytes(data[:8], "little")
+            header = json.loads(data[8:start])
+            header.pop("__metadata__", None)
+            for name, tensor in sorted(header.items()):
+                begin, end = tensor["data_offsets"]
+                digest.update(name.encode())
+                digest.update(data[start + begin : start + end])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return digest.hexdigest()
+
+
+def _copy(folder: Path, target: Path, lock: Path, check: Callable[[Path], None]) -> None:
+    """Copy a folder, check the copy, and only then put it into its place, the outcome last. Raises Refused.
+
+    Copying takes long. Who begins meanwhile has `lock`; who comes while we have it waits, and finds the outcome.
+    """
+    part = target.with_name(f".{target.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        shutil.copytree(folder, part, ignore=shutil.ignore_patterns(".lock", "running.json", "*.part"))
+        check(part)
+        for file in part.rglob("*"):
+            if file.is_file():
+                with file.open("rb") as opened:  # after a power cut no whole name may stand on half a file
+                    os.fsync(opened.fileno())
+        begun_here = Refused(f"{target.name} is begun here: try again later")
+        if is_held(lock):
+            raise begun_here
+        with exclusive(lock):
+            if is_begun(target):
+                raise begun_here
+            target.mkdir(exist_ok=True)
+            for entry in sorted(part.iterdir(), key=lambda path: path.name == "outcome.json"):
+                entry.rename(target / entry.name)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _take_plans(theirs: Results, ours: Results) -> None:
+    """Plans of studies that are not planned here; where one is, it stays, and a difference is said."""
+    for file in sorted(theirs.studies.glob("*/plan.json")):
+        study = file.parent.name
+        plan, here = read_json(file), read_json(ours.plan(study))
+        if plan is None:
+            print(f"study {study}: its plan there cannot be read")
+        elif here is None:
+            write_json_atomic(ours.plan(study), plan)
+        elif {**plan, "created": None, "commit": None} != {**here, "created": None, "commit": None}:
+            print(
+                f"study {study} is planned otherwise here: the plan here stays, `grpolab sweep {study}` writes it anew"
+            )
