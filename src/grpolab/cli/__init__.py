@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpolab import RESULTS_VERSION, __version__
-from grpolab.cli import checking, common, keeping, reading, running
+from grpolab.cli import checking, completion, keeping, reading, running
 from grpolab.cli.common import FAILURE, INTERRUPTED, WRONG_REQUEST, Command, Parser
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import DISK_ERRORS
@@ -44,35 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command and what it was given. Exits with code 2 where it is no command."""
-    parser = Parser(prog="grpolab", description="Which part of GRPO matters? Ablations with evidence.")
-    version = f"grpolab {__version__}, results version {RESULTS_VERSION}"
-    parser.add_argument("--version", action="version", version=version)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-
-    groups = {"": commands}
-
-    def add(name: str, command: Command, text: str, results: bool = True, **options: Any) -> argparse.ArgumentParser:
-        group, _, word = name.rpartition(" ")  # `track sync` is the command sync of the group track
-        if group not in groups:
-            title = f"commands: `grpolab {group} -h`"
-            groups[group] = commands.add_parser(group, help=title).add_subparsers(metavar="COMMAND", required=True)
-        sub = groups[group].add_parser(word, help=text, description=text, allow_abbrev=False, **options)
-        sub.set_defaults(command=command, parser=sub)
-        if results:
-            sub.add_argument("--results", metavar="FOLDER", help="default: machine.results of conf/run.yaml")
-        return sub
-
-    for add_commands in (
-        running.add_commands,
-        running.add_tuning_commands,
-        reading.add_commands,
-        reading.add_diagnosing_commands,
-        checking.add_linting_commands,
-        checking.add_commands,
-        keeping.add_commands,
-    ):
-        add_commands(add)
-    common.add_commands(add, groups)
+    parser, groups = parsers()
     given = list(sys.argv[1:] if arguments is None else arguments)
     _refuse_unknown_command(parser, groups, given)
     parsed, rest = parser.parse_known_args(given)
@@ -84,6 +56,29 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if rest:
         parsed.overrides += rest
     return parsed
+
+
+def parsers() -> tuple[Parser, dict[str, Any]]:
+    """The parser, and the subparsers of each group of commands; those that belong to none under an empty name."""
+    parser = Parser(prog="grpolab", description="Which part of GRPO matters? Ablations with evidence.")
+    version = f"grpolab {__version__}, results version {RESULTS_VERSION}"
+    parser.add_argument("--version", action="version", version=version)
+    groups = {"": parser.add_subparsers(title="commands", metavar="COMMAND", required=True)}
+
+    def add(name: str, command: Command, text: str, results: bool = True, **options: Any) -> argparse.ArgumentParser:
+        group, _, word = name.rpartition(" ")  # `track sync` is the command sync of the group track
+        if group not in groups:
+            title = f"commands: `grpolab {group} -h`"
+            groups[group] = groups[""].add_parser(group, help=title).add_subparsers(metavar="COMMAND", required=True)
+        sub = groups[group].add_parser(word, help=text, description=text, allow_abbrev=False, **options)
+        sub.set_defaults(command=command, parser=sub)
+        if results:
+            sub.add_argument("--results", metavar="FOLDER", help="default: machine.results of conf/run.yaml")
+        return sub
+
+    for commands in (running, reading, checking, keeping, completion):  # in the order of `grpolab -h`
+        commands.add_commands(add)
+    return parser, groups
 
 
 def _refuse_unknown_command(parser: argparse.ArgumentParser, groups: dict[str, Any], given: list[str]) -> None:

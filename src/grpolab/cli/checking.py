@@ -1,4 +1,4 @@
-"""Commands that check our mathematics against what others computed."""
+"""Commands that check: a configuration before it trains, our mathematics against others' outputs, our statistics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,30 @@ from typing import TYPE_CHECKING
 from grpolab.cli.common import FAILURE, OK, Add, count, results_of
 from grpolab.errors import RequestError
 
+if TYPE_CHECKING:
+    from grpolab.frameworks.exchange import Converted, Peer
+    from grpolab.lint.rules import Finding
+    from grpolab.sweep.plan import Plan
+
+PEERS = ("trl", "verl")
+
 
 def add_commands(add: Add) -> None:
-    """conformance, dialects, self-check."""
+    """lint, import, export, conformance, dialects, self-check."""
+    text = "what a run or a study cannot do, or will do unasked, before it trains"
+    lint = add("lint", _lint, text, results=False)
+    lint.add_argument("overrides", nargs="*", metavar="STUDY|FILE|key=value", help="default: the run of conf/")
+    lint.add_argument("--from", dest="peer", choices=PEERS, help="FILE is a config of that framework")
+    lint.add_argument("--json", action="store_true")
+    lint.add_argument("--rules", action="store_true", help="print docs/lint.md instead")
+    text = "another framework's config as overrides of ours, and a sentence for each thing that cannot be carried"
+    read = add("import", _import, text, results=False)
+    read.add_argument("file", metavar="FILE", help=".yaml, .json, .py with GRPOConfig(...), .sh or .txt with key=value")
+    read.add_argument("--from", dest="peer", choices=PEERS, required=True)
+    text = "the fragment of another framework's config that has our run's objective, or the reasons why there is none"
+    write = add("export", _export, text, results=False)
+    write.add_argument("overrides", nargs="*", metavar="key=value")
+    write.add_argument("--to", dest="peer", choices=PEERS, required=True)
     text = "replay other frameworks' own outputs through our code, and compare loss, gradient and every metric"
     sub = add("conformance", _conformance, text, results=False)
     sub.add_argument("path", nargs="?", metavar="PATH", help="archive, folder or .json file (tests/vectors/README.md)")
@@ -34,94 +55,14 @@ def add_commands(add: Add) -> None:
     sub.add_argument("--seed", type=int, default=0, metavar="N", help="of the generator (0)")
 
 
-def _conformance(arguments: argparse.Namespace) -> int:
-    from grpolab.frameworks import catalogue
-    from grpolab.frameworks.agreement import plant_in_archive, replay_archive
-
-    if arguments.not_reproduced:
-        print(catalogue.not_reproduced_page(), end="")
-        return OK
-    if arguments.path is None:
-        raise RequestError("conformance needs PATH: an archive, a folder or a .json file of vectors")
-    if arguments.sensitivity:
-        planted = list(plant_in_archive(Path(arguments.path)))
-        print("\n".join(catalogue.sensitivity_lines(planted)))
-        return OK if catalogue.sensitive(planted) else FAILURE
-    verdicts = list(replay_archive(Path(arguments.path)))
-    if arguments.json:
-        print(json.dumps(catalogue.as_json(verdicts), indent=1))
-    else:
-        print("\n".join(catalogue.lines(verdicts, arguments.each)))
-    return OK if all(one.agrees for one in verdicts) else FAILURE
-
-
-def _dialects(_arguments: argparse.Namespace) -> int:
-    from grpolab.frameworks.catalogue import page
-    from grpolab.sweep.compose import Composer
-
-    composer = Composer()
-    names = [name for name in composer.groups["dialect"] if name != "null"]
-    settings = {name: composer.compose([f"dialect={name}"]) for name in names}
-    print(page(settings, {name: _said_of_itself(composer.conf / "dialect" / f"{name}.yaml") for name in names}), end="")
-    return OK
-
-
-def _self_check(arguments: argparse.Namespace) -> int:
-    from grpolab.report import self_check
-
-    checks, page = self_check.write(results_of(arguments), arguments.study, arguments.studies, arguments.seed)
-    broken = [check for check in checks if not check.holds]
-    for check in broken:
-        bounds = f"not between {check.low:.3f} and {check.high:.3f}"
-        print(f"{check.name}, n={check.n}: {check.kind} {check.rate:.3f}, {bounds}")
-    print(page)
-    return FAILURE if broken else OK
-
-
-def _said_of_itself(preset: Path) -> str:
-    """The comment below a preset's first line, which is Hydra's."""
-    lines = itertools.takewhile(lambda line: line.startswith("#"), preset.read_text().splitlines()[1:])
-    return " ".join(line.removeprefix("#").strip() for line in lines)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Commands about a configuration before it trains: what it cannot do, and what it is called elsewhere.
-
-
-if TYPE_CHECKING:
-    from grpolab.frameworks.exchange import Converted, Peer
-    from grpolab.lint.rules import Finding
-    from grpolab.sweep.plan import Plan
-
-PEERS = ("trl", "verl")
-
-
-def add_linting_commands(add: Add) -> None:
-    """lint, import, export."""
-    text = "what a run or a study cannot do, or will do unasked, before it trains"
-    lint = add("lint", _lint, text, results=False)
-    lint.add_argument("overrides", nargs="*", metavar="STUDY|FILE|key=value", help="default: the run of conf/")
-    lint.add_argument("--from", dest="peer", choices=PEERS, help="FILE is a config of that framework")
-    lint.add_argument("--json", action="store_true")
-    lint.add_argument("--rules", action="store_true", help="print docs/lint.md instead")
-    text = "another framework's config as overrides of ours, and a sentence for each thing that cannot be carried"
-    read = add("import", _import, text, results=False)
-    read.add_argument("file", metavar="FILE", help=".yaml, .json, .py with GRPOConfig(...), .sh or .txt with key=value")
-    read.add_argument("--from", dest="peer", choices=PEERS, required=True)
-    text = "the fragment of another framework's config that has our run's objective, or the reasons why there is none"
-    write = add("export", _export, text, results=False)
-    write.add_argument("overrides", nargs="*", metavar="key=value")
-    write.add_argument("--to", dest="peer", choices=PEERS, required=True)
-
-
 def warn(plans: Sequence[Plan]) -> None:
     """Print what is worth a word before a sweep, to stderr; raises RequestError where something is an error."""
     from grpolab.lint.check import check_plans
 
-    found = [finding for finding in check_plans(plans) if finding.severity != "note"]
-    if errors := [finding.line for finding in found if finding.severity == "error"]:
+    findings = [finding for finding in check_plans(plans) if finding.severity != "note"]
+    if errors := [finding.line for finding in findings if finding.severity == "error"]:
         raise RequestError(errors)
-    for finding in found:
+    for finding in findings:
         print(finding.line, file=sys.stderr)
 
 
@@ -131,14 +72,12 @@ def _lint(arguments: argparse.Namespace) -> int:
 
         print(page(), end="")
         return OK
-    found = _foreign(arguments) if arguments.peer else _ours(arguments.overrides)
+    findings = _foreign(arguments) if arguments.peer else _ours(arguments.overrides)
     if arguments.json:
-        print(json.dumps([asdict(finding) for finding in found], indent=1))
-    elif found:
-        print("\n".join(finding.line for finding in found))
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
-        print("nothing to say")
-    return FAILURE if any(finding.severity == "error" for finding in found) else OK
+        print("\n".join(finding.line for finding in findings) or "nothing to say")
+    return FAILURE if any(finding.severity == "error" for finding in findings) else OK
 
 
 def _ours(words: list[str]) -> list[Finding]:
@@ -194,3 +133,53 @@ def _peer(name: str) -> Peer:
 
     peers = {peer.name: peer for peer in (trl_config.PEER, verl_config.PEER)}
     return peers[name]
+
+
+def _conformance(arguments: argparse.Namespace) -> int:
+    from grpolab.frameworks import catalogue
+    from grpolab.frameworks.agreement import plant_in_archive, replay_archive
+
+    if arguments.not_reproduced:
+        print(catalogue.not_reproduced_page(), end="")
+        return OK
+    if arguments.path is None:
+        raise RequestError("conformance needs PATH: an archive, a folder or a .json file of vectors")
+    if arguments.sensitivity:
+        planted = list(plant_in_archive(Path(arguments.path)))
+        print("\n".join(catalogue.sensitivity_lines(planted)))
+        return OK if catalogue.sensitive(planted) else FAILURE
+    verdicts = list(replay_archive(Path(arguments.path)))
+    if arguments.json:
+        print(json.dumps(catalogue.as_json(verdicts), indent=1))
+    else:
+        print("\n".join(catalogue.lines(verdicts, arguments.each)))
+    return OK if all(verdict.agrees for verdict in verdicts) else FAILURE
+
+
+def _dialects(_arguments: argparse.Namespace) -> int:
+    from grpolab.frameworks.catalogue import page
+    from grpolab.sweep.compose import Composer
+
+    composer = Composer()
+    names = [name for name in composer.groups["dialect"] if name != "null"]
+    settings = {name: composer.compose([f"dialect={name}"]) for name in names}
+    print(page(settings, {name: _comment_of(composer.conf / "dialect" / f"{name}.yaml") for name in names}), end="")
+    return OK
+
+
+def _self_check(arguments: argparse.Namespace) -> int:
+    from grpolab.report import self_check
+
+    checks, page = self_check.write(results_of(arguments), arguments.study, arguments.studies, arguments.seed)
+    broken = [check for check in checks if not check.holds]
+    for check in broken:
+        bounds = f"not between {check.low:.3f} and {check.high:.3f}"
+        print(f"{check.name}, n={check.n}: {check.kind} {check.rate:.3f}, {bounds}")
+    print(page)
+    return FAILURE if broken else OK
+
+
+def _comment_of(preset: Path) -> str:
+    """The comment below a preset's first line, which is Hydra's."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), preset.read_text().splitlines()[1:])
+    return " ".join(line.removeprefix("#").strip() for line in lines)

@@ -1,11 +1,10 @@
-"""What the commands share: where results lie, how numbers on the command line are read, how a study is drawn."""
+"""What the commands share: exit codes, where results and their store lie, numbers of the command line, a report."""
 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import yaml
 
@@ -34,6 +33,17 @@ def machine_defaults() -> dict[str, str]:
     """`machine` of conf/run.yaml, read without Hydra."""
     machine: dict[str, str] = yaml.safe_load((project_root() / "conf" / "run.yaml").read_text())["machine"]
     return machine
+
+
+def tracking_uri(results: Results, given: str | None) -> str:
+    """The tracking store that was given, or that of conf/run.yaml. Raises RequestError where it cannot be one."""
+    from grpolab.run import tracking
+
+    uri = tracking.store_uri(given or machine_defaults()["tracking_uri"], results)
+    if uri is None:
+        raise RequestError("machine.tracking_uri of conf/run.yaml is empty, so nothing is tracked: give --uri")
+    tracking.check_store(uri)
+    return uri
 
 
 def count(text: str) -> int:
@@ -74,92 +84,10 @@ def unmet(results: Results, study: str) -> list[str]:
 
 
 def ensure_geometry(results: Results) -> None:
-    """The tables behind the analytic figures: reports read files, and only the learning room can compute these."""
+    """The tables behind the analytic figures: reports read files, and only `run` can compute these."""
     if results.geometry.exists() and results.surface.exists():
         return
     from grpolab.run import replay
 
     write_csv_atomic(results.geometry, replay.table())
     write_csv_atomic(results.surface, replay.surface())
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Tab completion: a script for the shell, made of the parser's commands and options, the studies and the settings.
-
-
-# What may follow a command, or stand behind `key=`. A word that ends in = waits for its value.
-WORDS = """\
-_grpolab_words() {
-  case "$1" in
-@CASES@
-  esac
-}
-"""
-BASH = r"""
-_grpolab() {
-  local line="${COMP_LINE:0:$COMP_POINT}" command="${COMP_WORDS[1]}"
-  local current="${line##* }"
-  [[ $COMP_CWORD -gt 2 && -n "$(_grpolab_words "$command ${COMP_WORDS[2]}")" ]] && command="$command ${COMP_WORDS[2]}"
-  [[ $COMP_CWORD -eq 2 && -n "$(_grpolab_words "$command ")" ]] && command="$command "
-  [[ $COMP_CWORD -eq 1 ]] && command=""
-  [[ $current == *=* ]] && command="${current%%=*}="
-  COMPREPLY=($(compgen -W "$(_grpolab_words "$command")" -- "$current"))
-  [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null
-  # bash takes = for the end of a word, and replaces what stands behind it
-  [[ $current == *=* ]] && COMPREPLY=("${COMPREPLY[@]#"${current%=*}="}")
-  return 0
-}
-complete -o default -F _grpolab grpolab  # files where no word fits
-"""
-ZSH = r"""
-_grpolab() {
-  local command="${words[2]}" current="${words[CURRENT]}"
-  local -a found
-  (( CURRENT > 3 )) && [[ -n "$(_grpolab_words "$command ${words[3]}")" ]] && command="$command ${words[3]}"
-  (( CURRENT == 3 )) && [[ -n "$(_grpolab_words "$command ")" ]] && command="$command "
-  (( CURRENT == 2 )) && command=""
-  [[ $current == *=* ]] && command="${current%%=*}="
-  found=(${=$(_grpolab_words "$command")})
-  compadd -S '' -- ${(M)found:#*=}
-  compadd -- ${found:#*=}
-  (( compstate[nmatches] )) || { compset -P '*='; _files }
-}
-autoload -U compinit && compinit
-compdef _grpolab grpolab
-"""
-SHELLS = {"bash": BASH, "zsh": ZSH}
-
-
-def add_commands(add: Add, commands: dict[str, Any]) -> None:
-    """completion, of the commands that `commands` has by group when it is asked for."""
-
-    def completion(arguments: argparse.Namespace) -> int:
-        print(script(arguments.shell, commands), end="")
-        return OK
-
-    text = 'a script for tab completion: in ~/.bashrc: eval "$(grpolab completion bash)"'
-    add("completion", completion, text, results=False).add_argument("shell", choices=list(SHELLS))
-
-
-def script(shell: str, commands: dict[str, Any]) -> str:
-    """The script; `commands`: the subparsers of each group, the commands that belong to none under an empty name."""
-    cases = "\n".join(f"    '{name}') echo '{' '.join(words)}' ;;" for name, words in _words(commands).items())
-    return f'# In ~/.{shell}rc: eval "$(grpolab completion {shell})"\n{WORDS.replace("@CASES@", cases)}{SHELLS[shell]}'
-
-
-def _words(commands: dict[str, Any]) -> dict[str, list[str]]:
-    """What may follow: a command's options, studies, keys and files; the words of a key under its `key=`."""
-    from grpolab.sweep.compose import choices
-    from grpolab.sweep.study import available
-
-    settings = choices()
-    found = {f"{key}=": [f"{key}={word}" for word in words] for key, words in settings.items() if words}
-    for group, parsers in commands.items():
-        found[f"{group} " if group else ""] = list(parsers.choices)
-        for name, parser in parsers.choices.items():
-            usage = parser.format_usage()
-            words = re.findall(r"--[a-z-]+", usage)
-            words += available() if "STUDY" in usage else []
-            words += [f"{key}=" for key in settings] if "key=value" in usage else []
-            found.setdefault(f"{group} {name}".strip(), words)
-    return found

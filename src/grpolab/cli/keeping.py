@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from grpolab.cli.common import FAILURE, OK, Add, ensure_geometry, machine_defaults, results_of
+from grpolab.cli.common import FAILURE, OK, Add, ensure_geometry, results_of, tracking_uri
 from grpolab.errors import RequestError
 from grpolab.paths import REFERENCE_STUDY, Results
 from grpolab.vocabulary import RESULTS
@@ -51,7 +50,8 @@ def _surrogate(arguments: argparse.Namespace) -> int:
     from grpolab.sweep.ledger import study_states
 
     results = results_of(arguments)
-    cells = [cell for own in study_states(results, arguments.study, now=0.0).values() for cell in own]
+    studies = study_states(results, arguments.study, now=0.0)  # the study, or those that it includes
+    cells = [cell for states in studies.values() for cell in states]
     signatures = dict.fromkeys(cell.cell["signature"] for cell in cells if cell.state in RESULTS)
     if not signatures:
         raise RequestError(
@@ -86,7 +86,7 @@ def _track_verify(arguments: argparse.Namespace) -> int:
     from grpolab.run import tracking
 
     results, uri, studies = _tracked(arguments)
-    os.environ.update({**tracking.ENVIRONMENT, **os.environ})  # read when mlflow is imported
+    tracking.set_environment()
     from grpolab.run.tracking.verify import print_verification
 
     return OK if print_verification(results, uri, studies, arguments.json) else FAILURE
@@ -94,14 +94,10 @@ def _track_verify(arguments: argparse.Namespace) -> int:
 
 def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
     """The results, the URI of their store, the studies that are meant. Raises RequestError."""
-    from grpolab.run import tracking
     from grpolab.sweep.ledger import planned_studies, study_states
 
     results = results_of(arguments)
-    uri = tracking.store_uri(arguments.uri or machine_defaults()["tracking_uri"], results)
-    if uri is None:
-        raise RequestError("machine.tracking_uri of conf/run.yaml is empty, so nothing is tracked: give --uri")
-    tracking.check_store(uri)
+    uri = tracking_uri(results, arguments.uri)
     if arguments.study is None:
         return results, uri, planned_studies(results)
     study_states(results, arguments.study, now=0.0)  # says what is planned where this study is not

@@ -18,14 +18,20 @@ from grpolab.cli.common import (
     ensure_geometry,
     machine_defaults,
     results_of,
+    tracking_uri,
     unmet,
 )
 from grpolab.errors import RequestError
 from grpolab.paths import REPORT_FILES, Results
 
+if TYPE_CHECKING:
+    from grpolab.doctor.evidence import Diagnosis
+
+LOGS = ("trl", "verl", "roll")
+
 
 def add_commands(add: Add) -> None:
-    """status, figures, report, compare, ui, show, diff, regimes, vocabulary."""
+    """status, figures, report, compare, ui, show, diff, regimes, vocabulary, diagnose."""
     status = add("status", _status, "how far the cells of a study are")
     status.add_argument("study", nargs="?", metavar="STUDY")
     status.add_argument("--json", action="store_true")
@@ -51,6 +57,14 @@ def add_commands(add: Add) -> None:
     diff.add_argument("runs", nargs=2, metavar="RUN")
     add("regimes", _regimes, "whether the reference's baseline learns and clipping acts, as docs/regimes.md")
     add("vocabulary", _vocabulary, "every metric, tag and outcome with its meaning, as Markdown", results=False)
+    diagnose = add("diagnose", _diagnose, "why a run looks the way it does: causes with evidence, and what is normal")
+    diagnose.add_argument(
+        "run", metavar="RUN|FILE", help="signature, the beginning of one, run folder, MLflow run id; a log"
+    )
+    text = "FILE is its log: trainer_state.json, .csv or .jsonl"
+    diagnose.add_argument("--from", dest="peer", choices=LOGS, help=text)
+    diagnose.add_argument("--uri", help="RUN is in this tracking store; default: machine.tracking_uri of conf/run.yaml")
+    diagnose.add_argument("--json", action="store_true")
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -103,14 +117,11 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _ui(arguments: argparse.Namespace) -> int:
-    from grpolab.run import tracking
     from grpolab.run.tracking import ui
 
     results = results_of(arguments)
-    uri = tracking.store_uri(arguments.uri or machine_defaults()["tracking_uri"], results)
-    if uri is None:
-        raise RequestError("machine.tracking_uri of conf/run.yaml is empty, so nothing is tracked: give --uri")
-    ui.serve(results, uri, _study_of(arguments, results), arguments.port)
+    study = _study_of(arguments, results)
+    ui.serve(results, tracking_uri(results, arguments.uri), study, arguments.port)
     return OK
 
 
@@ -142,34 +153,11 @@ def _vocabulary(_arguments: argparse.Namespace) -> int:
     return OK
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The doctor as a command: why a run looks the way it does.
-
-
-if TYPE_CHECKING:
-    from grpolab.doctor.evidence import Diagnosis
-    from grpolab.paths import Results
-
-LOGS = ("trl", "verl", "roll")
-
-
-def add_diagnosing_commands(add: Add) -> None:
-    """diagnose."""
-    text = "why a run looks the way it does: causes with evidence, and what is normal"
-    sub = add("diagnose", _diagnose, text)
-    sub.add_argument(
-        "run", metavar="RUN|FILE", help="signature, the beginning of one, run folder, MLflow run id; a log"
-    )
-    sub.add_argument("--from", dest="peer", choices=LOGS, help="FILE is its log: trainer_state.json, .csv or .jsonl")
-    sub.add_argument("--uri", help="RUN is in this tracking store; default: machine.tracking_uri of conf/run.yaml")
-    sub.add_argument("--json", action="store_true")
-
-
 def _diagnose(arguments: argparse.Namespace) -> int:
     from grpolab.doctor import page
 
-    found = _diagnosis(arguments)
-    print(json.dumps(page.record(found), indent=1) if arguments.json else page.text(found))
+    diagnosis = _diagnosis(arguments)
+    print(json.dumps(page.record(diagnosis), indent=1) if arguments.json else page.text(diagnosis))
     return OK
 
 
@@ -188,19 +176,18 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
     except RequestError:
         if len(arguments.run) != 32 or not results.store.is_file():  # an MLflow run id has 32 hex digits
             raise
-    return _tracked(results, machine_defaults()["tracking_uri"], arguments.run)
+    return _tracked(results, None, arguments.run)
 
 
-def _tracked(results: Results, setting: str, run_id: str) -> Diagnosis:
+def _tracked(results: Results, given: str | None, run_id: str) -> Diagnosis:
     """Of an MLflow run: by its folder where it is one of ours and that is here, else by the metrics in the store."""
     from grpolab.doctor.examine import diagnose, diagnose_rows
     from grpolab.run import tracking
+
+    uri = tracking_uri(results, given)
+    tracking.set_environment()
     from grpolab.run.tracking.store import logged
 
-    uri = tracking.store_uri(setting, results)
-    if uri is None:
-        raise RequestError("machine.tracking_uri of conf/run.yaml is empty, so nothing is tracked: give --uri")
-    tracking.check_store(uri)
     tags, rows = logged(uri, run_id)
     folder = results.run(tags["signature"]) if "signature" in tags else None
     return diagnose(folder) if folder and folder.is_dir() else diagnose_rows(run_id, rows)

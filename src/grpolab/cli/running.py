@@ -1,4 +1,4 @@
-"""Commands that train."""
+"""Commands that train: a run, a study, or the trials of a tuning."""
 
 from __future__ import annotations
 
@@ -12,31 +12,35 @@ from grpolab.cli.common import OK, Add, count, draw_all, seeds, unmet
 from grpolab.paths import Results
 
 if TYPE_CHECKING:
+    from grpolab.sweep.plan import Cell
     from grpolab.sweep.progress import Events
 
 
 def add_commands(add: Add) -> None:
-    """train, sweep."""
+    """train, sweep, tune."""
     text = "train one run with Hydra overrides; -m: every combination"
     train = add("train", _train, text, results=False, add_help=False)
     train.add_argument("-h", "--help", action="store_true", dest="page")
     train.add_argument("-m", "--multirun", action="store_true")
     train.add_argument("--name", default="adhoc")
     train.add_argument("overrides", nargs="*", metavar="key=value")
-    _add_options(train)
 
     sweep = add("sweep", _sweep, "run a study of experiments/: train what is missing, and track it", results=False)
     sweep.add_argument("study", metavar="STUDY")
     sweep.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides for every cell")
     sweep.add_argument("--seeds", type=seeds, metavar="N", help="seeds 0 to N-1, or a list: 3,4,5")
-    _add_options(sweep)
 
+    text = "look for the best values of each arm of a study, with equal budgets (`tuning:` in its file)"
+    tune = add("tune", _tune, text, results=False)
+    tune.add_argument("study", metavar="STUDY")
+    tune.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides for every trial")
 
-def _add_options(command: argparse.ArgumentParser) -> None:
-    """What everything that trains several runs takes."""
-    command.add_argument("--jobs", type=count, metavar="N", help="workers; default: one per core, or per GPU")
-    command.add_argument("--retry-failed", action="store_true", help="run failed cells again; their error is kept")
-    command.add_argument("--json-lines", action="store_true", help="one JSON object per event, for programs")
+    for command in (train, sweep, tune):
+        command.add_argument("--jobs", type=count, metavar="N", help="workers; default: one per core, or per GPU")
+    for command in (train, sweep):
+        command.add_argument("--retry-failed", action="store_true", help="run failed cells again; their error is kept")
+        command.add_argument("--json-lines", action="store_true", help="one JSON object per event, for programs")
+    tune.add_argument("--storage", metavar="URI", help="journal:FILE (default: in the results) or a database's URI")
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -73,24 +77,6 @@ def _events(wanted: bool) -> AbstractContextManager[Events | None]:
     from grpolab.sweep.progress import json_lines
 
     return json_lines()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The command that tunes: the one place where tuner, linter and report meet.
-
-
-if TYPE_CHECKING:
-    from grpolab.sweep.plan import Cell
-
-
-def add_tuning_commands(add: Add) -> None:
-    """tune."""
-    text = "look for the best values of each arm of a study, with equal budgets (`tuning:` in its file)"
-    tune = add("tune", _tune, text, results=False)
-    tune.add_argument("study", metavar="STUDY")
-    tune.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides for every trial")
-    tune.add_argument("--jobs", type=count, metavar="N", help="workers; default: one per core, or per GPU")
-    tune.add_argument("--storage", metavar="URI", help="journal:FILE (default: in the results) or a database's URI")
 
 
 def _tune(arguments: argparse.Namespace) -> int:

@@ -43,10 +43,10 @@ COMMAND = """
 import sys
 sys.path.insert(0, {here!r})
 from tuning_project import WORKER, draw, score
-from grpolab.cli import main, tuning
+from grpolab.cli import main, running
 from grpolab.sweep.tuning import command
 import functools
-tuning.quantities, tuning._draw = score, draw
+running.quantities, running._draw = score, draw
 command.tune = functools.partial(command.tune, command=WORKER)
 sys.exit(main({given!r}))
 """

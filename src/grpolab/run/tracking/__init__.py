@@ -7,6 +7,7 @@ written twice. Training never writes to MLflow and never waits for it; one proce
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -32,6 +33,11 @@ ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
+
+
+def set_environment() -> None:
+    """Set `ENVIRONMENT`, where the user has not, before mlflow is imported."""
+    os.environ.update({**ENVIRONMENT, **os.environ})
 
 
 def store_uri(setting: str | None, results: Results) -> str | None:

@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from grpolab.run.tracking import ENVIRONMENT
+from grpolab.run.tracking import set_environment
 
 POLL_SECONDS = 5.0
 LAST_ATTEMPTS = 3  # what comes in between, a lock say, may pass
@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("studies", nargs="*", metavar="STUDY")
     arguments = parser.parse_args()
     os.nice(NICENESS)
-    os.environ.update({**ENVIRONMENT, **os.environ})
+    set_environment()
     problem = follow(arguments.results, arguments.uri, arguments.studies, arguments.repair)
     if problem:
         print(problem, file=sys.stderr)
