@@ -18,8 +18,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from grpolab.doctor.causes import CAUSES
-from grpolab.doctor.examine import diagnose
+from grpolab.doctor import CAUSES, diagnose
 from grpolab.paths import Results, write_text_atomic
 from grpolab.report.style import DPI, QUIET, TEXT_WIDTH, paper_style, save
 from grpolab.sweep.compose import Composer

@@ -20,7 +20,7 @@ import os
 
 from IPython.display import Image, Markdown, display
 
-from grpolab.doctor.causes import CAUSES, QUESTIONS
+from grpolab.doctor import QUESTIONS
 from grpolab.doctor.page import passes, reach, section
 from grpolab.paths import REFERENCE_STUDY, Results
 from grpolab.report.load import load
@@ -56,6 +56,6 @@ display(Markdown(section(studies)))
 # Every cause that it knows, and what to try.
 
 # %%
-for question, text in QUESTIONS.items():
-    causes = [cause for cause in CAUSES.values() if cause.question == question]
-    display(Markdown("\n".join([f"**{text}**", "", *(f"- `{one.id}`: {one.says} {one.try_}" for one in causes)])))
+for question in QUESTIONS:
+    causes = [f"- `{cause.name}`: {cause.says} {cause.remedy}" for cause in question.causes]
+    display(Markdown("\n".join([f"**{question.text}**", "", *causes])))

@@ -12,7 +12,7 @@ import yaml
 from tiny import records, run_folder, tiny_parts, tiny_settings
 from torch import Tensor
 
-from grpolab.doctor.causes import CAUSES
+from grpolab.doctor import CAUSES
 from grpolab.grpo import faults
 from grpolab.grpo.batch import Rollout
 from grpolab.grpo.faults import Steps

@@ -25,7 +25,7 @@ from grpolab.errors import RequestError
 from grpolab.paths import REPORT_FILES, Results
 
 if TYPE_CHECKING:
-    from grpolab.doctor.evidence import Diagnosis
+    from grpolab.doctor import Diagnosis
 
 LOGS = ("trl", "verl", "roll")
 
@@ -163,7 +163,7 @@ def _diagnose(arguments: argparse.Namespace) -> int:
 
 def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
     """Of a log of another framework, a run folder, or a run of the tracking store."""
-    from grpolab.doctor.examine import diagnose, diagnose_log
+    from grpolab.doctor import diagnose, diagnose_log
     from grpolab.report import inspect
 
     if arguments.peer:
@@ -181,7 +181,7 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
 
 def _tracked(results: Results, given: str | None, run_id: str) -> Diagnosis:
     """Of an MLflow run: by its folder where it is one of ours and that is here, else by the metrics in the store."""
-    from grpolab.doctor.examine import diagnose, diagnose_rows
+    from grpolab.doctor import diagnose, diagnose_rows
     from grpolab.run import tracking
 
     uri = tracking_uri(results, given)

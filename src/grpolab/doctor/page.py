@@ -1,4 +1,4 @@
-"""A diagnosis for people, and for programs."""
+"""A diagnosis in words and as JSON, pictures of the ratio, and the doctor's section of a report."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from grpolab.doctor.causes import CAUSES, NOTES
-from grpolab.doctor.evidence import Diagnosis, Evidence, Finding
-from grpolab.doctor.examine import examine
-from grpolab.doctor.read import PLANTED
+from grpolab.doctor.evidence import USUAL_RANGE, Evidence
+from grpolab.doctor.examine import CAUSES, Diagnosis, examine
+from grpolab.doctor.read import PLANTED, TABLES
 from grpolab.report.figures.panels import (
     draw_seeds,
     label_x,
@@ -33,18 +32,33 @@ WIDTH = 110
 
 def text(diagnosis: Diagnosis) -> str:
     """Several lines: the causes with evidence and advice, what is normal, what could not be looked at."""
-    lines = [f"run {diagnosis.run}: {diagnosis.state}"]
+    return "\n".join(_lines(diagnosis))
+
+
+def _lines(diagnosis: Diagnosis) -> Iterator[str]:
+    yield f"run {diagnosis.run}: {diagnosis.state}"
     if diagnosis.fall:
-        lines += _filled("", f"{diagnosis.fall}.")
+        yield from _filled("", f"{diagnosis.fall}.")
     for place, finding in enumerate(diagnosis.findings, start=1):
-        lines += ["", f"{place}. {finding.cause} ({finding.confidence})", *_finding(finding)]
+        yield from ("", f"{place}. {finding.cause} ({finding.confidence})")
+        yield from _filled("   ", CAUSES[finding.cause].says)
+        for sentence in finding.evidence:
+            yield from _filled("   - ", sentence)
+        if finding.instead:
+            yield from _filled("   ", f"Looks the same in this log: {', '.join(finding.instead)}.")
+        yield from _filled("   Try: ", CAUSES[finding.cause].remedy)
     if not diagnosis.findings:
-        lines += ["", *_filled("", _without_cause(diagnosis))]
-    for name, evidence in diagnosis.notes.items():
-        lines += ["", *_filled("normal: ", f"{NOTES[name]} Here: {evidence}.")]
+        yield from ("", *_filled("", _without_cause(diagnosis)))
+    for note in diagnosis.notes:
+        yield from ("", *_filled("normal: ", f"{note.says} Here: {note.evidence}."))
     if diagnosis.unknown:
-        lines += ["", "not looked at:", *(line for what in diagnosis.unknown for line in _filled("   - ", what))]
-    return "\n".join(lines)
+        yield from ("", "not looked at:")
+        for sentence in diagnosis.unknown:
+            yield from _filled("   - ", sentence)
+
+
+def _filled(head: str, text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
 
 
 def _without_cause(diagnosis: Diagnosis) -> str:
@@ -69,34 +83,17 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
                 "says": CAUSES[finding.cause].says,
                 "evidence": list(finding.evidence),
                 "instead": list(finding.instead),
-                "try": CAUSES[finding.cause].try_,
+                "try": CAUSES[finding.cause].remedy,
             }
             for finding in diagnosis.findings
         ],
-        "normal": [{"note": name, "says": NOTES[name], "evidence": text} for name, text in diagnosis.notes.items()],
+        "normal": [{"note": note.name, "says": note.says, "evidence": note.evidence} for note in diagnosis.notes],
         "unknown": list(diagnosis.unknown),
     }
 
 
-def _finding(finding: Finding) -> Iterator[str]:
-    cause = CAUSES[finding.cause]
-    yield from _filled("   ", cause.says)
-    for sentence in finding.evidence:
-        yield from _filled("   - ", sentence)
-    if finding.instead:
-        yield from _filled("   ", f"Looks the same in this log: {', '.join(finding.instead)}.")
-    yield from _filled("   Try: ", cause.try_)
-
-
-def _filled(head: str, text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # The ratio within a batch, and how far it reaches over a run: pictures of the notebook `why_is_my_ratio_one`.
-
-
-USUAL_RANGE = 0.2
 
 
 def passes(study: Study) -> Figure:
@@ -120,7 +117,7 @@ def reach(study: Study) -> Figure:
     figure, grid, _ = lines_by_arm(shown, {"largest ratio - 1": ("updates", "reach")})
     for panel in grid.values():
         panel.set_yscale("symlog", linthresh=1e-3)
-        panel.axhline(USUAL_RANGE, color="0.4", linewidth=0.7, linestyle="--")
+        panel.axhline(USUAL_RANGE["token"], color="0.4", linewidth=0.7, linestyle="--")
     return figure
 
 
@@ -133,9 +130,22 @@ def section(parts: Sequence[Study]) -> str:
     cells = {cell["signature"]: (part, cell) for part in parts for cell in part.done.to_dict("records")}
     if not cells:
         return ""
-    journals = {part.name: _journals(part) for part in parts}
-    found = [(cell, examine(_evidence(cell, journals[part.name]))) for part, cell in cells.values()]
-    rows = [_row(cell, diagnosis) for cell, diagnosis in found if diagnosis.findings]
+    journals = {  # study -> table -> signature
+        part.name: {name: dict(iter(getattr(part, name).groupby("signature"))) for name in TABLES.values()}
+        for part in parts
+    }
+    rows = []
+    for part, cell in cells.values():  # a run that several studies share is examined once
+        findings = examine(_evidence(cell, journals[part.name])).findings
+        if findings:
+            rows.append(
+                {
+                    "run": f"{cell['variant']}, seed {cell['seed']} ({cell['signature']})",
+                    "cause": findings[0].cause.replace("_", " "),
+                    "confidence": findings[0].confidence,
+                    "evidence": "; ".join(findings[0].evidence),
+                }
+            )
     head = (
         f"## Diagnosis\n\nFrom the journals alone (`grpolab diagnose RUN` looks at completions and weights too):"
         f" {count(len(cells) - len(rows), 'run')} of {len(cells)} without a known cause of trouble."
@@ -143,33 +153,13 @@ def section(parts: Sequence[Study]) -> str:
     return f"{head}\n\n{markdown_table(pd.DataFrame(rows))}" if rows else head
 
 
-def _journals(part: Study) -> dict[str, dict[Any, pd.DataFrame]]:
-    """Each table by signature."""
-    return {
-        name: dict(iter(getattr(part, name).groupby("signature"))) for name in ("updates", "rollouts", "evaluations")
-    }
-
-
 def _evidence(cell: dict[str, Any], journals: dict[str, dict[Any, pd.DataFrame]]) -> Evidence:
-    """A cell's tables, as they are in a fresh clone too; a run that several studies share is examined once."""
+    """Of one cell, from its study's tables, which a fresh clone has too."""
     tables = {
         name: runs.get(cell["signature"], pd.DataFrame()).dropna(axis=1, how="all") for name, runs in journals.items()
     }
-    settings = {
-        key.removeprefix("setting/"): value
-        for key, value in cell.items()
-        if key.startswith("setting/") and pd.notna(value) and key.removeprefix("setting/") not in PLANTED
-    }
+    given = {key.removeprefix("setting/"): value for key, value in cell.items() if key.startswith("setting/")}
+    settings = {key: value for key, value in given.items() if pd.notna(value) and key not in PLANTED}
     if pd.notna(cell.get("evaluation_items")):
         settings["evaluation.items"] = cell["evaluation_items"]
     return Evidence(run=cell["signature"], state=cell["outcome"], settings=settings, **tables)
-
-
-def _row(cell: dict[str, Any], diagnosis: Diagnosis) -> dict[str, str]:
-    first = diagnosis.findings[0]
-    return {
-        "run": f"{cell['variant']}, seed {cell['seed']} ({cell['signature']})",
-        "cause": first.cause.replace("_", " "),
-        "confidence": first.confidence,
-        "evidence": "; ".join(first.evidence),
-    }

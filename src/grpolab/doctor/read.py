@@ -1,8 +1,4 @@
-"""A run folder, or another framework's log, read as the doctor's evidence, and what a log does not hold.
-
-`frameworks/names.py` has what frameworks call our metrics, and what each one counts. verl and ROLL log a row a batch, a
-mean over its updates; TRL a row every `logging_steps` optimiser steps.
-"""
+"""A run folder, or the log of another framework, as the doctor's evidence, as far as it can be read."""
 
 from __future__ import annotations
 
@@ -17,8 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
-from grpolab.doctor.evidence import Evidence, Weights, compare
+from grpolab.doctor.evidence import Evidence, Weights
 from grpolab.errors import RequestError
 from grpolab.frameworks.names import FRESH_BATCH, LOG_NAMES
 from grpolab.identity import dotted
@@ -27,42 +25,7 @@ from grpolab.report.journals import table
 from grpolab.report.text import count
 from grpolab.vocabulary import METRICS
 
-# Framework -> its name -> ours; `grpolab` is a mirror of ours whose folder is not here.
-NAMES = LOG_NAMES | {
-    "grpolab": {metric.name: metric.name for metric in METRICS.values() if metric.kind in ("update", "rollout")}
-}
-
-STEPS = ("step", "training/global_step", "system/global_step", "_step")
-
-# Our metric -> what cannot be said without it, or where it is not finite.
-NEEDED = {
-    "loss": "the loss",
-    "grad_norm": "the gradient's size: a weak signal, gradient clipping, spikes",
-    "ratio/token_max": "how far the ratio is from 1",
-    "ratio/token_max_neg": "large ratios of tokens with A < 0",
-    "clip/active": "the clip fraction",
-    "cf/token_0.2": "what the usual clip range would have clipped: too small an epsilon, or no clip",
-    "kl_old/k3": "what makes the ratio differ from 1 on the first pass: dropout, padding, temperature, mask, precision",
-    "weights/step_norm": "whether the weights move: frozen parameters and low precision",
-    "zero_variance/share": "groups with equal rewards: a constant reward, and starving variance",
-    "entropy/behaviour": "whether the entropy fell or grew",
-    "truncation/share": "whether completions grow until they are cut off",
-    "reward/mean": "whether the reward fell",
-}
-SETTINGS = "the settings (epsilon, beta, num_iterations, max_grad_norm, warm-up): they are not in such a log"
-COMPLETIONS = "advantages and single tokens: they are not in such a log"
-
-
-def plain(name: str) -> str:
-    """A metric's name as MLflow has it: verl writes `_at_` for `@`, transformers `_`."""
-    return re.sub(r"[^\w./ -]", "_", name.replace("@", "_at_"))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A run folder as evidence, as far as it can be read.
-
-
-KINDS = {"update": "updates", "rollout": "rollouts", "evaluation": "evaluations"}
+TABLES = {"update": "updates", "rollout": "rollouts", "evaluation": "evaluations"}
 PLANTED = ("fault", "reward.function")  # what `make doctor-check` plants stands in settings, and must not be known
 MOST_SAMPLES = 12  # tables of completions that are read, evenly over the run
 SAMPLE_COLUMNS = ["prompt_index", "sample", "reward", "advantage", "position", "old_log_prob", "ratio", "clipped"]
@@ -73,7 +36,9 @@ def read_run(folder: Path) -> Evidence:
     outcome = read_json(folder / "outcome.json")
     tables, damage, not_finite = _journal(folder / "journal.jsonl", running=outcome is None)
     samples, unreadable = _samples(folder)
-    weights = _weights(folder) if outcome else None
+    warm_start = (read_json(folder / "provenance.json") or {}).get("warm_start") or {}
+    start = folder.parents[1] / "warm_starts" / str(warm_start.get("signature")) / "policy.safetensors"
+    weights = compare(folder / "policy.safetensors", start) if outcome else None
     absent = [] if weights else ["the weights: they are kept when a run ends"]
     return Evidence(
         run=folder.name,
@@ -87,15 +52,6 @@ def read_run(folder: Path) -> Evidence:
     )
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    """Dotted keys."""
-    try:
-        found = dict(dotted(yaml.safe_load((folder / "settings.yaml").read_text())))
-    except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
-        raise RequestError(f"run {folder.name}: settings.yaml cannot be read ({type(error).__name__})") from error
-    return {key: value for key, value in found.items() if key not in PLANTED}
-
-
 def _state(folder: Path, outcome: dict[str, Any] | None, rollouts: pd.DataFrame) -> str:
     done = count(len(rollouts), "rollout step")
     if outcome:
@@ -106,9 +62,21 @@ def _state(folder: Path, outcome: dict[str, Any] | None, rollouts: pd.DataFrame)
     return f"still going, after {done} of {beat.get('rollout_steps')}: this is a diagnosis so far"
 
 
+def _settings(folder: Path) -> dict[str, Any]:
+    """Dotted keys."""
+    try:
+        settings = dict(dotted(yaml.safe_load((folder / "settings.yaml").read_text())))
+    except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
+        raise RequestError(f"run {folder.name}: settings.yaml cannot be read ({type(error).__name__})") from error
+    return {key: value for key, value in settings.items() if key not in PLANTED}
+
+
 def _journal(path: Path, running: bool) -> tuple[dict[str, pd.DataFrame], list[str], Counter[str]]:
-    """Its tables, what of it cannot be read, and by metric how many values are not finite: the journal's strings."""
-    records: dict[str, list[dict[str, Any]]] = {name: [] for name in KINDS.values()}
+    """Its tables, what of it cannot be read, and by metric how many values are not finite: the journal's strings.
+
+    `report/journals.py` reads whole journals faster; this one reads the whole part of a damaged one too.
+    """
+    records: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES.values()}
     damage, not_finite = [], Counter[str]()
     try:
         lines = path.read_bytes().splitlines(keepends=True)
@@ -123,8 +91,8 @@ def _journal(path: Path, running: bool) -> tuple[dict[str, pd.DataFrame], list[s
         except (ValueError, KeyError, AttributeError):
             damage.append(f"the journal from line {number} of {len(lines)} on: the line is damaged")
             break
-        if kind in KINDS:
-            records[KINDS[kind]].append(record)
+        if kind in TABLES:
+            records[TABLES[kind]].append(record)
             not_finite.update(name for name, value in record.items() if isinstance(value, str))
     return {name: table(rows) for name, rows in records.items()}, damage, not_finite
 
@@ -145,19 +113,59 @@ def _samples(folder: Path) -> tuple[pd.DataFrame, list[str]]:
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), problems
 
 
-def _weights(folder: Path) -> Weights | None:
-    """Of the run's end, beside its warm start in the same results folder."""
-    warm_start = (read_json(folder / "provenance.json") or {}).get("warm_start") or {}
-    start = folder.parents[1] / "warm_starts" / str(warm_start.get("signature")) / "policy.safetensors"
-    return compare(folder / "policy.safetensors", start)
+# ----------------------------------------------------------------------------------------------------------------------
+# The weights at the end of a run beside those at its start: how many there are, which moved, how finely they lie.
+
+
+MOST_WEIGHTS = 1_000_000  # of a tensor that are looked at: enough to tell, and a large model is read in a moment
+
+
+def compare(end: Path, start: Path) -> Weights | None:
+    """The weights in `end` beside those in `start`, if that is there; None where `end` is no readable file."""
+    try:
+        after = _read_weights(end)
+        before = _read_weights(start) if start.is_file() else {}
+    except (OSError, SafetensorError):
+        return None
+    changed = {name: after[name][1] != before[name][1] for name in after if name in before}
+    values = np.concatenate([values for _, values in after.values()])
+    moved = np.concatenate(list(changed.values())) if changed else np.empty(0)
+    return Weights(
+        count=sum(size for size, _ in after.values()),
+        on_grid=float(((values.view(np.uint32) & 0xFFFF) == 0).mean()),  # bfloat16 is the upper half of a float32
+        moved=float(moved.mean()) if len(moved) else float("nan"),
+        still=tuple(name for name, differs in changed.items() if not differs.any()),
+    )
+
+
+def _read_weights(path: Path) -> dict[str, tuple[int, NDArray]]:
+    """Each tensor's number of weights, and the first of them, flat and in float32."""
+    tensors = {}
+    with safe_open(path, framework="numpy") as file:
+        for name in file.keys():  # noqa: SIM118  (not a mapping)
+            part = file.get_slice(name)
+            shape = part.get_shape() or [1]
+            rows = min(shape[0], max(1, MOST_WEIGHTS // max(1, int(np.prod(shape[1:])))))
+            tensors[name] = int(np.prod(shape)), np.asarray(part[:rows], dtype=np.float32).ravel()
+    return tensors
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Logs from elsewhere as evidence: a file of TRL, verl or ROLL, or the metrics of an MLflow run.
+#
+# verl and ROLL log a row a batch, a mean over its updates; TRL a row every `logging_steps` optimiser steps.
 
 
-NOT_FINITE = ("nan", "inf", "infinity")  # as trackers, CSV and JSON write them
 Row = Mapping[str, Any]
+
+# Framework -> its name -> ours; `grpolab` is a mirror of ours whose folder is not here.
+NAMES = LOG_NAMES | {
+    "grpolab": {metric.name: metric.name for metric in METRICS.values() if metric.kind in ("update", "rollout")}
+}
+STEPS = ("step", "training/global_step", "system/global_step", "_step")
+NOT_FINITE = ("nan", "inf", "infinity")  # as trackers, CSV and JSON write them
+SETTINGS = "the settings (epsilon, beta, num_iterations, max_grad_norm, warm-up): they are not in such a log"
+COMPLETIONS = "advantages and single tokens: they are not in such a log"
 
 
 def read_log(framework: str, path: Path) -> Evidence:
@@ -172,36 +180,6 @@ def read_log(framework: str, path: Path) -> Evidence:
     return evidence_of(framework, path.name, rows)
 
 
-def recognised(names: Iterable[str]) -> str | None:
-    """The framework that most of these metric names are from; None where none is known."""
-    known = {framework: sum(plain(name) in _plain_names(framework) for name in set(names)) for framework in NAMES}
-    best = max(known, key=lambda framework: known[framework])
-    return best if known[best] else None
-
-
-def evidence_of(framework: str, run: str, rows: Sequence[Row]) -> Evidence:
-    """Rows of a log, in order, under our names. Raises RequestError where none of their names is known."""
-    names = _plain_names(framework)
-    ours = [{names[plain(key)]: value for key, value in row.items() if plain(key) in names} for row in rows]
-    kept = [place for place, row in enumerate(ours) if row]
-    if not kept:
-        known = ", ".join(list(NAMES[framework])[:6])
-        raise RequestError(f"FILE={run} holds no metric that {framework} logs of an update: {known}, ...")
-    positions = _positions(framework, [rows[place] for place in kept])
-    whole = pd.DataFrame([ours[place] for place in kept]).apply(pd.to_numeric, errors="coerce")
-    tables = {kind: _of_kind(whole, positions, kind) for kind in ("update", "rollout")}
-    return Evidence(
-        run=run,
-        state=f"a log of {framework} with {count(len(kept), 'row')}",
-        updates=tables["update"],
-        rollouts=tables["rollout"],
-        unknown=(SETTINGS, COMPLETIONS),
-        not_finite=Counter(
-            name for row in ours for name, value in row.items() if str(value).lower().lstrip("-") in NOT_FINITE
-        ),
-    )
-
-
 def _rows(path: Path) -> list[Row]:
     text = path.read_text()
     if path.suffix == ".csv":
@@ -213,6 +191,41 @@ def _rows(path: Path) -> list[Row]:
     if not isinstance(state, dict) or not isinstance(state.get("log_history"), list):
         raise ValueError("a .json file must be a trainer_state.json with a log_history; else use .csv or .jsonl")
     return [row for row in state["log_history"] if "train_runtime" not in row]
+
+
+def recognised(names: Iterable[str]) -> str | None:
+    """The framework that most of these metric names are from; None where none is known."""
+    written = {plain(name) for name in names}
+    known = {framework: len(written & _plain_names(framework).keys()) for framework in NAMES}
+    best = max(known, key=lambda framework: known[framework])
+    return best if known[best] else None
+
+
+def evidence_of(framework: str, run: str, rows: Sequence[Row]) -> Evidence:
+    """Rows of a log, in order, under our names. Raises RequestError where none of their names is known."""
+    names = _plain_names(framework)
+    pairs = [(row, {names[plain(key)]: value for key, value in row.items() if plain(key) in names}) for row in rows]
+    pairs = [(row, ours) for row, ours in pairs if ours]
+    if not pairs:
+        known = ", ".join(list(NAMES[framework])[:6])
+        raise RequestError(f"FILE={run} holds no metric that {framework} logs of an update: {known}, ...")
+    positions = _positions(framework, [row for row, _ in pairs])
+    values = pd.DataFrame([ours for _, ours in pairs]).apply(pd.to_numeric, errors="coerce")
+    return Evidence(
+        run=run,
+        state=f"a log of {framework} with {count(len(pairs), 'row')}",
+        updates=_of_kind("update", values, positions),
+        rollouts=_of_kind("rollout", values, positions),
+        unknown=(SETTINGS, COMPLETIONS),
+        not_finite=Counter(
+            name for _, ours in pairs for name, value in ours.items() if str(value).lower().lstrip("-") in NOT_FINITE
+        ),
+    )
+
+
+def plain(name: str) -> str:
+    """A metric's name as MLflow has it: verl writes `_at_` for `@`, transformers `_`."""
+    return re.sub(r"[^\w./ -]", "_", name.replace("@", "_at_"))
 
 
 def _plain_names(framework: str) -> dict[str, str]:
@@ -232,7 +245,7 @@ def _positions(framework: str, rows: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame({"rollout_step": batch, "iteration": batch.groupby(batch).cumcount(), "minibatch": 0})
 
 
-def _of_kind(whole: pd.DataFrame, positions: pd.DataFrame, kind: str) -> pd.DataFrame:
+def _of_kind(kind: str, values: pd.DataFrame, positions: pd.DataFrame) -> pd.DataFrame:
     """The columns of one kind with their positions, rows without any of them left out."""
-    columns = [name for name in whole if METRICS[name].kind == kind]
-    return positions.join(whole[columns]).dropna(subset=columns, how="all") if columns else positions.iloc[:0]
+    columns = [name for name in values if METRICS[name].kind == kind]
+    return positions.join(values[columns]).dropna(subset=columns, how="all") if columns else positions.iloc[:0]

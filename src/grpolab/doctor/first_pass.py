@@ -1,0 +1,172 @@
+"""Why is the ratio not 1 on the first pass over a fresh batch, where old and new policy are one?
+
+What tells the causes apart: where the old log-probs are those of the policy that sampled, the mean ratio is 1 and
+KL(old || new) is the same by k1 and k3; where both passes are equally noisy, k1 is 0; where tokens are mixed up, the
+log-probs do not go together at all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grpolab.doctor.causes import Finding, Question
+from grpolab.doctor.evidence import MOST, ROUNDING, Evidence, Floats, distance_from_one, middle
+from grpolab.report.journals import column
+from grpolab.report.text import number
+
+FIRST_RATIO_IS_NOT_ONE = Question("Why is the ratio not 1 on the first pass over a fresh batch?")
+
+NOISE_DIRECTION = 0.5  # KL(old || new) by k1 over k3: 1 where old is the sampler, 0 where both are equally noisy
+
+
+@FIRST_RATIO_IS_NOT_ONE.cause(
+    says="Dropout is on while training: two passes of the same weights give different log-probs.",
+    remedy="Switch dropout off (model.eval(), or dropout probabilities of 0) for old and new log-probs.",
+)
+def dropout(run: Evidence) -> Finding | None:
+    """Noise without a direction: as often up as down, in both passes, so that k1 is 0 while k3 is not."""
+    if not ratio_is_off(run) or not abs(_direction(run)) < NOISE_DIRECTION:
+        return None
+    if mask_mismatch(run) or precision_mismatch(run):
+        return None
+    evidence = (
+        _size(run),
+        f"the log ratio has no direction: KL(old || new) is {number(middle(run.first, 'kl_old/k1'))} by k1 and"
+        f" {number(middle(run.first, 'kl_old/k3'))} by k3; for two fixed policies both are the same",
+    )
+    return Finding("dropout", "likely", evidence)
+
+
+@FIRST_RATIO_IS_NOT_ONE.cause(
+    says="Padding is visible to one of the two forward passes: log-probs depend on how long the other rows of the"
+    " batch are.",
+    remedy="Pass the attention mask, and count positions from the first real token.",
+)
+def visible_padding(run: Evidence) -> Finding | None:
+    """The two passes are two sound policies that differ in no simple way: they read different contexts."""
+    if not _is_directed(run) or mask_mismatch(run) or temperature_mismatch(run) or precision_mismatch(run):
+        return None
+    evidence = [
+        _size(run),
+        f"the mean ratio is {number(middle(run.first, 'ratio/token_mean'))}, as for two policies that are each sound"
+        " and read the same tokens",
+    ]
+    if two_policies := _two_policies(run):
+        evidence.append(f"no temperature explains it: their entropies are as {number(two_policies[0])} to 1")
+        return Finding("visible_padding", "likely", tuple(evidence))
+    return Finding("visible_padding", "possible", tuple(evidence), ("temperature_mismatch", "mask_mismatch"))
+
+
+SHARPER = 0.1  # how much lower the sampler's entropy is, relative, where it was cooler; reading amiss never lowers it
+FLATTER = 0.25  # how much higher, where it was hotter; reading amiss raises it a little
+
+
+@FIRST_RATIO_IS_NOT_ONE.cause(
+    says="Sampler and trainer use different temperatures: their log-probs differ by a factor on the logits.",
+    remedy="Divide the trainer's logits by the sampling temperature.",
+)
+def temperature_mismatch(run: Evidence) -> Finding | None:
+    """The one policy is the other made sharper: its entropy is lower, and its logits are larger, or the reverse."""
+    if not _is_directed(run) or mask_mismatch(run) or not (two_policies := _two_policies(run)):
+        return None
+    entropy, logits = two_policies
+    sharper = entropy < 1 - SHARPER and logits > 1
+    flatter = entropy > 1 / (1 - FLATTER) and logits < 1
+    if not sharper and not flatter:
+        return None
+    evidence = (
+        _size(run),
+        f"the entropy of the old policy, which sampled, is {number(entropy)} times the trainer's",
+        f"its logits are about {number(logits)} times the trainer's: a temperature of {number(1 / logits)}",
+    )
+    return Finding("temperature_mismatch", "likely", evidence)
+
+
+@FIRST_RATIO_IS_NOT_ONE.cause(
+    says="Old and new log-probs belong to different tokens: the completion is shifted or cut differently in one of the"
+    " two passes.",
+    remedy="Check the shift by one between logits and labels, and where the completion mask begins and ends.",
+)
+def mask_mismatch(run: Evidence) -> Finding | None:
+    """The old log-probs correlate better with the new ones of a neighbouring token than with those of their own."""
+    samples = run.samples
+    if not ratio_is_off(run) or samples.empty:
+        return None
+    old, new = samples["old_log_prob"], samples["old_log_prob"] + np.log(samples["ratio"])
+    completions = new.groupby([samples[key] for key in ("rollout_step", "prompt_index", "sample")])
+    same, before, after = (float(old.corr(other)) for other in (new, completions.shift(1), completions.shift(-1)))
+    if not same < max(before, after):
+        return None
+    evidence = (
+        _size(run),
+        f"the old log-probs go with the new ones of the token {'before' if before > after else 'after'}"
+        f" (correlation {number(max(before, after))}), not with those of their own ({number(same)})",
+    )
+    return Finding("mask_mismatch", "certain", evidence)
+
+
+BFLOAT16_KL = 5e-4  # nat, k3: log-probs that are off by .03, twice what bfloat16 did to the tiny model's
+
+
+@FIRST_RATIO_IS_NOT_ONE.cause(
+    says="Sampler and trainer compute in different precision: a small difference on every token, without a direction.",
+    remedy="Use one precision for both, or correct with truncated importance weights (sampler_correction).",
+)
+def precision_mismatch(run: Evidence) -> Finding | None:
+    """The ratio is off by what rounding to bfloat16 does, and no more."""
+    if not ratio_is_off(run) or not middle(run.first, "kl_old/k3") < BFLOAT16_KL:
+        return None
+    sampler, trainer = (run.settings.get(key) for key in ("sampler_dtype", "dtype"))
+    evidence = (_size(run), "rounding to bfloat16 makes a KL of about 1e-5 to 5e-4")
+    if sampler and sampler != trainer:
+        return Finding("precision_mismatch", "certain", (*evidence, f"sampler_dtype={sampler}, dtype={trainer}"))
+    return Finding("precision_mismatch", "possible", evidence, ("dropout",))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How far the ratio is off, which way, and how the two policies compare.
+
+
+def ratio_is_off(run: Evidence) -> bool:
+    """Whether nearly all first updates of on-policy batches have ratios that rounding does not explain."""
+    off = distance_from_one(run.first)
+    return len(off) > 0 and not run.settings.get("staleness", 0) and bool(np.mean(off > ROUNDING) >= MOST)
+
+
+def _size(run: Evidence) -> str:
+    off = distance_from_one(run.first)
+    return (
+        f"before the first update of a batch the ratio is off by up to {number(float(np.median(off)))} (median over"
+        f" {len(off)} batches; KL {number(middle(run.first, 'kl_old/k3'))} nat per token), where it should be 1"
+    )
+
+
+def _is_directed(run: Evidence) -> bool:
+    """Off, and as KL demands: the old log-probs are those of the policy that sampled."""
+    return ratio_is_off(run) and _direction(run) >= NOISE_DIRECTION
+
+
+def _direction(run: Evidence) -> float:
+    """KL(old || new) by k1 over k3 at first updates; NaN where the log has neither."""
+    return float(np.sum(column(run.first, "kl_old/k1")) / np.sum(column(run.first, "kl_old/k3")))
+
+
+def _two_policies(run: Evidence) -> tuple[float, float] | None:
+    """The policy that sampled over the trainer's before the first update: their entropies, and their logits' spreads.
+
+    The sampler's entropy is minus the mean log-prob of its own samples. None where no completions were kept; the
+    trainer has been trained on them by then, so the second number is rough.
+    """
+    if run.samples.empty or "entropy/behaviour" not in run.rollouts:
+        return None
+    entropies = run.rollouts.set_index("rollout_step")["entropy/behaviour"]
+    trainers = entropies.reindex(run.samples["rollout_step"]).to_numpy(dtype=np.float64)
+    old = run.samples["old_log_prob"].to_numpy(dtype=np.float64)
+    new = old + np.log(run.samples["ratio"].to_numpy(dtype=np.float64))
+    return float(-old.mean() / np.nanmean(trainers)), float(_logit(old).std() / _logit(new).std())
+
+
+def _logit(log_prob: Floats) -> Floats:
+    """log p - log(1 - p), p kept off 0 and 1 by what float32 can hold."""
+    p = np.exp(log_prob).clip(1e-6, 1 - 1e-6)
+    return np.log(p) - np.log1p(-p)

@@ -1,0 +1,392 @@
+"""Why is my ratio always 1: the old policy follows the live one, there is no gradient, no step, or no room to move."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from grpolab.doctor.causes import Finding, Question
+from grpolab.doctor.evidence import (
+    MOST,
+    ROUNDING,
+    STILL_REACH,
+    USUAL_RANGE,
+    Evidence,
+    distance_from_one,
+    largest,
+    middle,
+)
+from grpolab.report.journals import column
+from grpolab.report.text import count, listing, number, percent
+from grpolab.vocabulary import counterfactual
+
+RATIO_IS_ONE = Question("Why is my ratio always 1, or my clip fraction always 0?")
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The old policy is not the one that sampled the batch.
+
+
+@RATIO_IS_ONE.cause(
+    says="The old log-probs are the live ones: the ratio is 1 whatever the weights do, and nothing is ever clipped.",
+    remedy="Compute the old log-probs once per batch, before its first update, without gradient, and keep them.",
+)
+def aliased_old_policy(run: Evidence) -> Finding | None:
+    """Every ratio of every later update is exactly 1, while the weights moved: old and new are one forward pass."""
+    if not len(run.reach) or run.reach.max() > 0 or not run.has_moved:
+        return None
+    evidence = (
+        f"the ratio is exactly 1 for every token of all {count(len(run.reach), 'update')} that came after another one"
+        " on the same batch",
+        _movement(run),
+    )
+    return Finding("aliased_old_policy", "certain", evidence, ("resynchronised_old_policy",))
+
+
+@RATIO_IS_ONE.cause(
+    says="The old policy is synchronised before every minibatch: each update starts at ratio 1, however often the"
+    " batch is reused.",
+    remedy="Synchronise the old policy once per rollout batch, not once per minibatch or iteration.",
+)
+def resynchronised_old_policy(run: Evidence) -> Finding | None:
+    """The same up to rounding: the old log-probs are made anew by another forward pass of the same weights."""
+    if not len(run.reach) or not 0 < run.reach.max() < ROUNDING or not run.has_moved:
+        return None
+    evidence = (
+        f"|ratio - 1| is at most {number(run.reach.max())}, which is rounding, in all"
+        f" {count(len(run.reach), 'update')} that came after another one on the same batch",
+        _movement(run),
+    )
+    return Finding("resynchronised_old_policy", "certain", evidence)
+
+
+JUMP = 10.0  # the third pass's distance from 1 over the second's, which is 2 for steps of equal size
+
+
+@RATIO_IS_ONE.cause(
+    says="The old log-probs are recomputed after the batch's first update: the second pass starts at ratio 1 again,"
+    " and drift is missed by a step.",
+    remedy="Compute the old log-probs before the first optimiser step on the batch.",
+)
+def recomputed_old_log_probs(run: Evidence) -> Finding | None:
+    """The second pass starts at ratio 1, which only the first can do, and the third does not."""
+    if run.updates_per_batch < 3:
+        return None
+    passes = [distance_from_one(updates) for _, updates in run.updates.groupby("iteration")][:3]
+    if len(passes) < 3 or any(not len(distances) for distances in passes):
+        return None
+    second, third = passes[1].max(), passes[2].max()
+    if second > ROUNDING or third <= max(ROUNDING, JUMP * second):
+        return None
+    evidence = (
+        f"on the second pass over each batch |ratio - 1| is at most {number(second)}, on the third up to"
+        f" {number(third)}",
+        "the first update has moved the weights by then: the old log-probs were computed after it",
+    )
+    return Finding("recomputed_old_log_probs", "certain", evidence)
+
+
+def _movement(run: Evidence) -> str:
+    """That the old log-probs ought to differ from the live ones."""
+    sentence = f"the weights moved by {number(largest(run.rollouts, 'weights/step_norm'))} (L2) in a rollout step"
+    gap = column(run.rollouts, "gap/sampler_trainer")
+    if len(gap) and gap.max() > ROUNDING:
+        sentence += f"; the old log-probs are up to {number(gap.max())} nat away from the sampler's"
+    return sentence
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# No gradient, or hardly any.
+
+
+EQUAL_GROUPS = 0.99  # share of groups with equal rewards that leaves no signal at all
+
+
+@RATIO_IS_ONE.cause(
+    says="All rewards of every group are equal: every advantage is 0, so there is no gradient.",
+    remedy="Check the reward function and the answer parser; take prompts that are sometimes right and sometimes"
+    " wrong.",
+)
+def constant_reward(run: Evidence) -> Finding | None:
+    """From the first batch on all rewards of a group are equal, although its completions differ."""
+    equal = column(run.rollouts, "zero_variance/share")
+    if not len(equal) or equal[0] < EQUAL_GROUPS or np.mean(equal >= EQUAL_GROUPS) < MOST:
+        return None
+    different = column(run.rollouts, "completions/unique")
+    if len(different) and different[0] <= 1 / float(run.settings.get("num_generations", 1)):
+        return None
+    evidence = [
+        f"all rewards of a group are equal in {percent(equal.mean())} of the groups, from the first batch on",
+        f"the mean reward is {number(middle(run.rollouts, 'reward/mean'))},"
+        f" the gradient norm {number(middle(run.updates, 'grad_norm'))}",
+    ]
+    if len(different):
+        evidence.append(f"the completions do differ: {percent(different[0])} of a prompt's are distinct at the start")
+    return Finding("constant_reward", "certain", tuple(evidence))
+
+
+TINY_ADVANTAGE = 1e-2  # size of the advantages, in centred rewards, that no normalisation by a real std gives
+
+
+@RATIO_IS_ONE.cause(
+    says="Rewards differ, but advantages are normalised to nearly nothing.",
+    remedy="Look at what divides the advantages (a wrong std, a second whitening, too large an epsilon).",
+)
+def overscaled_advantages(run: Evidence) -> Finding | None:
+    """Advantages are a hundredth of the centred rewards or less: no division by a standard deviation does that."""
+    reward, advantage = _spread(run.samples)
+    if not run.is_still or not reward > 0 or advantage >= TINY_ADVANTAGE * reward:
+        return None
+    divisor = f"scale_epsilon={run.settings['scale_epsilon']:g}" if "scale_epsilon" in run.settings else "their scale"
+    evidence = (
+        f"rewards differ by {number(reward)} within a group (root mean square),"
+        f" the advantages made of them by {number(advantage)}: look at {divisor}",
+        _gradient(run),
+    )
+    return Finding("overscaled_advantages", "certain", evidence)
+
+
+SMALL_FRACTION = 0.1  # of Adam's full step: a gradient of a ninth of adam_epsilon gives it (g / (g + epsilon))
+
+
+@RATIO_IS_ONE.cause(
+    says="Gradients are below Adam's epsilon: the steps shrink with the gradient and hardly move the policy.",
+    remedy="Raise the scale of reward or loss, or lower adam_epsilon.",
+)
+def weak_signal(run: Evidence) -> Finding | None:
+    """The gradient of a weight, unclipped, is below Adam's epsilon, though the advantages are what the rewards say."""
+    fraction = _step_fraction(run, clipped=False)
+    if not run.is_still or not fraction < SMALL_FRACTION or overscaled_advantages(run):
+        return None
+    reward, _ = _spread(run.samples)
+    evidence = [_gradient(run), f"Adam then takes about {percent(fraction)} of its full step"]
+    if reward > 0:
+        evidence.append(f"rewards differ by only {number(reward)} within a group (root mean square)")
+    return Finding("weak_signal", "certain", tuple(evidence))
+
+
+def _spread(samples: pd.DataFrame) -> tuple[float, float]:
+    """Root mean square of the rewards about their group's mean, and of the advantages; NaN without completions."""
+    if samples.empty:
+        return np.nan, np.nan
+    group = ["rollout_step", "prompt_index"]
+    completions = samples.drop_duplicates([*group, "sample"])
+    centred = completions["reward"] - completions.groupby(group)["reward"].transform("mean")
+    return float(np.sqrt((centred**2).mean())), float(np.sqrt((completions["advantage"] ** 2).mean()))
+
+
+def _gradient(run: Evidence) -> str:
+    return (
+        f"the gradient norm is {number(middle(run.updates, 'grad_norm'))} (median), over"
+        f" {run.weights.count if run.weights else 'all'} weights"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A gradient, but no step, or hardly any.
+
+
+FLOAT32_SPACING = 6e-8  # of a weight of size 1: a smaller step is rounded to nothing
+
+
+@RATIO_IS_ONE.cause(
+    says="There is a gradient and a learning rate, but the weights do not move at all: the optimiser does not hold the"
+    " parameters that are used.",
+    remedy="Check requires_grad and that the optimiser was made from the parameters of the model that is trained.",
+)
+def frozen_parameters(run: Evidence) -> Finding | None:
+    """The weights stay bit for bit what they were, though gradient and learning rate ask for more than rounding."""
+    if not {"rollout_step", "learning_rate", "grad_norm"} <= set(run.updates):
+        return None
+    if "weights/step_norm" not in run.rollouts or _is_coarse(run):
+        return None
+    updates = run.updates.groupby("rollout_step")
+    asked = pd.DataFrame({"rate": updates["learning_rate"].sum(), "norm": updates["grad_norm"].max()})
+    steps = asked.reset_index().merge(run.rollouts[["rollout_step", "weights/step_norm"]].dropna(), on="rollout_step")
+    steps = steps[(steps["norm"] > 0) & (steps["rate"] * _step_fraction(run) > FLOAT32_SPACING)]
+    if steps.empty:
+        return None
+    unmoved = steps["weights/step_norm"] == 0
+    if unmoved.mean() < MOST:
+        return _partly_frozen(run)
+    evidence = (
+        f"the weights did not change at all in {count(int(unmoved.sum()), 'rollout step')} of {len(steps)} that had a"
+        " gradient",
+        f"gradient norm {number(steps['norm'].median())} (median), learning rate"
+        f" {number(largest(run.updates, 'learning_rate'))}",
+    )
+    return Finding("frozen_parameters", "certain", evidence)
+
+
+def _partly_frozen(run: Evidence) -> Finding | None:
+    """Some tensors stayed what they were, though the others made full steps; the policy hardly moved."""
+    still = run.weights.still if run.weights else ()
+    if not still or not run.is_still or not _step_fraction(run) >= SMALL_FRACTION:
+        return None
+    evidence = (f"{count(len(still), 'tensor')} did not change at all from start to end: {listing(still)}",)
+    return Finding("frozen_parameters", "likely", evidence, ("tiny_learning_rate",))
+
+
+ON_GRID = 0.999  # share of weights that are bfloat16 numbers; of float32 weights 2^-16 are
+FEW_MOVED = 0.5  # share of the weights that moved, where rounding swallows updates
+
+
+@RATIO_IS_ONE.cause(
+    says="The weights are kept in a precision whose spacing is wider than the update, so most updates round to"
+    " nothing.",
+    remedy="Keep float32 master weights (or raise the learning rate); autocast only the forward pass.",
+)
+def low_precision_weights(run: Evidence) -> Finding | None:
+    """The weights are bfloat16 numbers, and few of them moved."""
+    if not run.weights or not _is_coarse(run) or not (run.weights.moved < FEW_MOVED or run.is_still):
+        return None
+    evidence = (
+        f"{percent(run.weights.on_grid)} of the weights are bfloat16 numbers: .4 to .8% of their size apart",
+        f"{percent(1 - run.weights.moved)} of them are at the end what they were at the start",
+        f"a learning rate of {number(largest(run.updates, 'learning_rate'))} is the most that a step adds to a weight",
+    )
+    return Finding("low_precision_weights", "certain", evidence)
+
+
+def _is_coarse(run: Evidence) -> bool:
+    return run.weights is not None and run.weights.on_grid >= ON_GRID
+
+
+@RATIO_IS_ONE.cause(
+    says="Gradient clipping cuts the gradient to almost nothing before the step.",
+    remedy="Raise max_grad_norm to about the usual gradient norm.",
+)
+def gradient_clipping(run: Evidence) -> Finding | None:
+    """The clipped gradient of a weight is below Adam's epsilon, the unclipped one is not."""
+    fraction = _step_fraction(run)
+    if not run.is_still or not fraction < SMALL_FRACTION <= _step_fraction(run, clipped=False):
+        return None
+    norms, limit = column(run.updates, "grad_norm"), float(run.settings["max_grad_norm"])
+    evidence = (
+        f"max_grad_norm={limit:g} cuts {percent(float(np.mean(norms > limit)))} of the gradients; their norm is"
+        f" {number(float(np.median(norms)))} (median) before",
+        f"Adam then takes about {percent(fraction)} of its full step, adam_epsilon being {_adam_epsilon(run):g}",
+    )
+    return Finding("gradient_clipping", "certain", evidence)
+
+
+WARM = 0.1  # share of the peak learning rate that a warm-up should at least have reached
+
+
+@RATIO_IS_ONE.cause(
+    says="The warm-up lasts so long that the learning rate never gets near its peak.",
+    remedy="Shorten warmup_steps to a few percent of the run's optimiser steps.",
+)
+def endless_warmup(run: Evidence) -> Finding | None:
+    """The learning rate rises to the end and stays far below its peak."""
+    rates = column(run.updates, "learning_rate")
+    warm_up = run.settings.get("warmup_steps", 0)
+    if not run.is_still or not warm_up or not len(rates) or rates.max() >= WARM * run.settings["learning_rate"]:
+        return None
+    evidence = (
+        f"warmup_steps={warm_up}, and the run took {count(len(rates), 'optimiser step')}",
+        f"the learning rate came to {number(rates.max())} of a peak of {number(run.settings['learning_rate'])}",
+        f"|ratio - 1| stayed below {number(_largest_reach(run))}",
+    )
+    return Finding("endless_warmup", "certain", evidence)
+
+
+@RATIO_IS_ONE.cause(
+    says="The learning rate is too small for the policy to move within a batch.",
+    remedy="Raise learning_rate.",
+)
+def tiny_learning_rate(run: Evidence) -> Finding | None:
+    """Gradients are there and nothing shrinks the steps but the learning rate itself; the ratio never went far."""
+    rates, reach = column(run.updates, "learning_rate"), _largest_reach(run)
+    if not run.is_still or run.has_moved or reach >= STILL_REACH or not len(rates):
+        return None
+    if not _step_fraction(run) >= SMALL_FRACTION:
+        return None
+    if frozen_parameters(run) or low_precision_weights(run) or endless_warmup(run):
+        return None
+    evidence = (
+        f"the learning rate is {number(rates.max())} at most, and |ratio - 1| stayed below {number(reach)}",
+        f"gradient norm {number(middle(run.updates, 'grad_norm'))} (median), and Adam took its full step",
+    )
+    return Finding("tiny_learning_rate", "likely", evidence)
+
+
+def _step_fraction(run: Evidence, *, clipped: bool = True) -> float:
+    """The share of Adam's full step that the gradients, `clipped` by max_grad_norm or not, leave; NaN without any.
+
+    Adam divides a weight's gradient g by about |g| + epsilon; |g| is taken as the norm spread over all weights. Where
+    their number is not known the whole norm is, which no weight's gradient can exceed. Gradients of 0 say nothing.
+    """
+    norms = column(run.updates, "grad_norm")
+    if clipped:
+        norms = np.minimum(norms, float(run.settings.get("max_grad_norm", np.inf)))
+    positive = norms[norms > 0]
+    if not len(positive):
+        return np.nan
+    gradient = float(np.median(positive)) / np.sqrt(run.weights.count if run.weights else 1)
+    return gradient / (gradient + _adam_epsilon(run))
+
+
+def _adam_epsilon(run: Evidence) -> float:
+    return float(run.settings.get("adam_epsilon", 1e-8))
+
+
+def _largest_reach(run: Evidence) -> float:
+    return float(run.reach.max()) if len(run.reach) else np.nan
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The trust region is too tight.
+
+
+@RATIO_IS_ONE.cause(
+    says="The KL term holds the policy at its reference: it never moves far enough to be clipped.",
+    remedy="Lower beta (GRPO today often uses 0).",
+)
+def strong_kl(run: Evidence) -> Finding | None:
+    """The KL in the loss lets no token's ratio to the reference leave the clip range, whatever its advantage.
+
+    The optimum of A log r - beta KL has |log r| of about |A| / beta (2402.03300, equation 3, for one token). |A| is the
+    root mean square of the advantages; 1, which normalising makes it, where no completions were kept.
+    """
+    beta, epsilon = (float(run.settings.get(key, 0) or 0) for key in ("beta", "epsilon"))
+    if not beta or run.settings.get("kl_placement") != "loss":
+        return None
+    advantages = column(run.samples, "advantage")
+    size = float(np.sqrt(np.mean(advantages**2))) if len(advantages) else 1.0
+    if size / beta >= epsilon:
+        return None
+    evidence = (
+        f"beta={beta:g}: an advantage of {number(size)} (the usual size) balances the KL at a log ratio of"
+        f" {number(size / beta)} to the reference, inside the clip range of {epsilon:g}",
+        f"KL to the reference: {number(middle(run.updates, 'kl_ref/k3'))} nat per token (median)",
+        f"clip fraction on used batches: {percent(middle(run.later, 'clip/active'))} (median)",
+    )
+    return Finding("strong_kl", "certain" if run.is_still else "likely", evidence)
+
+
+CLIPPED_AT_ONCE = 0.3  # share of tokens with an advantage that are clipped from the second update on; at most about 0.5
+NARROW = 0.25  # what the usual range would have clipped, over what was clipped
+
+
+@RATIO_IS_ONE.cause(
+    says="The clip range is so narrow that nearly every token is clipped as soon as the policy moves.",
+    remedy="Widen epsilon (0.2 for token ratios, 3e-4 and up for sequence ratios).",
+)
+def tiny_epsilon(run: Evidence) -> Finding | None:
+    """Most tokens that can be clipped are, from the second update on, and a usual range would have clipped few."""
+    level = "token" if run.settings.get("importance_sampling_level", "token") == "token" else "sequence"
+    usual = USUAL_RANGE[level]
+    if not {"clip/active_nz", counterfactual(level, usual)} <= set(run.later):
+        return None
+    able = run.later[run.later["clip/active_nz"].notna()]  # some advantage is not 0
+    clipped, otherwise = middle(able, "clip/active_nz"), middle(able, counterfactual(level, usual))
+    narrow = min(float(run.settings.get(key) or 0) for key in ("epsilon", "epsilon_high"))
+    if not clipped >= CLIPPED_AT_ONCE or not otherwise <= NARROW * clipped or narrow >= usual:
+        return None
+    second = able[able["iteration"] == able["iteration"].min()]
+    evidence = (
+        f"the clip range of {narrow:g} clips {percent(clipped)} of the tokens with an advantage (median of the later"
+        f" updates), {percent(middle(second, 'clip/active_nz'))} in the first of them",
+        f"a range of {usual:g} would have clipped {percent(otherwise)}",
+    )
+    return Finding("tiny_epsilon", "certain", evidence)
