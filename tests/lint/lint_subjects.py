@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from grpolab.lint.rules import Arms
+from grpolab.lint.study_rules import Arms
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import Plan, expand

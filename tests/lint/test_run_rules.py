@@ -9,8 +9,8 @@ import pytest
 from lint_subjects import run
 
 from grpolab.lint import rules
-from grpolab.lint.check import RUN_RULES, check_run
-from grpolab.lint.rules import Rule
+from grpolab.lint.check import check_run
+from grpolab.lint.rules import RUN_RULES, Rule
 from grpolab.settings.run import RunSettings
 
 ONE, SEQUENCE = "num_iterations=1", "importance_sampling_level=sequence"
@@ -108,7 +108,7 @@ def test_dropout_is_read_from_the_config_of_a_local_model(tmp_path: Path) -> Non
 
 def test_every_rule_about_a_run_is_planted() -> None:
     planted = {rule.name for rule, *_ in PLANTED} | {rules.dropout_is_off.name}
-    assert planted == {rule.name for rule in RUN_RULES}
+    assert planted == {rule.name for rule in RUN_RULES.rules}
 
 
 def test_the_run_of_conf_is_clean() -> None:

@@ -6,9 +6,10 @@ import pytest
 from lint_subjects import arms, claim, plan
 from scipy import stats
 
-from grpolab.lint import check
-from grpolab.lint.check import STUDY_RULES, check_plans
-from grpolab.lint.rules import Arms, Rule
+from grpolab.lint import study_rules
+from grpolab.lint.check import check_plans
+from grpolab.lint.rules import Rule
+from grpolab.lint.study_rules import STUDY_RULES, Arms
 from grpolab.sweep.plan import plans
 
 FORMS = {"a": [], "b": ["loss_form=max_negative"]}
@@ -23,102 +24,107 @@ UPDATES = ("rollout_steps=null", "max_optimizer_steps=40")
 
 
 PLANTED: list[tuple[Rule[Arms], Arms, str, Arms]] = [
-    (check.same_function, arms(FORMS), "one function", arms(FORMS, placebo=[["a", "b"]])),
-    (check.same_function, arms(FORMS), "minimum", arms({"a": [], "b": ["epsilon=0.1"]})),
-    (check.same_function, arms(MEANS), "bnpo's mean", arms(MEANS, "micro_batch_size=64")),
-    (check.same_function, arms(GSPO, "num_iterations=1"), "at ratio 1", arms(GSPO)),
-    (check.same_function, arms(CISPO, "num_iterations=1"), "at ratio 1", arms(CISPO)),
+    (study_rules.same_function, arms(FORMS), "one function", arms(FORMS, placebo=[["a", "b"]])),
+    (study_rules.same_function, arms(FORMS), "minimum", arms({"a": [], "b": ["epsilon=0.1"]})),
+    (study_rules.same_function, arms(MEANS), "bnpo's mean", arms(MEANS, "micro_batch_size=64")),
+    (study_rules.same_function, arms(GSPO, "num_iterations=1"), "at ratio 1", arms(GSPO)),
+    (study_rules.same_function, arms(CISPO, "num_iterations=1"), "at ratio 1", arms(CISPO)),
     (
-        check.same_function,
+        study_rules.same_function,
         arms(LEVELS, factors={"mu": MU}),
         "token and sequence are the same function for mu=1: at ratio 1",
         arms(LEVELS, factors={"mu": {"2": ["num_iterations=2"], "4": ["num_iterations=4"]}}),
     ),
     (
-        check.same_function,
+        study_rules.same_function,
         arms({"cap": ["delta=2.0"], "dual": ["dual_clip=2.0"]}),
         "delta above",
         arms({"cap": ["delta=1.1"], "dual": ["dual_clip=1.1"]}),
     ),
     (
-        check.same_function,
+        study_rules.same_function,
         arms({"grpo": ["loss_type=grpo"], "dapo": ["loss_type=dapo"]}, "max_completion_length=1"),
         "one token",
         arms({"grpo": ["loss_type=grpo"], "dapo": ["loss_type=dapo"]}, "max_completion_length=2"),
     ),
     (
-        check.same_function,
+        study_rules.same_function,
         arms(FORMS),
         "same function",
         arms(FORMS, hypotheses=[claim("a", "b", direction="equal")]),
     ),
-    (check.same_at_equal_lengths, arms(LOSSES, "task=sorting"), "one length", arms(LOSSES)),
-    (check.same_at_equal_lengths, arms(SCALED, "task=sorting"), "one length", arms(FORMS, "task=sorting")),
+    (study_rules.same_at_equal_lengths, arms(LOSSES, "task=sorting"), "one length", arms(LOSSES)),
+    (study_rules.same_at_equal_lengths, arms(SCALED, "task=sorting"), "one length", arms(FORMS, "task=sorting")),
     (
-        check.same_at_equal_lengths,
+        study_rules.same_at_equal_lengths,
         arms(SCALED, "task=sorting"),
         "arms grpo and dr_grpo",
         arms(SCALED, "task=sorting", "max_completion_length=12"),
     ),
     (
-        check.claim_about_equals,
+        study_rules.claim_about_equals,
         arms(GSPO, "num_iterations=1", hypotheses=[claim("gspo", "grpo")]),
         "claims that gspo and grpo differ",
         arms(GSPO, hypotheses=[claim("gspo", "grpo")]),
     ),
     (
-        check.claim_about_equals,
+        study_rules.claim_about_equals,
         arms(FORMS, hypotheses=[claim("a", "b")]),
         "same function",
         arms(FORMS, hypotheses=[claim("a", "b", direction="equal")]),
     ),
     (
-        check.one_epsilon_for_two_levels,
+        study_rules.one_epsilon_for_two_levels,
         arms(LEVELS),
         "(0.2/0.2)",
         arms({**LEVELS, "own": ["importance_sampling_level=sequence", "epsilon=3e-4"]}),
     ),
-    (check.one_epsilon_for_two_levels, arms(LEVELS), "different shares", arms(LEVELS, "num_iterations=1")),
+    (study_rules.one_epsilon_for_two_levels, arms(LEVELS), "different shares", arms(LEVELS, "num_iterations=1")),
     (
-        check.one_rate_for_two_scales,
+        study_rules.one_rate_for_two_scales,
         arms(SCALED),
         "arm dr_grpo has gradients that are a mean's times the mean length over max_completion_length",
         arms(LOSSES),
     ),
-    (check.one_rate_for_two_scales, arms(SCALED), "0.0003", arms(SCALED, "max_grad_norm=.inf")),
+    (study_rules.one_rate_for_two_scales, arms(SCALED), "0.0003", arms(SCALED, "max_grad_norm=.inf")),
     (
-        check.one_rate_for_two_scales,
+        study_rules.one_rate_for_two_scales,
         arms(SCALED, hypotheses=[claim("dr_grpo", "grpo")]),
         "max_grad_norm=1",
         arms(SCALED, hypotheses=[claim("dr_grpo", "grpo", metric="weights/step_norm")]),
     ),
     (
-        check.one_rate_for_two_scales,
+        study_rules.one_rate_for_two_scales,
         arms(SCALED),
         "learning_rate",
         arms({"grpo": ["loss_type=grpo"], "dr_grpo": ["loss_type=dr_grpo", "learning_rate=1e-3"]}),
     ),
-    (check.reuse_costs_rollouts, arms(MU, *UPDATES), "4 updates per batch get 2560 completions and 1 get", arms(MU)),
     (
-        check.hardly_a_test,
+        study_rules.reuse_costs_rollouts,
+        arms(MU, *UPDATES),
+        "4 updates per batch get 2560 completions and 1 get",
+        arms(MU),
+    ),
+    (
+        study_rules.hardly_a_test,
         arms(FORMS, seeds=3, hypotheses=[claim("a", "b", seeds=5)]),
         "seeds=3 leave H undecided: it asks for 5 (test=paired_t)",
         arms(FORMS, seeds=5, hypotheses=[claim("a", "b", seeds=5)]),
     ),
     (
-        check.too_few_seeds,
+        study_rules.too_few_seeds,
         arms(FORMS, seeds=2, hypotheses=[claim("a", "b", metric="clip/active")]),
         "11.55",
         arms(FORMS, seeds=2),
     ),
     (
-        check.too_few_seeds,
+        study_rules.too_few_seeds,
         arms(FORMS, seeds=5, hypotheses=[claim("a", "b")]),
         "above 1.68 standard deviations",
         arms(FORMS, seeds=10, hypotheses=[claim("a", "b")]),
     ),
     (
-        check.too_few_seeds,
+        study_rules.too_few_seeds,
         arms(FORMS, seeds=3, hypotheses=[claim("a", "b", metric="entropy_last")]),
         "usually take 5",
         arms(FORMS, seeds=3, hypotheses=[claim("a", "b", metric="clip/active")]),
@@ -136,10 +142,10 @@ def test_a_rule_speaks_where_it_is_broken_and_nowhere_else(
 
 
 def test_every_rule_about_a_study_is_planted() -> None:
-    assert {rule.name for rule, *_ in PLANTED} == {rule.name for rule in STUDY_RULES}
+    assert {rule.name for rule, *_ in PLANTED} == {rule.name for rule in STUDY_RULES.rules}
 
 
-@pytest.mark.parametrize(("pairs", "deviations"), check.DETECTABLE.items())
+@pytest.mark.parametrize(("pairs", "deviations"), study_rules.DETECTABLE.items())
 def test_the_differences_that_seeds_find(pairs: int, deviations: float) -> None:
     critical = stats.t.ppf(0.975, pairs - 1)
     assert stats.nct.sf(critical, pairs - 1, deviations * pairs**0.5) == pytest.approx(0.8, abs=0.01)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from grpolab.frameworks.trl_config import options
-from grpolab.lint import trl
-from grpolab.lint.check import TRL_RULES
+from grpolab.lint import trl_rules as trl
 from grpolab.lint.rules import Rule
 
 REUSED = {"num_iterations": 2, "steps_per_generation": 1}
@@ -54,4 +53,6 @@ def test_dropout_of_a_local_model_moves_the_ratio_unless_it_is_disabled(tmp_path
 
 
 def test_every_rule_of_trl_is_planted() -> None:
-    assert {rule.name for rule, *_ in PLANTED} | {trl.dropout_moves_the_ratio.name} == {r.name for r in TRL_RULES}
+    assert {rule.name for rule, *_ in PLANTED} | {trl.dropout_moves_the_ratio.name} == {
+        rule.name for rule in trl.TRL_RULES.rules
+    }

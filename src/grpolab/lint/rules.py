@@ -1,20 +1,18 @@
-"""A rule of the linter, and what it finds."""
+"""What a rule of the linter is, and the rules about one run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from grpolab.paths import read_json
 from grpolab.registry import SURROGATES
-from grpolab.settings.equalities import absolute_cap, ratio_is_one
+from grpolab.settings.equalities import absolute_cap
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
-from grpolab.sweep.plan import Plan
-from grpolab.sweep.study import Hypothesis, Study
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -48,73 +46,36 @@ class Rule(Generic[Subject]):
     about: str
     check: Callable[[Subject], Iterator[str]]
 
+
+@dataclass(frozen=True)
+class Rules(Generic[Subject]):
+    """The rules about one kind of subject, in the order in which they are declared."""
+
+    title: str  # in docs/lint.md
+    rules: list[Rule[Subject]] = field(default_factory=list)
+
+    def rule(self, severity: Severity, key: str) -> Callable[[Callable[[Subject], Iterator[str]]], Rule[Subject]]:
+        """Declare a function as a rule: its name is the rule's, its docstring the rule's row in docs/lint.md."""
+
+        def declare(check: Callable[[Subject], Iterator[str]]) -> Rule[Subject]:
+            about = " ".join((check.__doc__ or "").split())
+            self.rules.append(Rule(check.__name__.replace("_", "-"), severity, key, about, check))
+            return self.rules[-1]
+
+        return declare
+
     def findings(self, subject: Subject) -> list[Finding]:
-        """What it finds."""
-        return [Finding(self.name, self.severity, self.key, text) for text in self.check(subject)]
+        """What they find in a subject."""
+        return [
+            Finding(rule.name, rule.severity, rule.key, sentence)
+            for rule in self.rules
+            for sentence in rule.check(subject)
+        ]
 
 
-def rule(severity: Severity, key: str) -> Callable[[Callable[[Subject], Iterator[str]]], Rule[Subject]]:
-    """Make a function a rule: its name is the rule's, its docstring the rule's page in docs/lint.md."""
+RUN_RULES = Rules[RunSettings]("A run")
 
-    def make(check: Callable[[Subject], Iterator[str]]) -> Rule[Subject]:
-        return Rule(check.__name__.replace("_", "-"), severity, key, " ".join((check.__doc__ or "").split()), check)
-
-    return make
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A study as the linter sees it: its arms side by side, one table for each combination of the other factors' levels.
-
-
-@dataclass(frozen=True)
-class Facet:
-    """The arms of a study at the same levels of its other factors."""
-
-    levels: dict[str, str]  # of the other factors
-    arms: dict[str, RunSettings]
-
-    @property
-    def label(self) -> str:
-        """`task=addition, regime=healthy`; empty where the study has one factor."""
-        return ", ".join(f"{factor}={level}" for factor, level in self.levels.items())
-
-
-@dataclass(frozen=True)
-class Arms:
-    """A study, its seeds and its facets."""
-
-    study: Study
-    seeds: list[int]
-    facets: list[Facet]
-
-    @classmethod
-    def of(cls, plan: Plan) -> Arms:
-        """The arms of a plan that is no collection."""
-        assert isinstance(plan.study, Study)
-        study, tables = plan.study, dict[str, Facet]()
-        for cell in plan.cells:
-            levels = {factor: level for factor, level in cell.levels.items() if factor != study.compare}
-            facet = tables.setdefault(str(levels), Facet(levels, {}))
-            facet.arms.setdefault(cell.levels[study.compare], cell.settings)
-        return cls(study, plan.seeds, list(tables.values()))
-
-    def facets_of(self, claim: Hypothesis) -> list[Facet]:
-        """The facets that a hypothesis is about and that have all its arms."""
-        arms = set(claim.arms)
-        return [f for f in self.facets if claim.where.items() <= f.levels.items() and arms <= f.arms.keys()]
-
-    def declared_equal(self, first: str, second: str) -> bool:
-        """Whether the study says itself that two arms are the same: a placebo, or a claim of equality."""
-        pair = {first, second}
-        claimed = [claim.arms for claim in self.study.hypotheses if claim.direction == "equal"]
-        return any(pair == set(arms) for arms in [*self.study.placebo, *claimed])
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Rules about the clip range: whether it can act, and whether its numbers fit the ratio that they bound.
-
-
-# Kernels whose clip range bounds the ratio (or its logarithm), and ends the gradient there.
+# Surrogates whose clip range bounds the ratio (or its logarithm), and ends the gradient there.
 BOUNDS_THE_RATIO = {"clipped", "policy_gradient_masked", "cispo_masked", "band", "clip_cov", "gmpo"}
 ONE_A_SEQUENCE = {"sequence", "sequence_token"}
 # The field's range of a token's ratio. A mean over T independent tokens moves less, by sqrt(T).
@@ -123,6 +84,18 @@ TOKEN_EPSILON, TOO_WIDE = 0.2, 3.0
 LOG_PROB_NOISE = {"float32": 1e-6, "bfloat16": 0.016}
 # What a dialect switches on without being asked.
 DUAL_CLIP_BY_DEFAULT = {"verl": 3.0}
+# Every token weighs the same. LUSPO's sums of sequences are left out: there the length is the point.
+BY_TOKEN = {
+    "token_mean_rollout",
+    "token_mean_minibatch",
+    "token_mean_microbatch",
+    "token_sum",
+    "token_sum_constant",
+    "token_sum_length",
+}
+FAR = 10.0  # no policy is that far from its reference on a token that matters
+GROUP_BASELINES = {"group_mean", "leave_one_out", "length_weighted", "second_best"}
+MOST_EQUAL = 0.5  # share of groups without a difference that is worth a word
 
 
 def clip_range(settings: RunSettings) -> tuple[float, float]:
@@ -130,11 +103,11 @@ def clip_range(settings: RunSettings) -> tuple[float, float]:
     return settings.epsilon, settings.resolved_axes()["epsilon_high"]
 
 
-@rule("warning", "num_iterations or num_minibatches")
+@RUN_RULES.rule("warning", "num_iterations or num_minibatches")
 def clip_cannot_bind(settings: RunSettings) -> Iterator[str]:
     """One update per fresh batch: every ratio is exactly 1, so that no clip range can act, and clip_ratio is 0."""
     cap = absolute_cap(settings)
-    if SURROGATES[settings.kernel].clips and ratio_is_one(settings) and (cap is None or cap >= 1):
+    if SURROGATES[settings.kernel].clips and settings.ratio_is_one and (cap is None or cap >= 1):
         low, high = clip_range(settings)
         yield (
             "num_iterations=1 and num_minibatches=1 make one update per batch, with every ratio exactly 1:"
@@ -142,7 +115,7 @@ def clip_cannot_bind(settings: RunSettings) -> Iterator[str]:
         )
 
 
-@rule("warning", "epsilon or importance_sampling_level")
+@RUN_RULES.rule("warning", "epsilon or importance_sampling_level")
 def epsilon_of_another_level(settings: RunSettings) -> Iterator[str]:
     """A sequence ratio is a mean over T tokens and moves less than a token's, by about sqrt(T): a token's clip range
     hardly acts on it (dialects: 2.9% instead of 6.6% clipped at 0.2; GSPO has 3e-4).
@@ -151,7 +124,7 @@ def epsilon_of_another_level(settings: RunSettings) -> Iterator[str]:
     length = settings.max_completion_length
     comparable = TOKEN_EPSILON / math.sqrt(length)
     sequence = settings.importance_sampling_level in ONE_A_SEQUENCE and settings.kernel in BOUNDS_THE_RATIO
-    if sequence and not ratio_is_one(settings) and low > TOO_WIDE * comparable:
+    if sequence and not settings.ratio_is_one and low > TOO_WIDE * comparable:
         yield (
             f"epsilon={low:g} at importance_sampling_level={settings.importance_sampling_level} is"
             f" {low / comparable:.0f} times what compares with a token's {TOKEN_EPSILON} over {length} tokens"
@@ -159,7 +132,7 @@ def epsilon_of_another_level(settings: RunSettings) -> Iterator[str]:
         )
 
 
-@rule("warning", "epsilon")
+@RUN_RULES.rule("warning", "epsilon")
 def epsilon_below_noise(settings: RunSettings) -> Iterator[str]:
     """The clip range is narrower than what rounding in `dtype` does to the ratio of a completion of that length: it
     clips at random.
@@ -168,7 +141,7 @@ def epsilon_below_noise(settings: RunSettings) -> Iterator[str]:
     averaged = length if level in ONE_A_SEQUENCE else 1
     noise = LOG_PROB_NOISE[settings.dtype] / math.sqrt(averaged)
     narrow = min(clip_range(settings))
-    if settings.kernel in BOUNDS_THE_RATIO and not ratio_is_one(settings) and narrow < noise:
+    if settings.kernel in BOUNDS_THE_RATIO and not settings.ratio_is_one and narrow < noise:
         over = f" over {length} tokens" if averaged > 1 else ""
         yield (
             f"a clip range of {narrow:g} is below what {settings.dtype} rounds a {level} ratio by{over}"
@@ -176,7 +149,7 @@ def epsilon_below_noise(settings: RunSettings) -> Iterator[str]:
         )
 
 
-@rule("warning", "delta")
+@RUN_RULES.rule("warning", "delta")
 def delta_inside_range(settings: RunSettings) -> Iterator[str]:
     """The outer cap delta lies inside the clip range, and then caps positive advantages too."""
     _, high = clip_range(settings)
@@ -187,7 +160,7 @@ def delta_inside_range(settings: RunSettings) -> Iterator[str]:
         )
 
 
-@rule("note", "dual_clip")
+@RUN_RULES.rule("note", "dual_clip")
 def dual_clip_by_default(settings: RunSettings) -> Iterator[str]:
     """A dialect has dual clip switched on although its plain name (GRPO, PPO) does not say so."""
     default = DUAL_CLIP_BY_DEFAULT.get(settings.framework or "")
@@ -198,74 +171,7 @@ def dual_clip_by_default(settings: RunSettings) -> Iterator[str]:
         )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Rules about what a run is made of: groups that teach nothing, a model that brings dropout along, a planted fault.
-
-
-GROUP_BASELINES = {"group_mean", "leave_one_out", "length_weighted", "second_best"}
-MOST_EQUAL = 0.5  # share of groups without a difference that is worth a word
-
-
-@rule("warning", "num_generations")
-def zero_variance_groups(settings: RunSettings) -> Iterator[str]:
-    """A reward of 0 or 1 and a small group: at least half the groups are all right or all wrong, with advantage 0."""
-    binary = settings.reward.function is None and [*settings.reward.weights] == ["correct"]
-    if not binary or settings.advantage_estimator not in GROUP_BASELINES:
-        return
-    # Convex in the accuracy p: prompts that differ in difficulty have at least the share of their mean.
-    p = settings.warm_start.target_accuracy if settings.warm_start.max_steps else 0.5
-    group = settings.num_generations
-    equal = p**group + (1 - p) ** group
-    if equal >= MOST_EQUAL:
-        start = f"at the warm start's accuracy of {p:g}" if settings.warm_start.max_steps else "at any accuracy"
-        yield (
-            f"num_generations={group} and a reward of 0 or 1: {start} at least {equal:.0%} of the groups have equal"
-            " rewards, and teach nothing"
-        )
-
-
-@rule("note", "model.path")
-def dropout_is_off(settings: RunSettings) -> Iterator[str]:
-    """The pretrained model's config has dropout. It is never applied here, because the ratio of the first pass would
-    not be 1; a trainer that leaves it on computes something else.
-    """
-    if isinstance(settings.model, PretrainedModel) and (found := dropout_of(settings.model.path)):
-        yield f"config.json of model.path={settings.model.path} has {found}: dropout stays off here, in every forward"
-
-
-@rule("warning", "fault")
-def planted_fault(settings: RunSettings) -> Iterator[str]:
-    """The loop is broken on purpose (conf/fault/), for the doctor to find: the run shows nothing else."""
-    if settings.fault:
-        yield f"fault={settings.fault} is planted: the loop is broken on purpose, for `grpolab diagnose` to find"
-
-
-def dropout_of(model: str) -> str:
-    """The dropout rates above 0 in the config of a model's local folder, `attention_dropout=0.1`; else empty."""
-    config = read_json(Path(model) / "config.json") or {}
-    rates = {name: value for name, value in config.items() if "drop" in name and isinstance(value, int | float)}
-    return ", ".join(f"{name}={value:g}" for name, value in rates.items() if value > 0)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Rules about the loss besides its clip range: weights that scale every gradient, averages, the KL.
-
-
-# Every token weighs the same. LUSPO's sums of sequences are left out: there the length is the point.
-BY_TOKEN = {
-    "token_mean_rollout",
-    "token_mean_minibatch",
-    "token_mean_microbatch",
-    "token_sum",
-    "token_sum_constant",
-    "token_sum_length",
-}
-
-
-FAR = 10.0  # no policy is that far from its reference on a token that matters
-
-
-@rule("warning", "epsilon_high")
+@RUN_RULES.rule("warning", "epsilon_high")
 def cap_scales_gradient(settings: RunSettings) -> Iterator[str]:
     """TRL's CISPO takes `epsilon_high` as the cap itself: below 1 it multiplies every gradient, also at ratio 1. Unset
     it falls back to epsilon, 0.2.
@@ -278,7 +184,7 @@ def cap_scales_gradient(settings: RunSettings) -> Iterator[str]:
         )
 
 
-@rule("warning", "aggregation")
+@RUN_RULES.rule("warning", "aggregation")
 def sequences_weighted_by_length(settings: RunSettings) -> Iterator[str]:
     """One loss per sequence averaged over tokens: each sequence then weighs as much as it is long. GSPO's is
     sequence_mean.
@@ -295,7 +201,7 @@ def sequences_weighted_by_length(settings: RunSettings) -> Iterator[str]:
         )
 
 
-@rule("warning", "kl_output_clamp")
+@RUN_RULES.rule("warning", "kl_output_clamp")
 def kl_clamp_ends_gradient(settings: RunSettings) -> Iterator[str]:
     """Beyond a clamp the KL has no gradient: it lets go where the policy is furthest from the reference."""
     plain = settings.beta > 0 and settings.kl_placement == "loss" and settings.kl_gradient == "plain"
@@ -328,3 +234,44 @@ def _k3_reaches(value: float, sign: int) -> float:
         reached = math.exp(min(sign * middle, 700.0)) - sign * middle - 1  # exp(710) would overflow
         low, high = (low, middle) if reached > value else (middle, high)
     return high
+
+
+@RUN_RULES.rule("warning", "num_generations")
+def zero_variance_groups(settings: RunSettings) -> Iterator[str]:
+    """A reward of 0 or 1 and a small group: at least half the groups are all right or all wrong, with advantage 0."""
+    binary = settings.reward.function is None and [*settings.reward.weights] == ["correct"]
+    if not binary or settings.advantage_estimator not in GROUP_BASELINES:
+        return
+    # Convex in the accuracy p: prompts that differ in difficulty have at least the share of their mean.
+    p = settings.warm_start.target_accuracy if settings.warm_start.max_steps else 0.5
+    group = settings.num_generations
+    equal = p**group + (1 - p) ** group
+    if equal >= MOST_EQUAL:
+        start = f"at the warm start's accuracy of {p:g}" if settings.warm_start.max_steps else "at any accuracy"
+        yield (
+            f"num_generations={group} and a reward of 0 or 1: {start} at least {equal:.0%} of the groups have equal"
+            " rewards, and teach nothing"
+        )
+
+
+@RUN_RULES.rule("note", "model.path")
+def dropout_is_off(settings: RunSettings) -> Iterator[str]:
+    """The pretrained model's config has dropout. It is never applied here, because the ratio of the first pass would
+    not be 1; a trainer that leaves it on computes something else.
+    """
+    if isinstance(settings.model, PretrainedModel) and (found := dropout_of(settings.model.path)):
+        yield f"config.json of model.path={settings.model.path} has {found}: dropout stays off here, in every forward"
+
+
+@RUN_RULES.rule("warning", "fault")
+def planted_fault(settings: RunSettings) -> Iterator[str]:
+    """The loop is broken on purpose (conf/fault/), for the doctor to find: the run shows nothing else."""
+    if settings.fault:
+        yield f"fault={settings.fault} is planted: the loop is broken on purpose, for `grpolab diagnose` to find"
+
+
+def dropout_of(model: str) -> str:
+    """The dropout rates above 0 in the config of a model's local folder, `attention_dropout=0.1`; else empty."""
+    config = read_json(Path(model) / "config.json") or {}
+    rates = {name: value for name, value in config.items() if "drop" in name and isinstance(value, int | float)}
+    return ", ".join(f"{name}={value:g}" for name, value in rates.items() if value > 0)

@@ -224,6 +224,11 @@ class RunSettings(ObjectiveSettings):
         return self.batch_size // self.num_minibatches
 
     @property
+    def updates_per_batch(self) -> int:
+        """Optimiser steps on a rollout batch."""
+        return self.num_iterations * self.num_minibatches
+
+    @property
     def budget(self) -> Budget:
         """The limits of its length."""
         return Budget(
@@ -231,7 +236,7 @@ class RunSettings(ObjectiveSettings):
             max_completions=self.max_completions,
             max_optimizer_steps=self.max_optimizer_steps,
             completions_per_step=self.batch_size,
-            updates_per_step=self.num_iterations * self.num_minibatches,
+            updates_per_step=self.updates_per_batch,
         )
 
     @property
@@ -242,14 +247,18 @@ class RunSettings(ObjectiveSettings):
     @property
     def optimizer_steps(self) -> int:
         """Optimiser steps of the whole run."""
-        return self.planned_steps * self.num_iterations * self.num_minibatches
+        return self.planned_steps * self.updates_per_batch
+
+    @property
+    def ratio_is_one(self) -> bool:
+        """Whether every importance ratio is exactly 1: one update per batch, old log-probs of the same weights."""
+        other_sampler = self.staleness > 0 or self.sampler_dtype not in (None, self.dtype)
+        return self.updates_per_batch == 1 and not (self.old_log_probs == "sampler" and other_sampler)
 
     @property
     def clip_can_bind(self) -> bool:
-        """False where every ratio is exactly 1 (one update per fresh batch) or the kernel has no clip."""
-        other_sampler = self.staleness > 0 or self.sampler_dtype not in (None, self.dtype)
-        stale = self.old_log_probs == "sampler" and other_sampler
-        return SURROGATES[self.kernel].clips and (stale or self.num_iterations * self.num_minibatches > 1)
+        """False where every ratio is exactly 1, or the surrogate has no clip."""
+        return SURROGATES[self.kernel].clips and not self.ratio_is_one
 
     def resolved(self) -> RunSettings:
         """The same run with nothing left to be filled in; two ways to write one run become equal here."""

@@ -1,0 +1,223 @@
+"""The rules about a study: arms that are one function, and comparisons that show something else than they say."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from grpolab.lint.rules import BOUNDS_THE_RATIO, ONE_A_SEQUENCE, Rules, clip_range
+from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, Equality, rewritten, why_the_same
+from grpolab.settings.run import RunSettings
+from grpolab.sweep.plan import Plan
+from grpolab.sweep.study import Hypothesis, Study, least_seeds
+
+# Smallest difference, in standard deviations of the paired differences, that a two-sided t-test at .05 with so many
+# pairs finds with power .8, before Holm's correction.
+DETECTABLE = {2: 11.55, 3: 3.26, 4: 2.13, 5: 1.68, 6: 1.43, 7: 1.27, 8: 1.16, 9: 1.07, 10: 1.0}
+FEWEST = 3  # seeds; two find nothing below eleven standard deviations
+T_TESTS = ("paired_t", "paired_log_t", "equivalence")
+# Seeds that a statement usually needs: ten for accuracies, five for what drifts over a run, by its standard deviation.
+ENOUGH = {"eval/": 10, "final_score": 10, "mean_score": 10, "gain": 10, "entropy": 5, "kl_ref": 5}
+# A claim about one of these knows that steps differ in size.
+STEP_SIZES = {"weights/step_norm", "grad_norm", "grad_norm_p50", "grad_norm_p99", "grad_norm_max"}
+# Aggregations whose gradient is a mean's times something.
+SCALES = {
+    "sequence_sum": "the length of a completion",
+    "sequence_sum_nonempty": "the length of a completion",
+    "token_sum": "the tokens of a minibatch",
+    "token_sum_constant": "the mean length over max_completion_length",
+    "token_sum_length": "the tokens of a minibatch over max_completion_length",
+}
+
+
+@dataclass(frozen=True)
+class Facet:
+    """The arms of a study side by side, at the same levels of its other factors."""
+
+    levels: dict[str, str]  # of the other factors
+    arms: dict[str, RunSettings]
+
+    @property
+    def label(self) -> str:
+        """`task=addition, regime=healthy`; empty where the study has one factor."""
+        return ", ".join(f"{factor}={level}" for factor, level in self.levels.items())
+
+
+@dataclass(frozen=True)
+class Arms:
+    """A study, its seeds and its facets."""
+
+    study: Study
+    seeds: list[int]
+    facets: list[Facet]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Arms:
+        """The arms of a plan that is no collection."""
+        assert isinstance(plan.study, Study)
+        study, tables = plan.study, dict[str, Facet]()
+        for cell in plan.cells:
+            levels = {factor: level for factor, level in cell.levels.items() if factor != study.compare}
+            facet = tables.setdefault(str(levels), Facet(levels, {}))
+            facet.arms.setdefault(cell.levels[study.compare], cell.settings)
+        return cls(study, plan.seeds, list(tables.values()))
+
+    def facets_of(self, claim: Hypothesis) -> list[Facet]:
+        """The facets that a hypothesis is about and that have all its arms."""
+        arms = set(claim.arms)
+        return [f for f in self.facets if claim.where.items() <= f.levels.items() and arms <= f.arms.keys()]
+
+    def declared_equal(self, first: str, second: str) -> bool:
+        """Whether the study says itself that two arms are the same: a placebo, or a claim of equality."""
+        pair = {first, second}
+        claimed = [claim.arms for claim in self.study.hypotheses if claim.direction == "equal"]
+        return any(pair == set(arms) for arms in [*self.study.placebo, *claimed])
+
+
+STUDY_RULES = Rules[Arms]("A study")
+
+
+class SameArms(NamedTuple):
+    """Two arms that are one function."""
+
+    first: str
+    second: str
+    reasons: tuple[str, ...]
+
+
+@STUDY_RULES.rule("warning", "placebo")
+def same_function(arms: Arms) -> Iterator[str]:
+    """Two arms are the same function, by their resolved settings and the equalities below, and the study declares
+    neither a placebo nor a claim of equality.
+    """
+    yield from _sentences(arms, _same_arms(arms, EXACT))
+
+
+@STUDY_RULES.rule("warning", "task")
+def same_at_equal_lengths(arms: Arms) -> Iterator[str]:
+    """Two arms differ only in how they average over lengths, and the task's right answers all have one length."""
+    exact = {(same.first, same.second, facet) for same, facets in _same_arms(arms, EXACT).items() for facet in facets}
+    only_at_equal_lengths = {
+        same: [facet for facet in facets if (same.first, same.second, facet) not in exact]
+        for same, facets in _same_arms(arms, AT_EQUAL_LENGTHS).items()
+    }
+    yield from _sentences(arms, {same: facets for same, facets in only_at_equal_lengths.items() if facets})
+
+
+def _same_arms(arms: Arms, table: Sequence[Equality]) -> dict[SameArms, list[str]]:
+    """Pairs that are one function and not declared so, each with its facets."""
+    facets_of = defaultdict[SameArms, list[str]](list)
+    for facet in arms.facets:
+        seen: dict[str, str] = {}
+        for arm, settings in facet.arms.items():
+            first = seen.setdefault(str(rewritten(settings, table)), arm)
+            if first != arm and not arms.declared_equal(first, arm):
+                reasons = why_the_same(facet.arms[first], settings, table) or []
+                facets_of[SameArms(first, arm, tuple(reasons))].append(facet.label)
+    return facets_of
+
+
+def _sentences(arms: Arms, pairs: dict[SameArms, list[str]]) -> Iterator[str]:
+    for same, facets in pairs.items():
+        place = f" for {' and for '.join(facets)}" if len(facets) < len(arms.facets) else ""
+        reasons = "; ".join(same.reasons) or "their settings are equal"
+        yield f"arms {same.first} and {same.second} are the same function{place}: {reasons}"
+
+
+@STUDY_RULES.rule("error", "hypotheses")
+def claim_about_equals(arms: Arms) -> Iterator[str]:
+    """A hypothesis claims a difference between two arms that are the same function wherever it looks."""
+    for claim in arms.study.hypotheses:
+        for of, minus in pairwise(claim.arms):
+            pairs = [(facet.arms[of], facet.arms[minus]) for facet in arms.facets_of(claim)]
+            reasons = [why_the_same(*pair) for pair in pairs]
+            if claim.direction != "equal" and reasons and None not in reasons:
+                yield (
+                    f"hypothesis {claim.id} claims that {of} and {minus} differ, which are the same function:"
+                    f" {'; '.join(reasons[0] or ['equal settings'])}"
+                )
+
+
+@STUDY_RULES.rule("warning", "epsilon")
+def one_epsilon_for_two_levels(arms: Arms) -> Iterator[str]:
+    """Token and sequence ratios are compared at the same clip range only, which is not the same share of clipping:
+    match the clip fraction, or give each level several ranges.
+    """
+    for facet in arms.facets:
+        ranges = defaultdict[str, set[tuple[float, float]]](set)
+        for settings in facet.arms.values():
+            if settings.kernel in BOUNDS_THE_RATIO and not settings.ratio_is_one:
+                level = "sequence" if settings.importance_sampling_level in ONE_A_SEQUENCE else "token"
+                ranges[level].add(clip_range(settings))
+        if len(ranges) > 1 and ranges["token"] == ranges["sequence"]:
+            shown = ", ".join(f"{low:g}/{high:g}" for low, high in sorted(ranges["token"]))
+            yield f"token and sequence ratios have the same clip ranges ({shown}), which clip different shares"
+            return
+
+
+@STUDY_RULES.rule("warning", "learning_rate")
+def one_rate_for_two_scales(arms: Arms) -> Iterator[str]:
+    """Arms whose aggregations differ in the scale of the gradient have one learning rate: the smaller step may be all
+    that is seen. AdamW hides a scale, max_grad_norm brings it back. A claim about the size of steps shows that the
+    study knows.
+    """
+    excused = {arm for claim in arms.study.hypotheses if claim.metric in STEP_SIZES for arm in claim.arms}
+    for facet in arms.facets:
+        scales_at = defaultdict[tuple[float, float], set[str]](set)
+        for settings in facet.arms.values():
+            scales_at[settings.learning_rate, settings.max_grad_norm].add(SCALES.get(settings.aggregation, ""))
+        for arm, settings in facet.arms.items():
+            rate, norm, scale = settings.learning_rate, settings.max_grad_norm, SCALES.get(settings.aggregation)
+            if scale and arm not in excused and norm < float("inf") and len(scales_at[rate, norm]) > 1:
+                excused.add(arm)  # one sentence an arm
+                yield (
+                    f"arm {arm} has gradients that are a mean's times {scale}, at the learning_rate={rate:g} and"
+                    f" max_grad_norm={norm:g} of other arms"
+                )
+
+
+@STUDY_RULES.rule("warning", "max_optimizer_steps")
+def reuse_costs_rollouts(arms: Arms) -> Iterator[str]:
+    """Arms with more updates per batch sample fewer completions, because the budget counts updates: what reuse does and
+    what less data does are one comparison.
+    """
+    for facet in arms.facets:
+        budgets = sorted((run.updates_per_batch, run.planned_steps * run.batch_size) for run in facet.arms.values())
+        for (few, completions), (many, left) in pairwise(budgets):
+            if few < many and completions > left:
+                yield (
+                    f"{many} updates per batch get {left} completions and {few} get {completions}:"
+                    " reuse and less data are one comparison"
+                )
+                return
+
+
+@STUDY_RULES.rule("note", "seeds")
+def hardly_a_test(arms: Arms) -> Iterator[str]:
+    """Fewer seeds than a hypothesis asks for, or than its test can decide with: it will stay undecided."""
+    seeds = len(arms.seeds)
+    for claim in arms.study.hypotheses:
+        needed = max(claim.seeds, least_seeds(claim.test, len(claim.arms)))
+        if seeds < needed:
+            yield f"seeds={seeds} leave {claim.id} undecided: it asks for {needed} (test={claim.test})"
+
+
+@STUDY_RULES.rule("note", "seeds")
+def too_few_seeds(arms: Arms) -> Iterator[str]:
+    """Fewer seeds than a t-test on a statement of that kind usually needs: accuracies ten, entropy and KL to the start
+    five, all else three.
+    """
+    seeds = len(arms.seeds)
+    wanting = defaultdict[int, list[str]](list)
+    for claim in arms.study.hypotheses:
+        needed = next((count for name, count in ENOUGH.items() if claim.metric.startswith(name)), FEWEST)
+        if claim.test in T_TESTS and 2 <= seeds < needed:
+            wanting[needed].append(claim.id)
+    for needed, claims in wanting.items():
+        yield (
+            f"seeds={seeds} find a difference above {DETECTABLE[seeds]:g} standard deviations (power .8, before Holm's"
+            f" correction); {', '.join(claims)} usually take {needed} seeds, which find {DETECTABLE[needed]:g}"
+        )
