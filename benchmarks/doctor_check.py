@@ -74,15 +74,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--development", action="store_true", help="the runs that thresholds are chosen on")
     parser.add_argument("--cases", help="these alone, healthy and faulty ones among them")
     parser.add_argument("--results", default="results")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     cases = HEALTHY | FAULTY
-    if given.cases:
-        cases = {name: cases[name] for name in given.cases.split(",")}
-    split = QUICK if given.quick else DEVELOPMENT if given.development else SCORED
-    plan = plan_of(*split, cases, machine=[f"machine.results={given.results}", "machine.tracking_uri=null"])
-    if code := sweep([plan], draw=lambda _results, _study: None, jobs=given.jobs):
+    if options.cases:
+        cases = {name: cases[name] for name in options.cases.split(",")}
+    split = QUICK if options.quick else DEVELOPMENT if options.development else SCORED
+    plan = plan_of(*split, cases, machine=[f"machine.results={options.results}", "machine.tracking_uri=null"])
+    if code := sweep([plan], draw=lambda _results, _study: None, jobs=options.jobs):
         return code
-    results = Results.open(given.results)
+    results = Results.open(options.results)
     answers = pd.DataFrame(
         [answer(cell.levels, cell.settings.seed, results.run(cell.signature)) for cell in plan.cells]
     )
@@ -92,9 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_text_atomic(stem.with_name(f"{stem.name}_confusion.csv"), matrix.to_csv())
     save(draw(matrix), stem.with_name(f"{stem.name}_confusion"))
     print("\n".join(misses(answers)))
-    shares = {title: chosen.right.mean() for title, chosen in parts(answers).items()}
+    shares = {}
     for title, chosen in parts(answers).items():
-        print(f"{title}: {chosen.right.sum()} of {len(chosen)} right ({chosen.right.mean():.1%})")
+        shares[title] = chosen.right.mean()
+        print(f"{title}: {chosen.right.sum()} of {len(chosen)} right ({shares[title]:.1%})")
     print(f"look: {stem}.csv, {stem}_confusion.png")
     return int(min(shares["faulty"], shares["healthy"]) < LEAST)
 
@@ -134,16 +135,15 @@ def parts(answers: pd.DataFrame) -> dict[str, pd.DataFrame]:
     kinds = {"faulty": answers.planted != NO_CAUSE, "healthy": answers.planted == NO_CAUSE}
     whole = {kind: answers[chosen] for kind, chosen in kinds.items()}
     return whole | {
-        f"{kind}, {task}": frame for kind, found in whole.items() for task, frame in found.groupby("task", sort=False)
+        f"{kind}, {task}": frame for kind, runs in whole.items() for task, frame in runs.groupby("task", sort=False)
     }
 
 
 def misses(answers: pd.DataFrame) -> list[str]:
     """A line for each wrong answer."""
-    wrong = answers[~answers.right]
     return [
-        f"{one.case} on {one.task}, seed {one.seed} ({one.run}): named {one.named}, then {one.also or 'nothing'}"
-        for one in wrong.itertuples()
+        f"{run.case} on {run.task}, seed {run.seed} ({run.run}): named {run.named}, then {run.also or 'nothing'}"
+        for run in answers[~answers.right].itertuples()
     ]
 
 

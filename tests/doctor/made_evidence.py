@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -44,15 +45,11 @@ def sound(passes: int = PASSES, **settings: Any) -> Evidence:
     )
 
 
-def changed(run: Evidence, table: str, where: Any = None, **metrics: Any) -> Evidence:
-    """The run with other values (`__` for `/`) in a table, where a mask says so, or everywhere."""
+def changed(run: Evidence, table: str, metrics: Mapping[str, Any], where: Any = None) -> Evidence:
+    """The run with other values in a table, where a mask says so, or everywhere."""
     frame = getattr(run, table).copy()
-    for name, value in metrics.items():
-        column = name.replace("__", "/")
-        if where is None:
-            frame[column] = value
-        else:
-            frame.loc[where(frame), column] = value
+    for metric, value in metrics.items():
+        frame.loc[slice(None) if where is None else where(frame), metric] = value
     return replace(run, **{table: frame})
 
 

@@ -39,10 +39,10 @@ def write_run(folder: Path, steps: int = 12, outcome: bool = True, **settings: o
 
 
 def test_sound_folder(tmp_path: Path) -> None:
-    found = diagnose(write_run(tmp_path / "run"))
-    assert found.findings == ()
-    assert found.state == "completed after 12 rollout steps"
-    assert "No cause found" in page.text(found)
+    diagnosis = diagnose(write_run(tmp_path / "run"))
+    assert diagnosis.findings == ()
+    assert diagnosis.state == "completed after 12 rollout steps"
+    assert "No cause found" in page.text(diagnosis)
 
 
 def test_planted_fault_is_not_read_from_the_settings(tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ def test_run_that_still_goes_is_diagnosed_so_far(tmp_path: Path) -> None:
     (folder / "running.json").write_text(json.dumps({"rollout_steps": 12}))
     with (folder / "journal.jsonl").open("a") as file:
         file.write('{"kind": "update", "rollo')  # being written just now
-    found = diagnose(folder)
-    assert found.state == "still going, after 5 rollout steps of 12: this is a diagnosis so far"
-    assert not [text for text in found.unknown if "damaged" in text]
+    diagnosis = diagnose(folder)
+    assert diagnosis.state == "still going, after 5 rollout steps of 12: this is a diagnosis so far"
+    assert not [text for text in diagnosis.unknown if "damaged" in text]
 
 
 def test_damaged_journal_is_read_up_to_the_damage_and_said(tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_damaged_journal_is_read_up_to_the_damage_and_said(tmp_path: Path) -> No
     lines = (folder / "journal.jsonl").read_text().splitlines()
     lines[20] = lines[20][:30]
     (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
-    found = diagnose(folder)
-    assert "the journal from line 21 of 60 on: the line is damaged" in found.unknown
-    assert "4 rollout steps" in found.state
+    diagnosis = diagnose(folder)
+    assert "the journal from line 21 of 60 on: the line is damaged" in diagnosis.unknown
+    assert "4 rollout steps" in diagnosis.state
 
 
 def test_values_that_are_not_finite_are_counted(tmp_path: Path) -> None:
@@ -77,9 +77,9 @@ def test_values_that_are_not_finite_are_counted(tmp_path: Path) -> None:
     lines = (folder / "journal.jsonl").read_text().splitlines()
     lines[7] = json.dumps(json.loads(lines[7]) | {"loss": "nan", "grad_norm": "inf"})
     (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
-    found = diagnose(folder)
-    assert "the loss: loss is not finite in 1 record" in found.unknown
-    assert "No cause found in what could be looked at." in page.text(found)
+    diagnosis = diagnose(folder)
+    assert "the loss: loss is not finite in 1 record" in diagnosis.unknown
+    assert "No cause found in what could be looked at." in page.text(diagnosis)
     log = tmp_path / "log.csv"
     log.write_text("step,actor/pg_loss,critic/score/mean\n0,0.1,0.5\n1,nan,0.5\n")
     assert "the loss: loss is not finite in 1 record" in diagnose_log("verl", log).unknown
@@ -88,9 +88,9 @@ def test_values_that_are_not_finite_are_counted(tmp_path: Path) -> None:
 def test_empty_folder_says_that_there_is_no_journal(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     (folder / "journal.jsonl").unlink()
-    found = diagnose(folder)
-    assert found.findings == ()
-    assert "the journal: there is none" in found.unknown
+    diagnosis = diagnose(folder)
+    assert diagnosis.findings == ()
+    assert "the journal: there is none" in diagnosis.unknown
 
 
 def test_unreadable_settings_are_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -112,9 +112,9 @@ def test_weights_beside_their_start(tmp_path: Path) -> None:
     coarse = {"a": (start["a"].view(np.uint32) & 0xFFFF0000).view(np.float32), "b": start["b"]}
     save_file(start, tmp_path / "start.safetensors")
     save_file(coarse, tmp_path / "end.safetensors")
-    found = compare(tmp_path / "end.safetensors", tmp_path / "start.safetensors")
-    assert found
-    assert (found.count, found.on_grid, found.still) == (1016, 1.0, ("b",))
+    weights = compare(tmp_path / "end.safetensors", tmp_path / "start.safetensors")
+    assert weights
+    assert (weights.count, weights.on_grid, weights.still) == (1016, 1.0, ("b",))
     assert compare(tmp_path / "none.safetensors", tmp_path / "start.safetensors") is None
 
 
@@ -122,16 +122,16 @@ def test_weights_beside_their_start(tmp_path: Path) -> None:
 
 
 def test_trl_with_one_iteration_is_normal() -> None:
-    found = diagnose_log("trl", LOGS / "trl_mu1.json")
-    assert found.findings == ()
-    assert [note.name for note in found.notes] == ["no_reuse", "zero_first_loss"]
-    assert any("ratio/token_max is missing" in text for text in found.unknown)
+    diagnosis = diagnose_log("trl", LOGS / "trl_mu1.json")
+    assert diagnosis.findings == ()
+    assert [note.name for note in diagnosis.notes] == ["no_reuse", "zero_first_loss"]
+    assert any("ratio/token_max is missing" in text for text in diagnosis.unknown)
 
 
 def test_trl_with_four_iterations_clips_and_nothing_is_wrong() -> None:
-    found = diagnose_log("trl", LOGS / "trl_mu4.json")
-    assert found.findings == ()
-    assert "no_reuse" not in [note.name for note in found.notes]
+    diagnosis = diagnose_log("trl", LOGS / "trl_mu4.json")
+    assert diagnosis.findings == ()
+    assert "no_reuse" not in [note.name for note in diagnosis.notes]
 
 
 def test_trl_with_equal_rewards(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_trl_with_equal_rewards(tmp_path: Path) -> None:
     for row in state["log_history"]:
         row |= {"grad_norm": 0.0, **({"frac_reward_zero_std": 1.0} if "reward" in row else {})}
     (tmp_path / "state.json").write_text(json.dumps(state))
-    assert [one.cause for one in diagnose_log("trl", tmp_path / "state.json").findings] == ["constant_reward"]
+    assert [finding.cause for finding in diagnose_log("trl", tmp_path / "state.json").findings] == ["constant_reward"]
 
 
 VERL = {"actor/pg_clipfrac": 0.0, "actor/ppo_kl": 0.0, "actor/grad_norm": 0.5, "actor/lr": 1e-6}
@@ -148,24 +148,24 @@ VERL = {"actor/pg_clipfrac": 0.0, "actor/ppo_kl": 0.0, "actor/grad_norm": 0.5, "
 def test_verl_without_clipping_is_left_open_with_its_readings(tmp_path: Path) -> None:
     lines = [json.dumps({"step": step, "data": {**VERL, "critic/score/mean": 0.1}}) for step in range(20)]
     (tmp_path / "log.jsonl").write_text("\n".join(lines))
-    found = diagnose_log("verl", tmp_path / "log.jsonl")
-    assert found.findings == ()
-    assert found.unknown[0].startswith("why the clip fraction is 0 in all 20 rows: one update per batch")
+    diagnosis = diagnose_log("verl", tmp_path / "log.jsonl")
+    assert diagnosis.findings == ()
+    assert diagnosis.unknown[0].startswith("why the clip fraction is 0 in all 20 rows: one update per batch")
 
 
 def test_verl_that_collapsed_is_named(tmp_path: Path) -> None:
     score = np.linspace(0.5, 0.0, 30)
     frame = pd.DataFrame({"step": range(30), **VERL, "actor/pg_clipfrac": 0.1, "critic/score/mean": score})
     frame.to_csv(tmp_path / "log.csv", index=False)
-    assert [one.cause for one in diagnose_log("verl", tmp_path / "log.csv").findings] == ["collapse"]
+    assert [finding.cause for finding in diagnose_log("verl", tmp_path / "log.csv").findings] == ["collapse"]
 
 
 def test_roll_logs_ratios(tmp_path: Path) -> None:
     row = {"actor/clipfrac@sum": 0.1, "actor/ratio_max@max": 1.5, "actor/ratio_min@min": 0.6, "critic/score/mean": 0.3}
     (tmp_path / "log.jsonl").write_text("\n".join(json.dumps(row) for _ in range(5)))
-    found = diagnose_log("roll", tmp_path / "log.jsonl")
-    assert found.findings == ()
-    assert not any("ratio/token_max is missing" in text for text in found.unknown)
+    diagnosis = diagnose_log("roll", tmp_path / "log.jsonl")
+    assert diagnosis.findings == ()
+    assert not any("ratio/token_max is missing" in text for text in diagnosis.unknown)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_command_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["diagnose", "0123", "--results", str(tmp_path)]) == 0
     assert "run 0123456789abcdef: completed after 12 rollout steps" in capsys.readouterr().out
     assert main(["diagnose", "0123", "--results", str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["causes"] == []
+    diagnosis = json.loads(capsys.readouterr().out)
+    assert diagnosis["causes"] == []
     assert main(["diagnose", "ffff", "--results", str(tmp_path)]) == 2
     assert "run ffff is unknown" in capsys.readouterr().err
 
