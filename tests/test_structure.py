@@ -39,7 +39,7 @@ ARROWS = {
     "report": LEAVES - {"settings", "registry"},
     "doctor": LEAVES - {"settings", "registry"} | {"report"},
     "lint": LEAVES | {"sweep"},
-    "frameworks": LEAVES | {"grpo", "sweep"},
+    "frameworks": LEAVES - {"paths"} | {"grpo"},
     **dict.fromkeys(LEAVES, LEAVES),
     "cli": LEAVES | ROOMS,
     "__main__": {"cli"},

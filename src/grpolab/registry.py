@@ -137,24 +137,24 @@ FAULTS = {
     )
 }
 
-FRAMEWORKS = (
-    "trl",
-    "verl",
-    "roll",
-    "deepspeed_chat",
-    "openrlhf",
-    "slime",
-    "areal",
-    "nemo_rl",
-    "open_instruct",
-    "prime_rl",
-    "skyrl",
-    "torchtune",
-)
-# Framework adapters (frameworks/): what a framework does its own way, and its metrics under its names.
-DIALECTS = {name: f"grpolab.frameworks.{name}:DIALECT" for name in FRAMEWORKS}
-# What of a framework's own outputs can be replayed (frameworks/).
-CONFORMANCE = {name: f"grpolab.frameworks.{name}{'_replay' if name == 'verl' else ''}:PEER" for name in FRAMEWORKS}
+# Frameworks (frameworks/): what each does its own way, its metrics under its names, and the replay of its outputs.
+FRAMEWORKS = {
+    name: f"grpolab.frameworks.{name}:FRAMEWORK"
+    for name in (
+        "trl",
+        "verl",
+        "roll",
+        "deepspeed_chat",
+        "openrlhf",
+        "slime",
+        "areal",
+        "nemo_rl",
+        "open_instruct",
+        "prime_rl",
+        "skyrl",
+        "torchtune",
+    )
+}
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.base import Dialect
+from grpolab.frameworks import base
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
 
@@ -36,7 +36,7 @@ def batch(log_ratio: Rows, mask: Rows, advantages: Rows, **others: Rows) -> Loss
 class Framework:
     """A dialect by its framework's options."""
 
-    dialect: Dialect
+    dialect: base.Framework
 
     def loss(self, options: Mapping[str, Any], inputs: LossInputs) -> Tensor:
         """The framework's loss."""

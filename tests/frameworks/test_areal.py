@@ -9,11 +9,11 @@ import pytest
 import torch
 from small_batches import Framework, batch
 
-from grpolab.frameworks.areal import DIALECT
+from grpolab.frameworks.areal import FRAMEWORK
 from grpolab.grpo.loss import Objective
 from grpolab.sweep.compose import compose
 
-AREAL = Framework(DIALECT)
+AREAL = Framework(FRAMEWORK)
 MODES: dict[str, dict[str, Any]] = {
     "areal": {},
     "areal/grpo": {},
@@ -27,7 +27,7 @@ SAMPLED = batch([[0.1, 0.2], [0.0, 0.1]], [[1, 1], [1, 1]], [[1], [1]], sampler=
 
 @pytest.mark.parametrize("name", MODES)
 def test_presets_are_what_the_options_mean(name: str) -> None:
-    assert Objective.of(compose([f"dialect={name}"])) == DIALECT.objective(MODES[name])
+    assert Objective.of(compose([f"dialect={name}"])) == FRAMEWORK.objective(MODES[name])
 
 
 def test_rejected_tokens_leave_the_loss_but_not_its_denominator() -> None:

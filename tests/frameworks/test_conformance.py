@@ -13,12 +13,18 @@ import pytest
 import torch
 
 from grpolab.cli import main
-from grpolab.frameworks import agreement
-from grpolab.frameworks.agreement import Peer, function_of, replay_archive, replay_variant, replayed_cases
-from grpolab.frameworks.catalogue import not_reproduced_page
-from grpolab.frameworks.replay import read_variants
+from grpolab.frameworks import conformance
+from grpolab.frameworks.base import framework
+from grpolab.frameworks.conformance import (
+    not_reproduced_page,
+    read_variants,
+    replay_archive,
+    replay_variant,
+    replayed_cases,
+)
+from grpolab.frameworks.rounding import OtherLibrary
 from grpolab.paths import project_root
-from grpolab.registry import CONFORMANCE, FRAMEWORKS, resolve
+from grpolab.registry import FRAMEWORKS
 
 PEERS = Path(__file__).parents[1] / "vectors" / "peers.tar.xz"
 
@@ -100,21 +106,20 @@ def test_the_page_of_what_is_not_reproduced_is_current() -> None:
     assert (project_root() / "docs" / "not_reproduced.md").read_text() == not_reproduced_page()
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_reasons_are_sentences(framework: str) -> None:
-    peer: Peer = resolve(CONFORMANCE[framework])
-    assert all(len(reason.split()) > 8 for reason in peer.not_reproduced.values())
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_reasons_are_sentences(name: str) -> None:
+    assert all(len(reason.split()) > 8 for reason in framework(name).not_reproduced.values())
 
 
 def test_it_is_the_same_with_another_math_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a CPU whose exp, log and sums end in other last places: the frameworks' float32 explains what differs."""
-    outputs = agreement.Case._outputs
+    outputs = conformance.Case._outputs
 
-    def elsewhere(case: agreement.Case) -> Any:
-        with agreement.OtherLibrary(seed=99, dtypes=[torch.float32]):
+    def elsewhere(case: conformance.Case) -> Any:
+        with OtherLibrary(seed=99, dtypes=[torch.float32]):
             return outputs(case)
 
-    monkeypatch.setattr(agreement.Case, "_outputs", elsewhere)
+    monkeypatch.setattr(conformance.Case, "_outputs", elsewhere)
     float32 = (
         "areal__decoupled__token_mask_ratio1.04",
         "skyrl__cispo__token_mean",
@@ -145,17 +150,18 @@ def test_it_is_the_same_with_another_math_library(monkeypatch: pytest.MonkeyPatc
 def test_a_planted_error_is_seen(stem: str, output: str, error: float) -> None:
     planted = [one for one in planted_in(stem) if one.output == output]
     assert planted
-    assert {one.error for one in planted} <= {error, agreement.PLANTED[False]}  # a case without float32 has the smaller
+    assert {one.error for one in planted} <= {
+        error,
+        conformance.PLANTED[False],
+    }  # a case without float32 has the smaller
     assert all(one.caught for one in planted if not one.looser)
     assert sum(one.looser for one in planted) <= 1  # at most where a ratio stands on a threshold
 
 
 @cache
-def planted_in(stem: str) -> list[agreement.Planted]:
+def planted_in(stem: str) -> list[conformance.Planted]:
     (variant,) = (variant for variant in read_variants(PEERS) if variant.full_name == stem)
-    function = function_of(variant)
-    assert not isinstance(function, str)
-    return [planted for case in replayed_cases(function, variant) for planted in case.planted()]
+    return [planted for case in replayed_cases(variant) for planted in case.planted()]
 
 
 def test_the_command_says_what_planted_errors_come_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +179,7 @@ def test_a_bound_follows_from_the_condition() -> None:
 
 
 def test_what_float64_computes_has_the_bound_of_float64() -> None:
-    found = [one for one in planted_in("deepspeed_chat__actor_loss_fn__eps0.2") if one.bound != agreement.FLOAT64]
+    found = [one for one in planted_in("deepspeed_chat__actor_loss_fn__eps0.2") if one.bound != conformance.FLOAT64]
     assert found == []
 
 
@@ -185,7 +191,7 @@ def test_a_spread_is_the_condition_number_times_a_unit_in_the_last_place(x: floa
     def k3() -> dict[str, torch.Tensor]:
         return {"k3": (value.exp() - value - 1).double(), "clamped": value.clamp(max=1.0).double()}
 
-    spread, _ = agreement.spreads(k3(), k3, [torch.float32])
+    spread, _ = conformance.spreads(k3(), k3, [torch.float32])
     unit = (value.exp().nextafter(torch.tensor(torch.inf)) - value.exp()).item()
     assert spread["k3"] == pytest.approx(unit, rel=0.5)  # the difference rounds once more
     assert spread["clamped"] == 0.0
@@ -198,7 +204,7 @@ def test_another_order_of_a_sum_counts_and_a_sum_of_whole_numbers_does_not() -> 
     def sums() -> dict[str, torch.Tensor]:
         return {"cancels": terms.sum().double(), "counts": counts.mean().double(), "wide": terms.double().sum()}
 
-    spread, _ = agreement.spreads(sums(), sums, [torch.float32])
+    spread, _ = conformance.spreads(sums(), sums, [torch.float32])
     assert spread["cancels"] >= torch.finfo(torch.float32).eps * 500
     assert (spread["counts"], spread["wide"]) == (0.0, 0.0)
 
@@ -209,4 +215,4 @@ def test_numbers_that_a_framework_stores_as_float32_are_known_by_all_its_cases()
         {"metrics": {"share": share, "half": 0.5, "mean": share}},
         {"metrics": {"share": 0.0, "half": 0.25, "mean": 0.1}},
     ]
-    assert agreement.stored_as_float32(cases) == {"metric share"}
+    assert conformance.stored_as_float32(cases) == {"metric share"}

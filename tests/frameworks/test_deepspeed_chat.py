@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.deepspeed_chat import DIALECT, advantages_and_returns, token_rewards
+from grpolab.frameworks.deepspeed_chat import FRAMEWORK, advantages_and_returns, token_rewards
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, Objective, policy_loss
 from grpolab.sweep.compose import compose
@@ -20,7 +20,7 @@ NUMBERS = torch.double
 def test_the_preset_is_what_the_fields_mean() -> None:
     settings = compose(["dialect=deepspeed_chat"])
     assert (settings.framework, settings.beta, settings.kl_placement) == ("deepspeed_chat", 0.1, "advantage")
-    assert Objective.of(settings) == DIALECT.objective({})
+    assert Objective.of(settings) == FRAMEWORK.objective({})
 
 
 def batch(mask: list[list[int]]) -> LossInputs:
@@ -37,7 +37,7 @@ def batch(mask: list[list[int]]) -> LossInputs:
 
 
 def loss_of(inputs: LossInputs) -> Tensor:
-    return policy_loss(DIALECT.objective({}), inputs, DIALECT.recipe).total
+    return policy_loss(FRAMEWORK.objective({}), inputs, FRAMEWORK.recipe).total
 
 
 def test_mean_over_the_tokens_of_the_larger_negated_surrogate() -> None:
@@ -48,7 +48,7 @@ def test_the_loss_of_no_token_is_no_number_and_its_gradient_too() -> None:
     nothing = batch([[0, 0], [0, 0]])
     assert loss_of(nothing).isnan()
     assert torch.autograd.grad(loss_of(nothing), nothing.log_probs_BT)[0].isnan().all()
-    assert policy_loss(DIALECT.objective({}), nothing).total == 0
+    assert policy_loss(FRAMEWORK.objective({}), nothing).total == 0
 
 
 def test_padding_cannot_overflow_but_what_is_no_number_there_poisons() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grpolab.cli import main
-from grpolab.frameworks.catalogue import AXES, FAMILIES
+from grpolab.frameworks.dialects_page import AXES, FAMILIES
 from grpolab.paths import project_root
 from grpolab.registry import AGGREGATIONS, FRAMEWORKS
 

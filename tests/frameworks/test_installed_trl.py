@@ -16,7 +16,6 @@ import torch
 
 from grpolab.frameworks.base import recipe_of
 from grpolab.frameworks.exchange import export
-from grpolab.frameworks.trl_config import PEER
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, Objective, policy_loss
 from grpolab.paths import project_root
@@ -97,7 +96,7 @@ def trl_answers(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any
 
 def test_the_installed_trl_computes_our_loss_on_an_export(tmp_path: Path) -> None:
     runs = [COMPOSER.compose([*overrides.split(), "prompts_per_step=1", "task=filler_sorting"]) for overrides in OURS]
-    cases = [{"options": export(PEER, settings).options, "inputs": inputs()} for settings in runs]
+    cases = [{"options": export("trl", settings, COMPOSER.compose).options, "inputs": inputs()} for settings in runs]
     for overrides, settings, answer in zip(OURS, runs, trl_answers(cases, tmp_path), strict=True):
         assert answer["loss"] == pytest.approx(our_loss(settings, inputs()), rel=1e-6, abs=1e-7), overrides
 

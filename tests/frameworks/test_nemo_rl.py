@@ -9,11 +9,11 @@ import pytest
 import torch
 from small_batches import Framework, batch
 
-from grpolab.frameworks.nemo_rl import DIALECT
+from grpolab.frameworks.nemo_rl import FRAMEWORK
 from grpolab.grpo.loss import Objective
 from grpolab.sweep.compose import compose
 
-NEMO = Framework(DIALECT)
+NEMO = Framework(FRAMEWORK)
 WEIGHTED = {"use_importance_sampling_correction": True}
 TRUNCATED = ("truncated_importance_sampling_type", "truncated_importance_sampling_ratio_min")
 MODES: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ RAGGED = batch(
 
 @pytest.mark.parametrize("name", MODES)
 def test_presets_are_what_the_options_mean(name: str) -> None:
-    assert Objective.of(compose([f"dialect={name}"])) == DIALECT.objective(MODES[name])
+    assert Objective.of(compose([f"dialect={name}"])) == FRAMEWORK.objective(MODES[name])
 
 
 def test_every_divisor_has_1e_8() -> None:

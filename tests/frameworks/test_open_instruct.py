@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from small_batches import Framework, batch
 
-from grpolab.frameworks.open_instruct import DIALECT
+from grpolab.frameworks.open_instruct import FRAMEWORK
 from grpolab.grpo.loss import Objective
 from grpolab.sweep.compose import compose
 
-OPEN = Framework(DIALECT)
+OPEN = Framework(FRAMEWORK)
 MODES: dict[str, dict[str, Any]] = {
     "open_instruct": {},
     "open_instruct/cispo": {"loss_fn": "cispo"},
@@ -24,7 +24,7 @@ SAMPLED = batch([[0, 0], [0, 0]], [[1, 1], [1, 1]], [[1], [1]], sampler=[[-1.0, 
 
 @pytest.mark.parametrize("name", MODES)
 def test_presets_are_what_the_options_mean(name: str) -> None:
-    assert Objective.of(compose([f"dialect={name}"])) == DIALECT.objective(MODES[name])
+    assert Objective.of(compose([f"dialect={name}"])) == FRAMEWORK.objective(MODES[name])
 
 
 def test_rho_is_cut_at_two() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from grpolab.frameworks.openrlhf import DIALECT
+from grpolab.frameworks.openrlhf import FRAMEWORK
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs, Objective, policy_loss
 from grpolab.sweep.compose import compose
@@ -32,7 +32,7 @@ MODES: dict[str, dict[str, Any]] = {
 def test_presets_are_what_the_options_mean(name: str) -> None:
     settings = compose([f"dialect={name}"])
     assert settings.framework == "openrlhf"
-    assert Objective.of(settings) == DIALECT.objective(MODES[name])
+    assert Objective.of(settings) == FRAMEWORK.objective(MODES[name])
 
 
 def batch(**changed: Any) -> LossInputs:
@@ -53,7 +53,7 @@ def batch(**changed: Any) -> LossInputs:
 
 
 def loss_of(options: dict[str, Any], inputs: LossInputs) -> Loss:
-    return policy_loss(DIALECT.objective(options), inputs, DIALECT.recipe)
+    return policy_loss(FRAMEWORK.objective(options), inputs, FRAMEWORK.recipe)
 
 
 def test_kl_and_entropy_are_means_over_tokens_where_the_loss_is_one_over_sequences() -> None:
@@ -87,7 +87,7 @@ def test_log_ratio_is_cut_at_20_but_not_in_gspo() -> None:
 def test_padding_that_is_not_finite_poisons_the_loss() -> None:
     bad = batch(old_log_probs_BT=torch.tensor([[-1, -1], [-1, math.nan], [-1, -1]], dtype=torch.double))
     assert loss_of({}, bad).total.isnan()
-    assert policy_loss(DIALECT.objective({}), bad).total.isfinite()
+    assert policy_loss(FRAMEWORK.objective({}), bad).total.isfinite()
 
 
 def test_nothing_to_average_is_nan() -> None:
@@ -111,13 +111,13 @@ def test_corrections() -> None:
 
 
 def test_metrics() -> None:
-    found = DIALECT.metrics(DIALECT.objective(CORRECTED), batch(), loss_of(CORRECTED, batch()))
+    found = FRAMEWORK.metrics(FRAMEWORK.objective(CORRECTED), batch(), loss_of(CORRECTED, batch()))
     # Ratios 1.1, .7 with A = 1 and 1.6 with A = -2: the clip would act on the other side of each.
     assert found["ppo_clip_ratio"] == 0
     assert found["ppo_kl"] == pytest.approx(-(0.1 - 0.3 + 0.5) / 3)  # the sign is the other way round
     assert found["vllm_kl"] == pytest.approx(-(0.5 - 0.5 + 0.2) / 3)
     turned = batch(advantages=-batch().advantages)
-    assert DIALECT.metrics(DIALECT.objective({}), turned, loss_of({}, turned)) == pytest.approx(
+    assert FRAMEWORK.metrics(FRAMEWORK.objective({}), turned, loss_of({}, turned)) == pytest.approx(
         {"ppo_clip_ratio": 2 / 3, "ppo_kl": -0.1}
     )
 
@@ -132,4 +132,4 @@ def test_global_counts_are_the_totals() -> None:
 def test_values_that_it_does_not_have_are_refused() -> None:
     for options in ({"policy_loss_type": "cispo"}, {"vllm_is_correction_type": "rs"}, {"dual_clip": 1.0}):
         with pytest.raises(ValueError, match=r"OpenRLHF has no|dual_clip"):
-            DIALECT.objective(options)
+            FRAMEWORK.objective(options)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from grpolab.frameworks.replay import inputs_of, read_variants
+from grpolab.frameworks.conformance import inputs_of, read_variants
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.paths import project_root
 from grpolab.sweep.compose import compose

@@ -10,11 +10,11 @@ import pytest
 import torch
 from small_batches import Framework, batch
 
-from grpolab.frameworks.prime_rl import DIALECT
+from grpolab.frameworks.prime_rl import FRAMEWORK
 from grpolab.grpo.loss import Objective
 from grpolab.sweep.compose import compose
 
-PRIME = Framework(DIALECT)
+PRIME = Framework(FRAMEWORK)
 MODES: dict[str, dict[str, Any]] = {"prime_rl": {}, "prime_rl/ipo": {"type": "ipo"}}
 # Probabilities of the sampler are 1/e = .37; the changes are +.24, -.22, +.04.
 MOVED = batch([[0.5, -0.9, 0.1]], [[1, 1, 1]], [[1.0]])
@@ -23,7 +23,7 @@ MOVED = batch([[0.5, -0.9, 0.1]], [[1, 1, 1]], [[1.0]])
 @pytest.mark.parametrize("name", MODES)
 def test_presets_are_what_the_options_mean(name: str) -> None:
     settings = compose([f"dialect={name}"])
-    assert Objective.of(settings) == DIALECT.objective(MODES[name])
+    assert Objective.of(settings) == FRAMEWORK.objective(MODES[name])
     assert settings.old_log_probs == "sampler"
 
 

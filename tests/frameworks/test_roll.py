@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.roll import DIALECT
+from grpolab.frameworks.roll import FRAMEWORK
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, Objective, policy_loss
 from grpolab.sweep.compose import compose
@@ -33,7 +33,7 @@ MODES: dict[str, dict[str, Any]] = {
 def test_presets_are_what_the_options_mean(name: str) -> None:
     settings = compose([f"dialect={name}"])
     assert settings.framework == "roll"
-    assert Objective.of(settings) == DIALECT.objective(MODES[name])
+    assert Objective.of(settings) == FRAMEWORK.objective(MODES[name])
 
 
 def batch(log_ratio: list[list[float]], mask: list[list[int]], advantages: list[list[float]]) -> LossInputs:
@@ -57,16 +57,16 @@ RAGGED = batch(
 
 
 def loss_of(options: dict[str, Any], inputs: LossInputs) -> Tensor:
-    return policy_loss(DIALECT.objective(options), inputs, DIALECT.recipe).total
+    return policy_loss(FRAMEWORK.objective(options), inputs, FRAMEWORK.recipe).total
 
 
 def metrics_of(options: dict[str, Any], inputs: LossInputs) -> dict[str, float]:
-    objective = DIALECT.objective(options)
-    return DIALECT.metrics(objective, inputs, policy_loss(objective, inputs, DIALECT.recipe))
+    objective = FRAMEWORK.objective(options)
+    return FRAMEWORK.metrics(objective, inputs, policy_loss(objective, inputs, FRAMEWORK.recipe))
 
 
 def core_loss(options: dict[str, Any], inputs: LossInputs) -> float:
-    return policy_loss(DIALECT.objective(options), inputs).total.item()
+    return policy_loss(FRAMEWORK.objective(options), inputs).total.item()
 
 
 def test_token_mean_adds_up_padding() -> None:
@@ -107,18 +107,18 @@ def test_padding_that_is_not_finite_poisons_the_loss() -> None:
     for bad in (replace(RAGGED, old_log_probs_BT=nan_BT), replace(RAGGED, reference_log_probs_BT=nan_BT)):
         options = {"use_kl_loss": True, "kl_loss_coef": 0.1}
         assert loss_of(options, bad).isnan()
-        assert policy_loss(DIALECT.objective(options), bad).total.isfinite()
+        assert policy_loss(FRAMEWORK.objective(options), bad).total.isfinite()
 
 
 def test_a_segment_ratio_is_1_at_padding_whatever_stands_there() -> None:
     bad = replace(RAGGED, old_log_probs_BT=torch.where(RAGGED.mask_BT, -1.0, torch.nan))
-    ratio_BT = policy_loss(DIALECT.objective({"ratio_type": "segment"}), bad, DIALECT.recipe).ratio
+    ratio_BT = policy_loss(FRAMEWORK.objective({"ratio_type": "segment"}), bad, FRAMEWORK.recipe).ratio
     assert (ratio_BT[~RAGGED.mask_BT] == 1).all()
 
 
 def test_dual_clip_follows_pg_clip_even_beside_the_range() -> None:
     options = {"dual_clip_loss": True, "pg_clip": 0.5, "use_pg_clip_range": True, "pg_clip_high": 0.28}
-    objective = DIALECT.objective(options)
+    objective = FRAMEWORK.objective(options)
     assert (objective.dual_clip, objective.epsilon, objective.epsilon_high) == (2.0, 0.2, 0.28)
 
 
@@ -193,7 +193,7 @@ def test_pg_losses_by_hand() -> None:
 def test_values_that_roll_does_not_have_are_refused() -> None:
     for options in ({"loss_agg_mode": "mean"}, {"importance_sampling": "sequence"}, {"pg_variant": "reinforce"}):
         with pytest.raises(ValueError, match="ROLL has no"):
-            DIALECT.objective(options)
+            FRAMEWORK.objective(options)
     for unplaced in ({"rl_loss_coef": 0.5}, {"is_weight": {"weight_type": "segment"}}):
         with pytest.raises(ValueError, match="no place on our axes"):
-            DIALECT.objective(unplaced)
+            FRAMEWORK.objective(unplaced)

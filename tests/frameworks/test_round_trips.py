@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from grpolab.errors import RequestError
-from grpolab.frameworks import trl_config, verl_config
-from grpolab.frameworks.exchange import EXCHANGED, GUARDS, Peer, convert, export, read
+from grpolab.frameworks.exchange import EXCHANGED, GUARDS, convert, export, read
 from grpolab.settings.equalities import different, point, rewritten
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
@@ -52,22 +51,20 @@ VERL: list[dict[str, Any]] = [
     {**GRPO, "algorithm.adv_estimator": "reinforce_plus_plus_baseline", f"{ACTOR}optim.betas": [0.9, 0.95]},
     {**GRPO, "algorithm.norm_adv_by_std_in_grpo": False, f"{ACTOR}clip_ratio_c": 10.0},
 ]
-PEERS = [(trl_config.PEER, given, "config.py") for given in TRL] + [
-    (verl_config.PEER, given, "run.sh") for given in VERL
-]
+CONFIGS = [("trl", given, "config.py") for given in TRL] + [("verl", given, "run.sh") for given in VERL]
 
 
 def of_the_exchange(settings: RunSettings) -> dict[str, Any]:
     return {key: value for key, value in rewritten(settings).items() if key in EXCHANGED}
 
 
-@pytest.mark.parametrize(("peer", "given", "name"), PEERS)
-def test_what_is_read_is_written_as_it_was(peer: Peer, given: dict[str, Any], name: str, tmp_path: Path) -> None:
-    first = convert(peer, given, COMPOSER)
-    exported = export(peer, first.settings)
+@pytest.mark.parametrize(("framework", "given", "file"), CONFIGS)
+def test_what_is_read_is_written_as_it_was(framework: str, given: dict[str, Any], file: str, tmp_path: Path) -> None:
+    first = convert(framework, given, COMPOSER.compose)
+    exported = export(framework, first.settings, COMPOSER.compose)
     assert exported.remarks == []
-    (tmp_path / name).write_text(exported.text)
-    again = convert(peer, {**read(str(tmp_path / name)), **_beside(exported.options, peer)}, COMPOSER)
+    (tmp_path / file).write_text(exported.text)
+    again = convert(framework, {**read(str(tmp_path / file)), **_beside(exported.options, framework)}, COMPOSER.compose)
     assert different(of_the_exchange(first.settings), of_the_exchange(again.settings)) == set()
     unlike = different(point(first.settings), point(again.settings))
     assert unlike <= {
@@ -79,74 +76,74 @@ def test_what_is_read_is_written_as_it_was(peer: Peer, given: dict[str, Any], na
     }
 
 
-def _beside(options: dict[str, Any], peer: Peer) -> dict[str, Any]:
+def _beside(options: dict[str, Any], framework: str) -> dict[str, Any]:
     """TRL's trainer takes the model beside its GRPOConfig."""
-    return {key: value for key, value in options.items() if key == "model_name_or_path" and peer is trl_config.PEER}
+    return {key: value for key, value in options.items() if key == "model_name_or_path" and framework == "trl"}
 
 
 EXPORTED = [
-    (trl_config.PEER, "", "loss_type='grpo'"),
-    (trl_config.PEER, "loss_type=dapo", "num_iterations=4"),
-    (trl_config.PEER, "loss_type=cispo", "epsilon_high=5.0"),  # 1 + ours
-    (trl_config.PEER, "loss_type=gspo num_minibatches=4 micro_batch_size=8", "steps_per_generation=32"),
-    (trl_config.PEER, "paper=intellect2 staleness=0", "delta=4.0"),
-    (trl_config.PEER, "paper=lite_ppo", "scale_rewards='batch'"),
-    (trl_config.PEER, "dual_clip=3.0", "delta=3.0"),
-    (trl_config.PEER, "importance_sampling_level=sequence_token", "importance_sampling_level='sequence'"),
-    (trl_config.PEER, "aggregation=sequence_mean_nonempty loss_form=max_negative", "loss_type='grpo'"),
-    (verl_config.PEER, "", f"{ACTOR}clip_ratio_c=1000000000.0"),
-    (verl_config.PEER, "loss_type=cispo", f"{ACTOR}clip_ratio_high=4.0"),
-    (verl_config.PEER, "loss_type=gspo", f"{ACTOR}policy_loss.loss_mode=gspo"),
-    (verl_config.PEER, "loss_type=gmpo", f"{ACTOR}policy_loss.loss_mode=geo_mean"),
-    (verl_config.PEER, "loss_type=dr_grpo", f"{ACTOR}loss_agg_mode=seq-mean-token-sum-norm"),
-    (verl_config.PEER, "dialect=verl num_minibatches=2", f"{ACTOR}ppo_mini_batch_size=16"),
-    (verl_config.PEER, "delta=2.0", f"{ACTOR}clip_ratio_c=2.0"),
+    ("trl", "", "loss_type='grpo'"),
+    ("trl", "loss_type=dapo", "num_iterations=4"),
+    ("trl", "loss_type=cispo", "epsilon_high=5.0"),  # 1 + ours
+    ("trl", "loss_type=gspo num_minibatches=4 micro_batch_size=8", "steps_per_generation=32"),
+    ("trl", "paper=intellect2 staleness=0", "delta=4.0"),
+    ("trl", "paper=lite_ppo", "scale_rewards='batch'"),
+    ("trl", "dual_clip=3.0", "delta=3.0"),
+    ("trl", "importance_sampling_level=sequence_token", "importance_sampling_level='sequence'"),
+    ("trl", "aggregation=sequence_mean_nonempty loss_form=max_negative", "loss_type='grpo'"),
+    ("verl", "", f"{ACTOR}clip_ratio_c=1000000000.0"),
+    ("verl", "loss_type=cispo", f"{ACTOR}clip_ratio_high=4.0"),
+    ("verl", "loss_type=gspo", f"{ACTOR}policy_loss.loss_mode=gspo"),
+    ("verl", "loss_type=gmpo", f"{ACTOR}policy_loss.loss_mode=geo_mean"),
+    ("verl", "loss_type=dr_grpo", f"{ACTOR}loss_agg_mode=seq-mean-token-sum-norm"),
+    ("verl", "dialect=verl num_minibatches=2", f"{ACTOR}ppo_mini_batch_size=16"),
+    ("verl", "delta=2.0", f"{ACTOR}clip_ratio_c=2.0"),
 ]
 
 
-@pytest.mark.parametrize(("peer", "overrides", "has"), EXPORTED)
-def test_ours_is_written_with_the_same_function(peer: Peer, overrides: str, has: str) -> None:
+@pytest.mark.parametrize(("framework", "overrides", "has"), EXPORTED)
+def test_ours_is_written_with_the_same_function(framework: str, overrides: str, has: str) -> None:
     settings = COMPOSER.compose(overrides.split())
-    exported = export(peer, settings)
+    exported = export(framework, settings, COMPOSER.compose)
     assert has in exported.text
-    again = convert(peer, exported.options, COMPOSER).settings
+    again = convert(framework, exported.options, COMPOSER.compose).settings
     assert different(of_the_exchange(settings), of_the_exchange(again)) <= GUARDS
     assert len(exported.remarks) == len(different(of_the_exchange(settings), of_the_exchange(again)))
 
 
 IMPOSSIBLE = [
-    (trl_config.PEER, "loss_type=gmpo", "kernel=gmpo is in none"),
-    (trl_config.PEER, "importance_sampling_level=segment", "importance_sampling_level=segment: trl has sequence"),
-    (trl_config.PEER, "aggregation=token_sum", "aggregation=token_sum: trl has"),
-    (trl_config.PEER, "advantage_estimator=leave_one_out", "advantage_estimator=leave_one_out: trl has group_mean"),
-    (trl_config.PEER, "beta=0.1 kl_output_clamp=10", "kl_output_clamp=10.0: trl has null"),
-    (trl_config.PEER, "staleness=2", "staleness=2: trl has 0"),
-    (trl_config.PEER, "loss_type=cispo epsilon=0.2", "epsilon=0.2: trl has 1.0"),
-    (verl_config.PEER, "dialect=trl/vespo", "kernel=vespo is in none"),
-    (verl_config.PEER, "delta=1.1", "delta=1.1: verl has null"),
+    ("trl", "loss_type=gmpo", "kernel=gmpo is in none"),
+    ("trl", "importance_sampling_level=segment", "importance_sampling_level=segment: trl has sequence"),
+    ("trl", "aggregation=token_sum", "aggregation=token_sum: trl has"),
+    ("trl", "advantage_estimator=leave_one_out", "advantage_estimator=leave_one_out: trl has group_mean"),
+    ("trl", "beta=0.1 kl_output_clamp=10", "kl_output_clamp=10.0: trl has null"),
+    ("trl", "staleness=2", "staleness=2: trl has 0"),
+    ("trl", "loss_type=cispo epsilon=0.2", "epsilon=0.2: trl has 1.0"),
+    ("verl", "dialect=trl/vespo", "kernel=vespo is in none"),
+    ("verl", "delta=1.1", "delta=1.1: verl has null"),
     (
-        verl_config.PEER,
+        "verl",
         "importance_sampling_level=sequence aggregation=token_mean_minibatch num_minibatches=2",
         "aggregation=token_mean_minibatch",
     ),
-    (verl_config.PEER, "lr_scheduler_type=linear", "none of its losses takes these values"),
-    (verl_config.PEER, "top_entropy_quantile=0.2", "top_entropy_quantile=0.2: verl has null"),
+    ("verl", "lr_scheduler_type=linear", "none of its losses takes these values"),
+    ("verl", "top_entropy_quantile=0.2", "top_entropy_quantile=0.2: verl has null"),
 ]
 
 
-@pytest.mark.parametrize(("peer", "overrides", "says"), IMPOSSIBLE)
-def test_what_a_framework_cannot_say_is_refused_with_the_reason(peer: Peer, overrides: str, says: str) -> None:
+@pytest.mark.parametrize(("framework", "overrides", "says"), IMPOSSIBLE)
+def test_what_a_framework_cannot_say_is_refused_with_the_reason(framework: str, overrides: str, says: str) -> None:
     with pytest.raises(RequestError) as refused:
-        export(peer, COMPOSER.compose(overrides.split()))
+        export(framework, COMPOSER.compose(overrides.split()), COMPOSER.compose)
     assert any(says in problem for problem in refused.value.problems), refused.value.problems
 
 
 def test_another_frameworks_own_ways_are_said_to_be_lost() -> None:
-    (remark,) = export(trl_config.PEER, COMPOSER.compose(["dialect=roll", "scale_epsilon=1e-4"])).remarks
+    (remark,) = export("trl", COMPOSER.compose(["dialect=roll", "scale_epsilon=1e-4"]), COMPOSER.compose).remarks
     assert remark == "framework=roll: what it computes its own way, trl does not"
 
 
 def test_what_trl_does_its_own_way_is_said() -> None:
-    (remark,) = export(trl_config.PEER, COMPOSER.compose(["loss_type=dapo", "entropy_coef=0.01"])).remarks
+    (remark,) = export("trl", COMPOSER.compose(["loss_type=dapo", "entropy_coef=0.01"]), COMPOSER.compose).remarks
     assert "averages the entropy" in remark
-    assert export(trl_config.PEER, COMPOSER.compose(["dialect=trl", "entropy_coef=0.01"])).remarks == []
+    assert export("trl", COMPOSER.compose(["dialect=trl", "entropy_coef=0.01"]), COMPOSER.compose).remarks == []

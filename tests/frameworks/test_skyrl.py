@@ -10,11 +10,11 @@ import pytest
 import torch
 from small_batches import Framework, batch
 
-from grpolab.frameworks.skyrl import DIALECT
+from grpolab.frameworks.skyrl import FRAMEWORK
 from grpolab.grpo.loss import Objective
 from grpolab.sweep.compose import compose
 
-SKY = Framework(DIALECT)
+SKY = Framework(FRAMEWORK)
 SEQUENCES = {"loss_reduction": "sequence_mean"}
 NO_KL = {"use_kl_loss": False}
 
@@ -44,12 +44,12 @@ MODES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", MODES)
 def test_presets_are_what_the_options_mean(name: str) -> None:
-    assert Objective.of(compose([f"dialect={name}"])) == DIALECT.objective(MODES[name])
+    assert Objective.of(compose([f"dialect={name}"])) == FRAMEWORK.objective(MODES[name])
 
 
 def test_two_corrections_at_once_are_refused() -> None:
     with pytest.raises(ValueError, match="one correction"):
-        DIALECT.objective(corrected(tis_ratio_type="token", sequence_mask_metric="geometric"))
+        FRAMEWORK.objective(corrected(tis_ratio_type="token", sequence_mask_metric="geometric"))
 
 
 def test_the_ratio_is_a_float32_exponential() -> None:

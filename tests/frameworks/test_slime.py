@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from grpolab.frameworks.slime import DIALECT
+from grpolab.frameworks.slime import FRAMEWORK
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs, Objective, policy_loss
 from grpolab.sweep.compose import compose
@@ -29,7 +29,7 @@ MODES: dict[str, dict[str, Any]] = {
 def test_presets_are_what_the_arguments_mean(name: str) -> None:
     settings = compose([f"dialect={name}"])
     assert settings.framework == "slime"
-    assert Objective.of(settings) == DIALECT.objective(MODES[name])
+    assert Objective.of(settings) == FRAMEWORK.objective(MODES[name])
 
 
 def batch(**changed: Any) -> LossInputs:
@@ -50,11 +50,11 @@ def batch(**changed: Any) -> LossInputs:
 
 
 def loss_of(arguments: dict[str, Any], inputs: LossInputs) -> Loss:
-    return policy_loss(DIALECT.objective(arguments), inputs, DIALECT.recipe)
+    return policy_loss(FRAMEWORK.objective(arguments), inputs, FRAMEWORK.recipe)
 
 
 def metrics_of(arguments: dict[str, Any], inputs: LossInputs) -> dict[str, float]:
-    return DIALECT.metrics(DIALECT.objective(arguments), inputs, loss_of(arguments, inputs))
+    return FRAMEWORK.metrics(FRAMEWORK.objective(arguments), inputs, loss_of(arguments, inputs))
 
 
 def test_an_empty_sample_counts_as_a_sample_and_as_a_token() -> None:
@@ -69,7 +69,7 @@ def test_samples_end_at_their_last_token_and_gaps_poison() -> None:
     assert loss_of({}, batch(old_log_probs_BT=behind)).total.item() == loss_of({}, batch()).total.item()
     gap = torch.tensor([[old, nan, old], [old, old, old], [old, old, old]], dtype=torch.double)
     assert loss_of({}, batch(old_log_probs_BT=gap)).total.isnan()
-    assert policy_loss(DIALECT.objective({}), batch(old_log_probs_BT=gap)).total.isfinite()
+    assert policy_loss(FRAMEWORK.objective({}), batch(old_log_probs_BT=gap)).total.isfinite()
 
 
 def test_a_gap_is_no_part_of_the_sequence_ratio() -> None:
@@ -116,7 +116,7 @@ def test_the_off_policy_mask_looks_at_the_old_policy() -> None:
     arguments = {"use_opsm": True, "opsm_delta": 0.05}
     drifted = batch(old_log_probs_BT=torch.tensor([[-1.0, -1, -1], [-0.2, -1, -1], [-1, -1, -1]], dtype=torch.double))
     assert loss_of(arguments, drifted).per_token[1].tolist() == [0, 0, 0]
-    core = policy_loss(DIALECT.objective(arguments), drifted)
+    core = policy_loss(FRAMEWORK.objective(arguments), drifted)
     assert core.per_token[1, 0] != 0
     assert metrics_of(arguments, drifted)["opsm_clipfrac"] == pytest.approx(1 / 3)  # one token of one sample of three
 
@@ -138,4 +138,4 @@ def test_metrics_are_averaged_as_the_loss_is() -> None:
 def test_values_that_it_does_not_have_are_refused() -> None:
     for arguments in ({"advantage_estimator": "rloo"}, {"kl_loss_type": "abs"}, {"eps_clip_c": 0.5}):
         with pytest.raises(ValueError, match=r"slime has no|eps_clip_c"):
-            DIALECT.objective(arguments)
+            FRAMEWORK.objective(arguments)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from small_batches import Framework, batch
 
-from grpolab.frameworks.torchtune import DIALECT
+from grpolab.frameworks.torchtune import FRAMEWORK
 from grpolab.grpo.loss import Objective
 from grpolab.sweep.compose import compose
 
-TUNE = Framework(DIALECT)
+TUNE = Framework(FRAMEWORK)
 MODES: dict[str, dict[str, Any]] = {
     "torchtune": {},
     "torchtune/simple": {"loss": "GRPOSimpleLoss"},
@@ -25,7 +25,7 @@ RAGGED = batch([[0.1, 0.2], [-0.1, 9], [9, 9]], [[1, 1], [1, 0], [0, 0]], [[1], 
 
 @pytest.mark.parametrize("name", MODES)
 def test_presets_are_what_the_options_mean(name: str) -> None:
-    assert Objective.of(compose([f"dialect={name}"])) == DIALECT.objective(MODES[name])
+    assert Objective.of(compose([f"dialect={name}"])) == FRAMEWORK.objective(MODES[name])
 
 
 def k3(q: float) -> float:

@@ -11,7 +11,7 @@ import torch
 from tiny import tiny_parts
 from torch import Tensor
 
-from grpolab.frameworks.trl import DIALECT, as_float32, reward_metrics
+from grpolab.frameworks.trl import FRAMEWORK, as_float32, reward_metrics
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, Objective, policy_loss
 from grpolab.sweep.compose import compose
@@ -30,7 +30,7 @@ MODES: dict[str, dict[str, Any]] = {
 def test_presets_are_what_the_options_mean(name: str) -> None:
     settings = compose([f"dialect={name}"])
     assert settings.framework == "trl"
-    assert Objective.of(settings) == DIALECT.objective(MODES[name])
+    assert Objective.of(settings) == FRAMEWORK.objective(MODES[name])
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_presets_are_what_the_options_mean(name: str) -> None:
 )
 def test_what_trl_does_not_have_is_refused(option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(option))):
-        DIALECT.objective({"use_vllm": True, **option})
+        FRAMEWORK.objective({"use_vllm": True, **option})
 
 
 def batch(log_ratio: list[list[float]], mask: list[list[int]], A: list[float], **more: Any) -> LossInputs:
@@ -62,17 +62,17 @@ RAGGED = batch([[0.3, -0.4, 9.0], [0.5, 9.0, 9.0], [9.0] * 3], [[1, 1, 0], [1, 0
 
 
 def loss_of(options: dict[str, Any], inputs: LossInputs) -> Tensor:
-    return policy_loss(DIALECT.objective(options), inputs, DIALECT.recipe).total
+    return policy_loss(FRAMEWORK.objective(options), inputs, FRAMEWORK.recipe).total
 
 
 def core_loss_of(options: dict[str, Any], inputs: LossInputs) -> Tensor:
-    return policy_loss(DIALECT.objective(options), inputs).total
+    return policy_loss(FRAMEWORK.objective(options), inputs).total
 
 
 @torch.no_grad()
 def metrics_of(options: dict[str, Any], inputs: LossInputs) -> dict[str, float]:
-    objective = DIALECT.objective(options)
-    return DIALECT.metrics(objective, inputs, policy_loss(objective, inputs, DIALECT.recipe))
+    objective = FRAMEWORK.objective(options)
+    return FRAMEWORK.metrics(objective, inputs, policy_loss(objective, inputs, FRAMEWORK.recipe))
 
 
 def test_cap_of_cispo_is_epsilon_high_itself() -> None:

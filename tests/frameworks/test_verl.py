@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.verl import DIALECT
-from grpolab.frameworks.verl_replay import PEER, drawn_like_verl, rejection
+from grpolab.frameworks.verl import FRAMEWORK, drawn_like_verl
+from grpolab.frameworks.verl_correction import rejection
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import CORE, Loss, LossInputs, Objective, policy_loss
 from grpolab.sweep.compose import Composer
@@ -38,7 +38,7 @@ def test_presets_are_what_the_options_mean() -> None:
     for name, options in MODES.items():
         settings = composer.compose([f"dialect={name}"])
         assert settings.framework == "verl"
-        assert Objective.of(settings) == DIALECT.objective(options), name
+        assert Objective.of(settings) == FRAMEWORK.objective(options), name
 
 
 def batch(log_ratio: Any, mask: Any, advantages: Any, **changed: Any) -> LossInputs:
@@ -60,7 +60,7 @@ RAGGED = batch([[0.1, 0.5, 9.0], [-0.4, 9.0, 9.0]], [[1, 1, 0], [1, 0, 0]], [[1.
 
 
 def loss_of(options: dict[str, Any], inputs: LossInputs) -> Loss:
-    return policy_loss(DIALECT.objective(options), inputs, DIALECT.recipe)
+    return policy_loss(FRAMEWORK.objective(options), inputs, FRAMEWORK.recipe)
 
 
 def total(options: dict[str, Any], inputs: LossInputs) -> float:
@@ -73,7 +73,7 @@ def gradient(options: dict[str, Any], inputs: LossInputs) -> Tensor:
 
 @torch.no_grad()
 def metrics_of(options: dict[str, Any], inputs: LossInputs) -> dict[str, float]:
-    return DIALECT.metrics(DIALECT.objective(options), inputs, loss_of(options, inputs))
+    return FRAMEWORK.metrics(FRAMEWORK.objective(options), inputs, loss_of(options, inputs))
 
 
 @pytest.mark.parametrize("name", ["gspo", "sapo", "geo_mean"])
@@ -103,11 +103,11 @@ def test_log_ratios_are_bounded(name: str, bound: float, low: bool) -> None:
 
 def test_geo_mean_takes_the_geometric_mean_of_a_sequences_weights() -> None:
     weights_BT = torch.tensor([[0.5, 0.9, 1.0], [0.7, 1.0, 1.0]], dtype=torch.double)
-    objective = DIALECT.objective(mode("geo_mean", rollout_correction={"rollout_is": "token"}))
+    objective = FRAMEWORK.objective(mode("geo_mean", rollout_correction={"rollout_is": "token"}))
     inputs = replace(RAGGED, sampler_log_probs_BT=RAGGED.old_log_probs_BT - weights_BT.log())
     loss = [-math.exp((0.1 + 0.2) / 2), 2 * math.exp(-0.2)]
     expected = (loss[0] * math.sqrt(0.5 * 0.9) + loss[1] * 0.7) / 2
-    assert policy_loss(objective, inputs, DIALECT.recipe).total.item() == pytest.approx(expected, rel=1e-8)
+    assert policy_loss(objective, inputs, FRAMEWORK.recipe).total.item() == pytest.approx(expected, rel=1e-8)
     assert policy_loss(objective, inputs).total.item() != pytest.approx(expected, rel=1e-3)  # an arithmetic mean
 
 
@@ -115,7 +115,7 @@ def test_padding_that_is_not_finite_is_dropped_by_tokens_and_poisons_sequences()
     bad = replace(RAGGED, old_log_probs_BT=torch.where(RAGGED.mask_BT, -1.0, torch.nan))
     assert total({}, bad) == total({}, RAGGED)
     assert math.isnan(total(BY_SEQUENCE, bad))
-    assert policy_loss(DIALECT.objective(BY_SEQUENCE), bad).total.item() == total(BY_SEQUENCE, RAGGED)
+    assert policy_loss(FRAMEWORK.objective(BY_SEQUENCE), bad).total.item() == total(BY_SEQUENCE, RAGGED)
     kl = {"use_kl_loss": True, "kl_loss_type": "kl"}
     bad_reference = replace(RAGGED, reference_log_probs_BT=bad.old_log_probs_BT)
     assert total(kl, bad_reference) == total(kl, RAGGED)
@@ -131,7 +131,7 @@ def test_a_batch_without_tokens_has_no_token_mean() -> None:
     assert total({"loss_agg_mode": "token-sum"}, empty) == 0
     assert total(mode("gspo"), empty) == 0  # by sequences, of which there are two
     assert math.isnan(total(mode("gspo", entropy_coeff=0.5), empty))
-    assert policy_loss(DIALECT.objective({}), empty, CORE).total.item() == 0
+    assert policy_loss(FRAMEWORK.objective({}), empty, CORE).total.item() == 0
 
 
 # Ratios .5, 1.1, 1.5 and 4 with A > 0 in the first row and A < 0 in the second, eight tokens.
@@ -188,9 +188,9 @@ def test_a_plus_gives_a_kl_the_gradient_of_k2(name: str, value: float, slope: fl
 
 def test_dro_needs_its_beta_and_unknown_modes_are_refused() -> None:
     with pytest.raises(ValueError, match="dro_beta"):
-        DIALECT.objective(mode("dro"))
+        FRAMEWORK.objective(mode("dro"))
     with pytest.raises(ValueError, match="ppo2"):
-        DIALECT.objective(mode("ppo2"))
+        FRAMEWORK.objective(mode("ppo2"))
 
 
 # --- rollout correction -----------------------------------------------------------------------------------------------
@@ -222,11 +222,11 @@ def test_weights_are_truncated_or_zero_outside(threshold: Any, expected: list[fl
     slopes = gradient(mode("gpg", loss_agg_mode="token-sum", rollout_correction=rule), inputs)[0].tolist()
     assert slopes == pytest.approx([-weight for weight in expected])
     # In bypass mode with a clip the ratio takes the weight's place.
-    assert DIALECT.objective(mode("bypass_mode", rollout_correction=rule)).sampler_correction is None
+    assert FRAMEWORK.objective(mode("bypass_mode", rollout_correction=rule)).sampler_correction is None
 
 
 def test_no_weight_at_all_is_refused() -> None:
-    replay = PEER.functions["compute_rollout_correction_weights"]
+    replay = FRAMEWORK.replays["compute_rollout_correction_weights"]
     inputs = {"logprobs": torch.tensor([[3.0]]), "old_logprobs": torch.tensor([[0.0]]), "mask": torch.ones(1, 1).bool()}
     with pytest.raises(ValueError, match="weight"):
         replay({"rollout_is": "sequence", "rollout_is_threshold": "0.5_2.0"}, inputs)
@@ -240,7 +240,7 @@ def test_clip_cov_leaves_out_what_verls_seed_draws() -> None:
     log_ratio = torch.rand(4, 6, generator=generator, dtype=torch.double).tolist()
     inputs = batch(log_ratio, [[1] * 6] * 4, [[1.0], [-1.0], [2.0], [-2.0]])
     options = mode("clip_cov", {"clip_cov_ratio": 0.1, "clip_cov_lb": 0.0, "clip_cov_ub": 9.0}, clip_ratio_high=9.0)
-    objective = DIALECT.objective(options)
+    objective = FRAMEWORK.objective(options)
     A_BT, log_probs_BT = inputs.advantages.expand(4, 6), inputs.log_probs_BT.detach()
     covariance_BT = (A_BT - A_BT.mean()) * (log_probs_BT - log_probs_BT.mean())
     eligible = ((covariance_BT > 0) & (covariance_BT < 9)).nonzero()
@@ -249,7 +249,7 @@ def test_clip_cov_leaves_out_what_verls_seed_draws() -> None:
         expected = sorted(eligible[torch.randperm(len(eligible))[:2]].tolist())  # int(.1 * 24)
     assert len(eligible) > 4
     noise_BT = drawn_like_verl(objective, inputs, 1234)
-    drawn_BT = policy_loss(objective, replace(inputs, noise_BT=noise_BT), DIALECT.recipe).surrogate.dropped
+    drawn_BT = policy_loss(objective, replace(inputs, noise_BT=noise_BT), FRAMEWORK.recipe).surrogate.dropped
     assert sorted(drawn_BT.nonzero().tolist()) == expected
 
 
@@ -257,7 +257,7 @@ def advantages_of(name: str, options: dict[str, Any], rewards: list[float], grou
     by_token_BT = torch.tensor([[reward, 0.0] for reward in rewards], dtype=torch.double)
     mask_BT = torch.tensor([[True, False]] * len(rewards))
     inputs = {"token_level_rewards": by_token_BT, "group_ids": groups, "mask": mask_BT}
-    tensors = PEER.functions[f"compute_{name}_outcome_advantage"](options, inputs).tensors
+    tensors = FRAMEWORK.replays[f"compute_{name}_outcome_advantage"](options, inputs).tensors
     assert tensors is not None
     return tensors["advantages"][:, 0]
 

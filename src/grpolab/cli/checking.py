@@ -15,11 +15,11 @@ from grpolab.cli.common import FAILURE, OK, Add, count, results_of
 from grpolab.errors import RequestError
 
 if TYPE_CHECKING:
-    from grpolab.frameworks.exchange import Converted, Peer
+    from grpolab.frameworks.exchange import Converted
     from grpolab.lint.rules import Finding
     from grpolab.sweep.plan import Plan
 
-PEERS = ("trl", "verl")
+EXCHANGED = ("trl", "verl")  # frameworks whose configs are read and written
 
 
 def add_commands(add: Add) -> None:
@@ -27,17 +27,17 @@ def add_commands(add: Add) -> None:
     text = "what a run or a study cannot do, or will do unasked, before it trains"
     lint = add("lint", _lint, text, results=False)
     lint.add_argument("overrides", nargs="*", metavar="STUDY|FILE|key=value", help="default: the run of conf/")
-    lint.add_argument("--from", dest="peer", choices=PEERS, help="FILE is a config of that framework")
+    lint.add_argument("--from", dest="framework", choices=EXCHANGED, help="FILE is a config of that framework")
     lint.add_argument("--json", action="store_true")
     lint.add_argument("--rules", action="store_true", help="print docs/lint.md instead")
     text = "another framework's config as overrides of ours, and a sentence for each thing that cannot be carried"
     read = add("import", _import, text, results=False)
     read.add_argument("file", metavar="FILE", help=".yaml, .json, .py with GRPOConfig(...), .sh or .txt with key=value")
-    read.add_argument("--from", dest="peer", choices=PEERS, required=True)
+    read.add_argument("--from", dest="framework", choices=EXCHANGED, required=True)
     text = "the fragment of another framework's config that has our run's objective, or the reasons why there is none"
     write = add("export", _export, text, results=False)
     write.add_argument("overrides", nargs="*", metavar="key=value")
-    write.add_argument("--to", dest="peer", choices=PEERS, required=True)
+    write.add_argument("--to", dest="framework", choices=EXCHANGED, required=True)
     text = "replay other frameworks' own outputs through our code, and compare loss, gradient and every metric"
     sub = add("conformance", _conformance, text, results=False)
     sub.add_argument("path", nargs="?", metavar="PATH", help="archive, folder or .json file (tests/vectors/README.md)")
@@ -72,7 +72,7 @@ def _lint(arguments: argparse.Namespace) -> int:
 
         print(page(), end="")
         return OK
-    findings = _foreign(arguments) if arguments.peer else _ours(arguments.overrides)
+    findings = _foreign(arguments) if arguments.framework else _ours(arguments.overrides)
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
@@ -96,15 +96,15 @@ def _foreign(arguments: argparse.Namespace) -> list[Finding]:
     from grpolab.lint.check import check_run, check_trl
 
     if len(arguments.overrides) != 1:
-        raise RequestError(f"lint --from {arguments.peer} needs one FILE")
-    converted = _converted(_peer(arguments.peer), arguments.overrides[0])
-    if arguments.peer == "trl":
+        raise RequestError(f"lint --from {arguments.framework} needs one FILE")
+    converted = _converted(arguments.framework, arguments.overrides[0])
+    if arguments.framework == "trl":
         return check_trl(converted.options, converted.settings)
     return check_run(converted.settings)
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    converted = _converted(_peer(arguments.peer), arguments.file)
+    converted = _converted(arguments.framework, arguments.file)
     print("\n".join(converted.overrides))
     for sentence in converted.left_out:
         print(f"not carried: {sentence}", file=sys.stderr)
@@ -113,51 +113,45 @@ def _import(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     from grpolab.frameworks.exchange import export
-    from grpolab.sweep.compose import compose
+    from grpolab.sweep.compose import Composer
 
-    exported = export(_peer(arguments.peer), compose(arguments.overrides))
+    compose = Composer().compose  # one for all guesses: what Hydra made of the presets is kept
+    exported = export(arguments.framework, compose(arguments.overrides), compose)
     print(exported.text)
     for sentence in exported.remarks:
         print(f"a little different there: {sentence}", file=sys.stderr)
     return OK
 
 
-def _converted(peer: Peer, file: str) -> Converted:
+def _converted(framework: str, file: str) -> Converted:
     from grpolab.frameworks.exchange import convert, read
+    from grpolab.sweep.compose import Composer
 
-    return convert(peer, read(file))
-
-
-def _peer(name: str) -> Peer:
-    from grpolab.frameworks import trl_config, verl_config
-
-    peers = {peer.name: peer for peer in (trl_config.PEER, verl_config.PEER)}
-    return peers[name]
+    return convert(framework, read(file), Composer().compose)
 
 
 def _conformance(arguments: argparse.Namespace) -> int:
-    from grpolab.frameworks import catalogue
-    from grpolab.frameworks.agreement import plant_in_archive, replay_archive
+    from grpolab.frameworks import conformance
 
     if arguments.not_reproduced:
-        print(catalogue.not_reproduced_page(), end="")
+        print(conformance.not_reproduced_page(), end="")
         return OK
     if arguments.path is None:
         raise RequestError("conformance needs PATH: an archive, a folder or a .json file of vectors")
     if arguments.sensitivity:
-        planted = list(plant_in_archive(Path(arguments.path)))
-        print("\n".join(catalogue.sensitivity_lines(planted)))
-        return OK if catalogue.sensitive(planted) else FAILURE
-    verdicts = list(replay_archive(Path(arguments.path)))
+        planted = list(conformance.plant_in_archive(Path(arguments.path)))
+        print("\n".join(conformance.sensitivity_lines(planted)))
+        return OK if conformance.sensitive(planted) else FAILURE
+    verdicts = list(conformance.replay_archive(Path(arguments.path)))
     if arguments.json:
-        print(json.dumps(catalogue.as_json(verdicts), indent=1))
+        print(json.dumps(conformance.as_json(verdicts), indent=1))
     else:
-        print("\n".join(catalogue.lines(verdicts, arguments.each)))
+        print("\n".join(conformance.lines(verdicts, arguments.each)))
     return OK if all(verdict.agrees for verdict in verdicts) else FAILURE
 
 
 def _dialects(_arguments: argparse.Namespace) -> int:
-    from grpolab.frameworks.catalogue import page
+    from grpolab.frameworks.dialects_page import page
     from grpolab.sweep.compose import Composer
 
     composer = Composer()

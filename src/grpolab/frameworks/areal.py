@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.agreement import Peer
-from grpolab.frameworks.base import Dialect
-from grpolab.frameworks.replay import Replayed, loss_inputs, replay_kl, replay_loss
+from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.replay import loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, importance_ratio
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
@@ -121,11 +120,7 @@ def bounded(rule: SamplerCorrection, inputs: LossInputs) -> Tensor:
     return behaviour_weight(rule, inputs) != behaviour_weight(free, inputs)
 
 
-DIALECT = Dialect(objective, LossRecipe(prepare, base.log_ratio, ratio, correct_importance=correct_importance), metrics)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Replays AReaL's actor losses and KL estimators.
+RECIPE = LossRecipe(prepare, base.log_ratio, ratio, correct_importance=correct_importance)
 
 
 def ppo_actor_loss_fn(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
@@ -133,7 +128,7 @@ def ppo_actor_loss_fn(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> 
     given = loss_inputs(inputs)
     rule = {**REJECTION, **(options.get("rejection_sampling") or {})}
     kept_BT = given.mask_BT if (rule["metric"], rule["agg"]) == ("ratio", "mean") else in_bounds(rule, given)
-    return replay_loss(DIALECT, DIALECT.objective(options), given, kept_BT)
+    return replay_loss(FRAMEWORK, FRAMEWORK.objective(options), given, kept_BT)
 
 
 def in_bounds(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
@@ -164,7 +159,7 @@ def sapo_loss_fn(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Repla
     """The SAPO loss."""
     names = {"tau_pos": "sapo_tau_pos", "tau_neg": "sapo_tau_neg"}
     renamed = {names.get(name, name): value for name, value in options.items()}
-    return replay_loss(DIALECT, DIALECT.objective({**renamed, "use_sapo_loss": True}), loss_inputs(inputs))
+    return replay_loss(FRAMEWORK, FRAMEWORK.objective({**renamed, "use_sapo_loss": True}), loss_inputs(inputs))
 
 
 def kl_estimator(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
@@ -200,8 +195,11 @@ def mean_reward(options: Mapping[str, Any], rewards_B: Tensor, size: int) -> Ten
     return ((total_P1 - rewards_PN) / max(count - 1, 1)).flatten()
 
 
-PEER = Peer(
-    functions={
+FRAMEWORK = Framework(
+    objective=objective,
+    recipe=RECIPE,
+    metrics=metrics,
+    replays={
         "ppo_actor_loss_fn": ppo_actor_loss_fn,
         "sapo_loss_fn": sapo_loss_fn,
         "KLEstimator": kl_estimator,

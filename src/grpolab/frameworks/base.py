@@ -1,14 +1,15 @@
-"""Dialects: what a framework does its own way, one adapter each, built from the core's functions.
+"""A framework as its differences from the core, and the stages of the loss that several frameworks share.
 
-An adapter holds the accidents that the core does not have (a float32 exponential, `+1e-8` in a divisor, an unmasked
-numerator) and the framework's metrics under its own names. Its defaults stand in `conf/dialect/`.
+Each framework is one file: what its options are on our axes, the stages of the loss that it does its own way, its
+metrics under its names, and the replay of its own outputs. The accidents that the core does not have (a float32
+exponential, `+1e-8` in a divisor, an unmasked numerator) stand there; the defaults of a run stand in `conf/dialect/`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,42 +19,62 @@ from grpolab.grpo.aggregation import aggregate
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, Objective, kl_to_reference, policy_loss
 from grpolab.grpo.loss import log_ratio as core_log_ratio
 from grpolab.grpo.ratios import row_mean
-from grpolab.registry import DIALECTS, resolve
+from grpolab.registry import FRAMEWORKS, resolve
 
-
-def _no_metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    return {}
+if TYPE_CHECKING:
+    from grpolab.frameworks.exchange import Config
 
 
 @dataclass(frozen=True)
-class Dialect:
-    """A framework as differences from the core."""
+class Replayed:
+    """What our code gives for the inputs of a case that the framework computed."""
 
-    # The framework's own option names and values -> the point on our axes.
-    objective: Callable[[Mapping[str, Any]], Objective]
-    recipe: LossRecipe = field(default_factory=LossRecipe)
-    # Metrics of an update under the framework's names, from a minibatch and its loss; called without gradient.
-    metrics: Callable[[Objective, LossInputs, Loss], dict[str, float]] = _no_metrics
+    loss: Tensor | None = None
+    scale: float = 0.0  # sum of the absolute weighted per-token terms of the loss: what rounding is measured against
+    metrics: Mapping[str, Any] | None = None  # numbers, or lists of them; the framework's names
+    tensors: Mapping[str, Tensor] | None = None
 
 
-def dialect(framework: str) -> Dialect:
-    """The adapter of a framework."""
-    found: Dialect = resolve(DIALECTS[framework])
+# A function of a framework: its options and a case's inputs (`logprobs` takes a gradient) -> what our code gives.
+Options: TypeAlias = Mapping[str, Any]
+Inputs: TypeAlias = Mapping[str, Any]
+Replay: TypeAlias = Callable[[Options, Inputs], Replayed]
+
+
+@dataclass(frozen=True)
+class Framework:
+    """Somebody else's trainer."""
+
+    # Its own option names and values -> the point on our axes. Raises ValueError for what it does not have.
+    objective: Callable[[Options], Objective]
+    recipe: LossRecipe
+    replays: Mapping[str, Replay]  # by the name behind the path of a vector file's `function`
+    # Metrics of an update under its names, from a minibatch and its loss; called without gradient.
+    metrics: Callable[[Objective, LossInputs, Loss], dict[str, float]] = lambda objective, inputs, loss: {}
+    # Pattern of variant names -> why they are not reproduced, with the size of the difference.
+    not_reproduced: Mapping[str, str] = field(default_factory=dict)
+    limits: tuple[str, ...] = ()  # what is replayed, or trained with, only as far as the sentence says
+    config: Config | None = None  # how its config file is read and written
+
+
+def framework(name: str) -> Framework:
+    """The framework of that name."""
+    found: Framework = resolve(FRAMEWORKS[name])
     return found
 
 
-def recipe_of(framework: str | None) -> LossRecipe:
+def recipe_of(name: str | None) -> LossRecipe:
     """How the loss is computed in that framework; the core's way for None."""
-    return CORE if framework is None else dialect(framework).recipe
+    return CORE if name is None else framework(name).recipe
 
 
-def metrics_of(framework: str, objective: Objective, inputs: LossInputs, loss: Loss | None = None) -> dict[str, float]:
+def metrics_of(name: str, objective: Objective, inputs: LossInputs, loss: Loss | None = None) -> dict[str, float]:
     """What that framework logs of a minibatch; call it without gradient.
 
     `loss` is the minibatch's where it was computed that framework's way already.
     """
-    adapter = dialect(framework)
-    return adapter.metrics(objective, inputs, loss or policy_loss(objective, inputs, adapter.recipe))
+    chosen = framework(name)
+    return chosen.metrics(objective, inputs, loss or policy_loss(objective, inputs, chosen.recipe))
 
 
 def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, float]:
@@ -73,12 +94,11 @@ def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, floa
         sampler_correction=None,
     )
     bare = replace(inputs, reference_log_probs_BT=None, sampler_log_probs_BT=None, entropy_BT=None)
-    found = {name: metrics_of(name, clip, bare) for name in CLIP_METRIC}
-    return {name: found[name][metric] for name, metric in CLIP_METRIC.items() if metric in found[name]}
+    logged = {name: metrics_of(name, clip, bare) for name in CLIP_METRIC}
+    return {name: logged[name][metric] for name, metric in CLIP_METRIC.items() if metric in logged[name]}
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Functions of frameworks whose mask is a factor of a sum: padding is computed too, and poisons where it is not finite.
+# LossRecipe of frameworks whose mask is a factor of a sum: padding is computed too, and poisons where it is not finite.
 
 
 def as_given(objective: Objective, inputs: LossInputs) -> LossInputs:

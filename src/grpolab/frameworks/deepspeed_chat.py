@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.agreement import Peer
-from grpolab.frameworks.base import Dialect
-from grpolab.frameworks.replay import Replayed, loss_inputs, replay_loss
+from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.replay import loss_inputs, replay_loss
 from grpolab.grpo.advantages import generalized_advantages
 from grpolab.grpo.loss import LossInputs, LossRecipe, Objective
 
@@ -51,16 +50,12 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
     return (per_token * inputs.mask_BT).sum() / inputs.totals.tokens
 
 
-DIALECT = Dialect(objective, LossRecipe(prepare=base.as_given, log_ratio=log_ratio, average=average))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Replays DeepSpeed-Chat: the actor's loss, and rewards with GAE of given values.
+RECIPE = LossRecipe(prepare=base.as_given, log_ratio=log_ratio, average=average)
 
 
 def actor_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
     """The loss; there are no metrics."""
-    return replay_loss(DIALECT, DIALECT.objective(options), loss_inputs(inputs))
+    return replay_loss(FRAMEWORK, FRAMEWORK.objective(options), loss_inputs(inputs))
 
 
 def rewards_and_advantages(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
@@ -105,8 +100,10 @@ def advantages_and_returns(rewards_BT: Tensor, values_BT: Tensor, **fields: Any)
     return generalized_advantages(rewards_BT, values_BT, everywhere_BT, o["gamma"], o["lam"])
 
 
-PEER = Peer(
-    functions={
+FRAMEWORK = Framework(
+    objective=objective,
+    recipe=RECIPE,
+    replays={
         "DeepSpeedPPOTrainer.actor_loss_fn": actor_loss,
         "DeepSpeedPPOTrainer.compute_rewards + get_advantages_and_returns": rewards_and_advantages,
     },

@@ -1,4 +1,9 @@
-"""A config file of another framework as {key: value}: YAML, JSON, Python keywords or `key=value` words."""
+"""Configs of other frameworks: read into our settings, and our settings written as theirs.
+
+There is one mapping, that of the import: a framework's `objective` for the loss, its config file's tables for the rest.
+The export tries what the framework guesses, imports it again, and prints it only where the function that comes back is
+the one that was asked for.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 from omegaconf import OmegaConf
@@ -20,16 +25,158 @@ from grpolab.identity import dotted
 from grpolab.settings.equalities import Point, different, rewritten
 from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.run import RunSettings
-from grpolab.sweep.compose import Composer
 
-Document = dict[str, Any]
+if TYPE_CHECKING:
+    from grpolab.frameworks.base import Framework
+    from grpolab.grpo.loss import Objective
+
+Options: TypeAlias = dict[str, Any]
+Compose: TypeAlias = Callable[[list[str]], RunSettings]  # the run that some overrides ask for
+
+# What a framework's config says of a run besides the objective: how it samples, reuses and steps.
+# fmt: off
+OF_THE_RUN = {
+    "micro_batch_size", "num_generations", "max_completion_length", "temperature", "staleness", "num_iterations",
+    "num_minibatches", "prompts_per_step", "learning_rate", "lr_scheduler_type", "warmup_steps", "adam_beta1",
+    "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm",
+}
+# fmt: on
+EXCHANGED = (ObjectiveSettings.model_fields.keys() | OF_THE_RUN) - {"framework"}
+# Guards that a run does not meet: a difference is said, and stops nothing.
+GUARDS = {"log_ratio_clamp", "scale_epsilon", "adam_epsilon"}
+SWITCHES = {"entropy_coef": 0.0}  # an Objective says 0 where the settings say null
+
+KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    int: ((int, float), "a number"),
+    float: ((int, float), "a number"),
+    str: ((str, bool, int, float), "a word"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a framework's config file is read and written."""
+
+    options: Callable[[Options], Options]  # checked, and its defaults filled in; raises RequestError
+    loss: Callable[[Options], Options]  # those of the loss, as the framework's `objective` takes them
+    run: Callable[[Options], Options]  # what is no loss, by our keys
+    left_out: Callable[[Options], Iterator[str]]
+    guesses: Callable[[RunSettings], Iterator[Options]]  # options that may say what a run does, likeliest first
+    own_way: Callable[[RunSettings], Iterator[str]]  # what it computes differently by the same options
+    shown: Callable[[Options], str]
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What a framework's options are in our settings."""
+
+    options: Options  # with the framework's defaults
+    overrides: list[str]
+    settings: RunSettings
+    left_out: list[str]  # a sentence for each thing that cannot be carried
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A fragment of a framework's config, and what it does a little differently there."""
+
+    text: str
+    options: Options
+    remarks: list[str]
+
+
+def convert(name: str, given: Mapping[str, Any], compose: Compose) -> Converted:
+    """Read a framework's options into our settings. Raises RequestError with all that is wrong."""
+    framework, config = _framework(name)
+    options = config.options(dict(given))
+    try:
+        objective = framework.objective(config.loss(options))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RequestError(f"{name}: {error}") from error
+    preset = f"dialect={name}"
+    base = dict(dotted(compose([preset]).model_dump()))
+    loss = {key: value for key, value in _axes(objective).items() if value != base.get(key)}
+    overrides = [preset, *(f"{key}={written(value)}" for key, value in {**loss, **config.run(options)}.items())]
+    return Converted(options, overrides, compose(overrides), list(config.left_out(options)))
+
+
+def _framework(name: str) -> tuple[Framework, Config]:
+    from grpolab.frameworks.base import framework  # here, because it imports torch
+
+    config = framework(name).config
+    assert config is not None
+    return framework(name), config
+
+
+def _axes(objective: Objective) -> Point:
+    """The keys of the objective, those of the kernel's options dotted."""
+    values = {name: getattr(objective, name) for name in objective.__dataclass_fields__}
+    options, correction = values.pop("kernel_options"), values["sampler_correction"]
+    values |= {f"kernel_options.{objective.kernel}.{name}": value for name, value in options.items()}
+    values |= {key: None for key, off in SWITCHES.items() if values[key] == off}
+    if not objective.beta:
+        values = {key: value for key, value in values.items() if not key.startswith("kl_")}
+    return values | {"sampler_correction": correction and vars(correction)}
+
+
+def written(value: Any) -> str:
+    """A value as an override has it."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{written(item)}" for key, item in value.items()) + "}"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if value == float("inf"):
+        return ".inf"
+    return repr(value) if isinstance(value, str) and not value.replace("_", "").isalnum() else str(value)
+
+
+def export(name: str, settings: RunSettings, compose: Compose) -> Exported:
+    """Our settings as that framework's options. Raises RequestError with the reasons where it has no such function."""
+    _, config = _framework(name)
+    wanted = _function(settings)
+    tried: list[tuple[set[str], Options, Point]] = []
+    for guess in config.guesses(settings):
+        try:
+            back = _function(convert(name, guess, compose).settings)
+        except RequestError:
+            continue  # a guess that the framework, or a run, does not have
+        tried.append((different(wanted, back), guess, back))
+        if tried[-1][0] <= GUARDS:
+            break
+    if not tried:
+        raise RequestError(f"{name} cannot say this run: none of its losses takes these values")
+    keys, options, back = min(tried, key=lambda attempt: len(attempt[0] - GUARDS))
+    if reasons := keys - GUARDS:
+        raise RequestError([f"{name} has no such function", *_differences(name, reasons, wanted, back)])
+    remarks = _differences(name, keys, wanted, back)
+    if settings.framework not in (None, name):
+        remarks.append(f"framework={settings.framework}: what it computes its own way, {name} does not")
+    if settings.framework != name:
+        remarks += config.own_way(settings)
+    return Exported(config.shown(options), options, remarks)
+
+
+def _differences(name: str, keys: set[str], wanted: Point, back: Point) -> list[str]:
+    """A sentence for each key; a kernel that the framework does not have takes its options along."""
+    if "kernel" in keys:
+        return [f"kernel={wanted['kernel']} is in none of its losses"]
+    return [f"{key}={written(wanted[key])}: {name} has {written(back[key])}" for key in sorted(keys)]
+
+
+def _function(settings: RunSettings) -> Point:
+    return {key: value for key, value in rewritten(settings).items() if key in EXCHANGED}
+
+
+# A config file as {key: value}: YAML, JSON, Python keywords or `key=value` words.
+
 SUFFIXES = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "python", ".sh": "words", ".txt": "words"}
 CONFIG_CLASS = "GRPOConfig"
 WORD = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 READ_ERRORS = (ValueError, SyntaxError, RecursionError, AttributeError, yaml.YAMLError, OmegaConfBaseException)
 
 
-def read(path: str) -> Document:
+def read(path: str) -> Options:
     """The file's keys, nested as they are there. Raises RequestError where it is not what its suffix says."""
     file = Path(path)
     kind = SUFFIXES.get(file.suffix)
@@ -46,9 +193,9 @@ def read(path: str) -> Document:
     return found
 
 
-def flat(document: Document, prefix: str = "") -> Document:
+def flat(document: Options, prefix: str = "") -> Options:
     """Nested mappings as dotted keys."""
-    found: Document = {}
+    found: Options = {}
     for key, value in document.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
     return found
@@ -59,7 +206,7 @@ def _yaml(text: str) -> Any:
     return OmegaConf.to_container(OmegaConf.create(text))
 
 
-def _python(text: str) -> Document:
+def _python(text: str) -> Options:
     """The keywords of the first `GRPOConfig(...)`."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     named = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] == CONFIG_CLASS]
@@ -84,7 +231,7 @@ def _literal(keyword: ast.keyword) -> Any:
         raise ValueError(f"{keyword.arg}={text} is no plain value: write it out") from error
 
 
-def _words(text: str) -> Document:
+def _words(text: str) -> Options:
     """The `key=value` words of a command line or of a list, each value read as YAML; other words are passed over."""
     matches = (WORD.fullmatch(word) for word in shlex.split(text, comments=True))
     found = {match[1]: _yaml(f"value: {match[2]}")["value"] for match in matches if match}
@@ -96,8 +243,7 @@ def _words(text: str) -> Document:
 READERS: dict[str, Callable[[str], Any]] = {"yaml": _yaml, "json": json.loads, "python": _python, "words": _words}
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What every framework's options go through: known names, whole numbers.
+# What every framework's options go through: known names, whole numbers, types.
 
 
 def refuse_unknown(framework: str, names: Collection[str], known: Collection[str]) -> None:
@@ -125,148 +271,3 @@ def refuse_wrong_types(framework: str, options: Mapping[str, Any], defaults: Map
     ]
     if wrong:
         raise RequestError(wrong)
-
-
-KINDS: dict[type, tuple[tuple[type, ...], str]] = {
-    bool: ((bool,), "true or false"),
-    int: ((int, float), "a number"),
-    float: ((int, float), "a number"),
-    str: ((str, bool, int, float), "a word"),
-}
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What the exchange knows of a framework, and the two directions that follow from it.
-#
-# There is one mapping, that of the import: `frameworks/` for the loss, a peer's tables for the rest. The export
-# tries what a peer guesses, imports it again, and prints it only where the function that comes back is the one that was
-# asked for.
-
-
-if TYPE_CHECKING:
-    from grpolab.grpo.loss import Objective
-
-Options = dict[str, Any]
-# What else of a run is the other framework's to say: how it samples, reuses and steps.
-# fmt: off
-OF_THE_RUN = {
-    "micro_batch_size", "num_generations", "max_completion_length", "temperature", "staleness", "num_iterations",
-    "num_minibatches", "prompts_per_step", "learning_rate", "lr_scheduler_type", "warmup_steps", "adam_beta1",
-    "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm",
-}
-# fmt: on
-EXCHANGED = (ObjectiveSettings.model_fields.keys() | OF_THE_RUN) - {"framework"}
-# Guards that a run does not meet: a difference is said, and stops nothing.
-GUARDS = {"log_ratio_clamp", "scale_epsilon", "adam_epsilon"}
-SWITCHES = {"entropy_coef": 0.0}  # an Objective says 0 where the settings say null
-
-
-@dataclass(frozen=True)
-class Converted:
-    """What a framework's options are in our settings."""
-
-    options: Options  # with the framework's defaults
-    overrides: list[str]
-    settings: RunSettings
-    left_out: list[str]  # a sentence for each thing that cannot be carried
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A framework of the exchange."""
-
-    name: str
-    options: Callable[[Options], Options]  # checked, and its defaults filled in; raises RequestError
-    loss: Callable[[Options], Options]  # what `frameworks/` takes
-    run: Callable[[Options], Options]  # what is no loss, by our keys
-    left_out: Callable[[Options], Iterator[str]]
-    guesses: Callable[[RunSettings], Iterator[Options]]  # options that may say what a run does, likeliest first
-    own_way: Callable[[RunSettings], Iterator[str]]  # what it computes differently by the same options
-    shown: Callable[[Options], str]
-
-
-def convert(peer: Peer, given: Mapping[str, Any], composer: Composer | None = None) -> Converted:
-    """Read a framework's options into our settings. Raises RequestError with all that is wrong."""
-    from grpolab.frameworks.base import dialect  # here, because it imports torch
-
-    composer, options = composer or Composer(), peer.options(dict(given))
-    try:
-        objective = dialect(peer.name).objective(peer.loss(options))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise RequestError(f"{peer.name}: {error}") from error
-    preset = f"dialect={peer.name}"
-    base = composer.compose([preset])
-    loss = {key: value for key, value in _axes(objective).items() if value != _value(base, key)}
-    overrides = [preset, *(f"{key}={written(value)}" for key, value in {**loss, **peer.run(options)}.items())]
-    return Converted(options, overrides, composer.compose(overrides), list(peer.left_out(options)))
-
-
-def _axes(objective: Objective) -> Point:
-    """The keys of the objective, those of the kernel's options dotted."""
-    values = {name: getattr(objective, name) for name in objective.__dataclass_fields__}
-    options, correction = values.pop("kernel_options"), values["sampler_correction"]
-    values |= {f"kernel_options.{objective.kernel}.{name}": value for name, value in options.items()}
-    values |= {key: None for key, off in SWITCHES.items() if values[key] == off}
-    if not objective.beta:
-        values = {key: value for key, value in values.items() if not key.startswith("kl_")}
-    return values | {"sampler_correction": correction and vars(correction)}
-
-
-def _value(settings: RunSettings, key: str) -> Any:
-    return dict(dotted(settings.model_dump())).get(key)
-
-
-def written(value: Any) -> str:
-    """A value as an override has it."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{written(item)}" for key, item in value.items()) + "}"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if value == float("inf"):
-        return ".inf"
-    return repr(value) if isinstance(value, str) and not value.replace("_", "").isalnum() else str(value)
-
-
-@dataclass(frozen=True)
-class Exported:
-    """A fragment of a framework's config, and what it does a little differently there."""
-
-    text: str
-    options: Options
-    remarks: list[str]
-
-
-def export(peer: Peer, settings: RunSettings) -> Exported:
-    """Our settings as that framework's options. Raises RequestError with the reasons where it has no such function."""
-    composer, wanted = Composer(), _function(settings)
-    tried: list[tuple[set[str], Options, Point]] = []
-    for guess in peer.guesses(settings):
-        try:
-            found = _function(convert(peer, guess, composer).settings)
-        except RequestError:
-            continue  # a guess that the framework, or a run, does not have
-        tried.append((different(wanted, found), guess, found))
-        if tried[-1][0] <= GUARDS:
-            break
-    if not tried:
-        raise RequestError(f"{peer.name} cannot say this run: none of its losses takes these values")
-    keys, options, found = min(tried, key=lambda one: len(one[0] - GUARDS))
-    if reasons := keys - GUARDS:
-        raise RequestError([f"{peer.name} has no such function", *_differences(peer, reasons, wanted, found)])
-    said = _differences(peer, keys, wanted, found)
-    if settings.framework not in (None, peer.name):
-        said.append(f"framework={settings.framework}: what it computes its own way, {peer.name} does not")
-    if settings.framework != peer.name:
-        said += peer.own_way(settings)
-    return Exported(peer.shown(options), options, said)
-
-
-def _differences(peer: Peer, keys: set[str], wanted: Point, found: Point) -> list[str]:
-    """A sentence for each key; a kernel that the framework does not have takes its options along."""
-    if "kernel" in keys:
-        return [f"kernel={wanted['kernel']} is in none of its losses"]
-    return [f"{key}={written(wanted[key])}: {peer.name} has {written(found[key])}" for key in sorted(keys)]
-
-
-def _function(settings: RunSettings) -> Point:
-    return {key: value for key, value in rewritten(settings).items() if key in EXCHANGED}

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.agreement import Peer
-from grpolab.frameworks.base import Dialect
-from grpolab.frameworks.replay import Replayed, loss_inputs, replay_kl, replay_loss
+from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.replay import loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.advantages import by_group, whiten
 from grpolab.grpo.kl import k3, kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, importance_ratio
@@ -192,11 +191,6 @@ def _sampling(objective: Objective, inputs: LossInputs) -> dict[str, Tensor]:
 
 
 RECIPE = LossRecipe(base.as_given, base.log_ratio, ratio, correct_importance=correct_importance, kl=kl, average=average)
-DIALECT = Dialect(objective, RECIPE, metrics)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Replays NeMo-RL's clipped loss and KL estimators.
 
 
 def clipped_pg_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
@@ -205,7 +199,7 @@ def clipped_pg_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Re
     if options.get("force_on_policy_ratio"):
         changed["old_log_probs_BT"] = inputs["logprobs"].detach()
     given = loss_inputs(inputs, **changed)
-    return replay_loss(DIALECT, DIALECT.objective(options), given)
+    return replay_loss(FRAMEWORK, FRAMEWORK.objective(options), given)
 
 
 def calculate_kl(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
@@ -258,8 +252,11 @@ def baseline_and_std(rewards_B: Tensor, inputs: Mapping[str, Any], leave_one_out
     return by_group(group_B, baseline, rewards_B), by_group(group_B, std, rewards_B)
 
 
-PEER = Peer(
-    functions={
+FRAMEWORK = Framework(
+    objective=objective,
+    recipe=RECIPE,
+    metrics=metrics,
+    replays={
         "ClippedPGLossFn.__call__": clipped_pg_loss,
         "calculate_kl": calculate_kl,
         "GRPOAdvantageEstimator.compute_advantage": grpo_advantages,

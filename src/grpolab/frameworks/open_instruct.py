@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.agreement import Peer
-from grpolab.frameworks.base import Dialect
-from grpolab.frameworks.replay import Replayed, loss_inputs, replay_loss
+from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
 from grpolab.grpo.ratios import masked_log_ratio, row_mean
@@ -143,21 +142,17 @@ def all_kl(inputs: LossInputs, loss: Loss) -> list[Tensor]:
     return [kl_penalty(log_ratio_BT, *names, CLAMP, None, loss.ratio, loss.ratio) for names in ESTIMATORS]
 
 
-DIALECT = Dialect(objective, LossRecipe(correct_importance=correct_importance), metrics)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Replays open-instruct's loss and KL estimates; a case's metrics are those of one packed row.
+RECIPE = LossRecipe(correct_importance=correct_importance)
 
 
 def compute_grpo_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
     """The loss; without `rollout_logprobs` there is no correction, without `ref_logprobs` no KL."""
     corrected = "rollout_logprobs" in inputs and options.get("use_rho_correction", True)
-    objective = DIALECT.objective({**options, "use_rho_correction": corrected})
+    objective = FRAMEWORK.objective({**options, "use_rho_correction": corrected})
     given, constant = loss_inputs(inputs), options.get("loss_denominator", "token")
     if constant != "token":  # of all rows together
         given = replace(given, totals=replace(given.totals, sequences=1, max_completion_length=int(constant)))
-    found = replay_loss(DIALECT, objective, given)
+    found = replay_loss(FRAMEWORK, objective, given)
     if objective.sampler_correction is None:
         return found
     weight_N = rho_correction(objective.sampler_correction, given.without_padding()).weight[given.mask_BT]
@@ -175,7 +170,10 @@ def estimate_kl(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replay
     return Replayed(summed, float(summed.detach()), tensors={"per_token": values_4BT})
 
 
-PEER = Peer(
-    functions={"compute_grpo_loss": compute_grpo_loss, "estimate_kl": estimate_kl},
+FRAMEWORK = Framework(
+    objective=objective,
+    recipe=RECIPE,
+    metrics=metrics,
+    replays={"compute_grpo_loss": compute_grpo_loss, "estimate_kl": estimate_kl},
     limits=("a rho mask together with a rho clamp other than 2.0 is not carried.",),
 )

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base as base_module
-from grpolab.frameworks.agreement import Peer
-from grpolab.frameworks.base import Dialect
-from grpolab.frameworks.replay import Replayed, at_last_token, groups_of, loss_inputs, replay_loss
+from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.replay import at_last_token, groups_of, loss_inputs, replay_loss
 from grpolab.grpo.advantages import Scored, advantages, discounted_returns, group_std
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
 from grpolab.grpo.ratios import bounded_weight, row_mean
@@ -158,28 +157,20 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return found
 
 
-DIALECT = Dialect(
-    objective,
-    LossRecipe(
-        prepare=base_module.as_given,
-        log_ratio=log_ratio,
-        correct_importance=correct_importance,
-        kl=reference_kl,
-        add_kl_penalty=add_kl_penalty,
-        average=average,
-        entropy_bonus=entropy_bonus,
-    ),
-    metrics,
+RECIPE = LossRecipe(
+    prepare=base_module.as_given,
+    log_ratio=log_ratio,
+    correct_importance=correct_importance,
+    kl=reference_kl,
+    add_kl_penalty=add_kl_penalty,
+    average=average,
+    entropy_bonus=entropy_bonus,
 )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Replays OpenRLHF's policy loss, KL estimators and advantages.
 
 
 def policy_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
     """`PolicyLoss.forward`; a batch that is given by its global counts is one of `dp_size` equal parts."""
-    objective, given = DIALECT.objective(options), loss_inputs(inputs)
+    objective, given = FRAMEWORK.objective(options), loss_inputs(inputs)
     totals = given.totals
     if (tokens := options.get("batch_num_tokens")) is not None:
         totals = replace(totals, tokens=tokens / options["dp_size"])
@@ -188,12 +179,12 @@ def policy_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replay
     given = replace(given, totals=totals)
     if options.get("enable_vllm_is_correction") and objective.importance_sampling_level == "sequence":
         return _against_the_sampler(inputs, replace(given, old_log_probs_BT=inputs["rollout_logprobs"]), objective)
-    return replay_loss(DIALECT, objective, given)
+    return replay_loss(FRAMEWORK, objective, given)
 
 
 def _against_the_sampler(inputs: Mapping[str, Any], given: Any, objective: Any) -> Replayed:
     """GSPO with the correction on: its ratio is to the sampler's policy, its `ppo_kl` still to the old one."""
-    found = replay_loss(DIALECT, objective, given)
+    found = replay_loss(FRAMEWORK, objective, given)
     drift = token_mean((inputs["old_logprobs"] - inputs["logprobs"]).detach(), inputs["mask"])
     return replace(found, metrics={**(found.metrics or {}), "ppo_kl": drift})
 
@@ -240,8 +231,11 @@ def _whitened(values_BT: Tensor, mask_BT: Tensor, centred_only: bool) -> Tensor:
     return (values_BT - mean) * (1.0 if centred_only else square.clamp(min=1e-8).rsqrt())
 
 
-PEER = Peer(
-    functions={
+FRAMEWORK = Framework(
+    objective=objective,
+    recipe=RECIPE,
+    metrics=metrics,
+    replays={
         "PolicyLoss.forward": policy_loss,
         "compute_approx_kl": compute_approx_kl,
         "RemoteExperienceMaker.compute_advantages_and_returns": compute_advantages,

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.agreement import Peer
-from grpolab.frameworks.base import Dialect
-from grpolab.frameworks.replay import Replayed, loss_inputs, replay_loss
+from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SurrogateParts, policy_loss
 from grpolab.grpo.loss import surrogate as core_surrogate
@@ -88,23 +87,21 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 
 RECIPE = LossRecipe(base.as_given, base.log_ratio, surrogate=surrogate, average=base.average)
-DIALECT = Dialect(objective, RECIPE, metrics)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Replays prime-rl's losses.
 
 
 def compute_loss(kind: str, options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
     """The loss over the batch's tokens, and the metrics of each sequence; `old_logprobs` are the sampler's."""
-    objective, given = DIALECT.objective({**options, "type": kind}), loss_inputs(inputs)
-    loss = policy_loss(objective, given, DIALECT.recipe)
-    return replace(replay_loss(DIALECT, objective, given), metrics=per_sequence(objective, given, loss))
+    objective, given = FRAMEWORK.objective({**options, "type": kind}), loss_inputs(inputs)
+    loss = policy_loss(objective, given, RECIPE)
+    return replace(replay_loss(FRAMEWORK, objective, given), metrics=per_sequence(objective, given, loss))
 
 
-PEER = Peer(
-    functions={
+FRAMEWORK = Framework(
+    objective=objective,
+    recipe=RECIPE,
+    metrics=metrics,
+    replays={
         "compute_loss + default_loss_fn": functools.partial(compute_loss, "default"),
         "compute_loss + ipo_loss_fn": functools.partial(compute_loss, "ipo"),
-    }
+    },
 )

@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.agreement import Peer
-from grpolab.frameworks.base import Dialect
+from grpolab.frameworks.base import Framework, Replayed
 from grpolab.frameworks.replay import (
-    Replayed,
     at_last_token,
     groups_of,
     loss_inputs,
@@ -386,17 +384,9 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return measured.metrics(policy, k3_BT)
 
 
-DIALECT = Dialect(
-    objective,
-    LossRecipe(
-        prepare=prepare, log_ratio=base.log_ratio, ratio=ratio, kl=base.kl, average=average, entropy_bonus=entropy_bonus
-    ),
-    metrics,
+RECIPE = LossRecipe(
+    prepare=prepare, log_ratio=base.log_ratio, ratio=ratio, kl=base.kl, average=average, entropy_bonus=entropy_bonus
 )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Replays ROLL's worker losses, KL estimators and advantages.
 
 
 BASELINE = {None: "none", "batch": "batch_mean", "group": "group_mean"}  # `norm_mean_type` -> ours
@@ -405,7 +395,7 @@ BASELINE = {None: "none", "batch": "batch_mean", "group": "group_mean"}  # `norm
 def worker_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
     """base_worker.py, rlvr/actor_worker.py and agentic/agentic_actor_worker.py: one loss, their options apart."""
     scores = {"rewards_B1": inputs["scores"][:, None]} if "scores" in inputs else {}
-    return replay_loss(DIALECT, DIALECT.objective(options), loss_inputs(inputs, **scores))
+    return replay_loss(FRAMEWORK, FRAMEWORK.objective(options), loss_inputs(inputs, **scores))
 
 
 def pg_worker_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
@@ -452,8 +442,11 @@ def _normalized(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> torch.
     return advantages(scored, BASELINE[mean], std or "none", 1e-6)
 
 
-PEER = Peer(
-    functions={
+FRAMEWORK = Framework(
+    objective=objective,
+    recipe=RECIPE,
+    metrics=metrics,
+    replays={
         "ActorWorker.loss_func": worker_loss,
         "ActorPGWorker.loss_func": pg_worker_loss,
         "compute_approx_kl": compute_approx_kl,

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.agreement import Peer, Replay
-from grpolab.frameworks.base import Dialect
-from grpolab.frameworks.replay import Replayed, loss_inputs, replay_kl, replay_loss
-from grpolab.frameworks.verl_replay import outcome, reinforce_plus_plus
+from grpolab.frameworks.base import Framework, Replay, Replayed
+from grpolab.frameworks.replay import loss_inputs, replay_kl, replay_loss
+from grpolab.frameworks.verl import outcome, reinforce_plus_plus
 from grpolab.grpo.aggregation import aggregate, sequence_mean
 from grpolab.grpo.loss import (
     Loss,
@@ -270,11 +269,6 @@ RECIPE = LossRecipe(
     add_kl_penalty=add_kl_penalty,
     average=average,
 )
-DIALECT = Dialect(objective, RECIPE, metrics)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Replays SkyRL's policy losses and KL estimators.
 
 
 LOSSES = (
@@ -292,7 +286,7 @@ LOSSES = (
 
 def policy_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
     """A policy loss after its reduction; the KL is the worker's."""
-    objective = DIALECT.objective({"use_kl_loss": False, **options})
+    objective = FRAMEWORK.objective({"use_kl_loss": False, **options})
     changed: dict[str, Any] = {"noise_BT": torch.zeros_like(inputs["advantages"])}
     anchored = options["policy_loss_type"] in ("rollout_is", "dppo") and "rollout_logprobs" in inputs
     if anchored or options.get("cispo", {}).get("cispo_anchor") == "rollout":
@@ -300,7 +294,7 @@ def policy_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replay
     given = loss_inputs(inputs, options["max_seq_len"], **changed)
     if options["loss_reduction"] == "prompt_mean":
         given = replace(given, advantages=of_prompts(given, inputs["prompt_boundaries"]))
-    return replay_loss(DIALECT, objective, given)
+    return replay_loss(FRAMEWORK, objective, given)
 
 
 def of_prompts(inputs: LossInputs, boundaries: list[list[int]]) -> Tensor:
@@ -330,8 +324,11 @@ ADVANTAGES: dict[str, Replay] = {
     "reinforce++": reinforce_plus_plus,
 }
 
-PEER = Peer(
-    functions={
+FRAMEWORK = Framework(
+    objective=objective,
+    recipe=RECIPE,
+    metrics=metrics,
+    replays={
         **dict.fromkeys(LOSSES, policy_loss),
         "compute_approx_kl": compute_approx_kl,
         **ADVANTAGES,

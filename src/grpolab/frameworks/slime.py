@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.agreement import Peer
-from grpolab.frameworks.base import Dialect
+from grpolab.frameworks.base import Framework, Replayed
 from grpolab.frameworks.openrlhf import (
     approx_kl,
     sampler_log_ratio,  # slime's own are adapted from it
 )
-from grpolab.frameworks.replay import Replayed, groups_of, loss_inputs, replay_loss
+from grpolab.frameworks.replay import groups_of, loss_inputs, replay_loss
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, importance_ratio, policy_loss
@@ -196,24 +195,16 @@ def _tis_metrics(rule: SamplerCorrection, inputs: LossInputs, r: Tensor) -> dict
     return {"ois": r, "tis": weight_BT, "tis_clipfrac": changed_BT, "tis_abs": (weight_BT - 1).abs()}
 
 
-DIALECT = Dialect(
-    objective,
-    LossRecipe(
-        prepare=prepare,
-        log_ratio=base.log_ratio,
-        ratio=ratio,
-        mask=mask,
-        correct_importance=correct_importance,
-        kl=reference_kl,
-        average=average,
-        entropy_bonus=entropy_bonus,
-    ),
-    metrics,
+RECIPE = LossRecipe(
+    prepare=prepare,
+    log_ratio=base.log_ratio,
+    ratio=ratio,
+    mask=mask,
+    correct_importance=correct_importance,
+    kl=reference_kl,
+    average=average,
+    entropy_bonus=entropy_bonus,
 )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Replays slime's policy loss and reward post-processing.
 
 
 # The engine divides later: until then, loss and metrics are sums.
@@ -224,9 +215,9 @@ UNDIVIDED = Totals(
 
 def policy_loss_function(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
     """`policy_loss_function`, before the engine's division. The KL, float32, is added up before it joins the loss."""
-    given, stages = replace(loss_inputs(inputs), totals=UNDIVIDED), DIALECT.recipe
-    objective = DIALECT.objective(options)
-    found = replay_loss(DIALECT, objective, given)
+    given, stages = replace(loss_inputs(inputs), totals=UNDIVIDED), RECIPE
+    objective = FRAMEWORK.objective(options)
+    found = replay_loss(FRAMEWORK, objective, given)
     prepared = stages.prepare(objective, given)
     kl_BT = stages.kl(objective, prepared, torch.ones_like(given.mask_BT))
     if kl_BT is None:
@@ -246,8 +237,11 @@ def post_process_rewards(options: Mapping[str, Any], inputs: Mapping[str, Any]) 
     return Replayed(tensors={"advantages": advantages(scored, "group_mean", "group" if scaled else "none", 1e-6)})
 
 
-PEER = Peer(
-    functions={
+FRAMEWORK = Framework(
+    objective=objective,
+    recipe=RECIPE,
+    metrics=metrics,
+    replays={
         "policy_loss_function": policy_loss_function,
         "RolloutManager._post_process_rewards": post_process_rewards,
     },

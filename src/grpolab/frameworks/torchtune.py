@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.agreement import Peer
-from grpolab.frameworks.base import Dialect
-from grpolab.frameworks.replay import Replayed, loss_inputs, replay_loss
+from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, importance_ratio
 
@@ -90,11 +89,6 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 
 RECIPE = LossRecipe(base.as_given, base.log_ratio, ratio=ratio, kl=kl, average=average)
-DIALECT = Dialect(objective, RECIPE, metrics)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Replays torchtune's GRPO losses.
 
 
 def forward(loss: str, options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
@@ -102,10 +96,13 @@ def forward(loss: str, options: Mapping[str, Any], inputs: Mapping[str, Any]) ->
     given = loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None])
     if loss == "GRPOSimpleLoss":
         given = loss_inputs(inputs, advantages=given.advantages, old_log_probs_BT=inputs["logprobs"].detach())
-    return replay_loss(DIALECT, DIALECT.objective({**options, "loss": loss}), given)
+    return replay_loss(FRAMEWORK, FRAMEWORK.objective({**options, "loss": loss}), given)
 
 
-PEER = Peer(
-    functions={f"{loss}.forward": functools.partial(forward, loss) for loss in LOSSES},
+FRAMEWORK = Framework(
+    objective=objective,
+    recipe=RECIPE,
+    metrics=metrics,
+    replays={f"{loss}.forward": functools.partial(forward, loss) for loss in LOSSES},
     limits=("`torchtune/completion` sums over a whole minibatch: in micro-batches it is another loss.",),
 )

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.agreement import Peer
-from grpolab.frameworks.base import Dialect
-from grpolab.frameworks.defaults import TRL
-from grpolab.frameworks.replay import Replayed, loss_inputs, replay_loss
+from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.replay import loss_inputs, replay_loss
+from grpolab.frameworks.trl_config import CONFIG, KERNEL_OPTIONS, LOSS, LOSS_TYPES
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, by_group, weighted_sum
 from grpolab.grpo.aggregation import Totals
@@ -74,41 +73,19 @@ def _spread(name: str, values_N: Tensor, statistics: Sequence[str]) -> dict[str,
 # enter VESPO's product; the entropy bonus has its own mean over the tokens that are learnt from.
 
 
-# loss_type -> kernel and aggregation.
-LOSSES = {
-    "grpo": ("clipped", "sequence_mean"),
-    "bnpo": ("clipped", "token_mean_microbatch"),
-    "dr_grpo": ("clipped", "token_sum_constant"),
-    "dapo": ("clipped", "token_mean_rollout"),
-    "luspo": ("clipped", "sequence_sum"),
-    "cispo": ("cispo", "token_mean_rollout"),
-    "sapo": ("sapo", "sequence_mean"),
-    "vespo": ("vespo", "token_mean_rollout"),
-}
-OPTIONS = {
-    "sapo": {"temperature_positive": "sapo_temperature_pos", "temperature_negative": "sapo_temperature_neg"},
-    "vespo": {
-        "k_positive": "vespo_k_pos",
-        "lambda_positive": "vespo_lambda_pos",
-        "k_negative": "vespo_k_neg",
-        "lambda_negative": "vespo_lambda_neg",
-    },
-}
-
-
 def objective(options: Mapping[str, Any]) -> Objective:
     """The point on our axes of a `GRPOConfig`. Raises ValueError for what TRL does not have."""
-    o = TRL | dict(options)
-    if o["loss_type"] not in LOSSES:
-        raise ValueError(f"loss_type={o['loss_type']}: TRL has {', '.join(LOSSES)}")
+    o = LOSS | dict(options)
+    if o["loss_type"] not in LOSS_TYPES:
+        raise ValueError(f"loss_type={o['loss_type']}: TRL has {', '.join(LOSS_TYPES)}")
     if o["importance_sampling_level"] not in ("token", "sequence"):
         raise ValueError(f"importance_sampling_level={o['importance_sampling_level']}: TRL has token, sequence")
-    kernel, aggregation = LOSSES[o["loss_type"]]
+    kernel, aggregation = LOSS_TYPES[o["loss_type"]]
     weighted = o["use_vllm"] and o["vllm_importance_sampling_correction"]
     return Objective(
         importance_sampling_level=o["importance_sampling_level"],
         kernel=kernel,
-        kernel_options={ours: o[theirs] for ours, theirs in OPTIONS.get(kernel, {}).items()},
+        kernel_options={ours: o[theirs] for ours, theirs in KERNEL_OPTIONS.get(kernel, {}).items()},
         epsilon=1.0 if kernel == "cispo" else o["epsilon"],  # no lower bound
         epsilon_high=o["epsilon"] if o["epsilon_high"] is None else o["epsilon_high"],
         delta=o["delta"] if kernel == "clipped" else None,
@@ -255,19 +232,6 @@ def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
     return (inputs.entropy_BT * keep_BT).sum() / keep_BT.sum().clamp(min=1) / inputs.totals.micro_batches
 
 
-RECIPE = LossRecipe(
-    prepare,
-    base.log_ratio,
-    ratio,
-    surrogate,
-    mask,
-    correct_importance,
-    kl,
-    average=average,
-    entropy_bonus=entropy_bonus,
-)
-
-
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """What a micro-batch logs, and the sampler's part of what a generation batch logs."""
     found: dict[str, float] = {}
@@ -295,11 +259,17 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return found
 
 
-DIALECT = Dialect(objective, RECIPE, metrics)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Replays TRL 1.16.0: losses of `_compute_loss`, with vLLM's weights too, and advantages.
+RECIPE = LossRecipe(
+    prepare,
+    base.log_ratio,
+    ratio,
+    surrogate,
+    mask,
+    correct_importance,
+    kl,
+    average=average,
+    entropy_bonus=entropy_bonus,
+)
 
 
 # What else of `GRPOConfig` the loss depends on; `steps_per_generation` is by default the accumulation.
@@ -310,16 +280,16 @@ EPSILON = 1e-4  # added to each std
 def compute_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
     """Loss and metrics of a micro-batch. `effective` has the values that `options` leaves to the defaults."""
     given = {**options, **options.get("effective", {})}
-    objective = DIALECT.objective({name: given[name] for name in TRL if name in given})
-    return replay_loss(DIALECT, objective, _loss_inputs({**TRAINER, **given}, inputs))
+    objective = FRAMEWORK.objective({name: given[name] for name in LOSS if name in given})
+    return replay_loss(FRAMEWORK, objective, _loss_inputs({**TRAINER, **given}, inputs))
 
 
 def vllm_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
     """The same with a sampler whose log-probs are known, and its weights."""
     options = {**options, "use_vllm": True}
     found = compute_loss(options, inputs)
-    objective = DIALECT.objective({name: options[name] for name in TRL if name in options})
-    prepared = DIALECT.recipe.prepare(objective, _loss_inputs({**TRAINER, **options}, inputs))
+    objective = FRAMEWORK.objective({name: options[name] for name in LOSS if name in options})
+    prepared = RECIPE.prepare(objective, _loss_inputs({**TRAINER, **options}, inputs))
     return replace(found, tensors={"importance_sampling_ratio": vllm_weight(objective, prepared)})
 
 
@@ -412,8 +382,12 @@ def _row_std(row_N: Tensor) -> Tensor:
     return variance.sqrt().reshape(1)
 
 
-PEER = Peer(
-    functions={
+FRAMEWORK = Framework(
+    objective=objective,
+    recipe=RECIPE,
+    metrics=metrics,
+    config=CONFIG,
+    replays={
         "GRPOTrainer._compute_loss": compute_loss,
         "GRPOTrainer._generate_and_score_completions + _compute_loss": vllm_loss,
         "GRPOTrainer._generate_and_score_completions": score,

@@ -1,6 +1,7 @@
-"""The fields of TRL 1.16.0's `GRPOConfig`: those that are carried with their defaults, and those that change no result.
+"""TRL 1.16.0: `GRPOConfig` (trl/trainer/grpo_config.py), what its fields are here, read and written.
 
-The fields of transformers' TrainingArguments, which it inherits, are read from transformers itself.
+Fields that are carried stand here with their defaults, beside those that change no result. The fields of transformers'
+TrainingArguments, which it inherits, are read from transformers itself.
 """
 
 from __future__ import annotations
@@ -10,13 +11,58 @@ from collections.abc import Iterator
 from typing import Any
 
 from grpolab.errors import RequestError
-from grpolab.frameworks.defaults import TRL
-from grpolab.frameworks.exchange import Options, Peer, refuse_unknown, refuse_wrong_counts, refuse_wrong_types
+from grpolab.frameworks.exchange import Config, Options, refuse_unknown, refuse_wrong_counts, refuse_wrong_types
 from grpolab.frameworks.names import TRL_NAMES
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
 
-CARRIED: dict[str, Any] = TRL | {
+# The options of the loss.
+LOSS: dict[str, Any] = {
+    "loss_type": "dapo",
+    "importance_sampling_level": "token",
+    "epsilon": 0.2,
+    "epsilon_high": None,
+    "delta": None,
+    "beta": 0.0,
+    "use_bias_correction_kl": True,
+    "top_entropy_quantile": 1.0,
+    "entropy_coef": 0.0,
+    "off_policy_mask_threshold": None,
+    "sapo_temperature_pos": 1.0,
+    "sapo_temperature_neg": 1.05,
+    "vespo_k_pos": 2.0,
+    "vespo_lambda_pos": 3.0,
+    "vespo_k_neg": 3.0,
+    "vespo_lambda_neg": 2.0,
+    "use_vllm": False,
+    "vllm_importance_sampling_correction": True,
+    "vllm_importance_sampling_mode": "sequence_mask",
+    "vllm_importance_sampling_clip_max": 3.0,
+    "vllm_importance_sampling_clip_min": None,
+}
+# loss_type -> kernel and aggregation.
+LOSS_TYPES = {
+    "grpo": ("clipped", "sequence_mean"),
+    "bnpo": ("clipped", "token_mean_microbatch"),
+    "dr_grpo": ("clipped", "token_sum_constant"),
+    "dapo": ("clipped", "token_mean_rollout"),
+    "luspo": ("clipped", "sequence_sum"),
+    "cispo": ("cispo", "token_mean_rollout"),
+    "sapo": ("sapo", "sequence_mean"),
+    "vespo": ("vespo", "token_mean_rollout"),
+}
+# Kernel -> our name of its options -> theirs.
+KERNEL_OPTIONS = {
+    "sapo": {"temperature_positive": "sapo_temperature_pos", "temperature_negative": "sapo_temperature_neg"},
+    "vespo": {
+        "k_positive": "vespo_k_pos",
+        "lambda_positive": "vespo_lambda_pos",
+        "k_negative": "vespo_k_neg",
+        "lambda_negative": "vespo_lambda_neg",
+    },
+}
+
+CARRIED: dict[str, Any] = LOSS | {
     "num_generations": 8,
     "max_completion_length": 512,
     "temperature": 1.0,
@@ -79,11 +125,6 @@ PASSED_OVER = {
 }
 # fmt: on
 
-
-# ----------------------------------------------------------------------------------------------------------------------
-# TRL 1.16.0: `GRPOConfig` read and written (fields: trl/trainer/grpo_config.py; staleness: dialects, section 4.6).
-
-
 COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations")
 SCALES = {True: "group", False: "none"}
 SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
@@ -135,7 +176,7 @@ def _steps_per_generation(options: Options) -> int:
 
 def loss(options: Options) -> Options:
     """What `frameworks/trl.py` takes."""
-    return {name: options[name] for name in TRL}
+    return {name: options[name] for name in LOSS}
 
 
 def run(options: Options) -> Options:
@@ -220,18 +261,15 @@ NOT_CARRIED: tuple[tuple[str, Any, str], ...] = (
 
 def guesses(settings: RunSettings) -> Iterator[Options]:
     """Options that may say what a run does, one for each loss_type: that of its kernel and average first."""
-    from grpolab.frameworks import trl
 
     def unlike(loss_type: str) -> tuple[bool, bool]:
-        return trl.LOSSES[loss_type] != (settings.kernel, settings.aggregation), loss_type != CARRIED["loss_type"]
+        return LOSS_TYPES[loss_type] != (settings.kernel, settings.aggregation), loss_type != CARRIED["loss_type"]
 
-    for loss_type in sorted(trl.LOSSES, key=unlike):
-        yield {
-            name: value for name, value in _guess(settings, loss_type, trl.OPTIONS).items() if value != CARRIED[name]
-        }
+    for loss_type in sorted(LOSS_TYPES, key=unlike):
+        yield {name: value for name, value in _guess(settings, loss_type).items() if value != CARRIED[name]}
 
 
-def _guess(settings: RunSettings, loss_type: str, kernel_options: dict[str, dict[str, str]]) -> Options:
+def _guess(settings: RunSettings, loss_type: str) -> Options:
     run, kernel = settings.resolved(), settings.kernel
     given = (run.kernel_options or {}).get(kernel, {})
     absolute = 1.0 if kernel == "cispo" and run.framework != "trl" else 0.0
@@ -247,7 +285,7 @@ def _guess(settings: RunSettings, loss_type: str, kernel_options: dict[str, dict
         "top_entropy_quantile": 1.0 if run.top_entropy_quantile is None else run.top_entropy_quantile,
         "entropy_coef": run.entropy_coef or 0.0,
         "off_policy_mask_threshold": run.off_policy_mask_threshold,
-        **{theirs: given[ours] for ours, theirs in kernel_options.get(kernel, {}).items()},
+        **{theirs: given[ours] for ours, theirs in KERNEL_OPTIONS.get(kernel, {}).items()},
         **{theirs: getattr(run, ours) for theirs, ours in TRL_NAMES.items()},
         "scale_rewards": run.scale_rewards,
         "lr_scheduler_type": run.lr_scheduler_type,
@@ -294,4 +332,4 @@ def own_way(settings: RunSettings) -> Iterator[str]:
         yield "vespo multiplies the sampler's weight into the ratio of the sequence"
 
 
-PEER = Peer("trl", options, loss, run, left_out, guesses, own_way, shown)
+CONFIG = Config(options, loss, run, left_out, guesses, own_way, shown)

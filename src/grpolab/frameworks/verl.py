@@ -1,196 +1,62 @@
-"""verl 1dda039b, `verl/trainer/ppo/rollout_corr_helper.py`: sampler weights and their metrics.
+"""verl 1dda039b (2026-08-22, v0.8.0+337): `verl/trainer/ppo/core_algos.py` and `verl/workers/utils/losses.py`.
 
-The log ratio is log(trainer / sampler) throughout, and bounded by 20 wherever it is exponentiated. An empty sequence
-counts as one with the value 0, except where the function says otherwise.
+Its own way: gspo, sapo and geo_mean average their loss by sequences whatever `loss_agg_mode` says, which KL and
+entropy follow; the ratio of gspo is at most e^10; geo_mean takes the geometric mean of a sequence's sampler weights;
+padding is masked only where it is added up; the loss of no token at all is NaN. `rollout_correction` is in
+`verl_correction.py`, the config in `verl_config.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+from numpy.random import default_rng
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.base import Dialect
-from grpolab.frameworks.defaults import VERL
+from grpolab.frameworks.base import Framework, Inputs, Options, Replay, Replayed
+from grpolab.frameworks.replay import loss_inputs, masked_whiten, replay_loss
+from grpolab.frameworks.verl_config import AGGREGATION, BYPASS, CONFIG, KERNEL, KERNEL_OPTIONS, KL, LOSS
+from grpolab.frameworks.verl_correction import (
+    BOUND,
+    correction_metrics,
+    refuse_without_weights,
+    rejection,
+    replay_rejection,
+    replay_weights,
+    sampler_rule,
+)
 from grpolab.grpo import loss as core
-from grpolab.grpo.kl import k1, k3
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
+from grpolab.grpo.advantages import Scored, advantages, discounted_returns, generalized_advantages
+from grpolab.grpo.aggregation import Totals
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, policy_loss
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
-from grpolab.registry import AGGREGATIONS, resolve
+from grpolab.registry import AGGREGATIONS, SCALES, resolve
 
-BOUND = 20.0
-
-
-def correction_metrics(
-    rule: SamplerCorrection | None, log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, mask_BT: Tensor
-) -> dict[str, float]:
-    """`rollout_corr/*`: how far trainer and sampler are apart, and the weights where there are any.
-
-    Raises ValueError where there is no token.
-    """
-    some_token(mask_BT)
-    found = apart(log_probs_BT, sampler_log_probs_BT, mask_BT)
-    if rule is not None:
-        log_ratio_BT = masked_log_ratio(log_probs_BT, sampler_log_probs_BT, mask_BT)
-        found |= weight_metrics(rule, log_ratio_BT, mask_BT)
-    return {f"rollout_corr/{name}": value for name, value in found.items()}
-
-
-def apart(log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, mask_BT: Tensor) -> dict[str, float]:
-    """`compute_offpolicy_metrics`: KL, perplexities per sequence, chi-squared."""
-    log_ratio_BT = masked_log_ratio(log_probs_BT, sampler_log_probs_BT, mask_BT)
-    trainer_B, sampler_B = (
-        -row_mean(torch.where(mask_BT, values_BT, 0.0), mask_BT)[:, 0]
-        for values_BT in (log_probs_BT, sampler_log_probs_BT)
-    )
-    gap_B = trainer_B - sampler_B
-    token_ratio_BT = log_ratio_BT.clamp(-BOUND, BOUND).exp()
-    sequence_ratio_B = log_ratio_BT.sum(1).clamp(-BOUND, BOUND).exp()
-    found = {
-        "training_ppl": trainer_B.exp().mean(),
-        "training_log_ppl": trainer_B.mean(),
-        "rollout_ppl": sampler_B.exp().mean(),
-        "rollout_log_ppl": sampler_B.mean(),
-        "kl": token_mean(k1(log_ratio_BT), mask_BT),
-        "k3_kl": token_mean(k3(log_ratio_BT), mask_BT),
-        "log_ppl_diff": gap_B.mean(),
-        "log_ppl_abs_diff": gap_B.abs().mean(),
-        "log_ppl_diff_max": gap_B.max(),
-        "log_ppl_diff_min": gap_B.min(),
-        "ppl_ratio": gap_B.exp().mean(),
-        "chi2_token": token_mean(token_ratio_BT.square(), mask_BT) - 1,
-        "chi2_seq": sequence_ratio_B.square().mean() - 1,
-    }
-    return {name: float(value) for name, value in found.items()}
-
-
-def weights(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The sampler weight of each token, 0 at padding, shape (B, T)."""
-    nothing_BT = torch.zeros_like(log_ratio_BT)
-    weight = sampler_weight(log_ratio_BT, nothing_BT, mask_BT, rule.level, rule.mode, rule.low, rule.high)
-    return weight * mask_BT
-
-
-def weight_metrics(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> dict[str, float]:
-    """`compute_is_metrics`. Without IcePop's lower bound its metrics count from 1 / the upper one.
-
-    Raises ValueError where there is no token.
-    """
-    some_token(mask_BT)
-    weight_BT = weights(rule, log_ratio_BT, mask_BT)
-    free = SamplerCorrection(rule.level, "truncate", math.exp(-BOUND), math.exp(BOUND))
-    raw_BT = weights(free, log_ratio_BT, mask_BT)
-    high, low = rule.high, rule.low if rule.mode == "mask" else 1 / rule.high
-    sequence_B, raw_sequence_B = row_mean(weight_BT, mask_BT)[:, 0], row_mean(raw_BT, mask_BT)[:, 0]
-    inside_BT = weight_BT.clamp(0, high)
-    found = {
-        "mean": token_mean(weight_BT, mask_BT),
-        "std": bounded_std(inside_BT, mask_BT),
-        "eff_sample_size": 1 / token_mean((inside_BT / (token_mean(inside_BT, mask_BT) + 1e-8)).square(), mask_BT),
-        "seq_mean": sequence_B.mean(),
-        "seq_std": std(sequence_B),
-        "seq_max": sequence_B.max(),
-        "seq_min": sequence_B.min(),
-        "seq_max_deviation": (sequence_B - 1).abs().max(),
-        "seq_fraction_high": share(raw_sequence_B > high),
-        "seq_fraction_low": share(raw_sequence_B < low),
-    }
-    if rule.mode == "mask":
-        found["oob_ratio"] = token_mean((raw_BT < low) | (raw_BT > high), mask_BT)
-    if rule.level == "sequence":  # by the logarithm of the weight, whose bounds are float32
-        log_B = log_ratio_BT.sum(1)
-        log_high, log_low = (torch.tensor(bound, dtype=torch.float).log() for bound in (high, low))
-        extremes = {"max": log_B.max().clamp(max=BOUND).exp(), "min": log_B.min().exp()}
-        found |= {**extremes, "ratio_fraction_high": share(log_B > log_high)}
-        found["ratio_fraction_low"] = share(log_B < log_low)
-    else:
-        found |= {"max": weight_BT[mask_BT].max(), "min": weight_BT[mask_BT].min()}
-        found["ratio_fraction_high"] = token_mean(raw_BT > high, mask_BT)
-        found["ratio_fraction_low"] = token_mean(raw_BT < low, mask_BT)
-    return {f"rollout_is_{name}": float(value) for name, value in found.items()}
-
-
-def some_token(mask_BT: Tensor) -> None:
-    if not mask_BT.any():
-        raise ValueError("the mask must have at least one token")
-
-
-def token_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Mean over the tokens."""
-    return torch.where(mask_BT, values_BT.double(), 0.0).sum() / mask_BT.sum().clamp(min=1)
-
-
-def bounded_std(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """sqrt(E[x^2] - E[x]^2) over the tokens, 0 for a single one."""
-    if mask_BT.sum() < 2:
-        return values_BT.new_zeros(())
-    variance = token_mean(values_BT.square(), mask_BT) - token_mean(values_BT, mask_BT).square()
-    return variance.clamp(min=0).sqrt()
-
-
-def std(values_N: Tensor) -> Tensor:
-    """With Bessel's correction, 0 for a single value."""
-    return values_N.std() if len(values_N) > 1 else values_N.new_zeros(())
-
-
-def share(condition: Tensor) -> Tensor:
-    """How much of it is true."""
-    return condition.double().mean()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# verl 1dda039b (2026-08-22, v0.8.0+337): `verl/trainer/ppo/core_algos.py` and `verl/workers/utils/losses.py`.
-#
-# Its own way: gspo, sapo and geo_mean average their loss by sequences whatever `loss_agg_mode` says, which KL and
-# entropy follow; the ratio of gspo is at most e^10; geo_mean takes the geometric mean of a sequence's sampler weights;
-# padding is masked only where it is added up; the loss of no token at all is NaN.
-
-
-KERNEL = {
-    "vanilla": "clipped",
-    "gspo": "clipped",
-    "sapo": "sapo",
-    "cispo": "cispo",
-    "geo_mean": "gmpo",
-    "gpg": "policy_gradient",
-    "clip_cov": "clip_cov",
-    "kl_cov": "kl_cov",
-    "dro": "dro",
-    "dppo_tv": "dppo_tv",
-    "dppo_kl": "dppo_kl",
-}
-BYPASS = {"ppo_clip": "vanilla", "reinforce": "gpg"}  # bypass_mode's `loss_type`
-CLAMPED = {"vanilla", "sapo", "cispo", "dppo_tv", "dppo_kl"}
-# Sequences are counted as in training: all of the minibatch, empty ones too (`global_batch_size`).
-AGGREGATION = {
-    "token-mean": "token_mean_minibatch",
-    "token-sum": "token_sum",
-    "seq-mean-token-mean": "sequence_mean",
-    "seq-mean-token-sum": "sequence_sum",
-    "seq-mean-token-sum-norm": "token_sum_constant",
-}
-KL = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
-SAFETY_BOUND = 20.0  # of log ratios, and of the logarithm of a sampler weight
+CLAMPED = {"vanilla", "sapo", "cispo", "dppo_tv", "dppo_kl"}  # modes whose log ratio is bounded
 TINY = 1e-10  # added to the weights of geo_mean before their logarithm
 
 
-def objective(options: Mapping[str, Any]) -> Objective:
+def objective(options: Options) -> Objective:
     """The point on our axes of verl's actor options. Raises ValueError for what verl does not have."""
-    o = VERL | dict(options)
-    policy, correction = ({**VERL[name], **(o[name] or {})} for name in ("policy_loss", "rollout_correction"))
-    mode, weighted = policy["loss_mode"], bool(correction["rollout_is"])
+    o = LOSS | dict(options)
+    policy, correction = ({**LOSS[name], **(o[name] or {})} for name in ("policy_loss", "rollout_correction"))
+    mode, weighted = policy["loss_mode"], True
+    numbers = o | {f"policy_loss.{name}": value for name, value in policy.items()}
     try:
         if mode == "bypass_mode":  # its ratio to the sampler takes the place of the weight
-            mode, weighted = BYPASS[correction["loss_type"]], weighted and correction["loss_type"] == "reinforce"
+            mode, weighted = BYPASS[correction["loss_type"]], correction["loss_type"] == "reinforce"
+        if mode == "dro" and not (policy["dro_beta"] or 0) > 0:
+            raise ValueError(f"policy_loss.dro_beta={policy['dro_beta']} must be more than 0 for loss_mode=dro")
         return Objective(
             importance_sampling_level="sequence_token" if mode == "gspo" else "token",
-            log_ratio_clamp=SAFETY_BOUND if mode in CLAMPED else None,
+            log_ratio_clamp=BOUND if mode in CLAMPED else None,
             kernel=KERNEL[mode],
-            kernel_options=_kernel_options(mode, o, policy),
+            kernel_options={ours: numbers[theirs] for ours, theirs in KERNEL_OPTIONS.get(KERNEL[mode], {}).items()},
             epsilon=o["clip_ratio"] if o["clip_ratio_low"] is None else o["clip_ratio_low"],
             epsilon_high=o["clip_ratio"] if o["clip_ratio_high"] is None else o["clip_ratio_high"],
             delta=None,
@@ -199,28 +65,10 @@ def objective(options: Mapping[str, Any]) -> Objective:
             aggregation=AGGREGATION[o["loss_agg_mode"]],
             **_kl(o["use_kl_loss"], o["kl_loss_coef"], o["kl_loss_type"]),
             entropy_coef=o["entropy_coeff"],
-            sampler_correction=_weight(**correction) if weighted else None,
+            sampler_correction=sampler_rule(correction) if weighted else None,
         )
     except KeyError as unknown:
         raise ValueError(f"verl has no {unknown}") from unknown
-
-
-def _kernel_options(mode: str, o: Mapping[str, Any], policy: Mapping[str, Any]) -> dict[str, float]:
-    found = {
-        "sapo": {"temperature_positive": o["tau_pos"], "temperature_negative": o["tau_neg"]},
-        "clip_cov": {
-            "share": policy["clip_cov_ratio"],
-            "lower": policy["clip_cov_lb"],
-            "upper": policy["clip_cov_ub"],
-        },
-        "kl_cov": {"share": policy["kl_cov_ratio"], "coefficient": policy["ppo_kl_coef"]},
-        "dro": {"coefficient": policy["dro_beta"]},
-        "dppo_tv": {"cap": o["clip_ratio_c"]},
-        "dppo_kl": {"cap": o["clip_ratio_c"]},
-    }
-    if mode == "dro" and not (policy["dro_beta"] or 0) > 0:
-        raise ValueError(f"policy_loss.dro_beta={policy['dro_beta']} must be more than 0 for loss_mode=dro")
-    return found.get(mode, {})
 
 
 def _kl(on: bool, coefficient: float, name: str) -> dict[str, Any]:
@@ -233,14 +81,6 @@ def _kl(on: bool, coefficient: float, name: str) -> dict[str, Any]:
         "kl_output_clamp": 10.0 if bounded else None,
     }
     return {"beta": coefficient, **axes} if on else {"beta": 0.0, **dict.fromkeys(axes)}
-
-
-def _weight(rollout_is: str, rollout_is_threshold: float | str, **others: Any) -> SamplerCorrection:
-    """`2.0` truncates the weight (TIS), `0.5_2.0` makes it 0 outside (IcePop)."""
-    low, _, high = str(rollout_is_threshold).rpartition("_")
-    if low:
-        return SamplerCorrection(rollout_is, "mask", float(low), float(high))
-    return SamplerCorrection(rollout_is, "truncate", math.exp(-SAFETY_BOUND), float(high))
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -296,13 +136,39 @@ def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, 
     return per_token + objective.beta * torch.where(mask_BT, own / of_loss, 0.0) * kl_ref_BT
 
 
-def masked_means(values: Mapping[str, Tensor], mask_BT: Tensor) -> dict[str, float]:
-    """Means over the tokens, 0 without any."""
-    if not values:
-        return {}
-    values_KBT = torch.stack([value.expand_as(mask_BT) for value in values.values()])  # masks become numbers
-    sums_K = torch.where(mask_BT, values_KBT, 0.0).sum((1, 2), dtype=torch.double)
-    return dict(zip(values, (sums_K / mask_BT.sum().clamp(min=1)).tolist(), strict=True))
+RECIPE = LossRecipe(
+    prepare=base.as_given,
+    log_ratio=base.log_ratio,
+    ratio=ratio,
+    correct_importance=correct_importance,
+    kl=base.kl,
+    add_kl_penalty=add_kl_penalty,
+    average=average,
+    entropy_bonus=entropy_bonus,
+)
+
+
+def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
+    """The metrics of `ppo_loss`, and those of the rollout correction where there is one."""
+    mask_BT = inputs.mask_BT
+    sampler_BT = None if objective.sampler_correction is None else inputs.sampler_log_probs_BT
+    tokens = clip_fractions(objective, inputs, loss)
+    if objective.kernel != "policy_gradient":
+        tokens["actor/ppo_kl"] = loss.log_ratio_BT.abs() if objective.kernel == "kl_cov" else -loss.log_ratio_BT
+    elif sampler_BT is not None:  # bypass_mode
+        tokens["actor/ppo_kl"] = masked_log_ratio(sampler_BT, inputs.log_probs_BT, mask_BT)
+    found = masked_means(tokens, mask_BT)
+    found["actor/pg_loss"] = float(
+        average(objective, inputs, correct_importance(objective, inputs, loss.surrogate.loss))
+    )
+    if inputs.entropy_BT is not None:
+        found["actor/entropy_loss"] = float(entropy_bonus(objective, inputs))
+    if loss.kl_ref_BT is not None:
+        found["kl_loss"] = float(aggregate(objective.aggregation, inputs, loss.kl_ref_BT))
+        found["kl_coef"] = objective.beta
+    if sampler_BT is not None and mask_BT.any():
+        found |= correction_metrics(objective.sampler_correction, inputs.old_log_probs_BT, sampler_BT, mask_BT)
+    return found
 
 
 def clip_fractions(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
@@ -333,37 +199,253 @@ def clipped_losses(objective: Objective, A: Tensor, ratio: Tensor) -> tuple[Tens
     return clipped > plain, (torch.maximum(plain, clipped) > negated * cap) & (A < 0)
 
 
-def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """The metrics of `ppo_loss`, and those of the rollout correction where there is one."""
-    mask_BT = inputs.mask_BT
-    sampler_BT = None if objective.sampler_correction is None else inputs.sampler_log_probs_BT
-    tokens = clip_fractions(objective, inputs, loss)
-    if objective.kernel != "policy_gradient":
-        tokens["actor/ppo_kl"] = loss.log_ratio_BT.abs() if objective.kernel == "kl_cov" else -loss.log_ratio_BT
-    elif sampler_BT is not None:  # bypass_mode
-        tokens["actor/ppo_kl"] = masked_log_ratio(sampler_BT, inputs.log_probs_BT, mask_BT)
-    found = masked_means(tokens, mask_BT)
-    found["actor/pg_loss"] = float(
-        average(objective, inputs, correct_importance(objective, inputs, loss.surrogate.loss))
+def masked_means(values: Mapping[str, Tensor], mask_BT: Tensor) -> dict[str, float]:
+    """Means over the tokens, 0 without any."""
+    if not values:
+        return {}
+    values_KBT = torch.stack([value.expand_as(mask_BT) for value in values.values()])  # masks become numbers
+    sums_K = torch.where(mask_BT, values_KBT, 0.0).sum((1, 2), dtype=torch.double)
+    return dict(zip(values, (sums_K / mask_BT.sum().clamp(min=1)).tolist(), strict=True))
+
+
+# Replays: policy losses, `ppo_loss`, aggregations and KL penalties.
+
+AS_GIVEN = SamplerCorrection("token", "truncate", 0.0, torch.inf)
+
+
+def totals(mask_BT: Tensor, batch: Options) -> Totals:
+    """What `agg_loss` divides by: counts of the global batch, or this one's tokens and sequences that are not empty."""
+    own = Totals.of(mask_BT, batch.get("loss_scale_factor"))
+    sequences = batch.get("global_batch_size", own.nonempty_sequences)
+    return replace(own, tokens=batch.get("batch_num_tokens", own.tokens), sequences=sequences)
+
+
+def times(replayed: Replayed, factor: float) -> Replayed:
+    """The loss for a trainer that averages gradients over `dp_size` ranks."""
+    assert replayed.loss is not None
+    return replace(replayed, loss=replayed.loss * factor, scale=replayed.scale * factor)
+
+
+def of_mode(options: Options, mode: str) -> Objective:
+    """The objective of a loss mode."""
+    return FRAMEWORK.objective({**options, "policy_loss": {**(options.get("policy_loss") or {}), "loss_mode": mode}})
+
+
+def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
+    """`compute_policy_loss_<mode>`; weights that are given are written as the sampler's log-probs that have them."""
+    batch = options.get("global_batch_info") or {}
+    if mode == "geo_mean":  # torch.mean over all rows
+        batch = {"global_batch_size": len(inputs["mask"])}
+    objective, found = of_mode(options, mode), replace(loss_inputs(inputs), totals=totals(inputs["mask"], batch))
+    if "rollout_is_weights" in inputs:
+        objective = replace(objective, sampler_correction=AS_GIVEN)
+        found = replace(found, sampler_log_probs_BT=found.old_log_probs_BT - inputs["rollout_is_weights"].log())
+    if mode == "clip_cov":
+        found = replace(found, noise_BT=drawn_like_verl(objective, found, options.get("torch_manual_seed", 0)))
+    return times(replay_loss(FRAMEWORK, objective, found), batch.get("dp_size", 1))
+
+
+@torch.no_grad()
+def drawn_like_verl(objective: Objective, inputs: LossInputs, seed: int) -> Tensor:
+    """Noise that is smallest at the tokens that verl draws: the first ones of a random permutation of the eligible."""
+    everything = replace(objective, kernel_options={**objective.kernel_options, "share": 1.0})
+    noise_BT = torch.zeros_like(inputs.log_probs_BT)
+    eligible_BT = policy_loss(everything, replace(inputs, noise_BT=noise_BT), RECIPE).surrogate.dropped
+    order_N = torch.randperm(int(eligible_BT.sum()), generator=torch.Generator().manual_seed(seed))
+    noise_BT[eligible_BT] = order_N.argsort().to(noise_BT.dtype)
+    return noise_BT
+
+
+def bypass_mode(options: Options, inputs: Inputs) -> Replayed:
+    """`compute_policy_loss_bypass_mode`: `old_logprobs` are the sampler's; tokens that are rejected leave the mask."""
+    rule, mask_BT = LOSS["rollout_correction"] | dict(options["rollout_correction"]), inputs["mask"]
+    now_BT, sampler_BT = inputs["logprobs"].detach(), inputs["old_logprobs"]
+    log_ratio_BT, kept_BT = masked_log_ratio(now_BT, sampler_BT, mask_BT), mask_BT
+    rejected: dict[str, float] = {}
+    refuse_without_weights(sampler_rule(rule), log_ratio_BT, mask_BT)
+    if rule.get("rollout_rs"):
+        kept_BT, rejected = rejection(rule["rollout_rs"], rule["rollout_rs_threshold"], log_ratio_BT, mask_BT)
+    found = {f"rollout_corr/{name}": value for name, value in rejected.items()}
+    found |= correction_metrics(sampler_rule(rule), now_BT, sampler_BT, mask_BT)
+    given = loss_inputs({**inputs, "mask": kept_BT})
+    given = replace(given, totals=totals(kept_BT, options.get("global_batch_info") or {}))
+    if rule["loss_type"] == "reinforce":  # the weight is the current policy's
+        given = replace(given, old_log_probs_BT=now_BT, sampler_log_probs_BT=sampler_BT)
+    replayed = replay_loss(FRAMEWORK, of_mode(options, "bypass_mode"), given)
+    return replace(replayed, metrics={**(replayed.metrics or {}), **found})
+
+
+def ppo_loss(options: Options, inputs: Inputs) -> Replayed:
+    """`ppo_loss`: policy loss, entropy bonus and KL; the global batch is this one, empty rows included."""
+    counts = totals(inputs["mask"], {"global_batch_size": len(inputs["mask"])})
+    return replay_loss(FRAMEWORK, FRAMEWORK.objective(options), replace(loss_inputs(inputs), totals=counts))
+
+
+def agg_loss(options: Options, inputs: Inputs) -> Replayed:
+    """`agg_loss` of the entropies."""
+    values_BT, mask_BT = inputs["entropies"], inputs["mask"]
+    given = loss_inputs({**inputs, "logprobs": values_BT})
+    given = replace(given, totals=totals(mask_BT, options))
+    objective = FRAMEWORK.objective({"loss_agg_mode": options["loss_agg_mode"]})
+    aggregated = Replayed(
+        RECIPE.average(objective, given, values_BT),
+        float(RECIPE.average(objective, given, values_BT.detach().abs())),
     )
-    if inputs.entropy_BT is not None:
-        found["actor/entropy_loss"] = float(entropy_bonus(objective, inputs))
-    if loss.kl_ref_BT is not None:
-        found["kl_loss"] = float(aggregate(objective.aggregation, inputs, loss.kl_ref_BT))
-        found["kl_coef"] = objective.beta
-    if sampler_BT is not None and mask_BT.any():
-        found |= correction_metrics(objective.sampler_correction, inputs.old_log_probs_BT, sampler_BT, mask_BT)
-    return found
+    return times(aggregated, options.get("dp_size", 1))
 
 
-RECIPE = LossRecipe(
-    prepare=base.as_given,
-    log_ratio=base.log_ratio,
-    ratio=ratio,
-    correct_importance=correct_importance,
-    kl=base.kl,
-    add_kl_penalty=add_kl_penalty,
-    average=average,
-    entropy_bonus=entropy_bonus,
+def kl_penalty(options: Options, inputs: Inputs) -> Replayed:
+    """`kl_penalty`: the KL at each position, and its sum over the tokens as the loss."""
+    objective = FRAMEWORK.objective({"use_kl_loss": True, "kl_loss_coef": 1.0, "kl_loss_type": options["kl_penalty"]})
+    mask_BT = inputs["mask"]
+    everywhere = loss_inputs({**inputs, "mask": torch.ones_like(mask_BT)})
+    values_BT = RECIPE.kl(objective, everywhere, torch.ones_like(inputs["logprobs"]))
+    assert values_BT is not None
+    scale = float(values_BT.detach()[mask_BT].abs().sum())
+    return Replayed(torch.where(mask_BT, values_BT, 0.0).sum(), scale, tensors={"per_token": values_BT})
+
+
+# Replays: advantages. Rewards are sums of `token_level_rewards`; where an estimator gives one number per completion,
+# every token has it.
+
+EPSILON = 1e-6
+
+
+def scored(inputs: Inputs, lone_reward: bool = True) -> Scored:
+    """Rewards and groups of a case; verl leaves a completion without a group its reward."""
+    by_token_BT = inputs.get("token_level_rewards")
+    return Scored(
+        inputs["rewards"] if by_token_BT is None else by_token_BT.sum(1),
+        torch.as_tensor(inputs["group_ids"]),
+        lengths_B=inputs["mask"].sum(1),
+        lone_reward=lone_reward,
+    )
+
+
+def replayed(advantages_BT: Tensor, returns_BT: Tensor | None = None) -> Replayed:
+    """Advantages, and what the function returns second: the same where it has no returns."""
+    returns_BT = advantages_BT if returns_BT is None else returns_BT
+    return Replayed(tensors={"advantages": advantages_BT, "returns": returns_BT})
+
+
+def outcome(baseline: str, scale: str | None, options: Options, inputs: Inputs, lone_reward: bool = True) -> Replayed:
+    """One advantage per completion; `scale` None: the group's std if `norm_adv_by_std_in_grpo`.
+
+    Equal rewards have exactly 0 here, and in verl what rounding leaves of them, divided by as little as epsilon.
+    """
+    scale = scale or ("group" if options.get("norm_adv_by_std_in_grpo", True) else "none")
+    epsilon, given = options.get("epsilon", EPSILON), scored(inputs, lone_reward)
+    divisor_B = resolve(SCALES[scale])(given, epsilon)
+    if scale == "group":  # the std of a group of one is torch.tensor(1.0)
+        _, index_B, sizes_P = given.group_B.unique(return_inverse=True, return_counts=True)
+        divisor_B = torch.where(sizes_P[index_B] == 1, torch.tensor(1.0) + epsilon, divisor_B)
+    elif scale == "nonzero_share":  # a quotient of two counts
+        divisor_B = 1 / (len(given.rewards_B) / given.rewards_B.count_nonzero().clamp(min=1)).double()
+    centred_B = advantages(given, baseline, "none")
+    return replayed(torch.where(centred_B == 0, 0.0, centred_B / divisor_B)[:, None] * inputs["mask"])
+
+
+def whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """`masked_whiten`. Raises ValueError where fewer than two tokens have no variance."""
+    if mask_BT.sum() < 2:
+        raise ValueError("fewer than two tokens cannot be whitened")
+    return masked_whiten(values_BT, mask_BT)
+
+
+def whitened_outcome(scale: str | None, options: Options, inputs: Inputs) -> Replayed:
+    """The same, then whitened over the tokens: reinforce++ with baseline, and GDPO with a single reward."""
+    plain, mask_BT = outcome("group_mean", scale, options, inputs), inputs["mask"]
+    assert plain.tensors is not None
+    return replayed(whitened(plain.tensors["advantages"], mask_BT) * mask_BT)
+
+
+def reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
+    """Discounted returns, whitened over the tokens."""
+    returns_BT = discounted_returns(inputs["token_level_rewards"], inputs["mask"], options["gamma"])
+    return replayed(whitened(returns_BT, inputs["mask"]) * inputs["mask"], returns_BT)
+
+
+def remax(options: Options, inputs: Inputs) -> Replayed:
+    """Return less the baseline; outside the mask, where there is no baseline, the return stays."""
+    mask_BT, everywhere_BT = inputs["mask"], torch.ones_like(inputs["mask"])
+    returns_BT = discounted_returns(inputs["token_level_rewards"] * mask_BT, everywhere_BT, 1.0)
+    baseline = inputs.get("reward_baselines")
+    baseline_B = torch.full((len(mask_BT),), 0.25) if baseline is None else baseline
+    return replayed(returns_BT - baseline_B[:, None] * mask_BT, returns_BT)
+
+
+def gae(options: Options, inputs: Inputs) -> Replayed:
+    """GAE of given values, whitened over the tokens; outside the mask the values are those of no step."""
+    mask_BT, values_BT = inputs["mask"], inputs.get("values")
+    if values_BT is None:  # the archive says how they were drawn
+        values_BT = torch.from_numpy(default_rng(5).normal(0, 1, tuple(mask_BT.shape)))
+    rewards_BT, gamma, lam = inputs["token_level_rewards"], options["gamma"], options["lam"]
+    advantages_BT, returns_BT = generalized_advantages(rewards_BT, values_BT, mask_BT, gamma, lam)
+    return replayed(whitened(advantages_BT, mask_BT), returns_BT)
+
+
+def grpo_vectorized(options: Options, inputs: Inputs) -> Replayed:
+    """GRPO with the group's mean and std in float32, each added up in the order of the rows."""
+    rewards_B = scored(inputs).rewards_B
+    _, group_B, sizes_P = torch.as_tensor(inputs["group_ids"]).unique(return_inverse=True, return_counts=True)
+
+    def group_sum(values_B: Tensor) -> Tensor:
+        return torch.zeros(len(sizes_P)).index_add_(0, group_B, values_B)
+
+    mean_P = torch.where(sizes_P > 1, group_sum(rewards_B.float()) / sizes_P, 0.0)
+    square_P = group_sum((rewards_B.float() - mean_P[group_B]).square())
+    std_P = torch.where(sizes_P > 1, (square_P / (sizes_P - 1)).sqrt(), 1.0)
+    advantages_B = rewards_B - mean_P[group_B]
+    if options["norm_adv_by_std_in_grpo"]:
+        advantages_B = advantages_B / (std_P[group_B] + options["epsilon"])
+    return replayed(advantages_B[:, None] * inputs["mask"])
+
+
+ADVANTAGES: dict[str, Replay] = {
+    "compute_grpo_outcome_advantage": partial(outcome, "group_mean", None),
+    "compute_grpo_vectorized_outcome_advantage": grpo_vectorized,
+    "compute_grpo_passk_outcome_advantage": partial(outcome, "second_best", None),
+    "compute_rloo_outcome_advantage": partial(outcome, "leave_one_out", "none"),
+    "compute_rloo_vectorized_outcome_advantage": partial(outcome, "leave_one_out", "none", lone_reward=False),
+    "compute_opo_outcome_advantage": partial(outcome, "length_weighted", "none"),
+    "compute_gpg_outcome_advantage": partial(outcome, "group_mean", "nonzero_share"),
+    "compute_gdpo_outcome_advantage": partial(whitened_outcome, None),
+    "compute_reinforce_plus_plus_baseline_outcome_advantage": partial(whitened_outcome, "none"),
+    "compute_reinforce_plus_plus_outcome_advantage": reinforce_plus_plus,
+    "compute_remax_outcome_advantage": remax,
+    "compute_gae_advantage_return": gae,
+}
+
+
+FRAMEWORK = Framework(
+    objective=objective,
+    recipe=RECIPE,
+    metrics=metrics,
+    config=CONFIG,
+    replays={
+        **{f"compute_policy_loss_{mode}": partial(replay_mode, mode) for mode in KERNEL},
+        "compute_policy_loss_bypass_mode": bypass_mode,
+        "ppo_loss": ppo_loss,
+        "agg_loss": agg_loss,
+        "kl_penalty": kl_penalty,
+        "compute_rollout_correction_weights": replay_weights,
+        "compute_rollout_rejection_mask": replay_rejection,
+        **ADVANTAGES,
+    },
+    not_reproduced={
+        "adv__*optimal_token_baseline": "its baseline of every token needs the sum of squared probabilities over the"
+        " vocabulary, which this learner does not keep; the group mean in its place differs by 47% (median of the"
+        " cases) to 100% of the largest advantage",
+    },
+    limits=(
+        (
+            "`clip_cov` draws its tokens with torch.randperm: the replay takes the seed of the variant, a run has its"
+            " own stateless draw; under another draw none of the 200 cases of the archive changes."
+        ),
+        (
+            "rejection sampling (`rollout_rs`) and the batch normalisation of weights are replayed, but are no axes "
+            "of a run; `bypass_reinforce` uses the weight of the policy before the update in a run, verl that of the "
+            "current one."
+        ),
+    ),
 )
-DIALECT = Dialect(objective, RECIPE, metrics)

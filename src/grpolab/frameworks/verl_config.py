@@ -1,6 +1,7 @@
-"""The keys of verl's `ppo_trainer` config that decide what is learnt, with their defaults, and those that do not.
+"""verl 1dda039b (2026-08-22): the overrides of `verl.trainer.main_ppo`, what they are here, read and written.
 
-Source: verl 1dda039b, verl/trainer/config/ (actor, algorithm, data, rollout).
+Of the hundreds of keys in verl/trainer/config/, those of the actor, the algorithm and the sizes of batches decide what
+is learnt. The others are passed over; an unknown key of the actor or the algorithm is refused.
 """
 
 from __future__ import annotations
@@ -10,12 +11,75 @@ from collections.abc import Iterator
 from typing import Any
 
 from grpolab.errors import RequestError
-from grpolab.frameworks.defaults import VERL
-from grpolab.frameworks.exchange import Options, Peer, flat, refuse_unknown, refuse_wrong_counts, refuse_wrong_types
+from grpolab.frameworks.exchange import Config, Options, flat, refuse_unknown, refuse_wrong_counts, refuse_wrong_types
 from grpolab.frameworks.names import VERL_NAMES
 from grpolab.settings.equalities import rewritten
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
+
+# The options of the loss: `actor_rollout_ref.actor` with `policy_loss` in it, and `algorithm.rollout_correction`.
+LOSS: dict[str, Any] = {
+    "clip_ratio": 0.2,
+    "clip_ratio_low": 0.2,
+    "clip_ratio_high": 0.2,
+    "clip_ratio_c": 3.0,
+    "tau_pos": 1.0,
+    "tau_neg": 1.05,
+    "loss_agg_mode": "token-mean",
+    "entropy_coeff": 0.0,
+    "use_kl_loss": False,
+    "kl_loss_coef": 0.001,
+    "kl_loss_type": "low_var_kl",
+    "policy_loss": {
+        "loss_mode": "vanilla",
+        "clip_cov_ratio": 0.0002,
+        "clip_cov_lb": 1.0,
+        "clip_cov_ub": 5.0,
+        "kl_cov_ratio": 0.0002,
+        "ppo_kl_coef": 0.1,
+        "dro_beta": None,
+    },
+    "rollout_correction": {"rollout_is": None, "rollout_is_threshold": 2.0, "loss_type": "ppo_clip"},
+}
+
+# loss_mode -> kernel; bypass_mode's `loss_type` -> the mode that it is.
+KERNEL = {
+    "vanilla": "clipped",
+    "gspo": "clipped",
+    "sapo": "sapo",
+    "cispo": "cispo",
+    "geo_mean": "gmpo",
+    "gpg": "policy_gradient",
+    "clip_cov": "clip_cov",
+    "kl_cov": "kl_cov",
+    "dro": "dro",
+    "dppo_tv": "dppo_tv",
+    "dppo_kl": "dppo_kl",
+}
+BYPASS = {"ppo_clip": "vanilla", "reinforce": "gpg"}
+# Kernel -> our name of its options -> theirs.
+KERNEL_OPTIONS = {
+    "sapo": {"temperature_positive": "tau_pos", "temperature_negative": "tau_neg"},
+    "clip_cov": {
+        "share": "policy_loss.clip_cov_ratio",
+        "lower": "policy_loss.clip_cov_lb",
+        "upper": "policy_loss.clip_cov_ub",
+    },
+    "kl_cov": {"share": "policy_loss.kl_cov_ratio", "coefficient": "policy_loss.ppo_kl_coef"},
+    "dro": {"coefficient": "policy_loss.dro_beta"},
+    "dppo_tv": {"cap": "clip_ratio_c"},
+    "dppo_kl": {"cap": "clip_ratio_c"},
+}
+# Sequences are counted as in training: all of the minibatch, empty ones too (`global_batch_size`).
+AGGREGATION = {
+    "token-mean": "token_mean_minibatch",
+    "token-sum": "token_sum",
+    "seq-mean-token-mean": "sequence_mean",
+    "seq-mean-token-sum": "sequence_sum",
+    "seq-mean-token-sum-norm": "token_sum_constant",
+}
+# Estimators; the first name of each is the one that is written.
+KL = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
 
 ACTOR, ALGORITHM = "actor_rollout_ref.actor.", "algorithm."
 CARRIED: dict[str, Any] = {
@@ -31,8 +95,8 @@ CARRIED: dict[str, Any] = {
     f"{ACTOR}ppo_epochs": 1,
     f"{ACTOR}loss_scale_factor": None,
     f"{ACTOR}grad_clip": 1.0,
-    **{ACTOR + name: value for name, value in VERL.items() if not isinstance(value, dict)},
-    **{f"{ACTOR}policy_loss.{name}": value for name, value in VERL["policy_loss"].items()},
+    **{ACTOR + name: value for name, value in LOSS.items() if not isinstance(value, dict)},
+    **{f"{ACTOR}policy_loss.{name}": value for name, value in LOSS["policy_loss"].items()},
     f"{ACTOR}optim.lr": 1e-6,
     f"{ACTOR}optim.weight_decay": 0.01,
     f"{ACTOR}optim.betas": [0.9, 0.999],
@@ -47,7 +111,7 @@ CARRIED: dict[str, Any] = {
     f"{ALGORITHM}kl_ctrl.kl_coef": 0.001,
     f"{ALGORITHM}filter_groups.enable": False,
     f"{ALGORITHM}use_pf_ppo": False,
-    **{f"{ALGORITHM}rollout_correction.{name}": value for name, value in VERL["rollout_correction"].items()},
+    **{f"{ALGORITHM}rollout_correction.{name}": value for name, value in LOSS["rollout_correction"].items()},
     f"{ALGORITHM}rollout_correction.rollout_is_threshold": "2.0",  # text there: it may be a range
     f"{ALGORITHM}rollout_correction.rollout_is_batch_normalize": False,
     f"{ALGORITHM}rollout_correction.rollout_rs": None,
@@ -81,14 +145,6 @@ SECTIONS = {
 }
 # fmt: on
 PASSED_OVER = [*(ACTOR + name for name in _OF_ACTOR), *(ALGORITHM + name for name in _OF_ALGORITHM)]
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# verl 1dda039b (2026-08-22): overrides of `verl.trainer.main_ppo` read and written.
-#
-# Of its hundreds of keys, those of the actor, the algorithm and the sizes of batches decide what is learnt. The others
-# are passed over; an unknown key of the actor or the algorithm is refused.
-
 
 PROMPTS, GROUP = "data.train_batch_size", "actor_rollout_ref.rollout.n"
 MINI, EPOCHS = f"{ACTOR}ppo_mini_batch_size", f"{ACTOR}ppo_epochs"
@@ -138,12 +194,12 @@ def _known(name: str) -> bool:
 
 def loss(options: Options) -> Options:
     """What `frameworks/verl.py` takes."""
-    of_actor = {name: options[ACTOR + name] for name, value in VERL.items() if not isinstance(value, dict)}
-    policy = {name: options[f"{ACTOR}policy_loss.{name}"] for name in VERL["policy_loss"]}
+    of_actor = {name: options[ACTOR + name] for name, value in LOSS.items() if not isinstance(value, dict)}
+    policy = {name: options[f"{ACTOR}policy_loss.{name}"] for name in LOSS["policy_loss"]}
     return {
         **of_actor,
         "policy_loss": policy,
-        "rollout_correction": {name: options[CORRECTION + name] for name in VERL["rollout_correction"]},
+        "rollout_correction": {name: options[CORRECTION + name] for name in LOSS["rollout_correction"]},
     }
 
 
@@ -205,15 +261,11 @@ NOT_CARRIED: tuple[tuple[str, Any, str], ...] = (
 
 def guesses(settings: RunSettings) -> Iterator[Options]:
     """Options that may say what a run does, one for each loss_mode and average: that of its kernel first."""
-    from grpolab.frameworks import verl
-
     ours = {settings.aggregation, *_also(rewritten(settings)["aggregation"])}
-    averages = [name for name, aggregation in verl.AGGREGATION.items() if aggregation in ours]
-    averages.sort(key=lambda name: verl.AGGREGATION[name] != settings.aggregation)
+    averages = [name for name, aggregation in AGGREGATION.items() if aggregation in ours]
+    averages.sort(key=lambda name: AGGREGATION[name] != settings.aggregation)
     by_sequence = settings.importance_sampling_level != "token"
-    for mode in sorted(
-        verl.KERNEL, key=lambda name: (verl.KERNEL[name] != settings.kernel, (name == "gspo") != by_sequence)
-    ):
+    for mode in sorted(KERNEL, key=lambda name: (KERNEL[name] != settings.kernel, (name == "gspo") != by_sequence)):
         for average in averages or ["token-mean"]:
             guess = _guess(settings, mode, average)
             yield {name: value for name, value in guess.items() if value != CARRIED[name]}
@@ -225,10 +277,13 @@ def _also(aggregation: str) -> set[str]:
 
 
 def _guess(settings: RunSettings, mode: str, average: str) -> Options:
-    run, sampler = settings.resolved(), settings.old_log_probs == "sampler"
+    run = settings.resolved()
+    bypass = (
+        {theirs: name for name, theirs in BYPASS.items()}.get(mode) if settings.old_log_probs == "sampler" else None
+    )
     found: Options = {
-        MODE: "bypass_mode" if sampler and mode in BYPASSED else mode,
-        f"{CORRECTION}loss_type": BYPASSED[mode] if sampler and mode in BYPASSED else "ppo_clip",
+        MODE: mode if bypass is None else "bypass_mode",
+        f"{CORRECTION}loss_type": bypass or "ppo_clip",
         f"{ACTOR}loss_agg_mode": average,
         f"{ACTOR}clip_ratio_low": run.epsilon,
         f"{ACTOR}clip_ratio_high": run.epsilon_high,
@@ -262,26 +317,12 @@ def _estimator(run: RunSettings) -> str:
 def _of_kernel(run: RunSettings, mode: str) -> Options:
     """The kernel's own numbers. Dual clip is always on in verl: what no ratio reaches is off."""
     given = (run.kernel_options or {}).get(run.kernel, {})
-    keys = OPTION_KEYS.get(run.kernel, {})
-    found = {ACTOR + theirs: given[ours] for ours, theirs in keys.items()}
+    names = KERNEL_OPTIONS.get(run.kernel, {})
+    found = {ACTOR + theirs: given[ours] for ours, theirs in names.items()}
     return found | ({f"{ACTOR}clip_ratio_c": run.dual_clip or run.delta or NEVER} if mode == "vanilla" else {})
 
 
 NEVER = 1e9  # above e^20, the largest ratio that verl knows
-BYPASSED = {"vanilla": "ppo_clip", "gpg": "reinforce"}  # loss_mode -> bypass_mode's loss_type
-OPTION_KEYS = {
-    "sapo": {"temperature_positive": "tau_pos", "temperature_negative": "tau_neg"},
-    "clip_cov": {
-        "share": "policy_loss.clip_cov_ratio",
-        "lower": "policy_loss.clip_cov_lb",
-        "upper": "policy_loss.clip_cov_ub",
-    },
-    "kl_cov": {"share": "policy_loss.kl_cov_ratio", "coefficient": "policy_loss.ppo_kl_coef"},
-    "dro": {"coefficient": "policy_loss.dro_beta"},
-    "dppo_tv": {"cap": "clip_ratio_c"},
-    "dppo_kl": {"cap": "clip_ratio_c"},
-}
-KL_TYPES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl", "abs": "abs"}
 
 
 def _kl(run: RunSettings) -> Options:
@@ -290,11 +331,12 @@ def _kl(run: RunSettings) -> Options:
         return {}
     if run.kl_placement == "reward":
         return {f"{ALGORITHM}use_kl_in_reward": True, f"{ALGORITHM}kl_ctrl.kl_coef": run.beta}
+    first_name = {estimator: name for name, estimator in reversed(KL.items())}
     straight = "+" if run.kl_gradient == "straight_through" else ""
     return {
         f"{ACTOR}use_kl_loss": True,
         f"{ACTOR}kl_loss_coef": run.beta,
-        f"{ACTOR}kl_loss_type": KL_TYPES[run.kl_estimator or "k3"] + straight,
+        f"{ACTOR}kl_loss_type": first_name[run.kl_estimator or "k3"] + straight,
     }
 
 
@@ -315,4 +357,4 @@ def own_way(settings: RunSettings) -> Iterator[str]:
         yield "geo_mean takes the geometric mean of a sequence's sampler weights"
 
 
-PEER = Peer("verl", options, loss, run, left_out, guesses, own_way, shown)
+CONFIG = Config(options, loss, run, left_out, guesses, own_way, shown)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
-from grpolab.registry import ADVANTAGES, AGGREGATIONS, DIALECTS, KL_ESTIMATORS, RATIOS, SCALES, SURROGATES
+from grpolab.registry import ADVANTAGES, AGGREGATIONS, FRAMEWORKS, KL_ESTIMATORS, RATIOS, SCALES, SURROGATES
 from grpolab.settings.base import NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Settings, Share
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:  # one of the registry's names; the checker cannot know them
     RatioLevel, KernelName, AggregationName, EstimatorName, AdvantageName, ScaleName, DialectName = (
         Literal[tuple(names)]
-        for names in (RATIOS, SURROGATES, AGGREGATIONS, KL_ESTIMATORS, ADVANTAGES, SCALES, DIALECTS)
+        for names in (RATIOS, SURROGATES, AGGREGATIONS, KL_ESTIMATORS, ADVANTAGES, SCALES, FRAMEWORKS)
     )
 
 

@@ -1,0 +1,459 @@
+"""The frameworks' own outputs, replayed by our code: what agrees, by how much, what misses, what is not replayed.
+
+The vectors: one JSON file per framework and variant, loose in a folder or packed in a tar archive,
+{framework, version, function: "path:name", options, variant, notes, torch, dtype, cases: [{name, inputs, ...outputs}]},
+with NaN and Infinity as Python's `json` writes them. Outputs: `loss` with `grad_logprobs` (by inputs.logprobs; by
+inputs.entropies where there are no log-probs), `metrics`, and tensors by name (`advantages`, `per_token`, ...); a case
+that the framework refused has `error` instead.
+
+An error is relative to the size of what was added up, and NaN equals NaN. float64 explains 1e-9; more is allowed only
+as far as replays with other last places differ from each other (`rounding.py`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpolab.errors import RequestError
+from grpolab.frameworks.base import Replay, Replayed, framework
+from grpolab.frameworks.rounding import deviation, spreads
+from grpolab.registry import FRAMEWORKS
+
+KEYS = {"framework", "function", "options", "variant", "cases"}
+NOT_TENSORS = {"tags", "group_size", "group_ids", "prompt_boundaries", "kept_lengths"}
+NOT_OUTPUTS = {"name", "inputs", "error"}
+
+FLOAT64 = 1e-9  # largest relative error of what is computed in float64
+# Of a number that the framework stores as float32: the sum or quotient before it was rounded to float32 too.
+STORED = 2 * torch.finfo(torch.float32).eps
+# What an observed spread is multiplied by: two libraries may each be a unit off, on opposite sides, and few replays see
+# less than the largest deviation.
+SAFETY = 4.0
+LEAST_METRIC, LEAST_TENSOR = 1e-4, 1e-6  # metrics are shares, ratios and nats: smaller ones count as this large
+KINDS = ("loss", "gradient", "metric", "tensor")
+PLANTED = {True: 1e-6, False: 1e-8}  # by whether float32 has part in an output: the relative error it must show
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A framework's function with one choice of options, and what it returned."""
+
+    framework: str
+    name: str
+    function: str  # the part behind the path
+    options: Mapping[str, Any]
+    cases: list[dict[str, Any]]
+
+    @property
+    def full_name(self) -> str:
+        """`verl__vanilla__sym__c3.0__token-mean`."""
+        return f"{self.framework}__{self.name}"
+
+
+def read_variants(path: Path) -> Iterator[Variant]:
+    """The variants of an archive, a folder or one JSON file, in order of their names.
+
+    Raises RequestError where nothing is there or a file is not in the format.
+    """
+    texts = dict(_texts(path))
+    if not texts:
+        raise RequestError(f"{path} holds no .json file with vectors")
+    for name in sorted(texts):
+        try:
+            content = json.loads(texts[name])
+        except ValueError as error:
+            raise RequestError(f"{name} is not JSON: {error}") from error
+        absent = KEYS - set(content) if isinstance(content, dict) else KEYS
+        if absent:
+            raise RequestError(f"{name} is not a file of vectors: it lacks {', '.join(sorted(absent))}")
+        function = content["function"].rpartition(":")[2]
+        yield Variant(content["framework"], content["variant"], function, content["options"], content["cases"])
+
+
+def _texts(path: Path) -> Iterator[tuple[str, bytes]]:
+    if path.is_dir():
+        yield from ((file.name, file.read_bytes()) for file in path.rglob("*.json"))
+    elif path.suffix == ".json" and path.is_file():
+        yield path.name, path.read_bytes()
+    elif path.is_file():
+        try:
+            with tarfile.open(path) as archive:
+                for member in archive:
+                    file = archive.extractfile(member) if member.name.endswith(".json") else None
+                    if file is not None:
+                        yield Path(member.name).name, file.read()
+        except tarfile.TarError as error:
+            raise RequestError(f"{path} is neither a folder, a .json file nor a tar archive: {error}") from error
+    else:
+        raise RequestError(f"{path} does not exist: give an archive, a folder or a .json file of vectors")
+
+
+def inputs_of(case: Mapping[str, Any]) -> dict[str, Any]:
+    """A case's inputs: float64 tensors, `mask` bool; group ids, sizes, boundaries and tags as they are.
+
+    The log-probs, or the entropies where there are none, take a gradient.
+    """
+    inputs: dict[str, Any] = {}
+    for name, value in case["inputs"].items():
+        plain = name in NOT_TENSORS or value is None
+        inputs[name] = value if plain else torch.tensor(value, dtype=torch.bool if name == "mask" else torch.double)
+    if (leaf := leaf_of(inputs)) is not None:
+        leaf.requires_grad_()
+    return inputs
+
+
+def leaf_of(inputs: Mapping[str, Any]) -> Tensor | None:
+    """What a loss is differentiated by."""
+    leaf: Tensor | None = inputs.get("logprobs", inputs.get("entropies"))
+    return leaf
+
+
+@dataclass(frozen=True)
+class Planted:
+    """An error planted in an output, in the place of its largest number."""
+
+    case: str
+    output: str
+    error: float  # relative
+    bound: float  # the output's own
+    already: float  # its error before
+    caught: bool
+
+    @property
+    def looser(self) -> bool:
+        """Whether the output's own bound cannot show it, should it be on the other side of ours."""
+        return self.bound + self.already >= self.error
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One output of one case: its relative error (infinite where it is missing or finite on one side only)."""
+
+    case: str
+    output: str  # `loss`, `gradient`, `metric <name>`, or the name of a tensor
+    error: float
+    bound: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the error is within its bound."""
+        return self.error <= self.bound
+
+
+class Case:
+    """A case with our replay of it: errors of its outputs, and their bounds, which cost more replays."""
+
+    def __init__(
+        self, case: Mapping[str, Any], inputs: Mapping[str, Any], replay: Callable[[], Replayed], stored: set[str]
+    ) -> None:
+        self.name, self.inputs, self.replay, self.stored = case["name"], inputs, replay, stored
+        self.expected = expected_outputs(case)
+        self.ours, self.terms = self._outputs()
+
+    def _outputs(self) -> tuple[dict[str, Tensor], float]:
+        replayed = self.replay()
+        outputs = {f"metric {name}": as_float64(value) for name, value in (replayed.metrics or {}).items()}
+        outputs |= {name: as_float64(value) for name, value in (replayed.tensors or {}).items()}
+        if replayed.loss is not None:
+            outputs |= {"loss": as_float64(replayed.loss), "gradient": self._gradient(replayed.loss)}
+        return outputs, replayed.scale
+
+    def _gradient(self, loss: Tensor) -> Tensor:
+        leaf = leaf_of(self.inputs)
+        assert leaf is not None
+        if not loss.requires_grad:
+            return torch.zeros_like(leaf)
+        (gradient,) = torch.autograd.grad(loss, leaf, retain_graph=True, allow_unused=True)
+        return torch.zeros_like(leaf) if gradient is None else gradient
+
+    def scale(self, output: str) -> float:
+        """What an error is relative to: the largest finite number of the output, or of what a loss adds up."""
+        expected = self.expected[output]
+        largest = expected[expected.isfinite()].abs().max().item() if expected.isfinite().any() else 0.0
+        if output == "gradient":
+            return largest
+        least = LEAST_METRIC if output.startswith("metric ") else LEAST_TENSOR
+        return max(largest, self.terms if output == "loss" else least)
+
+    def error(self, output: str, planted: float = 0.0) -> float:
+        """The output's relative error, with that of its largest number made `planted` larger."""
+        ours, expected, scale = self.ours.get(output), self.expected[output], self.scale(output)
+        if ours is None:
+            return torch.inf
+        if planted:
+            expected = expected.clone()
+            index = expected.nan_to_num(0, 0, 0).abs().argmax()
+            expected.view(-1)[index] += planted * scale
+        difference = deviation(ours, expected)
+        return difference / scale if scale else (0.0 if difference == 0 else torch.inf)
+
+    @cached_property
+    def _spreads(self) -> tuple[dict[str, float], set[torch.dtype]]:
+        # Rewards of a group may be equal but for the last place: there float64 cancels too.
+        dtypes = [torch.float32, torch.float64] if "rewards" in self.inputs else [torch.float32]
+        return spreads(self.ours, lambda: self._outputs()[0], dtypes)
+
+    def cheap_bound(self, output: str) -> float:
+        """The largest relative error that float64 explains, and the float32 in which the framework stored a number."""
+        expected, scale = self.expected[output], self.scale(output)
+        finite = expected[expected.isfinite()]
+        if output not in self.stored or not scale or not len(finite):
+            return FLOAT64
+        return FLOAT64 + STORED * finite.abs().max().item() / scale
+
+    def bound(self, output: str) -> float:
+        """The same with what float32 explains on the way to the output; costs some replays."""
+        scale = self.scale(output)
+        spread = self._spreads[0].get(output, 0.0) / scale if scale else 0.0
+        return self.cheap_bound(output) + SAFETY * spread
+
+    def compared(self) -> Iterator[Compared]:
+        """Every output that the framework reported against ours; replays only where the cheap bound is not enough."""
+        for output in self.expected:
+            error, bound = self.error(output), self.cheap_bound(output)
+            yield Compared(self.name, output, error, bound if error <= bound else self.bound(output))
+
+    def planted(self) -> Iterator[Planted]:
+        """An error in each output that has a finite number other than 0, and whether it is seen."""
+        for output in self.expected:
+            if self.scale(output) and self.expected[output].isfinite().any():
+                bound = self.bound(output)
+                float32 = output in self.stored or (bound > FLOAT64 and torch.float32 in self._spreads[1])
+                error = PLANTED[float32]
+                caught = self.error(output, error) > bound
+                yield Planted(self.name, output, error, bound, self.error(output), caught)
+
+
+def kind_of(output: str) -> str:
+    """loss, gradient, metric, or tensor for all else."""
+    word = output.partition(" ")[0]
+    return word if word in KINDS else "tensor"
+
+
+def expected_outputs(case: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What the framework reported, by the output's name."""
+    named = {name: value for name, value in case.items() if name not in NOT_OUTPUTS}
+    loss, gradient, metrics = (named.pop(name, None) for name in ("loss", "grad_logprobs", "metrics"))
+    outputs = {"loss": as_float64(loss)} if "loss" in case else {}
+    if "loss" in case and gradient is not None:
+        outputs["gradient"] = as_float64(gradient)
+    outputs |= {f"metric {name}": as_float64(value) for name, value in (metrics or {}).items()}
+    return outputs | {name: as_float64(named[name]) for name in sorted(named)}
+
+
+def stored_as_float32(cases: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Outputs whose numbers, in every case of a variant, are float32 numbers, and not all of them short fractions."""
+    numbers: dict[str, list[Tensor]] = {}
+    for case in cases:
+        for output, value in expected_outputs(case).items():
+            numbers.setdefault(output, []).append(value[value.isfinite()].flatten())
+    joined = {output: torch.cat(values) for output, values in numbers.items()}
+    return {
+        output
+        for output, values_N in joined.items()
+        if values_N.equal(values_N.float().double()) and (values_N.frexp().mantissa * 2**12 % 1).any()
+    }
+
+
+def as_float64(value: Any) -> Tensor:
+    """Numbers, or a tensor of them, as a tensor without gradient."""
+    return value.detach().double() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.double)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A variant after its replay."""
+
+    variant: str  # full name
+    cases: int  # replayed
+    refused: int  # cases that the framework itself refused; they must be refused here too
+    compared: list[Compared]
+    unsupported: str | None = None  # the reason
+
+    @property
+    def misses(self) -> list[Compared]:
+        """Outputs beyond their bounds."""
+        return [output for output in self.compared if not output.agrees]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every output is within its bound."""
+        return not self.misses
+
+    def worst(self, kind: str) -> float:
+        """Largest relative error of the outputs of a kind (loss, gradient, metric, tensor); 0 where there is none."""
+        return max((compared.error for compared in self.compared if kind_of(compared.output) == kind), default=0.0)
+
+
+def replay_archive(path: Path) -> Iterator[Verdict]:
+    """A verdict for every variant. Raises RequestError where the archive cannot be read."""
+    for variant in read_variants(path):
+        yield replay_variant(variant)
+
+
+def replay_variant(variant: Variant) -> Verdict:
+    """Replay every case of a variant, or say why not."""
+    if reason := reason_against(variant):
+        return Verdict(variant.full_name, 0, 0, [], reason)
+    compared: list[Compared] = []
+    refusals = [case for case in variant.cases if "error" in case]
+    for case in refusals:
+        try:
+            replay_of(variant)(variant.options, inputs_of(case))
+        except ValueError:
+            compared.append(Compared(case["name"], "refusal", 0.0, 0))
+        else:
+            compared.append(Compared(case["name"], "refusal", torch.inf, 0))
+    try:
+        for replayed in replayed_cases(variant):
+            compared += replayed.compared()
+    except (ValueError, KeyError) as unknown:
+        return Verdict(variant.full_name, 0, 0, [], f"its options are not carried here: {unknown}")
+    return Verdict(variant.full_name, len(variant.cases) - len(refusals), len(refusals), compared)
+
+
+def reason_against(variant: Variant) -> str | None:
+    """Why the variant is not replayed; None where it is."""
+    if variant.framework not in FRAMEWORKS:
+        return f"framework {variant.framework} is unknown here"
+    chosen = framework(variant.framework)
+    for pattern, reason in chosen.not_reproduced.items():
+        if fnmatch.fnmatchcase(variant.name, pattern):
+            return reason
+    return None if variant.function in chosen.replays else f"function {variant.function} is unknown here"
+
+
+def replay_of(variant: Variant) -> Replay:
+    """Our replay of the variant's function."""
+    return framework(variant.framework).replays[variant.function]
+
+
+def replayed_cases(variant: Variant) -> Iterator[Case]:
+    """The cases that the framework did not refuse, with our replays of them."""
+    stored = stored_as_float32(variant.cases)
+    for case in variant.cases:
+        if "error" not in case:
+            inputs = inputs_of(case)
+            yield Case(case, inputs, partial(replay_of(variant), variant.options, inputs), stored)
+
+
+def plant_in_archive(path: Path) -> Iterator[tuple[Variant, list[Planted]]]:
+    """Every variant that is replayed, with an error planted in each output of each case."""
+    for variant in read_variants(path):
+        if reason_against(variant) is None:
+            yield variant, [planted for case in replayed_cases(variant) for planted in case.planted()]
+
+
+# What a replayed archive comes to, as JSON, as text, and as the page of what is not reproduced.
+
+
+def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Counts, and every variant with its worst errors and its misses."""
+    return {
+        "replayed": sum(verdict.unsupported is None for verdict in verdicts),
+        "agree": sum(verdict.agrees for verdict in verdicts),
+        "unsupported": sum(verdict.unsupported is not None for verdict in verdicts),
+        "variants": [
+            {
+                "variant": verdict.variant,
+                "cases": verdict.cases,
+                "refused": verdict.refused,
+                "agrees": verdict.agrees if verdict.unsupported is None else None,
+                "worst": {kind: verdict.worst(kind) for kind in KINDS},
+                "misses": [
+                    {"case": miss.case, "output": miss.output, "error": miss.error, "bound": miss.bound}
+                    for miss in verdict.misses
+                ],
+                "unsupported": verdict.unsupported,
+            }
+            for verdict in verdicts
+        ],
+    }
+
+
+def lines(verdicts: Sequence[Verdict], each: bool = False) -> Iterator[str]:
+    """A table of frameworks (`each`: of variants), every miss, every variant that is not replayed, and the counts."""
+    titles = ("variants", "cases", *(f"worst {kind}" for kind in KINDS), "verdict")
+    yield f"{'':<52}" + "".join(f"{title:>16}" for title in titles)
+    replayed = [verdict for verdict in verdicts if verdict.unsupported is None]
+    rows: dict[str, list[Verdict]] = {}
+    for verdict in replayed:
+        rows.setdefault(verdict.variant if each else verdict.variant.partition("__")[0], []).append(verdict)
+    for name, row in rows.items():
+        worst = "".join(f"{max(verdict.worst(kind) for verdict in row):>16.1e}" for kind in KINDS)
+        agree = "agree" if all(verdict.agrees for verdict in row) else "MISS"
+        yield f"{name:<52}{len(row):>16}{sum(verdict.cases for verdict in row):>16}{worst}{agree:>16}"
+    for verdict in verdicts:
+        if verdict.misses:
+            most = max(verdict.misses, key=lambda miss: miss.error)
+            where = f"{most.output} of case {most.case}: {most.error:.1e}"
+            yield f"miss: {verdict.variant}: {len(verdict.misses)} outputs, the worst is {where}"
+    for verdict in verdicts:
+        if verdict.unsupported is not None:
+            yield f"not replayed: {verdict.variant}: {verdict.unsupported}"
+    agreeing = sum(verdict.agrees for verdict in replayed)
+    yield (
+        f"{len(verdicts)} variants: {len(replayed)} replayed with {sum(verdict.cases for verdict in replayed)} cases,"
+        f" {agreeing} agree, {len(replayed) - agreeing} miss; {len(verdicts) - len(replayed)} not replayed"
+    )
+
+
+def sensitivity_lines(planted: Iterable[tuple[Variant, Sequence[Planted]]]) -> Iterator[str]:
+    """What planted errors come to: by framework and kind, outputs and how many have a bound that is too loose."""
+    count: Counter[tuple[str, str]] = Counter()
+    looser: Counter[tuple[str, str]] = Counter()
+    float32, unseen = 0, []
+    for variant, errors in planted:
+        for error in errors:
+            key = variant.framework, kind_of(error.output)
+            count[key] += 1
+            looser[key] += error.looser
+            float32 += error.error == PLANTED[True]
+            if not error.looser and not error.caught:
+                where = f"{variant.full_name}: {error.output} of case {error.case}"
+                unseen.append(f"not seen: {where}, bound {error.bound:.1e}")
+    yield f"{'outputs, of them with a bound too loose':<42}" + "".join(f"{kind:>16}" for kind in KINDS)
+    for name in dict.fromkeys(name for name, _ in count):
+        cells = (f"{count[name, kind]}, {looser[name, kind]}" for kind in KINDS)
+        yield f"{name:<42}" + "".join(f"{cell:>16}" for cell in cells)
+    yield from unseen
+    total, loose = count.total(), looser.total()
+    yield (
+        f"{total} planted errors, {PLANTED[True]:g} in the {float32} outputs that float32 has part in and"
+        f" {PLANTED[False]:g} in the others: {total - loose - len(unseen)} seen, {len(unseen)} not seen though the"
+        f" bound lies below, {loose} ({loose / max(total, 1):.2%}) with a looser bound"
+    )
+
+
+def sensitive(planted: Iterable[tuple[Variant, Sequence[Planted]]]) -> bool:
+    """Whether every planted error is seen, but for 2% of them at most whose bound is looser."""
+    errors = [error for _, errors in planted for error in errors]
+    looser = sum(error.looser for error in errors)
+    return looser <= 0.02 * len(errors) and all(error.caught or error.looser for error in errors)
+
+
+def not_reproduced_page() -> str:
+    """docs/not_reproduced.md, from the reasons that stand beside the replays."""
+    parts = [
+        "# What is not reproduced, and why\n",
+        "Written by `grpolab conformance --not-reproduced`. `grpolab conformance PATH` lists by name, and counts, each",
+        "variant of an archive that these patterns leave out.\n",
+        "| framework | variants | reason, and the size of the difference |",
+        "| --- | --- | --- |",
+    ]
+    for name in FRAMEWORKS:
+        parts += [f"| {name} | `{pattern}` | {reason} |" for pattern, reason in framework(name).not_reproduced.items()]
+    parts += ["", "## As far as it goes", "", "| framework | what to know |", "| --- | --- |"]
+    parts += [f"| {name} | {limit} |" for name in FRAMEWORKS for limit in framework(name).limits]
+    return "\n".join(parts) + "\n"

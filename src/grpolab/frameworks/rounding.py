@@ -1,0 +1,114 @@
+"""How far an output may be off because another CPU rounds otherwise: the same replay with other last places.
+
+IEEE 754 fixes what +, -, *, / and a square root give, and every conversion: these are the same everywhere. What it
+leaves open is a library's exp or log, the order in which a sum is added up, and fused products. Their results differ by
+about a unit in the last place between code paths (MKL's AVX2 and AVX-512, torch's own, another compiler).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+aten = torch.ops.aten
+# A library's functions and fused products: their result is moved.
+FUNCTIONS = {
+    *(aten.exp, aten.exp2, aten.expm1, aten.log, aten.log2, aten.log10, aten.log1p, aten.pow, aten.rsqrt),
+    *(aten.sigmoid, aten.sigmoid_backward, aten.tanh, aten.tanh_backward, aten.log_sigmoid_forward, aten.softplus),
+    *(aten._softmax, aten._log_softmax, aten.addcmul, aten.addcdiv, aten.lerp),
+}
+# Sums: each term is moved, which is at least what another order of adding up can do. Of those that add to a tensor,
+# only what is added.
+SUMS = {
+    *(aten.sum, aten.nansum, aten.mean, aten.var, aten.std, aten.var_mean, aten.std_mean, aten.cumsum, aten.prod),
+    *(aten.mm, aten.bmm, aten.addmm, aten.mv, aten.dot, aten.logsumexp, aten.norm, aten.linalg_vector_norm),
+}
+SUMS_INTO = {aten.index_add, aten.index_add_, aten.scatter_add, aten.scatter_add_}
+
+REPLAYS = 8
+BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+class OtherLibrary(TorchDispatchMode):
+    """A math library that gives, for the numbers of some dtypes, one unit in the last place more or less than ours.
+
+    It is a function: the same numbers at the same places are moved the same way again. `seed` picks it; 0 always gives
+    more, so that what adds up does. `moved`: the dtypes of what it changed.
+    """
+
+    def __init__(self, seed: int, dtypes: Sequence[torch.dtype]) -> None:
+        super().__init__()
+        self.seed, self.dtypes = seed, dtypes
+        self.moved: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kind = func.overloadpacket
+        if kind in SUMS_INTO:
+            return func(args[0], *tree_map(self._moved_terms, list(args[1:])), **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if kind in FUNCTIONS:
+            return tree_map(self._moved, result)
+        if kind in SUMS and (not isinstance(result, Tensor) or result.numel() < args[0].numel()):
+            return func(*tree_map(self._moved_terms, list(args)), **(kwargs or {}))
+        return result
+
+    def _moved_terms(self, value: Any) -> Any:
+        """The terms of a sum, moved; a sum of whole numbers is the same in any order."""
+        if isinstance(value, Tensor) and value.is_floating_point() and (value.trunc() == value).all():
+            return value
+        return self._moved(value)
+
+    def _moved(self, value: Any) -> Any:
+        """Every number that is neither 0 nor infinite, moved by a unit in its last place."""
+        if not isinstance(value, Tensor) or value.dtype not in self.dtypes or not value.numel():
+            return value
+        self.moved.add(value.dtype)
+        value = value.contiguous()
+        up = torch.ones_like(value, dtype=torch.bool)
+        if self.seed:
+            bits = value.view(BITS[value.dtype]).long() + torch.arange(value.numel()).view(value.shape) * 0x9E3779B1
+            mixed = (bits ^ (bits >> 23) ^ (self.seed * 0x2545F491)) * 0x5851F42D4C957F2D
+            up = (mixed >> 40) & 1 == 1
+        limit = torch.where(up, torch.inf, -torch.inf).to(value.dtype)
+        fixed = (value == 0) | ~value.isfinite()
+        return torch.where(fixed, value, value.nextafter(limit))
+
+
+def spreads(
+    ours: Mapping[str, Tensor], outputs: Callable[[], Mapping[str, Tensor]], dtypes: Sequence[torch.dtype]
+) -> tuple[dict[str, float], set[torch.dtype]]:
+    """The largest deviation from `ours` of each output over replays with other last places, and what was moved at all.
+
+    `outputs` replays a case: its outputs by name. 0 for an output that nothing in `dtypes` reaches; infinite where it
+    stops being finite.
+    """
+    moved: set[torch.dtype] = set()
+    found = dict.fromkeys(ours, 0.0)
+    for seed in range(REPLAYS):
+        with OtherLibrary(seed, dtypes) as library:
+            others = outputs()
+        moved |= library.moved
+        if not moved:
+            break
+        for name, value in others.items():
+            found[name] = max(found[name], deviation(value, ours[name]))
+    return found, moved
+
+
+def deviation(value: Tensor, other: Tensor) -> float:
+    """Largest difference of two tensors; infinite where their shapes, or which numbers are finite, differ."""
+    if value.shape != other.shape:
+        return torch.inf
+    finite = other.isfinite()
+    if not torch.equal(value.isfinite(), finite):
+        return torch.inf
+    if not torch.equal(value[~finite].nan_to_num(), other[~finite].nan_to_num()):
+        return torch.inf
+    return (value - other)[finite].abs().max().item() if finite.any() else 0.0

@@ -1,0 +1,250 @@
+"""verl 1dda039b, `verl/trainer/ppo/rollout_corr_helper.py`: sampler weights, rejection, their metrics and their replay.
+
+The log ratio is log(trainer / sampler) throughout, and bounded by 20 wherever it is exponentiated. An empty sequence
+counts as one with the value 0, except where the function says otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from grpolab.frameworks.base import Inputs, Options, Replayed
+from grpolab.frameworks.verl_config import LOSS
+from grpolab.grpo.kl import k1, k2, k3
+from grpolab.grpo.loss import SamplerCorrection
+from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
+
+BOUND = 20.0  # of log ratios, and of the logarithm of a sampler weight
+DIVERGENCES = {"k1": k1, "k2": k2, "k3": k3}
+LEVELS = ("token", "seq_sum", "seq_mean", "seq_max")
+
+
+def sampler_rule(options: Options) -> SamplerCorrection | None:
+    """What `algorithm.rollout_correction` means: `2.0` truncates the weight (TIS), `0.5_2.0` makes it 0 outside."""
+    o = LOSS["rollout_correction"] | dict(options)
+    if not o["rollout_is"]:
+        return None
+    low, _, high = str(o["rollout_is_threshold"]).rpartition("_")
+    if low:
+        return SamplerCorrection(o["rollout_is"], "mask", float(low), float(high))
+    return SamplerCorrection(o["rollout_is"], "truncate", math.exp(-BOUND), float(high))
+
+
+def weights(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The sampler weight of each token, 0 at padding, shape (B, T)."""
+    nothing_BT = torch.zeros_like(log_ratio_BT)
+    weight = sampler_weight(log_ratio_BT, nothing_BT, mask_BT, rule.level, rule.mode, rule.low, rule.high)
+    return weight * mask_BT
+
+
+def correction_metrics(
+    rule: SamplerCorrection | None, log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, mask_BT: Tensor
+) -> dict[str, float]:
+    """`rollout_corr/*`: how far trainer and sampler are apart, and the weights where there are any.
+
+    Raises ValueError where there is no token.
+    """
+    refuse_no_token(mask_BT)
+    log_ratio_BT = masked_log_ratio(log_probs_BT, sampler_log_probs_BT, mask_BT)
+    metrics = distances(log_probs_BT, sampler_log_probs_BT, log_ratio_BT, mask_BT)
+    if rule is not None:
+        metrics |= weight_metrics(rule, log_ratio_BT, mask_BT)
+    return {f"rollout_corr/{name}": value for name, value in metrics.items()}
+
+
+def distances(
+    log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, log_ratio_BT: Tensor, mask_BT: Tensor
+) -> dict[str, float]:
+    """`compute_offpolicy_metrics`: KL, perplexities per sequence, chi-squared."""
+    trainer_B, sampler_B = (
+        -row_mean(torch.where(mask_BT, values_BT, 0.0), mask_BT)[:, 0]
+        for values_BT in (log_probs_BT, sampler_log_probs_BT)
+    )
+    gap_B = trainer_B - sampler_B
+    token_ratio_BT = log_ratio_BT.clamp(-BOUND, BOUND).exp()
+    sequence_ratio_B = log_ratio_BT.sum(1).clamp(-BOUND, BOUND).exp()
+    metrics = {
+        "training_ppl": trainer_B.exp().mean(),
+        "training_log_ppl": trainer_B.mean(),
+        "rollout_ppl": sampler_B.exp().mean(),
+        "rollout_log_ppl": sampler_B.mean(),
+        "kl": token_mean(k1(log_ratio_BT), mask_BT),
+        "k3_kl": token_mean(k3(log_ratio_BT), mask_BT),
+        "log_ppl_diff": gap_B.mean(),
+        "log_ppl_abs_diff": gap_B.abs().mean(),
+        "log_ppl_diff_max": gap_B.max(),
+        "log_ppl_diff_min": gap_B.min(),
+        "ppl_ratio": gap_B.exp().mean(),
+        "chi2_token": token_mean(token_ratio_BT.square(), mask_BT) - 1,
+        "chi2_seq": sequence_ratio_B.square().mean() - 1,
+    }
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def weight_metrics(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> dict[str, float]:
+    """`compute_is_metrics`. Without IcePop's lower bound its metrics count from 1 / the upper one.
+
+    Raises ValueError where there is no token.
+    """
+    refuse_no_token(mask_BT)
+    weight_BT = weights(rule, log_ratio_BT, mask_BT)
+    free = SamplerCorrection(rule.level, "truncate", math.exp(-BOUND), math.exp(BOUND))
+    raw_BT = weights(free, log_ratio_BT, mask_BT)
+    high, low = rule.high, rule.low if rule.mode == "mask" else 1 / rule.high
+    sequence_B, raw_sequence_B = row_mean(weight_BT, mask_BT)[:, 0], row_mean(raw_BT, mask_BT)[:, 0]
+    inside_BT = weight_BT.clamp(0, high)
+    metrics = {
+        "mean": token_mean(weight_BT, mask_BT),
+        "std": bounded_std(inside_BT, mask_BT),
+        "eff_sample_size": 1 / token_mean((inside_BT / (token_mean(inside_BT, mask_BT) + 1e-8)).square(), mask_BT),
+        **of_sequences(sequence_B, (sequence_B - 1).abs()),
+        "seq_fraction_high": share(raw_sequence_B > high),
+        "seq_fraction_low": share(raw_sequence_B < low),
+    }
+    if rule.mode == "mask":
+        metrics["oob_ratio"] = token_mean((raw_BT < low) | (raw_BT > high), mask_BT)
+    if rule.level == "sequence":  # by the logarithm of the weight, whose bounds are float32
+        log_B = log_ratio_BT.sum(1)
+        log_high, log_low = (torch.tensor(bound, dtype=torch.float).log() for bound in (high, low))
+        metrics |= {"max": log_B.max().clamp(max=BOUND).exp(), "min": log_B.min().exp()}
+        metrics |= {"ratio_fraction_high": share(log_B > log_high), "ratio_fraction_low": share(log_B < log_low)}
+    else:
+        metrics |= {"max": weight_BT[mask_BT].max(), "min": weight_BT[mask_BT].min()}
+        metrics["ratio_fraction_high"] = token_mean(raw_BT > high, mask_BT)
+        metrics["ratio_fraction_low"] = token_mean(raw_BT < low, mask_BT)
+    return {f"rollout_is_{name}": float(value) for name, value in metrics.items()}
+
+
+def rejection(options: str, thresholds: str, log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, dict[str, float]]:
+    """`compute_rollout_rejection_mask`: the tokens that pass every option, (B, T) bool, and the metrics.
+
+    `token_k1,seq_mean_k3` with one threshold for all or one for each. That of k1, `0.5_1.25`, bounds sampler / trainer,
+    the reciprocal of the ratio; the others are an upper bound of the divergence. Raises ValueError where there is no
+    token.
+    """
+    refuse_no_token(mask_BT)
+    names = list(dict.fromkeys(name.strip() for name in options.split(",")))
+    bounds = [bound.strip() for bound in str(thresholds).split(",")]
+    bounds = bounds * len(names) if len(bounds) == 1 else bounds
+    kept_BT = mask_BT
+    metrics: dict[str, float] = {}
+    for name, bound in zip(names, bounds, strict=True):
+        values_BT, low, high = _judged(name, bound, log_ratio_BT, mask_BT)
+        passes_BT = (values_BT <= high) & (values_BT >= low)
+        kept_BT = kept_BT & passes_BT
+        metrics |= rejection_metrics(name, values_BT, passes_BT, mask_BT, low, high)
+    metrics["rollout_rs_masked_fraction"] = float(token_mean(~kept_BT, mask_BT))
+    metrics["rollout_rs_seq_masked_fraction"] = float(share((mask_BT & ~kept_BT).any(1)))
+    return kept_BT, metrics
+
+
+def _judged(option: str, threshold: str, log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, float, float]:
+    """The divergence that an option looks at, (B, T), and its bounds; only that of k1, a log ratio, has a lower one."""
+    level, _, divergence = option.rpartition("_")
+    if level not in LEVELS or divergence not in DIVERGENCES or option == "seq_max_k1":
+        raise ValueError(f"verl has no rollout_rs={option}")
+    values_BT = DIVERGENCES[divergence](log_ratio_BT.clamp(-BOUND, BOUND))
+    if level == "seq_sum":
+        values_BT = torch.where(mask_BT, values_BT, 0.0).sum(1, keepdim=True).expand_as(values_BT)
+    elif level == "seq_mean":
+        values_BT = row_mean(values_BT, mask_BT).expand_as(values_BT)
+    elif level == "seq_max":
+        largest_B1 = values_BT.masked_fill(~mask_BT, -math.inf).amax(1, keepdim=True)
+        values_BT = torch.where(largest_B1 == -math.inf, 0.0, largest_B1).expand_as(values_BT)
+    if divergence != "k1":
+        return values_BT, -math.inf, float(threshold)
+    low, _, high = threshold.rpartition("_")
+    return values_BT, math.log(float(low) if low else 1 / float(high)), math.log(float(high))
+
+
+def rejection_metrics(
+    option: str, values_BT: Tensor, passes_BT: Tensor, mask_BT: Tensor, low: float, high: float
+) -> dict[str, float]:
+    """`compute_rs_metrics`: of the tokens and of the sequences that are not empty."""
+    nonempty_B = mask_BT.any(1)
+    by_token = option.startswith("token")
+    sequence_N = (row_mean(values_BT, mask_BT) if by_token else values_BT)[nonempty_B, 0]
+    unit = values_BT[mask_BT] if by_token else sequence_N
+    metrics = {
+        "mean": token_mean(values_BT, mask_BT),
+        "max": unit.max(),
+        "min": unit.min(),
+        "fraction_high": share(unit > high),
+        "fraction_low": share(unit < low),
+        "std": bounded_std(values_BT.clamp(0.0 if low == -math.inf else low, high), mask_BT),
+        **of_sequences(sequence_N, sequence_N.abs()),
+        "seq_fraction_high": share(sequence_N > high),
+        "seq_fraction_low": share(sequence_N < low),
+        "masked_fraction": token_mean(~passes_BT, mask_BT),
+        "seq_masked_fraction": share((mask_BT & ~passes_BT).any(1)[nonempty_B]),
+    }
+    return {f"rollout_rs_{option}_{name}": float(value) for name, value in metrics.items()}
+
+
+def of_sequences(values_N: Tensor, deviation_N: Tensor) -> dict[str, Tensor]:
+    """Statistics of one number per sequence; the std has Bessel's correction, 0 for a single value."""
+    return {
+        "seq_mean": values_N.mean(),
+        "seq_std": values_N.std() if len(values_N) > 1 else values_N.new_zeros(()),
+        "seq_max": values_N.max(),
+        "seq_min": values_N.min(),
+        "seq_max_deviation": deviation_N.max(),
+    }
+
+
+def token_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Mean over the tokens."""
+    return torch.where(mask_BT, values_BT.double(), 0.0).sum() / mask_BT.sum().clamp(min=1)
+
+
+def bounded_std(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """sqrt(E[x^2] - E[x]^2) over the tokens, 0 for a single one."""
+    if mask_BT.sum() < 2:
+        return values_BT.new_zeros(())
+    variance = token_mean(values_BT.square(), mask_BT) - token_mean(values_BT, mask_BT).square()
+    return variance.clamp(min=0).sqrt()
+
+
+def share(condition: Tensor) -> Tensor:
+    """How much of it is true."""
+    return condition.double().mean()
+
+
+def refuse_no_token(mask_BT: Tensor) -> None:
+    if not mask_BT.any():
+        raise ValueError("the mask must have at least one token")
+
+
+def refuse_without_weights(rule: SamplerCorrection | None, log_ratio_BT: Tensor, mask_BT: Tensor) -> None:
+    """Raises ValueError where weights are asked for and no token has one: verl's sample size divides by 0 there."""
+    if rule is not None and not weights(rule, log_ratio_BT, mask_BT).any():
+        raise ValueError("no token has a sampler weight")
+
+
+def replay_weights(options: Options, inputs: Inputs) -> Replayed:
+    """`compute_rollout_correction_weights`.
+
+    `rollout_is_batch_normalize` divides by the mean weight of a token, or of a sequence that is not empty.
+    """
+    rule, mask_BT = sampler_rule(options), inputs["mask"]
+    log_ratio_BT = masked_log_ratio(inputs["logprobs"], inputs["old_logprobs"], mask_BT).detach()
+    refuse_without_weights(rule, log_ratio_BT, mask_BT)
+    assert rule is not None
+    weight_BT, metrics = weights(rule, log_ratio_BT, mask_BT), weight_metrics(rule, log_ratio_BT, mask_BT)
+    if options["rollout_is_batch_normalize"]:
+        of_sequences_N = row_mean(weight_BT, mask_BT)[mask_BT.any(1)]
+        mean = float(token_mean(weight_BT, mask_BT) if rule.level == "token" else of_sequences_N.mean())
+        metrics["rollout_is_batch_norm_factor"] = mean if mean > 1e-8 else 1.0
+        weight_BT = weight_BT / metrics["rollout_is_batch_norm_factor"]
+    return Replayed(metrics=metrics, tensors={"weights": weight_BT})
+
+
+def replay_rejection(options: Options, inputs: Inputs) -> Replayed:
+    """`compute_rollout_rejection_mask`."""
+    mask_BT = inputs["mask"]
+    log_ratio_BT = masked_log_ratio(inputs["logprobs"], inputs["old_logprobs"], mask_BT).detach()
+    kept_BT, metrics = rejection(options["rollout_rs"], options["rollout_rs_threshold"], log_ratio_BT, mask_BT)
+    return Replayed(metrics=metrics, tensors={"modified_mask": kept_BT.double()})
