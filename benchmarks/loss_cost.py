@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from grpolab.grpo.model import Policy
-    from grpolab.grpo.step import Learner, Step
+    from grpolab.grpo.step import Learner, Update
 
 SHAPE = ["task=addition", "prompts_per_step=4", "num_generations=8", "max_completion_length=16", "evaluation.items=50"]
 OFF = ["diagnostics.quantiles=false", "diagnostics.counterfactual=false"]
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(worst > MOST_SHARE)
 
 
-def second_pass(overrides: Sequence[str]) -> tuple[Learner, Policy, Step]:
+def second_pass(overrides: Sequence[str]) -> tuple[Learner, Policy, Update]:
     """A run's first minibatch after its second optimiser step."""
     from pathlib import Path
 
@@ -100,31 +100,30 @@ def second_pass(overrides: Sequence[str]) -> tuple[Learner, Policy, Step]:
     return learner, state.policy, learner.update(state, batch, tokens)
 
 
-def forward_and_backward(policy: Policy, step: Step) -> None:
+def forward_and_backward(policy: Policy, update: Update) -> None:
     """Log-probs and entropy of the minibatch, and a gradient of the weights."""
     from grpolab.grpo.model import completion_logits, token_log_probs
 
-    batch = step.batch
+    batch = update.batch
     logits_BTV = completion_logits(policy, *batch.own_prompts(), batch.tokens_BT)
     log_probs_BT, _ = token_log_probs(logits_BTV, batch.tokens_BT)
     log_probs_BT.backward(batch.mask_BT.to(log_probs_BT.dtype))
 
 
-def loss_and_gradient(learner: Learner, step: Step) -> Tensor:
+def loss_and_gradient(learner: Learner, update: Update) -> Tensor:
     """The loss from log-probs on, and back to them."""
-    from grpolab.frameworks.base import recipe_of
     from grpolab.grpo.loss import policy_loss
 
-    leaf_BT = step.inputs.log_probs_BT.detach().requires_grad_()
-    inputs = replace(step.inputs, log_probs_BT=leaf_BT)
-    policy_loss(step.objective, inputs, recipe_of(learner.settings.framework)).total.backward()
+    leaf_BT = update.inputs.log_probs_BT.detach().requires_grad_()
+    inputs = replace(update.inputs, log_probs_BT=leaf_BT)
+    policy_loss(update.objective, inputs, learner.recipe).total.backward()
     assert leaf_BT.grad is not None
     return leaf_BT.grad
 
 
-def metrics(learner: Learner, step: Step) -> dict[str, float]:
+def metrics(learner: Learner, update: Update) -> dict[str, float]:
     """Ours, and those of frameworks that the settings ask for."""
-    return learner.metrics(step)
+    return learner.metrics(update)
 
 
 def in_turns(timed: dict[str, list[Callable[[], object]]], rounds: int) -> dict[str, list[float]]:

@@ -33,8 +33,8 @@ ROOMS = {"grpo", "tasks", "frameworks", "run", "sweep", "report", "doctor", "lin
 # Room -> what of the package it may import, besides itself and `grpolab` (version numbers).
 ARROWS = {
     "tasks": LEAVES - {"paths"},
-    "grpo": LEAVES - {"paths"} | {"tasks", "frameworks"},
-    "run": LEAVES | {"grpo", "tasks"},
+    "grpo": LEAVES - {"paths"} | {"tasks"},
+    "run": LEAVES | {"grpo", "tasks", "frameworks"},
     "sweep": LEAVES | {"run"},
     "report": LEAVES - {"settings", "registry"},
     "doctor": LEAVES - {"settings", "registry"} | {"report"},

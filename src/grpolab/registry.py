@@ -120,21 +120,18 @@ SCALES = {
     "nonzero_share": "grpolab.grpo.advantages:nonzero_share",
 }
 
-# Faults of the training loop (grpo/faults.py), planted by conf/fault/: what of the loop's steps is replaced.
+# Faults of the training loop (grpo/faults.py), planted by conf/fault/: learners that do one thing wrong.
 FAULTS = {
-    name: f"grpolab.grpo.faults:{name}"
-    for name in (
-        "aliased_old_policy",
-        "resynchronised_old_policy",
-        "recomputed_old_log_probs",
-        "frozen_parameters",
-        "low_precision_weights",
-        "dropout",
-        "visible_padding",
-        "temperature_mismatch",
-        "mask_mismatch",
-        "padding_in_clip_metric",
-    )
+    "aliased_old_policy": "grpolab.grpo.faults:AliasedOldPolicy",
+    "resynchronised_old_policy": "grpolab.grpo.faults:ResynchronisedOldPolicy",
+    "recomputed_old_log_probs": "grpolab.grpo.faults:RecomputedOldLogProbs",
+    "frozen_parameters": "grpolab.grpo.faults:FrozenParameters",
+    "low_precision_weights": "grpolab.grpo.faults:LowPrecisionWeights",
+    "dropout": "grpolab.grpo.faults:Dropout",
+    "visible_padding": "grpolab.grpo.faults:VisiblePadding",
+    "temperature_mismatch": "grpolab.grpo.faults:TemperatureMismatch",
+    "mask_mismatch": "grpolab.grpo.faults:MaskMismatch",
+    "padding_in_clip_metric": "grpolab.grpo.faults:PaddingInClipMetric",
 }
 
 # Frameworks (frameworks/): what each does its own way, its metrics under its names, and the replay of its outputs.

@@ -34,7 +34,7 @@ def learn_something(parts: Parts, rollout: Rollout) -> None:
 @pytest.mark.parametrize("staleness", [0, 1, 2])
 def test_a_batch_is_sampled_by_the_policy_of_so_many_steps_before(staleness: int) -> None:
     parts = tiny_parts(staleness=staleness, rollout_steps=5)
-    collector, policy, waiting = parts.learner.collector, parts.state.policy, parts.state.waiting
+    collector, policy, waiting = parts.learner.collector, parts.state.policy, parts.state.stale_batches
     then: list[Policy] = []  # the policy before each rollout step
     for step in range(5):
         then.append(copy.deepcopy(policy))  # weights that take no gradient round differently
@@ -46,7 +46,7 @@ def test_a_batch_is_sampled_by_the_policy_of_so_many_steps_before(staleness: int
 
 def test_waiting_batches_survive_packing_bit_for_bit() -> None:
     parts = tiny_parts(staleness=2, rollout_steps=5, beta=0.1)
-    collector, policy, waiting = parts.learner.collector, parts.state.policy, parts.state.waiting
+    collector, policy, waiting = parts.learner.collector, parts.state.policy, parts.state.stale_batches
     learn_something(parts, collector.next(policy, 0, waiting))
     back = collector.unpacked(policy, 1, collector.packed(waiting))
     assert len(back) == len(waiting) == 2
@@ -55,10 +55,10 @@ def test_waiting_batches_survive_packing_bit_for_bit() -> None:
 
 def first_log_ratio(parts: Parts) -> float:
     collector, state = parts.learner.collector, parts.state
-    learn_something(parts, collector.next(state.policy, 0, state.waiting))
-    rollout = collector.next(state.policy, 1, state.waiting)
+    learn_something(parts, collector.next(state.policy, 0, state.stale_batches))
+    rollout = collector.next(state.policy, 1, state.stale_batches)
     (minibatch,) = parts.learner.minibatches(state.policy, rollout.batch, 1)
-    return parts.learner.check_first_update(parts.learner.update(state, minibatch, 10))
+    return parts.learner.check(parts.learner.update(state, minibatch, 10))
 
 
 def test_old_log_probs_of_the_sampler_make_stale_batches_off_policy_at_once() -> None:
@@ -70,13 +70,13 @@ def test_a_low_precision_sampler_is_another_policy() -> None:
     parts = tiny_parts(sampler_dtype="bfloat16")
     teach(parts.state.policy, make_task(parts.settings.task), 5)
     collector, state = parts.learner.collector, parts.state
-    rollout = collector.next(state.policy, 0, state.waiting)
+    rollout = collector.next(state.policy, 0, state.stale_batches)
     (minibatch,) = parts.learner.minibatches(state.policy, rollout.batch, 0)
     step = parts.learner.update(state, minibatch, 10)
     assert step.batch.old_log_probs_BT is not None
     gap_BT = (rollout.batch.sampler_log_probs_BT - step.batch.old_log_probs_BT)[rollout.batch.mask_BT].abs()
     assert 1e-4 < gap_BT.max() < 0.5
-    assert parts.learner.check_first_update(step) == 0
+    assert parts.learner.check(step) == 0
 
 
 def test_a_random_reward_is_a_coin_that_knows_nothing_of_the_completion() -> None:
@@ -142,10 +142,10 @@ def test_an_entropy_bonus_raises_entropy() -> None:
         parts = tiny_parts(entropy_coef=coefficient, num_iterations=1)
         state = parts.state
         for step in range(3):
-            learn_something(parts, parts.learner.collector.next(state.policy, step, state.waiting))
+            learn_something(parts, parts.learner.collector.next(state.policy, step, state.stale_batches))
         rollout = parts.learner.collector.rollout(state.policy, 3)
         (minibatch,) = parts.learner.minibatches(state.policy, rollout.batch, 3)
         taken = parts.learner.update(state, minibatch, 10)
-        return taken.update.tokens(taken.update.entropy_BT).mean().item()
+        return taken.tokens(taken.entropy_BT).mean().item()
 
     assert entropy_after(5.0) > entropy_after(None)

@@ -15,7 +15,7 @@ from grpolab import vocabulary
 from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, Objective, surrogate
-from grpolab.grpo.metrics import Update, histograms, update_metrics
+from grpolab.grpo.metrics import UpdateTensors, histograms, update_metrics
 from grpolab.grpo.ratios import sequence_ratio, token_ratio
 from grpolab.paths import project_root
 from grpolab.report.measures import page
@@ -39,7 +39,9 @@ def test_the_page_of_metrics_is_what_the_vocabulary_says() -> None:
     assert {line.count("|") for line in rows} == {3, 5}, "a | within a cell would end it"
 
 
-def update_of(level: str = "token", kernel: str = "clipped", delta: float | None = None, **changes: Any) -> Update:
+def update_of(
+    level: str = "token", kernel: str = "clipped", delta: float | None = None, **changes: Any
+) -> UpdateTensors:
     """Sequences of one to nine tokens; a third of the advantages is zero."""
     draw = torch.Generator().manual_seed(1)
     lengths_B = torch.tensor([9, 3, 5, 1, 7, 2, 9, 4, 6, 8, 1, 2]).repeat(4)
@@ -59,10 +61,10 @@ def update_of(level: str = "token", kernel: str = "clipped", delta: float | None
     old_BT = values["old_log_probs_BT"]
     objective = Objective(level, kernel, 0.2, 0.28, delta, "min_positive", "sequence_mean", 0.0)
     inputs = LossInputs(old_BT + log_ratio_BT, old_BT, A_B1, mask_BT, Totals.of(mask_BT))
-    return Update(**values, kernel=surrogate(objective, inputs, log_ratio_BT, ratio))
+    return UpdateTensors(**values, surrogate=surrogate(objective, inputs, log_ratio_BT, ratio))
 
 
-def tokens_of(update: Update, level: str) -> list[tuple[int, int, float, float]]:
+def tokens_of(update: UpdateTensors, level: str) -> list[tuple[int, int, float, float]]:
     """(row, position, ratio at the level, advantage) of every token."""
     found = []
     for row, T in enumerate(update.mask_BT.sum(1).tolist()):

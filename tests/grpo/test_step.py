@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from grpolab.grpo.batch import Prompts, TrainingBatch
 from grpolab.grpo.model import old_log_probs
-from grpolab.grpo.step import Diverged, Learner, LearnerState, Step, flat_weights, step_norm
+from grpolab.grpo.step import Diverged, Learner, LearnerState, Update, flat_weights, step_norm
 from grpolab.registry import AGGREGATIONS
 from grpolab.run.assembly import Parts
 
@@ -55,11 +55,11 @@ def test_micro_batches_change_nothing_except_for_bnpo(aggregation: str, level: s
 
 
 def test_micro_batches_measure_what_the_whole_measures() -> None:
-    steps: list[Step] = []
+    updates: list[Update] = []
     for size in (16, 2):  # the second cuts through groups
         parts, batch, tokens = ready(micro_batch_size=size)
-        steps.append(parts.learner.update(parts.state, batch, tokens))
-    one, eight = steps
+        updates.append(parts.learner.update(parts.state, batch, tokens))
+    one, eight = updates
     assert one.grad_norm == pytest.approx(eight.grad_norm, rel=1e-5)
     assert one.loss == pytest.approx(eight.loss, abs=1e-6)
     assert torch.equal(one.batch.rows_B, eight.batch.rows_B)
@@ -114,8 +114,8 @@ def test_old_log_probs_are_those_before_the_first_update() -> None:
         for index, minibatch in enumerate(minibatches):
             step = learner.update(state, minibatch, tokens)
             assert torch.equal(step.batch.old_log_probs_BT, kept[index])
-            assert torch.equal(step.update.old_log_probs_BT, kept[index])
-            exactly_one = bool((step.update.log_ratio_BT == 0).all())
+            assert torch.equal(step.old_log_probs_BT, kept[index])
+            exactly_one = bool((step.log_ratio_BT == 0).all())
             assert exactly_one == (iteration == index == 0)
 
 
@@ -138,7 +138,7 @@ def test_one_minibatch_takes_its_old_log_probs_from_the_first_pass() -> None:
     assert torch.equal(first.batch.old_entropy_BT, entropy_BT)
     second = parts.learner.update(parts.state, first.batch, tokens)
     assert torch.equal(second.batch.old_log_probs_BT, expected_BT)
-    assert (second.update.log_ratio_BT != 0).any()
+    assert (second.log_ratio_BT != 0).any()
 
 
 def test_every_minibatch_token_weighs_the_same_in_dapo() -> None:
@@ -160,14 +160,14 @@ def test_bnpo_is_the_mean_over_its_micro_batches() -> None:
 # --- what is asserted at run time -------------------------------------------------------------------------------------
 
 
-def first_update(learner: Learner, state: LearnerState, batch: TrainingBatch) -> Step:
+def first_update(learner: Learner, state: LearnerState, batch: TrainingBatch) -> Update:
     (minibatch,) = learner.minibatches(state.policy, batch, 0)
     return learner.update(state, minibatch, int(batch.mask_BT.sum()))
 
 
 def test_a_sound_first_update_passes() -> None:
     parts, batch, _ = ready()
-    assert parts.learner.check_first_update(first_update(parts.learner, parts.state, batch)) == 0
+    assert parts.learner.check(first_update(parts.learner, parts.state, batch)) == 0
 
 
 def test_a_stale_old_policy_is_noticed() -> None:
@@ -175,7 +175,7 @@ def test_a_stale_old_policy_is_noticed() -> None:
     old_BT, entropy_BT = old_log_probs(parts.state.policy, batch, 16)
     stale = replace(batch, old_log_probs_BT=old_BT + 1e-6, old_entropy_BT=entropy_BT)
     with pytest.raises(AssertionError, match="ratio differs from 1"):
-        parts.learner.check_first_update(first_update(parts.learner, parts.state, stale))
+        parts.learner.check(first_update(parts.learner, parts.state, stale))
 
 
 @pytest.mark.parametrize("mistake", ["temperature", "position", "mean"])
@@ -189,7 +189,7 @@ def test_a_sampler_that_is_not_the_trainer_is_noticed(mistake: str) -> None:
     }[mistake]
     step = first_update(parts.learner, parts.state, replace(batch, sampler_log_probs_BT=wrong_BT))
     with pytest.raises(AssertionError, match="sampler and trainer"):
-        parts.learner.check_first_update(step)
+        parts.learner.check(step)
 
 
 # --- divergence -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch import Tensor
 from grpolab.frameworks.base import clip_conventions, metrics_of
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs, Objective, policy_loss
-from grpolab.grpo.metrics import Update, update_metrics
+from grpolab.grpo.metrics import UpdateTensors, update_metrics
 from grpolab.settings.run import DiagnosticsSettings
 
 PPO = Objective("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", 0.0)
@@ -39,13 +39,13 @@ def inputs_of(ratios: list[list[float]], A: list[float], mask: list[list[int]] |
 def clip_metrics(inputs: LossInputs) -> dict[str, float]:
     """Our own."""
     loss = policy_loss(PPO, inputs).detached()
-    update = Update(
+    update = UpdateTensors(
         mask_BT=inputs.mask_BT,
         advantages_B=inputs.advantages[:, 0],
         log_ratio_BT=loss.log_ratio_BT,
         old_log_probs_BT=inputs.old_log_probs_BT,
         entropy_BT=torch.zeros_like(inputs.old_log_probs_BT),
-        kernel=loss.surrogate,
+        surrogate=loss.surrogate,
         kl_ref_BT=None,
     )
     return update_metrics(update, QUIET)

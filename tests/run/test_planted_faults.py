@@ -1,4 +1,4 @@
-"""Every fault of the loop does what it says, in a real run; without one the loop is the learner's own."""
+"""Every fault of the loop does what it says, in a real run; without one the learner is a plain one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import Tensor
 from grpolab.doctor import CAUSES
 from grpolab.grpo import faults
 from grpolab.grpo.batch import Rollout
-from grpolab.grpo.faults import Steps
 from grpolab.grpo.model import Policy, old_log_probs
+from grpolab.grpo.step import Learner
 from grpolab.paths import Results, project_root
 from grpolab.registry import FAULTS, resolve
 from grpolab.run.assembly import Parts
@@ -43,7 +43,7 @@ def reach(update: dict[str, Any]) -> float:
 def planted(name: str, **changes: Any) -> tuple[Parts, Rollout]:
     """A tiny run with the fault, and its first batch."""
     parts = tiny_parts(fault=name, **changes)
-    return parts, parts.steps.collect(parts.state.policy, 0, [])
+    return parts, parts.learner.collect(parts.state)
 
 
 def apart(policy: Policy, rollout: Rollout, sampled_BT: Tensor | None = None) -> float:
@@ -59,12 +59,12 @@ def test_every_cause_has_its_file_and_every_fault_of_the_loop_is_a_cause() -> No
     named = {name: yaml.safe_load(file.read_text()).get("fault") for name, file in FILES.items()}
     assert {name for name, fault in named.items() if fault} == FAULTS.keys() == set(filter(None, named.values()))
     assert all(fault in (None, name) for name, fault in named.items())
-    assert all(callable(resolve(path)) for path in FAULTS.values())
+    assert all(issubclass(resolve(path), faults.FaultyLearner) for path in FAULTS.values())
 
 
-def test_without_a_fault_the_steps_are_the_learners_own_and_no_signature_knows_of_it() -> None:
-    parts = tiny_parts()
-    assert parts.steps == Steps.of(parts.learner)
+def test_without_a_fault_the_learner_is_a_plain_one_and_no_signature_knows_of_it() -> None:
+    assert type(tiny_parts().learner) is Learner
+    assert isinstance(tiny_parts(fault="dropout").learner, faults.Dropout)
     assert "fault" not in tiny_settings().identity()
     assert tiny_settings(fault="dropout").identity()["fault"] == "dropout"
 
@@ -114,9 +114,9 @@ def test_dropout_moves_the_ratio_of_the_first_pass_and_follows_from_the_seed(res
     gaps = [one["gap/first_pass"] for one in journal(results, "dropout", "rollout")]
     assert min(gaps) > 0.01
     parts, rollout = planted("dropout")
-    (one,) = parts.steps.minibatches(parts.state.policy, rollout.batch, 0)
-    (two,) = parts.steps.minibatches(parts.state.policy, rollout.batch, 0)
-    (other,) = parts.steps.minibatches(parts.state.policy, rollout.batch, 1)
+    (one,) = parts.learner.minibatches(parts.state.policy, rollout.batch, 0)
+    (two,) = parts.learner.minibatches(parts.state.policy, rollout.batch, 0)
+    (other,) = parts.learner.minibatches(parts.state.policy, rollout.batch, 1)
     assert one.old_log_probs_BT is not None
     assert torch.equal(one.old_log_probs_BT, two.old_log_probs_BT)
     assert not torch.equal(one.old_log_probs_BT, other.old_log_probs_BT)

@@ -1,11 +1,16 @@
-"""The steps of GRPO by name, as the training loop calls them; a planted fault (`grpo/faults.py`) replaces some."""
+"""Faults of a training loop, to be planted on purpose: learners that do one thing wrong, and rewards that mislead.
+
+`conf/fault/` names them, `make doctor-check` plants them and asks the doctor which one it was. Nothing makes one unless
+`fault` of the settings says its name. What a fault breaks the loop's check would notice at once, so that some switch it
+off too.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,40 +20,9 @@ from torch import Tensor
 from grpolab import seeds
 from grpolab.grpo.batch import Prompts, Rollout, TrainingBatch
 from grpolab.grpo.model import Policy, old_log_probs
-from grpolab.grpo.step import Learner, LearnerState, Step
+from grpolab.grpo.step import Learner, LearnerState, Update
 from grpolab.tasks.filler_sorting import FILLER
 from grpolab.vocabulary import METRICS
-
-
-@dataclass(frozen=True)
-class Steps:
-    """What the loop calls, in its order."""
-
-    collect: Callable[[Policy, int, list[Rollout]], Rollout]  # prompts -> sample -> score -> advantages
-    minibatches: Callable[[Policy, TrainingBatch, int], list[TrainingBatch]]
-    update: Callable[[LearnerState, TrainingBatch, int], Step]  # log-probs -> ratio -> kernel -> aggregate -> update
-    check: Callable[[Step], float]  # of a fresh batch's first update
-    measure: Callable[[Step], dict[str, float]]
-
-    @classmethod
-    def of(cls, learner: Learner) -> Steps:
-        """The learner's own."""
-        return cls(
-            collect=learner.collector.next,
-            minibatches=learner.minibatches,
-            update=learner.update,
-            check=learner.check_first_update,
-            measure=learner.metrics,
-        )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Faults of a training loop, to be planted on purpose: each replaces named steps of the loop by broken ones.
-#
-# `conf/fault/` names them, `make doctor-check` plants them and asks the doctor which one it was. A fault is a function
-# of the learner and its state at the start; nothing calls it unless `fault` of the settings says its name. What a fault
-# breaks the loop would notice at once, so that some of them silence its check too.
-
 
 DROPPED = 0.1  # share of the embeddings' entries that dropout zeroes
 COOLER = 0.7  # the sampler's temperature over the trainer's
@@ -56,117 +30,135 @@ PADDING = 3  # tokens of padding in front of every prompt
 PIECE = 8  # rows in one forward of an old policy that is a model of its own
 
 
-def aliased_old_policy(learner: Learner, _state: LearnerState) -> Steps:
+class FaultyLearner(Learner):
+    """A learner that does one thing wrong."""
+
+    @classmethod
+    def plant(cls, learner: Learner, state: LearnerState) -> Learner:
+        """The same learner with the fault; `state` is the run's at its start."""
+        return cls(**vars(learner))
+
+
+class Unchecked(FaultyLearner):
+    """What its fault breaks the check of the first update would notice."""
+
+    def check(self, update: Update) -> float:
+        """Largest |log ratio|, with nothing asserted."""
+        return update.log_ratio_BT.abs().max().item()
+
+
+class AliasedOldPolicy(FaultyLearner):
     """The old log-probs are the live ones at every update, and not those of its batch's first."""
 
-    def update(state: LearnerState, minibatch: TrainingBatch, tokens: int) -> Step:
-        return learner.update(state, _not_yet_known(minibatch), tokens)
+    def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
+        """Without the old log-probs that are known: the update takes its own for them."""
+        return super().update(state, _not_yet_known(minibatch), rollout_tokens)
 
-    return replace(Steps.of(learner), update=update)
 
-
-def resynchronised_old_policy(learner: Learner, _state: LearnerState) -> Steps:
+class ResynchronisedOldPolicy(Unchecked):
     """The old policy, a model of its own, gets the live weights before every update and is then asked."""
 
-    def update(state: LearnerState, minibatch: TrainingBatch, tokens: int) -> Step:
-        return learner.update(state, _with_old(state.policy, minibatch, PIECE), tokens)
+    def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
+        """With old log-probs of the live weights."""
+        return super().update(state, _with_old(state.policy, minibatch, PIECE), rollout_tokens)
 
-    return replace(Steps.of(learner), update=update, check=_unchecked)
 
-
-def recomputed_old_log_probs(learner: Learner, _state: LearnerState) -> Steps:
+class RecomputedOldLogProbs(FaultyLearner):
     """The old log-probs that the second pass and those after it use are computed after the first pass's update."""
-    steps = Steps.of(learner)
 
-    def minibatches(policy: Policy, batch: TrainingBatch, step: int) -> list[TrainingBatch]:
-        return [_not_yet_known(minibatch) for minibatch in steps.minibatches(policy, batch, step)]
+    def minibatches(self, policy: Policy, batch: TrainingBatch, rollout_step: int) -> list[TrainingBatch]:
+        """Without old log-probs."""
+        return [_not_yet_known(minibatch) for minibatch in super().minibatches(policy, batch, rollout_step)]
 
-    def update(state: LearnerState, minibatch: TrainingBatch, tokens: int) -> Step:
-        taken = steps.update(state, minibatch, tokens)
+    def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
+        """The first pass's batch goes on with old log-probs of the weights after the update."""
+        update = super().update(state, minibatch, rollout_tokens)
         if minibatch.old_log_probs_BT is not None:
-            return taken
-        return replace(taken, batch=_with_old(state.policy, taken.batch, learner.micro_batch_size))
-
-    return replace(steps, minibatches=minibatches, update=update)
+            return update
+        return replace(update, batch=_with_old(state.policy, update.batch, self.micro_batch_size))
 
 
-def frozen_parameters(learner: Learner, state: LearnerState) -> Steps:
+class FrozenParameters(FaultyLearner):
     """The optimiser holds copies of the parameters: they get no gradient, and the policy no step."""
-    for group in state.optimizer.param_groups:
-        group["params"] = [parameter.detach().clone() for parameter in group["params"]]
-    return Steps.of(learner)
+
+    @classmethod
+    def plant(cls, learner: Learner, state: LearnerState) -> Learner:
+        """Copies for the optimiser."""
+        for group in state.optimizer.param_groups:
+            group["params"] = [parameter.detach().clone() for parameter in group["params"]]
+        return learner
 
 
-def low_precision_weights(learner: Learner, state: LearnerState) -> Steps:
+class LowPrecisionWeights(FaultyLearner):
     """The weights are kept in bfloat16: an update below half their spacing, 0.4% of a weight, is lost."""
-    _round_weights(state.policy)
 
-    def update(state: LearnerState, minibatch: TrainingBatch, tokens: int) -> Step:
-        taken = learner.update(state, minibatch, tokens)
+    @classmethod
+    def plant(cls, learner: Learner, state: LearnerState) -> Learner:
+        """The weights are rounded from the start."""
         _round_weights(state.policy)
-        return taken
+        return super().plant(learner, state)
 
-    return replace(Steps.of(learner), update=update)
+    def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
+        """An update, and its weights rounded."""
+        update = super().update(state, minibatch, rollout_tokens)
+        _round_weights(state.policy)
+        return update
 
 
-def dropout(learner: Learner, _state: LearnerState) -> Steps:
+class Dropout(Unchecked):
     """Dropout is on in the trainer: in the pass that computes the old log-probs, and in every update."""
-    steps, seed = Steps.of(learner), learner.settings.seed
 
-    def minibatches(policy: Policy, batch: TrainingBatch, step: int) -> list[TrainingBatch]:
-        with _dropping(policy, seed, "dropout of the old log-probs", step):
-            return steps.minibatches(policy, _with_old(policy, batch, learner.micro_batch_size), step)
+    def minibatches(self, policy: Policy, batch: TrainingBatch, rollout_step: int) -> list[TrainingBatch]:
+        """With old log-probs under dropout."""
+        with _dropping(policy, self.settings.seed, "dropout of the old log-probs", rollout_step):
+            return super().minibatches(policy, _with_old(policy, batch, self.micro_batch_size), rollout_step)
 
-    def update(state: LearnerState, minibatch: TrainingBatch, tokens: int) -> Step:
-        with _dropping(state.policy, seed, "dropout", state.optimizer_step):
-            return steps.update(state, minibatch, tokens)
+    def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
+        """An update under dropout."""
+        with _dropping(state.policy, self.settings.seed, "dropout", state.optimizer_step):
+            return super().update(state, minibatch, rollout_tokens)
 
-    return replace(steps, minibatches=minibatches, update=update, check=_unchecked)
 
-
-def visible_padding(learner: Learner, _state: LearnerState) -> Steps:
+class VisiblePadding(Unchecked):
     """The trainer pads prompts in front, and neither masks the padding nor leaves it out of the positions."""
 
-    def collect(policy: Policy, step: int, waiting: list[Rollout]) -> Rollout:
-        rollout = learner.collector.next(policy, step, waiting)
+    def collect(self, state: LearnerState) -> Rollout:
+        """The batch with prompts that the sampler did not see."""
+        rollout = super().collect(state)
         tokens_PL = rollout.batch.prompts.tokens_PL
-        padded = torch.nn.functional.pad(tokens_PL, (PADDING, 0), value=policy.pad)
+        padded = torch.nn.functional.pad(tokens_PL, (PADDING, 0), value=state.policy.pad)
         return replace(rollout, batch=replace(rollout.batch, prompts=Prompts(padded, None)))
 
-    return replace(Steps.of(learner), collect=collect, check=_unchecked)
 
-
-def temperature_mismatch(learner: Learner, _state: LearnerState) -> Steps:
+class TemperatureMismatch(Unchecked):
     """The sampler divides its logits by another temperature than the trainer."""
 
-    def collect(policy: Policy, step: int, waiting: list[Rollout]) -> Rollout:
-        return learner.collector.next(replace(policy, temperature=COOLER * policy.temperature), step, waiting)
+    def collect(self, state: LearnerState) -> Rollout:
+        """A batch of the cooler policy."""
+        cooler = replace(state.policy, temperature=COOLER * state.policy.temperature)
+        return super().collect(replace(state, policy=cooler))
 
-    return replace(Steps.of(learner), collect=collect, check=_unchecked)
 
-
-def mask_mismatch(learner: Learner, _state: LearnerState) -> Steps:
+class MaskMismatch(Unchecked):
     """The sampler's log-probs stand one token too late: the first place holds what belongs to the prompt."""
 
-    def collect(policy: Policy, step: int, waiting: list[Rollout]) -> Rollout:
-        rollout = learner.collector.next(policy, step, waiting)
+    def collect(self, state: LearnerState) -> Rollout:
+        """The batch with shifted log-probs."""
+        rollout = super().collect(state)
         batch = rollout.batch
         shifted_BT = torch.nn.functional.pad(batch.sampler_log_probs_BT[:, :-1], (1, 0))
         shifted_BT = torch.where(batch.mask_BT, shifted_BT, 0.0)
         return replace(rollout, batch=replace(batch, sampler_log_probs_BT=shifted_BT))
 
-    return replace(Steps.of(learner), collect=collect, check=_unchecked)
 
-
-def padding_in_clip_metric(learner: Learner, _state: LearnerState) -> Steps:
+class PaddingInClipMetric(FaultyLearner):
     """Shares of clipped tokens are shares of all places, padding included."""
 
-    def measure(step: Step) -> dict[str, float]:
-        real = step.update.mask_BT.double().mean().item()
-        found = learner.metrics(step)
-        return {name: value * real if _is_share_of_clipped(name) else value for name, value in found.items()}
-
-    return replace(Steps.of(learner), measure=measure)
+    def metrics(self, update: Update) -> dict[str, float]:
+        """The metrics with a wrong denominator."""
+        real = update.mask_BT.double().mean().item()
+        metrics = super().metrics(update)
+        return {name: value * real if _is_share_of_clipped(name) else value for name, value in metrics.items()}
 
 
 # --- rewards: `reward.function` of a fault's file -------------------------------------------------------------------
@@ -189,11 +181,6 @@ def the_longer_the_better(prompt: str, answer: str, completion: str) -> dict[str
 
 
 # --- what they are made of ------------------------------------------------------------------------------------------
-
-
-def _unchecked(step: Step) -> float:
-    """The loop's check without its assertions: largest |log ratio|."""
-    return step.update.log_ratio_BT.abs().max().item()
 
 
 def _not_yet_known(batch: TrainingBatch) -> TrainingBatch:

@@ -1,4 +1,4 @@
-"""What an update did, counted once from the parts that the objective returned. Names and meanings: `vocabulary.py`."""
+"""What an optimiser step did, and what a rollout batch looks like, in numbers. Names and meanings: `vocabulary.py`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from grpolab.settings.run import DiagnosticsSettings
 
 
 @dataclass(frozen=True)
-class Update:
-    """A minibatch after its backward pass; nothing here takes a gradient. N: its tokens, flattened."""
+class UpdateTensors:
+    """What an optimiser step's metrics are counted from, without gradient. N: the minibatch's tokens, flattened."""
 
     mask_BT: Tensor
     advantages_B: Tensor
     log_ratio_BT: Tensor
     old_log_probs_BT: Tensor
     entropy_BT: Tensor
-    kernel: SurrogateParts
+    surrogate: SurrogateParts
     kl_ref_BT: Tensor | None
 
     def tokens(self, values: Tensor) -> Tensor:
@@ -73,11 +73,11 @@ class Host:
     masks_KN: Bools  # in the order of MASKS
 
     @classmethod
-    def of(cls, update: Update) -> Host:
+    def of(cls, update: UpdateTensors) -> Host:
         """Two transfers from the device."""
         given = [update.log_ratio_BT, update.old_log_probs_BT, update.entropy_BT, update.kl_ref_BT]
         values_FBT = torch.stack([value_BT for value_BT in given if value_BT is not None]).cpu().numpy()
-        named = [getattr(update.kernel, name).expand_as(update.mask_BT) for name in MASKS]
+        named = [getattr(update.surrogate, name).expand_as(update.mask_BT) for name in MASKS]
         masks_KBT = torch.stack([*named, update.mask_BT]).cpu().numpy()
         mask_BT = masks_KBT[-1]
         lengths_B = mask_BT.sum(1)
@@ -101,7 +101,7 @@ class Host:
 
 
 @torch.no_grad()
-def update_metrics(update: Update, switches: DiagnosticsSettings) -> dict[str, float]:
+def update_metrics(update: UpdateTensors, switches: DiagnosticsSettings) -> dict[str, float]:
     """Every metric of kind `update` that follows from the tensors; absent where nothing is there to be measured."""
     host = Host.of(update)
     found = _clip_fractions(host) | _ratios(host)
@@ -194,7 +194,7 @@ def _quantiles(host: Host) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def histograms(update: Update) -> dict[str, list[float]]:
+def histograms(update: UpdateTensors) -> dict[str, list[float]]:
     """The lists of a histogram record; their meaning stands in `vocabulary.HISTOGRAM_FIELDS`."""
     advantages_N = update.tokens(update.advantages_B[:, None])
     found: dict[str, list[float]] = {}
@@ -203,7 +203,7 @@ def histograms(update: Update) -> dict[str, list[float]]:
         excess_N = (log_N.double().exp() - 1) * advantages_N.sign()
         for sign, chosen_N in _by_sign(advantages_N).items():
             found[f"excess/{level}_{sign}"] = _excess_counts(excess_N[chosen_N])
-    active_BT = ((update.kernel.active_low | update.kernel.active_high) & update.mask_BT).double()
+    active_BT = ((update.surrogate.active_low | update.surrogate.active_high) & update.mask_BT).double()
     absolute_BT = update.log_ratio_BT.abs().double()
     found |= _by_position("position", update.mask_BT, absolute_BT, active_BT)
     # Rolled so that each sequence's last token stands at the end, then read backwards.
@@ -234,10 +234,6 @@ def _by_position(name: str, mask_BT: Tensor, absolute_BT: Tensor, active_BT: Ten
         f"{name}/abs_log_ratio": absolute_BT.sum(0).tolist(),
         f"{name}/active": active_BT.sum(0).tolist(),
     }
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What a rollout step's batch looks like. Names and meanings: `vocabulary.py`.
 
 
 def rollout_metrics(rollout: Rollout, trained: TrainingBatch, group: int) -> dict[str, float]:

@@ -19,16 +19,16 @@ from grpolab.grpo.batch import Rollout, joined, sampler_gap
 from grpolab.grpo.evaluation import Evaluation
 from grpolab.grpo.metrics import histograms, rollout_metrics
 from grpolab.grpo.model import Policy
-from grpolab.grpo.step import EntropyControl, LearnerState, Step, learning_rate
+from grpolab.grpo.step import EntropyControl, LearnerState, Update, learning_rate
 from grpolab.paths import write_atomic, write_json_atomic
 from grpolab.run import checkpoint
 from grpolab.run.assembly import Ending, Parts
 from grpolab.run.folder import Heartbeat, Journal, line
 
 
-def sample_table(rollout: Rollout, last_pass: list[Step], policy: Policy, group: int) -> pa.Table:
+def sample_table(rollout: Rollout, updates: list[Update], policy: Policy, group: int) -> pa.Table:
     """One row per completion token; ratio and clip mark are those of the last pass over the batch."""
-    trained = joined([step.batch for step in last_pass])
+    trained = joined([update.batch for update in updates])
     assert trained.old_log_probs_BT is not None
     order_B = torch.argsort(trained.rows_B)
     mask_BT = trained.mask_BT[order_B].cpu()
@@ -36,13 +36,13 @@ def sample_table(rollout: Rollout, last_pass: list[Step], policy: Policy, group:
 
     def tokens(pieces: list[torch.Tensor]) -> list[float]:
         values_BT = torch.cat(
-            [piece.expand_as(step.batch.mask_BT) for piece, step in zip(pieces, last_pass, strict=True)]
+            [piece.expand_as(update.batch.mask_BT) for piece, update in zip(pieces, updates, strict=True)]
         )
         return values_BT[order_B].cpu()[mask_BT].tolist()
 
-    low_N = tokens([step.update.kernel.active_low for step in last_pass])
-    high_N = tokens([step.update.kernel.active_high for step in last_pass])
-    ids_N = tokens([step.batch.tokens_BT for step in last_pass])
+    low_N = tokens([update.surrogate.active_low for update in updates])
+    high_N = tokens([update.surrogate.active_high for update in updates])
+    ids_N = tokens([update.batch.tokens_BT for update in updates])
     columns = {
         "prompt_index": [row // group for row in row_N],
         "sample": [row % group for row in row_N],
@@ -53,8 +53,8 @@ def sample_table(rollout: Rollout, last_pass: list[Step], policy: Policy, group:
         "advantage": _per_row(rollout.batch.advantages_B, row_N),
         "position": position_N,
         "token": policy.tokenizer.convert_ids_to_tokens([int(token) for token in ids_N]),
-        "old_log_prob": tokens([step.update.old_log_probs_BT for step in last_pass]),
-        "ratio": tokens([step.update.log_ratio_BT.exp() for step in last_pass]),
+        "old_log_prob": tokens([update.old_log_probs_BT for update in updates]),
+        "ratio": tokens([update.log_ratio_BT.exp() for update in updates]),
         "clipped": ["low" if low else "high" if high else "" for low, high in zip(low_N, high_N, strict=True)],
     }
     return pa.table(columns)
@@ -88,7 +88,7 @@ class Recorder:
         self.settings = parts.settings
         state, collector = parts.state, parts.learner.collector
         saved, problems = checkpoint.restore_state(folder / "checkpoint", state, self._misfit)
-        state.waiting = collector.unpacked(state.policy, state.rollout_step, saved.get("waiting", []))
+        state.stale_batches = collector.unpacked(state.policy, state.rollout_step, saved.get("waiting", []))
         if "entropy" in saved:
             state.entropy = EntropyControl(*saved["entropy"])
         if problems:
@@ -117,7 +117,7 @@ class Recorder:
         self._lap_start = now
 
     def update(
-        self, taken: Step, state: LearnerState, iteration: int, minibatch: int, metrics: Mapping[str, float]
+        self, update: Update, state: LearnerState, iteration: int, minibatch: int, metrics: Mapping[str, float]
     ) -> None:
         """An optimiser step and what was measured of it."""
         number = state.optimizer_step - 1
@@ -127,14 +127,16 @@ class Recorder:
             iteration=iteration,
             minibatch=minibatch,
             optimizer_step=number,
-            loss=taken.loss,
-            grad_norm=taken.grad_norm,
+            loss=update.loss,
+            grad_norm=update.grad_norm,
             learning_rate=learning_rate(self.settings, number),
             **metrics,
         )
 
-    def rollout(self, rollout: Rollout, last_pass: list[Step], state: LearnerState, **measured: float) -> None:
-        """A rollout step after its updates; `measured` are metrics with `__` for `/` that the loop measured itself."""
+    def rollout(
+        self, rollout: Rollout, updates: list[Update], state: LearnerState, measured: Mapping[str, float]
+    ) -> None:
+        """A rollout step after its updates, with those of its last pass and the metrics that the loop measured."""
         step, switches = state.rollout_step, self.settings.diagnostics
         group = self.settings.num_generations
         if switches.histogram_every and step % switches.histogram_every == 0:
@@ -142,23 +144,24 @@ class Recorder:
                 kind="histogram",
                 rollout_step=step,
                 iteration=self.settings.num_iterations - 1,
-                minibatch=len(last_pass) - 1,
+                minibatch=len(updates) - 1,
                 optimizer_step=state.optimizer_step - 1,
-                **histograms(last_pass[-1].update),
+                **histograms(updates[-1]),
             )
         if switches.samples_every and step % switches.samples_every == 0:
-            write_samples(self.folder, step, sample_table(rollout, last_pass, state.policy, group))
-        trained = joined([taken.batch for taken in last_pass])
+            write_samples(self.folder, step, sample_table(rollout, updates, state.policy, group))
+        trained = joined([update.batch for update in updates])
         if self.settings.old_log_probs == "trainer":  # else the trainer's are not known
             assert trained.old_log_probs_BT is not None
-            measured["gap__sampler_trainer"] = sampler_gap(trained, trained.old_log_probs_BT).max().item()
+            gap = sampler_gap(trained, trained.old_log_probs_BT).max().item()
+            measured = {**measured, "gap/sampler_trainer": gap}
         self.journal.append(
             kind="rollout",
             rollout_step=step,
             optimizer_step=state.optimizer_step,
             completions=(step + 1) * self.settings.batch_size,
             **rollout_metrics(rollout, trained, group),
-            **{name.replace("__", "/"): value for name, value in measured.items()},
+            **measured,
         )
 
     def evaluation(self, found: Evaluation, state: LearnerState) -> None:
@@ -235,7 +238,7 @@ class Recorder:
             final=self.final,
             ending=self.ending.saved(),
             seconds=self.seconds,
-            waiting=self.parts.learner.collector.packed(state.waiting),
+            waiting=self.parts.learner.collector.packed(state.stale_batches),
             **({"entropy": astuple(state.entropy)} if state.entropy else {}),
         )
 

@@ -39,34 +39,33 @@ class Interrupted(Exception):
 
 def train(parts: Parts, recorder: Recorder, on_step: Callable[[int], None], stop: Callable[[], bool]) -> None:
     """The loop. Raises Diverged or Interrupted."""
-    settings, learner, steps, state = parts.settings, parts.learner, parts.steps, parts.state
+    settings, learner, state = parts.settings, parts.learner, parts.state
     policy, ending = state.policy, recorder.ending
     if state.rollout_step == 0:
         _evaluate(parts, recorder)
     while not ending.reached(step := state.rollout_step):
         before = flat_weights(policy) if settings.diagnostics.step_norm else None
-        rollout = steps.collect(policy, step, state.waiting)  # prompts -> sample -> score -> advantages
-        minibatches = steps.minibatches(policy, rollout.batch, step)
+        rollout = learner.collect(state)  # prompts -> completions -> rewards -> advantages
+        minibatches = learner.minibatches(policy, rollout.batch, step)
         tokens = int(rollout.batch.mask_BT.sum())
         recorder.lap("rollout")
         measured: dict[str, float] = {}
         for iteration in range(settings.num_iterations):
-            last_pass = []
+            updates = []
             for index, minibatch in enumerate(minibatches):
-                # log-probs -> ratio -> kernel -> aggregate -> update
-                taken = steps.update(state, minibatch, tokens)
+                update = learner.update(state, minibatch, tokens)  # log-probs -> ratio -> loss -> backward -> weights
                 if iteration == index == 0:
-                    measured["gap__first_pass"] = steps.check(taken)
-                recorder.update(taken, state, iteration, index, steps.measure(taken))
-                last_pass.append(taken)
-            minibatches = [taken.batch for taken in last_pass]
+                    measured["gap/first_pass"] = learner.check(update)
+                recorder.update(update, state, iteration, index, learner.metrics(update))
+                updates.append(update)
+            minibatches = [update.batch for update in updates]  # their old log-probs are known now
         if before is not None:
-            measured["weights__step_norm"] = step_norm(policy, before)
+            measured["weights/step_norm"] = step_norm(policy, before)
         ending.see_time(step + 1, recorder.seconds)
         last = ending.reached(step + 1)
         if _due(settings.diagnostics.kl_ref_every, step + 1, last):
-            measured["kl_ref__exact"] = learner.kl_to_reference(policy, rollout.batch)
-        recorder.rollout(rollout, last_pass, state, **measured)
+            measured["kl_ref/exact"] = learner.kl_to_reference(policy, rollout.batch)
+        recorder.rollout(rollout, updates, state, measured)
         recorder.lap("update")
         state.rollout_step = step + 1
         if _due(settings.evaluation.every, step + 1, last):
