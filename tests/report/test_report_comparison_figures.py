@@ -10,7 +10,7 @@ from report_results import write_study
 from scipy import stats
 
 from grpolab.report.figures import comparison, draw
-from grpolab.report.figures.panels import Axis
+from grpolab.report.figures.sensitivity import Axis
 from grpolab.report.load import Study, load
 from grpolab.report.sentences import pools
 from grpolab.report.style import png

@@ -16,8 +16,8 @@ from report_results import write_run, write_study
 
 from grpolab.errors import RequestError
 from grpolab.report import journals
-from grpolab.report.figures import FIGURES, clipping, draw, stability, surfaces
-from grpolab.report.figures.panels import Axis
+from grpolab.report.figures import FIGURES, clipping, draw, sensitivity, surfaces
+from grpolab.report.figures.sensitivity import Axis
 from grpolab.report.load import load
 from grpolab.report.style import TEXT_WIDTH, arm_styles, save
 from grpolab.vocabulary import ANALYTIC_FIGURES, EXCESS_EDGES, METRICS
@@ -223,8 +223,8 @@ def test_a_detached_rule_has_no_objective_curve(study):
 
 
 def test_numeric_axes_are_found_by_what_a_factor_moves(study, results):
-    assert stability.numeric_axes(study) == {"regime": "setting/learning_rate"}
-    assert stability.numeric_axes(load(results, "num_iterations")[-1]) == {"mu": "setting/num_iterations"}
+    assert sensitivity.numeric_axes(study) == {"regime": "setting/learning_rate"}
+    assert sensitivity.numeric_axes(load(results, "num_iterations")[-1]) == {"mu": "setting/num_iterations"}
 
 
 def test_the_theory_of_zero_variance_is_that_of_the_baselines_group_size(tmp_path):

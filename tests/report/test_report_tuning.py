@@ -9,9 +9,9 @@ import pytest
 from tuning_results import BEST_RATES, RANGE, RATE, SEEDS, STEPS, write_trials
 
 from grpolab.errors import RequestError
-from grpolab.report.style import QUIET, TEXT_WIDTH, arm_styles, paper_style, png
-from grpolab.report.tuning import figures as figures_module
+from grpolab.report.style import QUIET, TEXT_WIDTH, arm_styles, png
 from grpolab.report.tuning import page
+from grpolab.report.tuning.figures import FIGURES, draw, importances
 from grpolab.report.tuning.trials import load_trials
 
 PAIR = [{"metric": "final_score", "direction": "maximize"}, {"metric": "drawdown", "direction": "minimize"}]
@@ -42,22 +42,18 @@ def score(trial):
     return trial["scores"]["final_score"]["mean"]
 
 
-def drawn(draw, tuning):
-    with paper_style():
-        return draw(tuning)
-
-
 def marked(panel, marker):
     """Coordinates of all points with a marker, as (x, y)."""
     return [tuple(point) for line in panel.lines if line.get_marker() == marker for point in line.get_xydata().tolist()]
 
 
-@pytest.mark.parametrize("draw", page.FIGURES)
-def test_every_figure_is_readable_in_print(tuning, draw):
-    if draw is figures_module.pareto:
-        assert draw(tuning) is None  # one objective
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_readable_in_print(tuning, name):
+    if name == "tuning_pareto":
+        assert draw(tuning, name) is None  # one objective
         return
-    figure, manifest = drawn(draw, tuning)
+    figure, manifest = draw(tuning, name)
+    assert manifest.figure == name
     assert figure.get_figwidth() <= TEXT_WIDTH
     texts = [text for text in figure.findobj(matplotlib.text.Text) if text.get_text() and text.get_visible()]
     assert min(text.get_fontsize() for text in texts) >= 7
@@ -69,14 +65,14 @@ def test_every_figure_is_readable_in_print(tuning, draw):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("draw", [figures_module.contour, figures_module.importance])
-def test_drawing_again_gives_the_same_bytes(tuning, draw):
-    first, second = (drawn(draw, tuning)[0] for _ in range(2))
+@pytest.mark.parametrize("name", ["tuning_contour", "tuning_importance"])
+def test_drawing_again_gives_the_same_bytes(tuning, name):
+    first, second = (draw(tuning, name)[0] for _ in range(2))
     assert png(first) == png(second)
 
 
 def test_history_has_each_score_and_the_best_so_far(tuning, made):
-    figure, manifest = drawn(figures_module.history, tuning)
+    figure, manifest = draw(tuning, "tuning_history")
     for panel, numbers, (arm, trials) in zip(figure.axes, manifest.numbers, made.items(), strict=True):
         points = [(trial["number"], score(trial)) for trial in complete(trials)]
         assert marked(panel, "o") == points
@@ -94,13 +90,13 @@ def test_history_has_each_score_and_the_best_so_far(tuning, made):
 
 def test_less_is_better_where_the_study_says_so(tmp_path, made):
     results = write_trials(tmp_path, objectives=[{"metric": "final_score", "direction": "minimize"}])
-    _, manifest = drawn(figures_module.history, load_trials(results, "ratio"))
+    _, manifest = draw(load_trials(results, "ratio"), "tuning_history")
     scores = [score(trial) for trial in complete(made["token"])]
     assert manifest.numbers[0]["best_so_far"] == pytest.approx(np.minimum.accumulate(scores).tolist())
 
 
 def test_curves_of_pruned_trials_are_grey_and_end_in_their_mark(tuning, made):
-    figure, manifest = drawn(figures_module.intermediate, tuning)
+    figure, manifest = draw(tuning, "tuning_intermediate")
     for panel, (arm, trials) in zip(figure.axes, made.items(), strict=True):
         pruned = [trial for trial in trials if trial["state"] == "pruned"]
         ends = {tuple(curve[-1]) for trial in pruned for curve in trial["intermediate"].values()}
@@ -121,7 +117,7 @@ def test_curves_of_pruned_trials_are_grey_and_end_in_their_mark(tuning, made):
 
 
 def test_slices_stand_at_the_trials_values_with_their_seeds_range(tuning, made):
-    figure, manifest = drawn(figures_module.slices, tuning)
+    figure, manifest = draw(tuning, "tuning_slice")
     assert [(n["arm"], n["key"]) for n in manifest.numbers][::2] == [(arm, "learning_rate") for arm in BEST_RATES]
     assert [n["key"] for n in manifest.numbers][1::2] == ["epsilon", "epsilon", "epsilon_high"]
     rates = manifest.numbers[0]
@@ -138,7 +134,7 @@ def test_slices_stand_at_the_trials_values_with_their_seeds_range(tuning, made):
 
 
 def test_the_sensitivity_curve_goes_through_the_best_trial_of_each_sixth(tuning, made):
-    figure, manifest = drawn(figures_module.sensitivity, tuning)
+    figure, manifest = draw(tuning, "tuning_sensitivity")
     low, high = math.log10(RATE["low"]), math.log10(RATE["high"])
     for arm, trials in made.items():
         best: dict[int, dict] = {}
@@ -159,7 +155,7 @@ def test_the_sensitivity_curve_goes_through_the_best_trial_of_each_sixth(tuning,
 
 
 def test_the_contour_meets_the_trials_and_each_arm_has_its_own_keys(tuning, made):
-    figure, manifest = drawn(figures_module.contour, tuning)
+    figure, manifest = draw(tuning, "tuning_contour")
     assert [n["y_key"] for n in manifest.numbers] == ["epsilon", "epsilon", "epsilon_high"]
     rates = [trial["values"]["learning_rate"] for trial in complete(made["token"])]
     assert manifest.numbers[0]["x"] == rates
@@ -173,14 +169,14 @@ def test_the_contour_meets_the_trials_and_each_arm_has_its_own_keys(tuning, made
 
 def test_a_contour_needs_two_keys_and_three_trials(tmp_path):
     few = load_trials(write_trials(tmp_path / "few", trials=3), "ratio")
-    figure, _ = drawn(figures_module.contour, few)
+    figure, _ = draw(few, "tuning_contour")
     assert "too few complete trials" in figure.axes[0].texts[0].get_text()
     one = {arm: {"space": {"learning_rate": RATE}, "common": {}} for arm in BEST_RATES}
-    assert figures_module.contour(load_trials(write_trials(tmp_path / "one", arms=one), "ratio")) is None
+    assert draw(load_trials(write_trials(tmp_path / "one", arms=one), "ratio"), "tuning_contour") is None
 
 
 def test_parallel_lines_stand_between_the_bounds(tuning, made):
-    figure, manifest = drawn(figures_module.parallel, tuning)
+    figure, manifest = draw(tuning, "tuning_parallel")
     trial = made["gspo"][4]
     numbers = next(n for n in manifest.numbers if (n["arm"], n["trial"]) == ("gspo", 4))
     rate = (math.log10(trial["values"]["learning_rate"]) + 4) / 2
@@ -194,14 +190,14 @@ def test_parallel_lines_stand_between_the_bounds(tuning, made):
 
 
 def test_importance_names_the_key_that_the_score_is_made_of(tmp_path):
-    _, manifest = drawn(figures_module.importance, load_trials(write_trials(tmp_path / "many", trials=30), "ratio"))
+    _, manifest = draw(load_trials(write_trials(tmp_path / "many", trials=30), "ratio"), "tuning_importance")
     for numbers in manifest.numbers:
         shares = dict(zip(numbers["x"], numbers["importance"], strict=True))
         assert shares["learning_rate"] > 0.8
         assert sum(shares.values()) < 1 + 1e-9
         assert numbers["n"] == 20
     few = load_trials(write_trials(tmp_path / "few", trials=5), "ratio")
-    figure, manifest = drawn(figures_module.importance, few)
+    figure, manifest = draw(few, "tuning_importance")
     assert manifest.numbers[0]["x"] == []
     assert " ".join(figure.axes[0].texts[0].get_text().split()) == "3 complete trials: 5 are needed"
 
@@ -216,7 +212,7 @@ def test_importance_is_even_on_a_log_axis(tmp_path):
     results.trials("ratio").write_text(json.dumps(document))
     tuning = load_trials(results, "ratio")
     for arm in tuning.arms:
-        assert list(figures_module.importances(tuning, arm).values()) == pytest.approx([0.5, 0.5], abs=0.1)
+        assert list(importances(tuning, arm).values()) == pytest.approx([0.5, 0.5], abs=0.1)
 
 
 def test_the_front_is_drawn_where_there_are_several_objectives(tmp_path):
@@ -227,7 +223,7 @@ def test_the_front_is_drawn_where_there_are_several_objectives(tmp_path):
         trial["scores"]["drawdown"] = {"mean": 0.1 * trial["number"], "seeds": by_seed}
     results.trials("ratio").write_text(json.dumps(document))
     tuning = load_trials(results, "ratio")
-    figure, manifest = drawn(figures_module.pareto, tuning)
+    figure, manifest = draw(tuning, "tuning_pareto")
     (panel,) = figure.axes
     trials = {trial["number"]: trial for trial in document["trials"] if trial["arm"] == "token"}
     front = sorted((score(trials[number]), 0.1 * number) for number in (1, 3))
@@ -236,7 +232,7 @@ def test_the_front_is_drawn_where_there_are_several_objectives(tmp_path):
     assert marked(panel, "*")[0] == pytest.approx((score(trials[1]), 0.1))
     assert manifest.numbers[0]["front"] == [1, 3]
     assert "less is better" in panel.get_ylabel()
-    assert len(drawn(figures_module.history, tuning)[0].axes) == 6  # a row for each objective
+    assert len(draw(tuning, "tuning_history")[0].axes) == 6  # a row for each objective
 
 
 def test_the_budget_adds_up(tuning, made):
@@ -298,8 +294,8 @@ def test_a_tuning_has_a_page_of_its_own(results):
 
 def test_trials_before_the_first_one_ended_are_drawn(tmp_path):
     tuning = load_trials(write_trials(tmp_path, trials=0), "ratio")
-    for draw in page.FIGURES:
-        drawn(draw, tuning)
+    for name in FIGURES:
+        draw(tuning, name)
     assert len(page.budget(tuning).shown) == 3
     assert page.trials(tuning).shown.empty
 

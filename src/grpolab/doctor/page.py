@@ -19,6 +19,7 @@ from grpolab.report.figures.panels import (
     label_x,
     legend_arms,
     lines_by_arm,
+    note_gaps,
     panel_grid,
     pivot_seeds,
     start_at_zero,
@@ -118,6 +119,7 @@ def reach(study: Study) -> Figure:
     for panel in grid.values():
         panel.set_yscale("symlog", linthresh=1e-3)
         panel.axhline(USUAL_RANGE["token"], color="0.4", linewidth=0.7, linestyle="--")
+    note_gaps(figure, shown)
     return figure
 
 

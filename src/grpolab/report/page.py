@@ -1,4 +1,4 @@
-"""The figure catalogue in words: what each figure shows, in one line."""
+"""The report of a study, and the gallery of its figures."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pandas as pd
 from grpolab.paths import REFERENCE_STUDY, Results, write_text_atomic
 from grpolab.report import html
 from grpolab.report.claims import UNDECIDED, Claim, decide
+from grpolab.report.figures import FIGURES
 from grpolab.report.figures import draw as draw_figure
 from grpolab.report.load import Study, load
 from grpolab.report.provenance import missing, provenance
@@ -21,43 +22,6 @@ from grpolab.report.style import Manifest, save
 from grpolab.report.tables import Table, claims_table, tables
 from grpolab.report.text import begun, count, markdown_table
 from grpolab.report.tuning import page as tuning
-from grpolab.vocabulary import FIGURES
-
-CATALOGUE = {
-    "F1": "Learning curves: training reward and held-out accuracy",
-    "F2": "Clip fraction over time, below and above the range",
-    "F3": "Clip fraction of each arm against what it could clip at most",
-    "F4": "What any clip range would have clipped, for token and sequence ratios of the same run",
-    "F5": "Spread of the log ratio at four moments of training, per token and per sequence",
-    "F6": "Smallest and largest ratio at each rollout step",
-    "F7": "Ratio and clipping by position in the completion",
-    "F8": "Mean sequence ratio of right and of wrong completions",
-    "F9": "Shape of the objective and its gradient weight against the ratio, from the loss code itself",
-    "F10": "Gradient weight over old and new probability, for either sign of the advantage",
-    "F11": "Surrogate objectives and KL on the way from the old to the new weights of a batch",
-    "F12": "Entropy of the sampling policy",
-    "F13": "Map of lower against upper clip range: entropy, accuracy, KL",
-    "F14": "What entropy buys: accuracy against entropy, with the fitted exchange curve",
-    "F15": "KL to the old policy in each update, and to the warm start",
-    "F16": "Gradient norm before clipping, and its spikes",
-    "F17": "Length of right and of wrong completions, and how many are truncated",
-    "F18": "Clip fraction and final accuracy against the number of passes over a batch",
-    "F19": "Old probability of the tokens that are clipped, and which tokens they are",
-    "F20": "Groups whose rewards are all equal, against what chance alone would make",
-    "F21": "Aggregate scores over tasks: IQM, mean, median, optimality gap",
-    "F22": "Performance profiles: share of runs above every score",
-    "F23": "Probability that an arm's run beats the baseline's",
-    "F24": "Final accuracy against each setting that a factor moves",
-    "F25": "Time until half of the gain is reached, runs that never reach it censored",
-    "F26": "Stability of every arm: collapses, drawdown, spikes, largest ratio, entropy lost",
-    "F27": "Differences of every arm to the baseline, paired by seed",
-    "F28": "Ladder: one change after the other, and each left out",
-    "F29": "Accuracy against rollouts, with a sigmoid fit and its extrapolation",
-    "F30": "Stale data and a sampler that differs: accuracy, clipping, largest ratio",
-    "F31": "Histogram of the sampled tokens' probabilities, at the start and at the end",
-    "D1": "One run, many numbers: its clip fraction as each framework would log it",
-}
-
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The gallery: every figure of the catalogue as a thumbnail, and of those that are not drawn the reason.
@@ -70,11 +34,11 @@ def gallery(parts: Sequence[Study], drawn: Sequence[tuple[Manifest, Path]], fold
     """The page; `drawn` are the figures of `parts` with their PNG files, relative to `folder`, where `report` lies."""
     name = parts[-1].name
     cards = []
-    for figure, line in CATALOGUE.items():
+    for figure, (_, line) in FIGURES.items():
         own = [(manifest, path) for manifest, path in drawn if manifest.figure == figure]
         cards.append(_card(figure, line, own, folder, report) if own else _absent(figure, line, name))
     shown = len({manifest.figure for manifest, _ in drawn})
-    head = f"<h1>Figures of {escape(name)}</h1>\n<p>{shown} of {len(CATALOGUE)} figures of the catalogue are drawn"
+    head = f"<h1>Figures of {escape(name)}</h1>\n<p>{shown} of {len(FIGURES)} figures of the catalogue are drawn"
     links = f'in {count(len(drawn), "picture")}; they stand at full size in <a href="{report}">{report}</a>.</p>'
     return html.page(f"Figures of {name}", f'{head}, {links}\n<div class="cards">\n' + "\n".join(cards) + "\n</div>")
 
@@ -95,8 +59,7 @@ def _what(made: Manifest) -> str:
 
 
 def _absent(figure: str, line: str, name: str) -> str:
-    reason = f"no study of {name} asks for it" if figure in FIGURES else "nothing draws it yet"
-    words = f"<b>{figure}</b> {escape(line)}."
+    words, reason = f"<b>{figure}</b> {escape(line)}.", f"no study of {name} asks for it"
     return f'<div class="card absent" id="{figure}"><p>{words}</p><p>Not drawn: {escape(reason)}.</p></div>'
 
 

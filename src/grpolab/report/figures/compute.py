@@ -1,4 +1,4 @@
-"""F29: accuracy against rollouts with a saturation curve fitted to every run, and how well it foretells the end."""
+"""Figures against compute: saturation curves and their extrapolation, time to a threshold, reuse of a batch."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
 
 from grpolab.report.figures.panels import (
     MEAN_DOTS,
+    Drawing,
+    band_series,
     draw_row,
     draw_seeds,
     legend_arms,
     log_axis,
     name_rows,
-    note_gaps,
     panel_grid,
     pivot_seeds,
     say,
+    whole_numbers,
 )
 from grpolab.report.load import Study
 from grpolab.report.measures import by_setting, completions_learnt, is_share, measure
@@ -34,14 +35,27 @@ from grpolab.report.statistics.curves import (
     kaplan_meier,
     time_to_threshold,
 )
-from grpolab.report.statistics.intervals import Interval, TooFewError, share_band, share_interval, t_band, t_interval
+from grpolab.report.statistics.intervals import (
+    Band,
+    Interval,
+    TooFewError,
+    geometric_interval,
+    share_band,
+    share_interval,
+    t_band,
+    t_interval,
+)
 from grpolab.report.statistics.tests import page_trend
-from grpolab.report.style import NOTE_COLOUR, QUIET, ArmStyle, Manifest, Series, arm_styles, manifest
+from grpolab.report.style import NOTE_COLOUR, QUIET, ArmStyle, Series, arm_styles
 from grpolab.report.text import number, p_equals
 
 HELD_OUT = 0.25  # share of the evaluations, the last ones
 _CURVE = "held-out accuracy"
-_LABELS = {"asymptote": "asymptote A", "exponent": "exponent B", "midpoint": "midpoint $C_{mid}$\n(completions)"}
+_PARAMETER_COLUMNS = {
+    "asymptote": "asymptote A",
+    "exponent": "exponent B",
+    "midpoint": "midpoint $C_{mid}$\n(completions)",
+}
 _HELD_OUT = "held out: predicted\nminus measured"
 
 
@@ -67,16 +81,15 @@ class _Run:
         return float(np.mean(self.early.at(self.compute_E[-self.held_out :]) - self.score_E[-self.held_out :]))
 
 
-def draw_compute_curve(study: Study) -> tuple[Figure, Manifest]:
+def draw_compute_curve(study: Study) -> Drawing:
     """Accuracy by completions with fitted curves; A, B and C_mid by arm; the error of the extrapolation."""
-    columns = [_CURVE, *_LABELS.values(), _HELD_OUT]
-    facets = study.facets
+    columns = [_CURVE, *_PARAMETER_COLUMNS.values(), _HELD_OUT]
     figure, grid = panel_grid(
-        facets, columns, height=max(1.25, 0.45 + 0.17 * len(study.arms)), share_x=False, share_y=False
+        study.facets, columns, height=max(1.25, 0.45 + 0.17 * len(study.arms)), share_x=False, share_y=False
     )
     styles, numbers = arm_styles(study.arms), []
     band = share_band if is_share(study, study.metric) else t_band
-    for facet in facets:
+    for facet in study.facets:
         panels = {column: grid[facet, column] for column in columns}
         for place, (arm, evaluations) in enumerate(study.by_arm("evaluations", facet)):
             try:
@@ -89,13 +102,8 @@ def draw_compute_curve(study: Study) -> tuple[Figure, Manifest]:
             numbers.append({**labels, "metric": study.metric, **_draw_curve(panels[_CURVE], runs, styles[arm], band)})
             numbers += [{**labels, **series} for series in _draw_estimates(panels, place, runs, styles[arm])]
         _finish(panels, [arm for arm, _ in study.by_arm("evaluations", facet)], facet)
-    legend_arms(figure, study, study.arms)
-    note_gaps(figure, study)
-    return figure, manifest(study, "F29", _caption(study), MEAN_DOTS, numbers)
-
-
-def _caption(study: Study) -> str:
-    return (
+    legend_arms(figure, study)
+    caption = (
         f"Held-out accuracy (`{study.metric}`) against completions learnt from, mean over seeds. Lines: mean of the"
         " curves start + (A - start)/(1 + (C_mid/C)^B) that are fitted to each run by least squares, A at most 1."
         " Dots: the seeds whose curve identifies the parameter (inside its bounds; 95% interval of the fit within .1"
@@ -103,6 +111,7 @@ def _caption(study: Study) -> str:
         f" how much too high the curve is at the last {HELD_OUT:.0%} of the evaluations when it is fitted without them"
         " (dotted)."
     )
+    return Drawing(figure, caption, MEAN_DOTS, numbers)
 
 
 def _held_out(evaluations: int) -> int:
@@ -114,21 +123,21 @@ def _fits(evaluations: pd.DataFrame, study: Study) -> list[_Run]:
     """Raises TooFewError where the runs have too few evaluations."""
     runs = []
     for seed, unsorted in evaluations.groupby("seed"):
-        own = unsorted.sort_values("rollout_step")
-        compute_E = completions_learnt(study, own).to_numpy(dtype=np.float64)
-        score_E = own[study.metric].to_numpy(dtype=np.float64)
+        run = unsorted.sort_values("rollout_step")
+        compute_E = completions_learnt(study, run).to_numpy(dtype=np.float64)
+        score_E = run[study.metric].to_numpy(dtype=np.float64)
         keep = len(score_E) - _held_out(len(score_E))
         early = fit_saturation(compute_E[:keep], score_E[:keep]) if keep > len(PARAMETERS) else None
         runs.append(_Run(int(seed), compute_E, score_E, fit_saturation(compute_E, score_E), early))
     return runs
 
 
-def _draw_curve(panel: Axes, runs: list[_Run], style: ArmStyle, band: Callable) -> Series:
+def _draw_curve(panel: Axes, runs: list[_Run], style: ArmStyle, band: Callable[..., Band]) -> Series:
     """Means of the evaluations as markers, of the fitted curves as lines; dotted where it is foretold."""
     compute_E = runs[0].compute_E
-    scores = pd.DataFrame({run.seed: pd.Series(run.score_E, run.compute_E) for run in runs})
-    mean, low, high, n = band(scores.to_numpy())
-    panel.plot(scores.index, mean, style.marker, color=style.colour, markersize=2.5)
+    scores_ES = pd.DataFrame({run.seed: pd.Series(run.score_E, run.compute_E) for run in runs})
+    bounds = band(scores_ES.to_numpy())
+    panel.plot(scores_ES.index, bounds[0], style.marker, color=style.colour, markersize=2.5)
     dense = np.linspace(0, compute_E[-1], 100)[1:]
     panel.plot(dense, np.mean([run.whole.at(dense) for run in runs], axis=0), color=style.colour, linewidth=0.9)
     early = [run.early for run in runs if run.early is not None]
@@ -136,34 +145,27 @@ def _draw_curve(panel: Axes, runs: list[_Run], style: ArmStyle, band: Callable) 
         beyond = np.linspace(compute_E[-1 - runs[0].held_out], compute_E[-1], 30)
         foretold = np.mean([fit.at(beyond) for fit in early], axis=0)
         panel.plot(beyond, foretold, color=style.colour, linestyle=":", linewidth=1.2)
-    values = {"mean": mean.tolist(), "low": low.tolist(), "high": high.tolist(), "n": n.tolist()}
-    seeds = {run.seed: run.score_E.tolist() for run in runs}
-    return {"x": scores.index.tolist(), **values, "seeds": seeds}
+    return {**band_series(scores_ES, bounds), "seeds": {run.seed: run.score_E.tolist() for run in runs}}
 
 
 def _draw_estimates(panels: dict[str, Axes], place: int, runs: list[_Run], style: ArmStyle) -> list[Series]:
     """A row in each panel of a parameter, and in that of the extrapolation."""
     numbers: list[Series] = []
-    for parameter, column in _LABELS.items():
+    for parameter, column in _PARAMETER_COLUMNS.items():
         known = {run.seed: getattr(run.whole, parameter) for run in runs if run.whole.identified[parameter]}
-        of = share_interval if parameter == "asymptote" else _geometric  # A is an accuracy
-        interval = _estimate(np.array(list(known.values())), len(runs), of)
+        of = share_interval if parameter == "asymptote" else geometric_interval  # A is an accuracy
+        interval = _interval_of_all(np.array(list(known.values())), len(runs), of)
         _draw_known(panels[column], place, known, len(runs), interval, style)
         numbers.append({"metric": parameter, **interval._asdict(), "runs": len(runs), "seeds": known})
     surprises = {run.seed: run.surprise for run in runs if np.isfinite(run.surprise)}
-    interval = _estimate(np.array(list(surprises.values())), len(surprises), t_interval)
+    interval = _interval_of_all(np.array(list(surprises.values())), len(surprises), t_interval)
     _draw_known(panels[_HELD_OUT], place, surprises, len(surprises), interval, style)
     return [*numbers, {"metric": "predicted minus measured", **interval._asdict(), "seeds": surprises}]
 
 
-def _estimate(values_S: NDArray, runs: int, of: Callable[[NDArray], Interval]) -> Interval:
+def _interval_of_all(values_S: NDArray, runs: int, of: Callable[[NDArray], Interval]) -> Interval:
     """Mean with its interval; NaN where some runs have no value: the rest are no sample."""
     return of(values_S) if len(values_S) == runs else Interval(np.nan, np.nan, np.nan, len(values_S))
-
-
-def _geometric(values_S: NDArray) -> Interval:
-    mean, low, high, n = t_interval(np.log(values_S))
-    return Interval(float(np.exp(mean)), float(np.exp(low)), float(np.exp(high)), n)
 
 
 def _draw_known(
@@ -173,10 +175,8 @@ def _draw_known(
     if known:
         draw_row(panel, place, np.array(list(known.values())), interval, style)
     if len(known) < runs:
-        words = f"{len(known)}/{runs}"
-        panel.text(
-            1.02, place, words, transform=panel.get_yaxis_transform(), color=NOTE_COLOUR, va="center", fontsize=7
-        )
+        words, beside = f"{len(known)}/{runs}", panel.get_yaxis_transform()
+        panel.text(1.02, place, words, transform=beside, color=NOTE_COLOUR, va="center", fontsize=7)
 
 
 def _finish(panels: dict[str, Axes], arms: list[str], facet: str) -> None:
@@ -186,7 +186,7 @@ def _finish(panels: dict[str, Axes], arms: list[str], facet: str) -> None:
     for column, panel in panels.items():
         if column == _CURVE:
             continue
-        name_rows(panel, arms if column == _LABELS["asymptote"] else [""] * len(arms))
+        name_rows(panel, arms if column == _PARAMETER_COLUMNS["asymptote"] else [""] * len(arms))
         if not panel.lines:
             panel.set_xticks([])
             for text in list(panel.texts):
@@ -194,32 +194,20 @@ def _finish(panels: dict[str, Axes], arms: list[str], facet: str) -> None:
             say(panel, "too few evaluations to hold any out" if column == _HELD_OUT else "no curve identifies it")
         elif column == _HELD_OUT:
             panel.axvline(0, color=QUIET, linewidth=0.7, linestyle=":")
-        elif column == _LABELS["asymptote"]:
+        elif column == _PARAMETER_COLUMNS["asymptote"]:
             low, high = panel.dataLim.intervalx
             panel.set_xlim(low - 0.03, high + 0.03)
         else:
-            _widen(panel)
+            low, high = panel.dataLim.intervalx
+            room = max(1.1, np.sqrt(10 * low / high))  # a decade at least: within less there are no readable ticks
+            panel.set_xlim(low / room, high * room)
             log_axis(panel, "x")
 
 
-def _widen(panel: Axes) -> None:
-    """Show a decade at least: a log scale has no readable ticks within less."""
-    low, high = panel.dataLim.intervalx
-    room = max(1.1, np.sqrt(10 * low / high))
-    panel.set_xlim(low / room, high * room)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# F25: how long runs take to half of what the baseline gains.
-
-
-_REACHED = "reached it\n(share of runs)"
-_SHORT = "never reached it\n(runs)"
-
-
-def draw_threshold_time(study: Study) -> tuple[Figure, Manifest]:
+def draw_threshold_time(study: Study) -> Drawing:
     """Share of runs that have reached the threshold by completions learnt from; how many never do."""
-    figure, grid = panel_grid([_REACHED, _SHORT], study.facets, height=1.7, share_x=False)
+    reached, short = "reached it\n(share of runs)", "never reached it\n(runs)"
+    figure, grid = panel_grid([reached, short], study.facets, height=1.7, share_x=False)
     numbers: list[Series] = []
     for facet in study.facets:
         curves = {
@@ -227,13 +215,12 @@ def draw_threshold_time(study: Study) -> tuple[Figure, Manifest]:
             for arm, frame in study.by_arm("evaluations", facet)
         }
         threshold = half_gain(curves.get(study.baseline, pd.DataFrame()), study.metric)
-        panel = grid[_REACHED, facet]
+        panel = grid[reached, facet]
         panel.set(xlabel=f"completions to a gain of {number(threshold)}", ylim=(-0.03, 1.03))
-        drawn = _draw_panel(panel, curves, threshold, study)
+        drawn = _draw_survival(panel, curves, threshold, study)
         numbers += [{"by": "completions", "facet": facet, "threshold": threshold, **series} for series in drawn]
-        _draw_short(grid[_SHORT, facet], [s for s in numbers if s["facet"] == facet], study.arms)
-    legend_arms(figure, study, study.arms)
-    note_gaps(figure, study)
+        _draw_short(grid[short, facet], drawn, study.arms)
+    legend_arms(figure, study)
     caption = (
         f"Share of runs whose held-out accuracy (`{study.metric}`) has risen above their own start by the threshold:"
         f" half of the gain of `{study.baseline}`, from the start of its mean curve to its highest point. By"
@@ -241,7 +228,7 @@ def draw_threshold_time(study: Study) -> tuple[Figure, Manifest]:
         " doing: the runs of a sweep share its cores. Runs that never get there are censored at their planned end, and"
         " counted."
     )
-    return figure, manifest(study, "F25", caption, "Kaplan-Meier estimate, 95% log-log interval", numbers)
+    return Drawing(figure, caption, "Kaplan-Meier estimate, 95% log-log interval", numbers)
 
 
 def half_gain(curves: pd.DataFrame, metric: str) -> float:
@@ -253,27 +240,27 @@ def half_gain(curves: pd.DataFrame, metric: str) -> float:
     return (highest - start) / 2 if highest > start else np.nan
 
 
-def _draw_panel(panel: Axes, curves: dict[str, pd.DataFrame], threshold: float, study: Study) -> list[Series]:
+def _draw_survival(panel: Axes, curves: dict[str, pd.DataFrame], threshold: float, study: Study) -> list[Series]:
     """A curve for each arm."""
     if np.isnan(threshold):
         say(panel, f"{study.baseline} gains nothing: there is no threshold")
         return [{"lacks": "a gain of the baseline"}]
     styles, numbers = arm_styles(study.arms), []
     for arm, frame in curves.items():
-        runs = [own.sort_values("rollout_step") for _, own in frame.groupby("seed")]
-        gains = [own[study.metric] - own[study.metric].iloc[0] for own in runs]
-        ends = [time_to_threshold(own["completions"], gain, threshold) for own, gain in zip(runs, gains, strict=True)]
+        runs = [run.sort_values("rollout_step") for _, run in frame.groupby("seed")]
+        gains = [run[study.metric] - run[study.metric].iloc[0] for run in runs]
+        ends = [time_to_threshold(run["completions"], gain, threshold) for run, gain in zip(runs, gains, strict=True)]
         times, reached = zip(*ends, strict=True)
         try:
             survival = kaplan_meier(times, reached)
         except TooFewError as lack:
             say(panel, str(lack))
             continue
-        numbers.append({"arm": arm, **_draw_threshold_time_curve(panel, survival, max(times), styles[arm])})
+        numbers.append({"arm": arm, **_draw_steps(panel, survival, max(times), styles[arm])})
     return numbers
 
 
-def _draw_threshold_time_curve(panel: Axes, survival: Survival, end: float, style: ArmStyle) -> Series:
+def _draw_steps(panel: Axes, survival: Survival, end: float, style: ArmStyle) -> Series:
     """Steps from 0 runs at time 0 to `end`, the last time that a run was watched."""
     x = [0.0, *survival.time_X.tolist(), end]
     share, low, high = (
@@ -300,45 +287,39 @@ def _draw_short(panel: Axes, numbers: list[Series], arms: list[str]) -> None:
     panel.grid(axis="y", visible=False)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# F18: reusing a batch: clip fraction and final accuracy against num_iterations.
-
-
 _CLIP, _BY_PASS, _SCORE = "clipped tokens (share)", "clipped, by pass\nover the batch", "final accuracy"
 
 
-def draw_reuse(study: Study) -> tuple[Figure, Manifest]:
+def draw_reuse(study: Study) -> Drawing:
     """Mean clip fraction and final accuracy against num_iterations, and the clip fraction of each pass."""
     figure, grid = panel_grid([_CLIP, _BY_PASS, _SCORE], study.facets, share_x=False)
-    styles = arm_styles(study.arms)
-    numbers: list[Series] = []
+    styles, numbers = arm_styles(study.arms), list[Series]()
     for facet in study.facets:
         for row, metric in ((_CLIP, "clip/active"), (_SCORE, "final_score")):
             values_SL = by_setting(study, measure(study, metric), facet, "setting/num_iterations")
             band = share_band if is_share(study, metric) else t_band
             numbers.append({"metric": metric, "facet": facet, **_draw_trend(grid[row, facet], values_SL, band)})
         for arm, updates in study.by_arm("updates", facet):
-            series = draw_seeds(
-                grid[_BY_PASS, facet], pivot_seeds(updates, "iteration", "clip/active"), styles[arm], share=True
-            )
-            numbers.append({"metric": "clip/active", "by": "iteration", "facet": facet, "arm": arm, **series})
-        grid[_BY_PASS, facet].xaxis.set_major_locator(MaxNLocator(integer=True))
+            labels = {"metric": "clip/active", "by": "iteration", "facet": facet, "arm": arm}
+            values_XS = pivot_seeds(updates, "iteration", "clip/active")
+            numbers.append({**labels, **draw_seeds(grid[_BY_PASS, facet], values_XS, styles[arm], share=True)})
+        whole_numbers(grid[_BY_PASS, facet])
         grid[_BY_PASS, facet].set_xlabel("pass (0 = first)")
-    legend_arms(figure, study, study.arms)
-    note_gaps(figure, study)
+    legend_arms(figure, study)
     caption = (
         "Clip fraction (mean over all optimiser steps) and final accuracy against num_iterations, with the p-value of"
         " Page's test that they rise (ranks within seeds); between them the clip fraction of each pass over the batch."
     )
-    return figure, manifest(study, "F18", caption, MEAN_DOTS, numbers)
+    return Drawing(figure, caption, MEAN_DOTS, numbers)
 
 
-def _draw_trend(panel: Axes, values_SL: pd.DataFrame, band: Callable) -> Series:
+def _draw_trend(panel: Axes, values_SL: pd.DataFrame, band: Callable[..., Band]) -> Series:
     """Seeds as dots, the mean with its interval, and the trend's p."""
     x = values_SL.columns.to_numpy(dtype=float)
     if not len(x):
         return {"x": []}
-    mean, low, high, n = band(values_SL.to_numpy().T)
+    bounds = band(values_SL.to_numpy().T)
+    mean, low, high, _ = bounds
     for _, values in values_SL.iterrows():
         panel.plot(x, values, ".", color=QUIET, markersize=3)
     panel.errorbar(x, mean, yerr=[mean - low, high - mean], color="black", marker="o", capsize=2, elinewidth=0.8)
@@ -349,6 +330,6 @@ def _draw_trend(panel: Axes, values_SL: pd.DataFrame, band: Callable) -> Series:
     p = page_trend(values_SL.to_numpy())
     if np.isfinite(p):
         panel.set_title(f"rising: {p_equals(p)}", loc="right", fontsize=7)  # inside, it would lie on the data
-    seeds = {int(seed): row.tolist() for seed, row in values_SL.iterrows()}
-    series = {"x": x.tolist(), "mean": mean.tolist(), "low": low.tolist(), "high": high.tolist(), "n": n.tolist()}
-    return {**series, "trend_p": p, "seeds": seeds}
+    series = band_series(values_SL.T, bounds)
+    seeds = series.pop("seeds")
+    return {**series, "x": x.tolist(), "trend_p": p, "seeds": seeds}

@@ -1,13 +1,11 @@
-"""What figures share: a grid of panels, lines with seeds and bands, the legend, the note of what is missing."""
+"""What figures share: a grid of panels, lines with seeds and bands, rows with intervals, legends and notes."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
-from numbers import Real
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -16,23 +14,13 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from grpolab.report.load import Study
 from grpolab.report.measures import is_share
-from grpolab.report.statistics.intervals import Interval, share_band, t_band
-from grpolab.report.style import (
-    COLUMN_WIDTH,
-    NOTE_COLOUR,
-    TEXT_WIDTH,
-    ArmStyle,
-    Manifest,
-    Series,
-    arm_styles,
-    cell_names,
-    manifest,
-)
+from grpolab.report.statistics.intervals import Band, Interval, geometric_band, share_band, t_band
+from grpolab.report.style import COLUMN_WIDTH, NOTE_COLOUR, TEXT_WIDTH, ArmStyle, Series, arm_styles, cell_names
 from grpolab.report.text import OF_MEANS, count, listing
 from grpolab.vocabulary import DIVERGED, STOPPED
 
@@ -42,6 +30,20 @@ LOG_BAND = "geometric mean over seeds, 95% t-interval of the logarithms; thin li
 MEDIAN = "median over seeds; thin lines are seeds"
 
 Grid = dict[tuple[str, str], Axes]
+
+
+class Drawing(NamedTuple):
+    """A figure and what its manifest says of it; `lacks` are notes about what it lacks besides cells."""
+
+    figure: Figure
+    caption: str
+    statistic: str
+    numbers: list[Series]
+    lacks: tuple[str, ...] = ()
+
+
+class NotDrawnError(Exception):
+    """The study lacks what the figure needs; the text says what, and stands in the figure's place."""
 
 
 def panel_grid(
@@ -88,6 +90,11 @@ def label_x(grid: Grid, label: str) -> None:
             panel.set_xlabel(label)
 
 
+def whole_numbers(panel: Axes) -> None:
+    """Ticks of the x axis at whole numbers alone."""
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
 def log_axis(panel: Axes, which: Literal["x", "y"]) -> None:
     """A log scale with plain numbers at 1 and 3 of each decade; at 1 alone where the data span many decades."""
     panel.set(**{f"{which}scale": "log"})
@@ -113,6 +120,18 @@ def pivot_seeds(frame: pd.DataFrame, x: str, y: str, how: str = "mean") -> pd.Da
     return frame[y].astype("float64").groupby([frame[x], frame["seed"]]).agg(how).unstack().dropna(how="all")
 
 
+def by_seed(values_S: pd.Series) -> dict[int, float]:
+    """Values with the seeds as their index, as the manifest keeps them."""
+    return {int(seed): float(value) for seed, value in values_S.items()}
+
+
+def band_series(values_XS: pd.DataFrame, band: Band) -> Series:
+    """What the manifest keeps of a band over seeds (columns), and of the seeds."""
+    bounds = {name: values.tolist() for name, values in zip(("mean", "low", "high", "n"), band, strict=True)}
+    seeds = {int(seed): values_XS[seed].tolist() for seed in values_XS}
+    return {"x": values_XS.index.tolist(), **bounds, "seeds": seeds}
+
+
 def draw_seeds(
     panel: Axes,
     values_XS: pd.DataFrame,
@@ -123,34 +142,46 @@ def draw_seeds(
 ) -> Series:
     """Thin lines for the seeds (columns), a thick one for their mean with its 95% interval, or for their median.
 
-    `share`: the values lie between 0 and 1, and so does their band. `log`: mean and interval of the logarithms, for a
-    log axis; what is not above 0 is left out. The y axis is scaled to the lines; with two seeds a band may leave the
-    panel.
+    `share`: the values lie between 0 and 1, and so does their band. `log`: geometric mean and its band, for a log axis;
+    what is not above 0 is left out. The y axis is scaled to the lines; with two seeds a band may leave the panel.
     """
     if values_XS.empty:
         return {"x": []}
     x, values = values_XS.index.to_numpy(), values_XS.to_numpy(dtype=np.float64)
     for seed_values in values.T:
         panel.plot(x, seed_values, color=style.colour, linewidth=0.5, alpha=0.6)
-    series: Series = {"x": x.tolist()}
     if median:
         centre = values_XS.median(axis=1).to_numpy()
-        series["median"] = centre.tolist()
+        seeds = {int(seed): values_XS[seed].tolist() for seed in values_XS}
+        series: Series = {"x": x.tolist(), "median": centre.tolist(), "seeds": seeds}
     else:
-        centre, low, high, n = (_log_band if log else share_band if share else t_band)(values)
+        band = (geometric_band if log else share_band if share else t_band)(values)
+        centre, low, high, _ = band
         limits = panel.dataLim.frozen()
         panel.fill_between(x, low, high, color=style.colour, alpha=0.09, linewidth=0)
         panel.dataLim.set(limits)
-        series |= {"mean": centre.tolist(), "low": low.tolist(), "high": high.tolist(), "n": n.tolist()}
+        series = band_series(values_XS, band)
     every = max(1, len(x) // 6)
     panel.plot(x, centre, color=style.colour, linestyle=style.line, marker=style.marker, markevery=every)
-    return series | {"seeds": {int(seed): values_XS[seed].tolist() for seed in values_XS}}
+    return series
 
 
-def _log_band(values_XS: NDArray) -> tuple[NDArray, NDArray, NDArray, NDArray]:
-    """As t_band, of the logarithms; back on the scale of the values."""
-    mean, low, high, n = t_band(np.log(np.where(values_XS > 0, values_XS, np.nan)))
-    return np.exp(mean), np.exp(low), np.exp(high), n
+def draw_arms(
+    panel: Axes,
+    study: Study,
+    frames: Iterable[tuple[str, pd.DataFrame]],
+    metric: str,
+    facet: str,
+    x: str = "rollout_step",
+    log: bool = False,
+) -> list[Series]:
+    """A line with its band for each arm; `frames` are the arms with their rows, as `Study.by_arm` gives them."""
+    styles, share = arm_styles(study.arms), is_share(study, metric)
+    return [
+        {"metric": metric, "facet": facet, "arm": arm}
+        | draw_seeds(panel, pivot_seeds(frame, x, metric), styles[arm], log=log, share=share)
+        for arm, frame in frames
+    ]
 
 
 def lines_by_arm(
@@ -161,29 +192,27 @@ def lines_by_arm(
     `rows` maps a label to (table, metric); updates are averaged over the optimiser steps of a rollout step.
     """
     figure, grid = panel_grid(list(rows), study.facets, height)
-    styles, numbers = arm_styles(study.arms), []
+    numbers: list[Series] = []
     for (row, facet), panel in grid.items():
         table, metric = rows[row]
-        for arm, frame in study.by_arm(table, facet):
-            values_XS = pivot_seeds(frame, "rollout_step", metric)
-            series = draw_seeds(panel, values_XS, styles[arm], log=log, share=is_share(study, metric))
-            numbers.append({"metric": metric, "facet": facet, "arm": arm, **series})
+        numbers += draw_arms(panel, study, study.by_arm(table, facet), metric, facet, log=log)
         if log:
             log_axis(panel, "y")
     label_x(grid, "rollout steps")
-    legend_arms(figure, study, study.arms)
-    note_gaps(figure, study)
+    legend_arms(figure, study)
     return figure, grid, numbers
 
 
-def legend_arms(figure: Figure, study: Study, arms: Sequence[str], extra: Sequence[Artist] = ()) -> None:
-    """One legend below all panels."""
+def handle(label: str, style: ArmStyle) -> Line2D:
+    """What the legend shows of a line."""
+    return Line2D([], [], color=style.colour, linestyle=style.line, marker=style.marker, label=label)
+
+
+def legend_arms(figure: Figure, study: Study, arms: Iterable[str] | None = None, extra: Sequence[Artist] = ()) -> None:
+    """One legend below all panels: all arms of the study, or those that are drawn."""
+    shown = study.arms if arms is None else set(arms)
     styles = arm_styles(study.arms)
-    handles: list[Artist] = [
-        Line2D([], [], color=style.colour, linestyle=style.line, marker=style.marker, label=arm_label(study, arm))
-        for arm, style in styles.items()
-        if arm in arms
-    ]
+    handles: list[Artist] = [handle(arm_label(study, arm), style) for arm, style in styles.items() if arm in shown]
     handles += extra
     if handles:
         rows = math.ceil(len(handles) / int(0.86 * figure.get_figwidth()))
@@ -196,10 +225,10 @@ def arm_label(study: Study, arm: str) -> str:
     return f"{study.plan['compare']} = {arm}" if arm.replace(".", "").isdigit() else arm
 
 
-def note_gaps(figure: Figure, study: Study, *also: str) -> None:
-    """Say in the picture which planned cells it lacks, which runs diverged or were stopped, and what else it lacks."""
+def note_gaps(figure: Figure, study: Study, lacks: Sequence[str] = ()) -> None:
+    """Say in the picture what it lacks: the notes `lacks`, planned cells; and which runs diverged or were stopped."""
     absent = study.absent
-    notes = list(also)
+    notes = list(lacks)
     if len(absent):
         cells = f"{len(absent)} of {count(len(study.cells), 'cell')}"
         notes.append(f"Missing: {cells} ({listing(cell_names(absent), 2)})")
@@ -218,14 +247,13 @@ def say(panel: Axes, words: str) -> None:
     panel.text(0.5, 0.5, text, transform=panel.transAxes, ha="center", va="center", color=NOTE_COLOUR)
 
 
-def only_says(study: Study, name: str, words: str) -> tuple[Figure, Manifest]:
-    """In place of a figure: the sentence that says what the study lacks for it."""
+def only_says(words: str) -> Figure:
+    """In place of a figure: a sentence."""
     figure, grid = panel_grid([""], [""], height=0.3)
     for panel in grid.values():
         panel.set_axis_off()
-        say(panel, f"{name}: {words}")
-    note_gaps(figure, study)
-    return figure, manifest(study, name, f"Not drawn: {words}.", "none", [{"lacks": words}])
+        say(panel, words)
+    return figure
 
 
 def draw_row(panel: Axes, place: int, values_S: NDArray, interval: Interval, style: ArmStyle) -> None:
@@ -245,110 +273,3 @@ def name_rows(panel: Axes, names: Sequence[str]) -> None:
     """Names beside the rows of a panel, the first on top."""
     panel.set_yticks(range(len(names)), names)
     panel.set_ylim(max(1, len(names)) - 0.5, -0.5)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A number that a factor of the study moves, as an x axis.
-
-
-DECADES = 100.0  # values that are this far apart get a log scale
-
-
-def numeric_axes(study: Study) -> dict[str, str]:
-    """{factor: setting} for the factors whose levels differ in nothing but numbers, all of them different.
-
-    They may be other numbers for each arm. The first such setting stands for a factor that moves several together
-    (epsilon and epsilon_high).
-    """
-    one_seed = study.cells[study.cells["seed"] == study.cells["seed"].min()]
-    axes = {}
-    for factor in study.plan["factors"]:
-        others = [c for c in one_seed if c.startswith("factor/") and c != f"factor/{factor}"]
-        groups = [frame for _, frame in one_seed.groupby(others)] if others else [one_seed]
-        moved = [c for c in one_seed if c.startswith("setting/") and any(_differs(frame[c]) for frame in groups)]
-        numeric = all(isinstance(value, Real) for column in moved for value in one_seed[column])
-        distinct = [c for c in moved if numeric and all(frame[c].nunique() == len(frame) for frame in groups)]
-        if distinct:
-            axes[factor] = distinct[0]
-    return axes
-
-
-def _differs(values: pd.Series) -> bool:
-    return values.astype(str).nunique() > 1
-
-
-def split(values: pd.DataFrame, study: Study, factor: str) -> list[tuple[str, pd.DataFrame]]:
-    """Rows with the columns of `study.cells`, by the levels of the factors that are neither `factor` nor the arms."""
-    within = [c for c in values if c.startswith("factor/") and c[7:] not in (factor, study.plan["compare"])]
-    if not within:
-        return [("", values)]
-    return [(" · ".join(levels), frame) for levels, frame in values.groupby(within, sort=False)]
-
-
-@dataclass(frozen=True)
-class Axis:
-    """Where the values of a setting stand: in order of size, evenly spaced, or on a log scale where they span decades.
-
-    An infinite value then stands a step beyond the largest.
-    """
-
-    values: Sequence[float]
-    name: str
-
-    @property
-    def is_log(self) -> bool:
-        """Whether it is a log scale."""
-        finite = [value for value in self.values if np.isfinite(value)]
-        return min(self.values) > 0 and max(finite) >= DECADES * min(finite)
-
-    def places(self, values: Sequence[float], shift: float = 0.0) -> list[float]:
-        """Where some of its values stand; `shift`, in steps, parts lines that would lie on each other."""
-        if not self.is_log:
-            return [self.values.index(value) + shift for value in values]
-        return [min(value, self._beyond) for value in values]
-
-    @property
-    def _beyond(self) -> float:
-        """Where an infinite value stands on the log scale."""
-        return 4 * max(value for value in self.values if np.isfinite(value))
-
-    def label(self, panel: Axes) -> None:
-        """Ticks and name of the x axis."""
-        panel.set_xlabel(self.name)
-        if self.is_log:
-            log_axis(panel, "x")
-            if np.inf in self.values:
-                decades = 10.0 ** np.arange(np.ceil(np.log10(min(self.values))), np.log10(self._beyond / 4) + 1e-9)
-                panel.set_xticks([*decades, self._beyond], [*(f"{decade:g}" for decade in decades), "∞"])
-        else:
-            panel.set_xticks(range(len(self.values)), [f"{value:g}".replace("inf", "∞") for value in self.values])
-
-
-def draw_along(
-    panel: Axes,
-    axis: Axis,
-    values: pd.DataFrame,
-    columns: tuple[str, str],
-    style: ArmStyle,
-    shift: float = 0.0,
-    share: bool = False,
-) -> Series:
-    """Seeds as dots and their mean with its 95% interval along an axis; `columns` are those of x and y.
-
-    `share`: y lies between 0 and 1, and so does its interval.
-    """
-    values_XS = pivot_seeds(values, *columns)
-    if values_XS.empty:
-        return {"x": []}
-    x = values_XS.index.tolist()
-    places = axis.places(x, shift)
-    mean, low, high, n = (share_band if share else t_band)(values_XS.to_numpy())
-    panel.plot(places, values_XS.to_numpy(), ".", color=style.colour, markersize=3, alpha=0.5)
-    limits = panel.dataLim.frozen()
-    error = [mean - low, high - mean]
-    lines = {"color": style.colour, "linestyle": style.line, "marker": style.marker}
-    panel.errorbar(places, mean, yerr=error, capsize=2, elinewidth=0.8, **lines)
-    panel.dataLim.set(limits)
-    seeds = {int(seed): values_XS[seed].tolist() for seed in values_XS}
-    series = {"x": x, "mean": mean.tolist(), "low": low.tolist(), "high": high.tolist(), "n": n.tolist()}
-    return {**series, "seeds": seeds}

@@ -1,4 +1,4 @@
-"""F11: what the surrogates promise along an update, and what it costs in KL."""
+"""Figures of the objective itself: its shape, its gradient weight over probabilities, and along an update."""
 
 from __future__ import annotations
 
@@ -6,45 +6,47 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from grpolab.report.figures.panels import (
     MEAN_BAND,
-    draw_seeds,
+    Drawing,
+    draw_arms,
     label_x,
     legend_arms,
-    note_gaps,
     panel_grid,
-    pivot_seeds,
     say,
 )
 from grpolab.report.load import Study
-from grpolab.report.style import QUIET, TEXT_WIDTH, Manifest, Series, arm_styles, manifest
+from grpolab.report.style import QUIET, TEXT_WIDTH, Series, arm_styles
 from grpolab.report.text import count
 
-_ROWS = {
+_SURROGATE_ROWS = {
     r"$L_\mathrm{CPI}$ (not clipped)": "l_cpi",
     r"$L_\mathrm{CLIP}$ (clipped)": "l_clip",
     "KL(old || there)\n(nat per token)": "kl",
 }
 
 
-def draw_surrogate(study: Study) -> tuple[Figure, Manifest]:
+def draw_surrogate(study: Study) -> Drawing:
     """Unclipped and clipped surrogate and KL from the old to the new policy of updates, and as far again."""
-    figure, grid = panel_grid(list(_ROWS), study.facets, height=1.5)
-    table, styles, numbers = _table(study), arm_styles(study.arms), []
+    path = study.results.surrogate
+    columns = ["signature", "rollout_step", "alpha", *_SURROGATE_ROWS.values()]
+    table = pd.read_csv(path, dtype={"signature": str}) if path.is_file() else pd.DataFrame(columns=columns)
+    table = table.merge(study.done[["signature", "facet", "arm", "seed"]], on="signature")
+    figure, grid = panel_grid(list(_SURROGATE_ROWS), study.facets, height=1.5)
+    numbers: list[Series] = []
     for (row, facet), panel in grid.items():
         panel.axvline(1, color=QUIET, linewidth=0.6, zorder=0)
-        for arm in study.arms:
-            own = table[(table["facet"] == facet) & (table["arm"] == arm)]
-            if len(own):
-                series = draw_seeds(panel, pivot_seeds(own, "alpha", _ROWS[row]), styles[arm])
-                numbers.append({"metric": _ROWS[row], "facet": facet, "arm": arm, **series})
+        rows = table[table["facet"] == facet]
+        frames = ((arm, rows[rows["arm"] == arm]) for arm in study.arms if (rows["arm"] == arm).any())
+        numbers += draw_arms(panel, study, frames, _SURROGATE_ROWS[row], facet, x="alpha")
     label_x(grid, "weights: 0 = old, 1 = new")
-    legend_arms(figure, study, study.arms)
-    note_gaps(figure, study, *_lacking(study, table))
+    legend_arms(figure, study)
+    runs = set(study.done["signature"])
+    lacking = f"{len(runs - set(table['signature']))} of {count(len(runs), 'run')}"
+    note = f"Not in {path.name}: {lacking} (`grpolab surrogate {study.name}` adds them)"
     batches = table["rollout_step"].nunique()
     caption = (
         "The unclipped surrogate, the clipped one at the arm's ratio level, clip range and averaging (whatever rule it"
@@ -52,37 +54,17 @@ def draw_surrogate(study: Study) -> tuple[Figure, Manifest]:
         f" the batch of the update: mean over the first {batches} rollout steps of each run, made again from its warm"
         " start."
     )
-    return figure, manifest(study, "F11", caption, MEAN_BAND, numbers or [{"x": []}])
-
-
-def _table(study: Study) -> pd.DataFrame:
-    """The table's rows of the study's runs, with their facet, arm and seed."""
-    path = study.results.surrogate
-    columns = ["signature", "rollout_step", "alpha", *_ROWS.values()]
-    table = pd.read_csv(path, dtype={"signature": str}) if path.is_file() else pd.DataFrame(columns=columns)
-    return table.merge(study.done[["signature", "facet", "arm", "seed"]], on="signature")
-
-
-def _lacking(study: Study, table: pd.DataFrame) -> list[str]:
-    """The note of the runs that the table lacks, if there are any."""
-    wanted = set(study.done["signature"])
-    lacking = wanted - set(table["signature"])
-    runs = f"{len(lacking)} of {count(len(wanted), 'run')}"
-    note = f"Not in {study.results.surrogate.name}: {runs} (`grpolab surrogate {study.name}` adds them)"
-    return [note] if lacking else []
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# F9: the shape of the objective, drawn from the table that the loss code itself computed.
+    lacks = () if runs <= set(table["signature"]) else (note,)
+    return Drawing(figure, caption, MEAN_BAND, numbers or [{"x": []}], lacks)
 
 
 _GEOMETRY_ROWS = {"objective": "objective\n(maximised)", "weight": "weight on the gradient\nof the log-prob"}
-_COLUMNS = {1: "advantage +1", -1: "advantage -1"}
+_SIGN_COLUMNS = {1: "advantage +1", -1: "advantage -1"}
 
 
-def draw_geometry(study: Study) -> tuple[Figure, Manifest]:
+def draw_geometry(study: Study) -> Drawing:
     """Objective and gradient weight of one token against its importance ratio, for either sign of the advantage."""
-    figure, grid = panel_grid(list(_GEOMETRY_ROWS.values()), list(_COLUMNS.values()), height=2.0)
+    figure, grid = panel_grid(list(_GEOMETRY_ROWS.values()), list(_SIGN_COLUMNS.values()), height=2.0)
     path = study.results.geometry
     table = (
         pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=["curve", "advantage", "ratio", *_GEOMETRY_ROWS])
@@ -90,15 +72,15 @@ def draw_geometry(study: Study) -> tuple[Figure, Manifest]:
     curves = list(dict.fromkeys(table["curve"]))
     styles, numbers = arm_styles(curves), []
     for quantity, row in _GEOMETRY_ROWS.items():
-        for sign, column in _COLUMNS.items():
+        for sign, column in _SIGN_COLUMNS.items():
             panel = grid[row, column]
             for curve in curves:
                 points = table[(table["curve"] == curve) & (table["advantage"] == sign)].sort_values("ratio")
                 if quantity == "weight" or is_surrogate(points):
-                    panel.plot(
-                        points["ratio"], points[quantity], color=styles[curve].colour, linestyle=styles[curve].line
-                    )
-                    numbers.append(_series(curve, sign, quantity, points))
+                    style = styles[curve]
+                    panel.plot(points["ratio"], points[quantity], color=style.colour, linestyle=style.line)
+                    labels = {"metric": quantity, "curve": curve, "advantage": sign}
+                    numbers.append({**labels, "x": points["ratio"].tolist(), "value": points[quantity].tolist()})
             panel.axvline(1, color=QUIET, linewidth=0.6, zorder=0)
             panel.set_xlabel("importance ratio" if row == _GEOMETRY_ROWS["weight"] else "")
             if not curves:
@@ -111,7 +93,7 @@ def draw_geometry(study: Study) -> tuple[Figure, Manifest]:
         f" ratio: computed by the loss code of this program ({path.name}). A rule that stops gradients inside its"
         " objective has no curve in the upper row: its slope would not be its gradient."
     )
-    return figure, manifest(study, "F9", caption, "analytic", numbers)
+    return Drawing(figure, caption, "analytic", numbers)
 
 
 def is_surrogate(points: pd.DataFrame) -> bool:
@@ -120,41 +102,29 @@ def is_surrogate(points: pd.DataFrame) -> bool:
     return bool(np.mean(np.abs(slope - points["weight"]) < 0.01) > 0.9)  # not at the kinks
 
 
-def _series(curve: str, sign: int, quantity: str, points: pd.DataFrame) -> Series:
-    x, values = points["ratio"].tolist(), points[quantity].tolist()
-    return {"metric": quantity, "curve": curve, "advantage": sign, "x": x, "value": values}
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# F10: which rule looks at the ratio and which at the probability: the weight on a token's gradient over both.
-
-
-_WEIGHT_SURFACE_ROWS = {1: "new probability,\nadvantage +1", -1: "new probability,\nadvantage -1"}
+_SIGN_ROWS = {1: "new probability,\nadvantage +1", -1: "new probability,\nadvantage -1"}
 _SILENT = "0.8"
 _NORM = mpl.colors.LogNorm(0.1, 10, clip=True)
 
 
-def draw_weight_surface(study: Study) -> tuple[Figure, Manifest]:
+def draw_weight_surface(study: Study) -> Drawing:
     """The size of d objective / d log-prob over old and new probability, one column per rule, one row per sign."""
     path = study.results.surface
     table = pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=["rule", "advantage", "old", "new", "weight"])
     rules = list(dict.fromkeys(table["rule"]))
-    figure, grid = panel_grid(list(_WEIGHT_SURFACE_ROWS.values()), rules or [""], height=1.2)
+    figure, grid = panel_grid(list(_SIGN_ROWS.values()), rules or [""], height=1.2)
     figure.set_figwidth(TEXT_WIDTH)
     numbers: list[Series] = []
-    for sign, row in _WEIGHT_SURFACE_ROWS.items():
+    for sign, row in _SIGN_ROWS.items():
         for rule in rules:
-            own = table[(table["rule"] == rule) & (table["advantage"] == sign)]
-            weight_NO = own.pivot(index="new", columns="old", values="weight")
+            points = table[(table["rule"] == rule) & (table["advantage"] == sign)]
+            weight_NO = points.pivot(index="new", columns="old", values="weight")
             _draw_surface(grid[row, rule], weight_NO)
             grid[row, rule].set_title(rule if sign == 1 else "", fontsize=7)
             grid[row, rule].set_xlabel("old probability" if sign == -1 else "")
-            lists = {
-                "x": weight_NO.columns.tolist(),
-                "y": weight_NO.index.tolist(),
-                "value": weight_NO.to_numpy().tolist(),
-            }
-            numbers.append({"metric": "weight", "rule": rule, "advantage": sign, **lists})
+            places = {"x": weight_NO.columns.tolist(), "y": weight_NO.index.tolist()}
+            labels = {"metric": "weight", "rule": rule, "advantage": sign}
+            numbers.append({**labels, **places, "value": weight_NO.to_numpy().tolist()})
         if not rules:
             say(grid[row, ""], f"{path.name} is not there: run `grpolab geometry`")
     if rules:
@@ -171,7 +141,7 @@ def draw_weight_surface(study: Study) -> tuple[Figure, Manifest]:
         " everywhere. White: probability as it was. A rule on the ratio has rays through the origin, one on the change"
         " of probability has parallels to the diagonal."
     )
-    return figure, manifest(study, "F10", caption, "analytic", numbers or [{"x": []}])
+    return Drawing(figure, caption, "analytic", numbers or [{"x": []}])
 
 
 def _draw_surface(panel: Axes, weight_NO: pd.DataFrame) -> None:

@@ -1,7 +1,8 @@
-"""The score over pairs of tuned keys."""
+"""The figures of a tuning, one function each; Optuna's own plots know neither arms nor seeds nor common values."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
@@ -10,38 +11,30 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from matplotlib.tri import LinearTriInterpolator, Triangulation
 
-from grpolab.report.figures.panels import Grid, label_x, panel_grid, say
-from grpolab.report.style import COLUMN_WIDTH, QUIET, Manifest, Series, arm_styles
+from grpolab.report.figures.panels import Drawing, label_x, panel_grid, say, whole_numbers
+from grpolab.report.style import COLUMN_WIDTH, QUIET, Manifest, Series, arm_styles, paper_style
 from grpolab.report.text import count
-from grpolab.report.tuning.trials import (
+from grpolab.report.tuning.marks import (
     BEST,
     COLOURS,
     COMMON,
     COMMON_PAIR,
-    COMPLETE,
-    DIVERGED,
-    OVER_SEEDS,
-    PRUNED,
-    Key,
-    Tuning,
-    column,
     legend,
-    manifest,
     mark,
     mark_common,
     mark_unscored,
     score_colours,
-    seed_range,
 )
+from grpolab.report.tuning.trials import COMPLETE, DIVERGED, FAILED, PRUNED, Key, Tuning, column, seed_range
 
+OVER_SEEDS = "mean over the tuning seeds"
 _GRID = 200  # points a side, between which nothing is interpolated any more
 _LEVELS = 9
 
 
-def contour(tuning: Tuning) -> tuple[Figure, Manifest] | None:
+def contour(tuning: Tuning) -> Drawing | None:
     """Score over each pair of keys, interpolated between complete trials; None with fewer than two keys."""
     metric = tuning.objectives[0]
     pairs = {arm: list(combinations(tuning.keys(arm), 2)) for arm in tuning.arms}
@@ -51,28 +44,36 @@ def contour(tuning: Tuning) -> tuple[Figure, Manifest] | None:
     figure, grid = panel_grid(list(map(str, range(most))), tuning.arms, height=1.9, share_x=False, share_y=False)
     colours, numbers = score_colours(tuning, metric), []
     for (place, arm), panel in grid.items():
-        own = pairs[arm][int(place) :]
-        panel.set_visible(bool(own))
-        if own:
-            numbers.append(_draw_contour(panel, tuning, arm, *own[0], colours))
+        pair = pairs[arm][int(place) : int(place) + 1]
+        panel.set_visible(bool(pair))
+        for x, y in pair:
+            numbers.append(_draw_contour(panel, tuning, arm, x, y, colours))
     figure.colorbar(colours, ax=list(grid.values()), label=metric, pad=0.01, aspect=25)
     legend(figure, tuning, [COMPLETE, PRUNED, DIVERGED, BEST, COMMON_PAIR])
     caption = (
         f"`{metric}` over pairs of keys, linear between complete trials (dots); nothing is drawn where no three trials"
         " enclose a place."
     )
-    return figure, manifest(tuning, "tuning_contour", caption, OVER_SEEDS, numbers)
+    return Drawing(figure, caption, OVER_SEEDS, numbers)
 
 
 def _draw_contour(panel: Axes, tuning: Tuning, arm: str, x: Key, y: Key, colours: ScalarMappable) -> Series:
     """One arm's trials over one pair of keys; the numbers that are drawn."""
     done = tuning.scored(arm, tuning.objectives[0])
     places = x.drawn(column(done, x)), y.drawn(column(done, y))
-    _fill(panel, x, y, (x.share(column(done, x)), y.share(column(done, y))), done["score"].to_numpy(), colours)
+    try:  # the surface through the scores, linear in what the sampler draws from
+        triangles = Triangulation(x.share(column(done, x)), y.share(column(done, y)))
+        surface = LinearTriInterpolator(triangles, done["score"].to_numpy())
+    except (RuntimeError, ValueError):  # fewer than three trials, or all on one line
+        say(panel, "too few complete trials")
+    else:
+        even, levels = np.linspace(0, 1, _GRID), np.linspace(*colours.get_clim(), _LEVELS)
+        z = surface(*np.meshgrid(even, even))
+        panel.contourf(x.at(even), y.at(even), z, levels, cmap=COLOURS, norm=colours.norm, extend="both")
     mark(panel, *places, COMPLETE, "black", markersize=2.8, markeredgecolor="white", markeredgewidth=0.3)
     for state in (PRUNED, DIVERGED):
-        own = tuning.of(arm, state)
-        mark(panel, x.drawn(column(own, x)), y.drawn(column(own, y)), state, "0.15")
+        ended = tuning.of(arm, state)
+        mark(panel, x.drawn(column(ended, x)), y.drawn(column(ended, y)), state, "0.15")
     common = tuning.common(arm)
     mark(panel, x.drawn([common.get(x.name, np.nan)]), y.drawn([common.get(y.name, np.nan)]), COMMON_PAIR, "white")
     best = done["number"].isin(tuning.best(arm)[:1])
@@ -84,25 +85,6 @@ def _draw_contour(panel: Axes, tuning: Tuning, arm: str, x: Key, y: Key, colours
     return named | {"x": places[0].tolist(), "y": places[1].tolist(), "score": done["score"].tolist()}
 
 
-def _fill(
-    panel: Axes, x: Key, y: Key, shares: tuple[np.ndarray, np.ndarray], scores: np.ndarray, colours: ScalarMappable
-) -> None:
-    """The surface through the scores, linear in what the sampler draws from."""
-    try:
-        surface = LinearTriInterpolator(Triangulation(*shares), scores)
-    except (RuntimeError, ValueError):  # fewer than three trials, or all on one line
-        say(panel, "too few complete trials")
-        return
-    even = np.linspace(0, 1, _GRID)
-    levels = np.linspace(*colours.get_clim(), _LEVELS)
-    z = surface(*np.meshgrid(even, even))
-    panel.contourf(x.at(even), y.at(even), z, levels, cmap=COLOURS, norm=colours.norm, extend="both")
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Which key the score depends on: fANOVA (Hutter, Hoos and Leyton-Brown, 2014), Optuna's implementation.
-
-
 FOREST_SEED = 0
 FEWEST = 5  # complete trials; a forest on fewer fits noise
 
@@ -110,8 +92,9 @@ FEWEST = 5  # complete trials; a forest on fewer fits noise
 def importances(tuning: Tuning, arm: str) -> dict[str, float]:
     """Share of the variance of the score, over the arm's space, that each key explains alone; the rest is interactions.
 
-    From the arm's complete trials; empty where they are too few. Keys are even in what the sampler draws from
-    (logarithms for a log-uniform one): Optuna's own plot would weight the last decade most.
+    fANOVA (Hutter, Hoos and Leyton-Brown, 2014) in Optuna's implementation, from the arm's complete trials; empty where
+    they are too few. Keys are even in what the sampler draws from (logarithms for a log-uniform one): Optuna's own plot
+    would weight the last decade most.
     """
     import optuna  # seconds to import, and most reports have no tuning
 
@@ -131,38 +114,34 @@ def importances(tuning: Tuning, arm: str) -> dict[str, float]:
             for row, score in enumerate(done["score"])
         ]
     )
-    found = optuna.importance.FanovaImportanceEvaluator(seed=FOREST_SEED).evaluate(study)
-    return {key.name: float(found[key.name]) for key in keys}
+    share = optuna.importance.FanovaImportanceEvaluator(seed=FOREST_SEED).evaluate(study)
+    return {key.name: float(share[key.name]) for key in keys}
 
 
-def importance(tuning: Tuning) -> tuple[Figure, Manifest]:
+def importance(tuning: Tuning) -> Drawing:
     """The importance of each key, one panel per arm."""
     most = max(len(tuning.keys(arm)) for arm in tuning.arms)
     figure, grid = panel_grid([""], tuning.arms, height=0.2 + 0.25 * most, share_y=False)
     styles, numbers = arm_styles(tuning.arms), []
     for (_, arm), panel in grid.items():
-        found, n = importances(tuning, arm), len(tuning.of(arm, COMPLETE))
-        if not found:
+        share, n = importances(tuning, arm), len(tuning.of(arm, COMPLETE))
+        if not share:
             say(panel, f"{count(n, 'complete trial')}: {FEWEST} are needed")
-        bars = panel.barh(list(found), list(found.values()), height=0.6, color=styles[arm].colour)
+        bars = panel.barh(list(share), list(share.values()), height=0.6, color=styles[arm].colour)
         panel.bar_label(bars, fmt="%.2f", padding=2, fontsize=7)
         panel.set(xlim=(0, 1.15), xticks=[0, 0.5, 1])
         panel.invert_yaxis()
         panel.grid(visible=False, axis="y")
         panel.set_xlabel(f"share of variance ({count(n, 'trial')})")
-        numbers.append({"arm": arm, "x": list(found), "importance": list(found.values()), "n": n})
+        numbers.append({"arm": arm, "x": list(share), "importance": list(share.values()), "n": n})
     caption = (
         f"Share of the variance of `{tuning.objectives[0]}` over the space that each key explains alone (fANOVA on the"
         " complete trials; pruned ones have no score). With a few dozen trials it is a hint, no measurement."
     )
-    return figure, manifest(tuning, "tuning_importance", caption, f"random forest, seed {FOREST_SEED}", numbers)
+    return Drawing(figure, caption, f"random forest, seed {FOREST_SEED}", numbers)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Every trial as one line through its values.
-
-
-def parallel(tuning: Tuning) -> tuple[Figure, Manifest]:
+def parallel(tuning: Tuning) -> Drawing:
     """One line per trial through its values; complete ones end at their score and have its colour."""
     metric = tuning.objectives[0]
     figure, grid = panel_grid([""], tuning.arms, height=1.8)
@@ -172,7 +151,13 @@ def parallel(tuning: Tuning) -> tuple[Figure, Manifest]:
         for trial in tuning.of(arm, COMPLETE, PRUNED, DIVERGED).itertuples():
             places = [key.share([trial.values[key.name]]).item() for key in keys]
             score = scores.get(trial.number)
-            _draw_line(panel, places, score, colours)
+            if score is None:
+                panel.plot(range(len(places)), places, color="0.75", linewidth=0.6, zorder=1)
+            else:  # the better, the further in front
+                low, high = colours.get_clim()
+                end = (score - low) / (high - low)
+                line = {"color": colours.cmap(end), "linewidth": 1.1, "zorder": 2 + end}
+                panel.plot(range(len(places) + 1), [*places, end], **line)
             numbers.append({"arm": arm, "trial": trial.number, "state": trial.state, "places": places, "score": score})
         _dress_axes(panel, keys, metric, colours)
     figure.colorbar(colours, ax=list(grid.values()), label=metric, pad=0.01, aspect=25)
@@ -180,24 +165,15 @@ def parallel(tuning: Tuning) -> tuple[Figure, Manifest]:
         f"Each line is a trial: its values between the bounds of each key, and its `{metric}`. Trials without a score"
         " (pruned, diverged) are grey and end at their last key."
     )
-    return figure, manifest(tuning, "tuning_parallel", caption, OVER_SEEDS, numbers)
-
-
-def _draw_line(panel: Axes, places: list[float], score: float | None, colours: ScalarMappable) -> None:
-    """The better, the further in front."""
-    if score is None:
-        panel.plot(range(len(places)), places, color="0.75", linewidth=0.6, zorder=1)
-        return
-    low, high = colours.get_clim()
-    end = (score - low) / (high - low)
-    panel.plot(range(len(places) + 1), [*places, end], color=colours.cmap(end), linewidth=1.1, zorder=2 + end)
+    return Drawing(figure, caption, OVER_SEEDS, numbers)
 
 
 def _dress_axes(panel: Axes, keys: list[Key], metric: str, colours: ScalarMappable) -> None:
     """A vertical line per key and one for the score, the bounds written at its ends."""
     low, high = colours.get_clim()
     scores = [f"{score if abs(score) > (high - low) / 1000 else 0:.3g}" for score in (low, high)]
-    ends = [*(_bounds(key) for key in keys), (scores[0], scores[1])]
+    ends = [(key.choices[0], key.choices[-1]) if key.choices else (f"{key.low:g}", f"{key.high:g}") for key in keys]
+    ends.append((scores[0], scores[1]))
     for place, (bottom, top) in enumerate(ends):
         panel.axvline(place, color="black", linewidth=0.6, zorder=1)
         panel.text(place, -0.03, bottom, ha="center", va="top", fontsize=7)
@@ -210,15 +186,7 @@ def _dress_axes(panel: Axes, keys: list[Key], metric: str, colours: ScalarMappab
     panel.set_title(panel.get_title(), pad=14)
 
 
-def _bounds(key: Key) -> tuple[str, str]:
-    return (key.choices[0], key.choices[-1]) if key.choices else (f"{key.low:g}", f"{key.high:g}")
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Several objectives at once: which trials no other trial beats in all of them.
-
-
-def pareto(tuning: Tuning) -> tuple[Figure, Manifest] | None:
+def pareto(tuning: Tuning) -> Drawing | None:
     """Every other objective against the first, the fronts as lines; None with one objective."""
     first, *others = tuning.objectives
     if not others:
@@ -239,25 +207,17 @@ def pareto(tuning: Tuning) -> tuple[Figure, Manifest] | None:
                 {"arm": arm, "x_metric": first, "y_metric": other, "trial": scores["number"].tolist()}
                 | {"x": scores["score_x"].tolist(), "y": scores["score_y"].tolist(), "front": front}
             )
-        panel.set_xlabel(f"{first} ({_better(tuning, first)})")
-        panel.set_ylabel(f"{other} ({_better(tuning, other)})")
+        labels = [f"{metric} ({'more' if tuning.sign(metric) > 0 else 'less'} is better)" for metric in (first, other)]
+        panel.set(xlabel=labels[0], ylabel=labels[1])
     legend(figure, tuning, [BEST], arms=True)
     caption = (
         "The objectives of each complete trial; lines join an arm's Pareto front, the trials that no other trial of"
         " the arm beats in every objective. The star is the one whose values were taken."
     )
-    return figure, manifest(tuning, "tuning_pareto", caption, OVER_SEEDS, numbers)
+    return Drawing(figure, caption, OVER_SEEDS, numbers)
 
 
-def _better(tuning: Tuning, metric: str) -> str:
-    return "more is better" if tuning.sign(metric) > 0 else "less is better"
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# How a tuning went: scores and the best so far by trial, and what the pruner saw of each.
-
-
-def history(tuning: Tuning) -> tuple[Figure, Manifest]:
+def history(tuning: Tuning) -> Drawing:
     """Score of each trial by number, with the best so far as a step line; one row per objective."""
     figure, grid = panel_grid(tuning.objectives, tuning.arms, height=1.6)
     styles, numbers = arm_styles(tuning.arms), []
@@ -274,16 +234,18 @@ def history(tuning: Tuning) -> tuple[Figure, Manifest]:
             | {"best_so_far": best_so_far.tolist()}
             | {state: tuning.of(arm, state)["number"].tolist() for state in (PRUNED, DIVERGED)}
         )
-    _count_x(grid, "trial")
+    label_x(grid, "trial")
+    for panel in grid.values():
+        whole_numbers(panel)
     legend(figure, tuning, [COMPLETE, PRUNED, DIVERGED])
     caption = (
         "Score of each trial in the order of asking, and the best so far. Pruned and diverged trials have no score and"
         " stand along the lower edge."
     )
-    return figure, manifest(tuning, "tuning_history", caption, OVER_SEEDS, numbers)
+    return Drawing(figure, caption, OVER_SEEDS, numbers)
 
 
-def intermediate(tuning: Tuning) -> tuple[Figure, Manifest]:
+def intermediate(tuning: Tuning) -> Drawing:
     """What the pruner saw of each seed of each trial; pruned ones are grey and end in their mark."""
     pruner = tuning.document["pruner"]
     figure, grid = panel_grid([pruner["metric"]], tuning.arms, height=1.9)
@@ -294,60 +256,47 @@ def intermediate(tuning: Tuning) -> tuple[Figure, Manifest]:
             curves = tuning.curves[(tuning.curves["arm"] == arm) & (tuning.curves["number"] == trial.number)]
             _draw_curves(panel, curves, trial.state, trial.number in best, styles[arm].colour)
             seeds = {
-                int(seed): {"x": own["step"].tolist(), "value": own["value"].tolist()}
-                for seed, own in curves.groupby("seed")
+                int(seed): {"x": curve["step"].tolist(), "value": curve["value"].tolist()}
+                for seed, curve in curves.groupby("seed")
             }
             numbers.append({"arm": arm, "trial": trial.number, "state": trial.state, "seeds": seeds})
-    _count_x(grid, "rollout steps")
+    label_x(grid, "rollout steps")
+    for panel in grid.values():
+        whole_numbers(panel)
     legend(figure, tuning, [PRUNED, DIVERGED, BEST])
     window = pruner.get("window", 1)
     caption = (
         f"What the pruner saw: mean of the last {window} evaluations of `{pruner['metric']}`, one line per seed of a"
         " trial. Grey lines end where their trial was pruned or diverged; the best trial is drawn thick."
     )
-    return figure, manifest(tuning, "tuning_intermediate", caption, "single seeds", numbers)
-
-
-def _count_x(grid: Grid, label: str) -> None:
-    """An x axis of whole numbers."""
-    label_x(grid, label)
-    for panel in grid.values():
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return Drawing(figure, caption, "single seeds", numbers)
 
 
 def _draw_curves(panel: Axes, curves: pd.DataFrame, state: str, is_best: bool, colour: str) -> None:
     """The seeds of one trial; the mark of an ended trial stands where its last seed ended."""
-    own, width = (colour if state == COMPLETE else QUIET), (1.6 if is_best else 0.6)
-    ends = []
-    for _, seed in curves.groupby("seed", sort=False):
-        panel.plot(seed["step"], seed["value"], color=own, linewidth=width, alpha=1 if is_best else 0.7)
-        ends.append((seed["step"].iloc[-1], seed["value"].iloc[-1]))
-    if ends and (is_best or state in (PRUNED, DIVERGED)):
-        step, value = ends[-1]
-        mark(panel, [step], [value], BEST if is_best else state, own)
+    shade, width = (colour if state == COMPLETE else QUIET), (1.6 if is_best else 0.6)
+    for _, curve in curves.groupby("seed", sort=False):
+        panel.plot(curve["step"], curve["value"], color=shade, linewidth=width, alpha=1 if is_best else 0.7)
+    if len(curves) and (is_best or state in (PRUNED, DIVERGED)):
+        mark(panel, curve["step"].tail(1), curve["value"].tail(1), BEST if is_best else state, shade)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The score against each tuned key, arm by arm.
-
-
-def slices(tuning: Tuning) -> tuple[Figure, Manifest]:
+def slices(tuning: Tuning) -> Drawing:
     """Score against each key, one row per arm; bars reach over the seeds of a trial."""
     metric, numbers = tuning.objectives[0], []
     most = max(len(tuning.keys(arm)) for arm in tuning.arms)
     figure, grid = panel_grid(tuning.arms, list(map(str, range(most))), height=1.45, share_x=False)
     for (arm, place), panel in grid.items():
-        keys = tuning.keys(arm)[int(place) :]
+        keys = tuning.keys(arm)[int(place) : int(place) + 1]
         panel.set(title="", ylabel=f"{arm}\n{metric}" if place == "0" else "")
         panel.set_visible(bool(keys))
-        if keys:
-            numbers.append(_draw_slice(panel, tuning, arm, keys[0]))
+        numbers += [_draw_slice(panel, tuning, arm, key) for key in keys]
     legend(figure, tuning, [COMPLETE, PRUNED, DIVERGED, BEST, COMMON])
     caption = (
         f"`{metric}` of each trial against each tuned key; bars reach from the lowest to the highest seed. Dotted: the"
         " value that the study gives without tuning. Pruned and diverged trials stand along the lower edge."
     )
-    return figure, manifest(tuning, "tuning_slice", caption, OVER_SEEDS, numbers)
+    return Drawing(figure, caption, OVER_SEEDS, numbers)
 
 
 def _draw_slice(panel: Axes, tuning: Tuning, arm: str, key: Key) -> Series:
@@ -365,14 +314,10 @@ def _draw_slice(panel: Axes, tuning: Tuning, arm: str, key: Key) -> Series:
     return {"arm": arm, "key": key.name, "x": x.tolist(), "score": done["score"].tolist(), "low": low, "high": high}
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# F24 from the trials of a tuning: how much the score of each arm depends on each tuned key.
-
-
 STRETCHES = 6  # equal parts of a key's range, each of which gives the line one point
 
 
-def sensitivity(tuning: Tuning) -> tuple[Figure, Manifest]:
+def sensitivity(tuning: Tuning) -> Drawing:
     """Score against each key, all arms in one panel: a line through the best trial of each sixth of the range.
 
     A mean over trials would mix in the other keys, and pruning would flatter it, because the trials that it left out
@@ -383,23 +328,19 @@ def sensitivity(tuning: Tuning) -> tuple[Figure, Manifest]:
     for (metric, name), panel in grid.items():
         for row, arm in enumerate(tuning.arms):
             if key := tuning.key(arm, name):
-                line = _draw_arm(panel, tuning, arm, key, metric, row)
+                line = _draw_profile(panel, tuning, arm, key, metric, row)
                 numbers.append({"arm": arm, "metric": metric, "key": name, **line})
         next(key for key in keys if key.name == name).dress(panel, "x")
     legend(figure, tuning, [PRUNED, DIVERGED], arms=True)
     caption = (
         "Score against each tuned key. Faint: every complete trial. The line goes through the best trial of each"
-        f" {_ORDINAL} of the range (where one trial is alone there, its other keys show too), shaded from its"
+        " sixth of the range (where one trial is alone there, its other keys show too), shaded from its"
         " lowest to its highest seed."
     )
-    statistic = "mean over the tuning seeds, range of seeds"
-    return figure, manifest(tuning, "tuning_sensitivity", caption, statistic, numbers)
+    return Drawing(figure, caption, f"{OVER_SEEDS}, range of seeds", numbers)
 
 
-_ORDINAL = {4: "quarter", 5: "fifth", 6: "sixth"}[STRETCHES]
-
-
-def _draw_arm(panel: Axes, tuning: Tuning, arm: str, key: Key, metric: str, row: int) -> Series:
+def _draw_profile(panel: Axes, tuning: Tuning, arm: str, key: Key, metric: str, row: int) -> Series:
     """One arm against one key: its trials, its profile and, in a row of their own, those without a score."""
     colour, dashes, marker = arm_styles(tuning.arms)[arm]
     done, others = tuning.scored(arm, metric), tuning.of(arm, PRUNED, DIVERGED)
@@ -408,7 +349,7 @@ def _draw_arm(panel: Axes, tuning: Tuning, arm: str, key: Key, metric: str, row:
     panel.fill_between(line["x"], line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
     panel.plot(line["x"], line["score"], color=colour, linestyle=dashes, marker=marker)
     mark_unscored(panel, key.drawn(column(others, key)), others["state"], colour, row)
-    return {name: values.tolist() for name, values in line.items()}
+    return line.to_dict("list")
 
 
 def profile(tuning: Tuning, done: pd.DataFrame, key: Key, metric: str) -> pd.DataFrame:
@@ -420,3 +361,50 @@ def profile(tuning: Tuning, done: pd.DataFrame, key: Key, metric: str) -> pd.Dat
     low, high = seed_range(tuning, chosen, metric)
     line = {"x": key.drawn(column(chosen, key)), "score": chosen["score"].to_numpy(), "low": low, "high": high}
     return pd.DataFrame(line).sort_values("x")
+
+
+# In the order of a report. A figure's name is its file's.
+FIGURES: dict[str, Callable[[Tuning], Drawing | None]] = {
+    "tuning_history": history,
+    "tuning_intermediate": intermediate,
+    "tuning_importance": importance,
+    "tuning_sensitivity": sensitivity,
+    "tuning_slice": slices,
+    "tuning_contour": contour,
+    "tuning_parallel": parallel,
+    "tuning_pareto": pareto,
+}
+
+
+def draw(tuning: Tuning, figure: str) -> tuple[Figure, Manifest] | None:
+    """Draw one figure; None where the tuning has too few keys or objectives for it.
+
+    In its manifest `diverged` and `failed` name trials.
+    """
+    with paper_style():
+        drawing = FIGURES[figure](tuning)
+    if drawing is None:
+        return None
+    commit = tuning.document["commit"]
+
+    def named(state: str) -> list[str]:
+        trials = tuning.trials[tuning.trials["state"] == state]
+        return [f"{arm} trial {number}" for arm, number in zip(trials["arm"], trials["number"], strict=True)]
+
+    return drawing.figure, Manifest(
+        figure=figure,
+        study=tuning.study,
+        caption=drawing.caption,
+        alt=drawing.caption,
+        statistic=drawing.statistic,
+        seeds=list(tuning.document["seeds"]),
+        commits=[commit] if commit else [],
+        results_versions=[tuning.document["results_version"]],
+        locks=[],  # a tuning's document does not say
+        signatures=sorted(tuning.seeds["signature"].unique()),
+        diverged=named(DIVERGED),
+        stopped=[],
+        missing=[],
+        failed=named(FAILED),
+        numbers=drawing.numbers,
+    )

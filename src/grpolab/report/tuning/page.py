@@ -1,4 +1,4 @@
-"""Tables of a tuning: what each arm was given and where it went, and every trial."""
+"""The report of a tuning, and the section on tuning in a study's report: sentences, tables, figures."""
 
 from __future__ import annotations
 
@@ -89,23 +89,6 @@ def _value(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The section on tuning in a study's report, and the report of a tuning alone.
-
-
-Drawn = tuple[Figure, Manifest]
-FIGURES: tuple[Callable[[Tuning], Drawn | None], ...] = (
-    figures.history,
-    figures.intermediate,
-    figures.importance,
-    figures.sensitivity,
-    figures.slices,
-    figures.contour,
-    figures.parallel,
-    figures.pareto,
-)
-
-
 class Section(NamedTuple):
     """A part of a report, and the pictures in it."""
 
@@ -120,8 +103,7 @@ class _Writer:
         self.output, self.inner = output, inner
         self.pictures: list[Path] = []
 
-    def figure(self, drawn: Drawn) -> str:
-        picture, manifest = drawn
+    def figure(self, picture: Figure, manifest: Manifest) -> str:
         stem = self.output / "figures" / self.inner / manifest.figure
         path = save(picture, stem)[0]
         manifest.write(stem.with_suffix(".json"))
@@ -169,7 +151,8 @@ def _evaluation(study: Study, writer: _Writer) -> Iterator[str]:
     if rows:
         yield "\n".join(f"- {sentence}" for sentence in values.sentences(study, rows))
         with paper_style():
-            yield writer.figure(values.draw(study, rows))
+            drawn = values.draw(study, rows)
+        yield writer.figure(*drawn)
         yield writer.table(values.table(study, rows))
 
 
@@ -177,10 +160,9 @@ def _trials(tuning: Tuning, writer: _Writer) -> Iterator[str]:
     """One tuning: sentences, budget, figures, every trial."""
     yield "\n".join(f"- {sentence}" for sentence in sentences(tuning))
     yield writer.table(budget(tuning))
-    for draw in FIGURES:
-        with paper_style():
-            if drawn := draw(tuning):
-                yield writer.figure(drawn)
+    for figure in figures.FIGURES:
+        if drawn := figures.draw(tuning, figure):
+            yield writer.figure(*drawn)
     rows = count(len(tuning.trials), "trial")
     yield f"<details><summary>every trial ({rows})</summary>\n\n{writer.table(trials(tuning))}\n\n</details>"
 
@@ -190,25 +172,27 @@ def sentences(tuning: Tuning) -> Iterator[str]:
     document, asked = tuning.document, tuning.document["trials_per_arm"]
     seeds = ", ".join(map(str, document["seeds"]))
     where = "".join(f", {factor} {level}" for factor, level in document["levels"].items())
-    goals = " and ".join(f"{one['direction']} `{one['metric']}`" for one in document["objectives"])
+    goals = " and ".join(f"{goal['direction']} `{goal['metric']}`" for goal in document["objectives"])
     yield (
         f"`{tuning.study}` was tuned to {goals}: {count(asked, 'trial')} for each of {count(len(tuning.arms), 'arm')}"
         f" ({document['sampler']['name']}, sampler seed {document['sampler']['seed']}{where}), each judged by seeds"
         f" {seeds}, which no evaluation may use."
     )
-    ended = {arm: len(tuning.of(arm, COMPLETE, PRUNED, DIVERGED)) for arm in tuning.arms}
+    ended = {arm: len(tuning.of(arm, *_ENDED)) for arm in tuning.arms}
     short = [f"`{arm}` {n}" for arm, n in ended.items() if n != asked]
     yield f"The budget is not spent yet: {', '.join(short)}." if short else "Every arm had exactly its budget."
     yield from _saved(tuning)
     for state in (DIVERGED, FAILED):
-        found = tuning.trials[tuning.trials["state"] == state]
-        if len(found):
-            named = [f"`{trial.arm}` trial {trial.number} ({trial.reason})" for trial in found.itertuples()]
-            yield f"{count(len(found), 'trial')} {state}: {listing(named, 4)}."
+        named = [
+            f"`{trial.arm}` trial {trial.number} ({trial.reason})"
+            for trial in tuning.trials[tuning.trials["state"] == state].itertuples()
+        ]
+        if named:
+            yield f"{count(len(named), 'trial')} {state}: {listing(named, 4)}."
 
 
 def _saved(tuning: Tuning) -> Iterator[str]:
-    ended = tuning.trials[tuning.trials["state"].isin([COMPLETE, PRUNED, DIVERGED])]
+    ended = tuning.trials[tuning.trials["state"].isin(_ENDED)]
     pruned = (ended["state"] == PRUNED).sum()
     if pruned:
         full, decided = ended["full"].sum(), ended["decided"].sum()

@@ -1,33 +1,37 @@
-"""A tuned key as an axis of a picture."""
+"""The trials of a study as tidy tables, read from the one file that `grpolab tune` keeps, and the keys it tuned."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 from numpy.typing import ArrayLike, NDArray
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, read_json
 from grpolab.report.figures.panels import log_axis
-from grpolab.report.style import NOTE_COLOUR, QUIET, ArmStyle, Manifest, Series, arm_styles
+
+COMPLETE, PRUNED, DIVERGED, FAILED, RUNNING = "complete", "pruned", "diverged", "failed", "running"
+FORMAT = 1
+_COLUMNS = {
+    "trials": ["arm", "number", "state", "reason", "full", "decided", "run", "values", "scores"],
+    "seeds": ["arm", "number", "seed", "signature", "scores"],
+    "curves": ["arm", "number", "seed", "step", "value"],
+}
+
 
 MARGIN = 0.04  # of the axis, beyond either bound
 _WIDE = 500  # high over low from which on ticks at 1 and 3 of each decade would run into each other
 
 
 class Key(NamedTuple):
-    """A key with its bounds. What its values are drawn from is even on this axis: logarithms, or ranks of choices."""
+    """A tuned key as an axis that is even in what its values are drawn from: logarithms, or ranks of choices."""
 
     name: str
     low: float
@@ -87,19 +91,6 @@ def _word(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The trials of a study as tidy tables, read from the one file that `grpolab tune` keeps for the report.
-
-
-COMPLETE, PRUNED, DIVERGED, FAILED, RUNNING = "complete", "pruned", "diverged", "failed", "running"
-FORMAT = 1
-_COLUMNS = {
-    "trials": ["arm", "number", "state", "reason", "full", "decided", "run", "values", "scores"],
-    "seeds": ["arm", "number", "seed", "signature", "scores"],
-    "curves": ["arm", "number", "seed", "step", "value"],
-}
-
-
 @dataclass(frozen=True, eq=False)
 class Tuning:
     """A study's trials.
@@ -133,7 +124,7 @@ class Tuning:
 
     def sign(self, metric: str) -> int:
         """1 where more of an objective is better, -1 where less is."""
-        directions = {one["metric"]: one["direction"] for one in self.document["objectives"]}
+        directions = {objective["metric"]: objective["direction"] for objective in self.document["objectives"]}
         return 1 if directions[metric] == "maximize" else -1
 
     def keys(self, arm: str) -> list[Key]:
@@ -146,10 +137,10 @@ class Tuning:
 
     def all_keys(self) -> list[Key]:
         """Every key that some arm tunes, between the outermost bounds of all arms."""
-        found: dict[str, Key] = {}
+        widest: dict[str, Key] = {}
         for key in (key for arm in self.arms for key in self.keys(arm)):
-            found[key.name] = found[key.name].joined(key) if key.name in found else key
-        return list(found.values())
+            widest[key.name] = widest[key.name].joined(key) if key.name in widest else key
+        return list(widest.values())
 
     def common(self, arm: str) -> dict[str, Any]:
         """What the study gives the arm for these keys; keys that it leaves unset are left out."""
@@ -181,30 +172,24 @@ def load_trials(results: Results, study: str) -> Tuning:
     if document.get("format") != FORMAT:
         raise RequestError(f"{path} has format {document.get('format')}, this program reads format {FORMAT}")
     trials = [trial for trial in document["trials"] if trial["state"] != RUNNING]
-    return Tuning(
-        document,
-        _frame("trials", map(_trial, trials)),
-        _frame("seeds", (row for trial in trials for row in _seeds(trial))),
-        _frame("curves", (row for trial in trials for row in _curves(trial))),
-    )
-
-
-def _frame(name: str, rows: Any) -> pd.DataFrame:
-    return pd.DataFrame(list(rows), columns=_COLUMNS[name])
+    rows = {
+        "trials": [_trial(trial) for trial in trials],
+        "seeds": [row for trial in trials for row in _seeds(trial)],
+        "curves": [row for trial in trials for row in _curves(trial)],
+    }
+    return Tuning(document, **{table: pd.DataFrame(rows[table], columns=_COLUMNS[table]) for table in rows})
 
 
 def _trial(trial: dict[str, Any]) -> dict[str, Any]:
-    means = {metric: _number(score["mean"]) for metric, score in trial["scores"].items()}
-    finite = {metric: mean for metric, mean in means.items() if np.isfinite(mean)}
+    means = _finite({metric: score["mean"] for metric, score in trial["scores"].items()})
     steps = {**trial["optimizer_steps"], "run": trial["timing"]["optimizer_steps"]}
-    return {**trial, **steps, "reason": trial["reason"] or "", "scores": finite}
+    return {**trial, **steps, "reason": trial["reason"] or "", "scores": means}
 
 
 def _seeds(trial: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """A seed without a finite score (it was pruned, or diverged) has no score here."""
     for seed, signature in trial["signatures"].items():
-        found = {metric: _number(score["seeds"].get(seed)) for metric, score in trial["scores"].items()}
-        scores = {metric: score for metric, score in found.items() if np.isfinite(score)}
+        scores = _finite({metric: score["seeds"].get(seed) for metric, score in trial["scores"].items()})
         yield {**_name(trial), "seed": int(seed), "signature": signature, "scores": scores}
 
 
@@ -218,49 +203,13 @@ def _name(trial: dict[str, Any]) -> dict[str, Any]:
     return {"arm": trial["arm"], "number": trial["number"]}
 
 
+def _finite(scores: dict[str, Any]) -> dict[str, float]:
+    return {metric: _number(score) for metric, score in scores.items() if np.isfinite(_number(score))}
+
+
 def _number(value: Any) -> float:
     """Infinities stand as strings, what is not there as null."""
     return math.nan if value is None else float(value)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What the pictures of a tuning share: marks of trials by their state, the legend, the manifest.
-
-
-BEST, COMMON, COMMON_PAIR = "best", "common value", "common values"
-COLOURS = "cividis"  # scores; it reads the same in grey
-OVER_SEEDS = "mean over the tuning seeds"
-# Where a trial without a score is marked: just above the lower end of the panel, arms that share it above each other.
-_FLOOR, _ROW = 0.035, 0.04
-_MARKS: dict[str, dict[str, Any]] = {
-    COMPLETE: {"marker": "o", "markersize": 3.2},
-    PRUNED: {"marker": "v", "markersize": 4, "markerfacecolor": "none", "markeredgewidth": 0.8},
-    DIVERGED: {"marker": "x", "markersize": 4, "markeredgewidth": 1.0, "color": NOTE_COLOUR},
-    BEST: {"marker": "*", "markersize": 9, "markeredgecolor": "black", "markeredgewidth": 0.6},
-    COMMON_PAIR: {"marker": "P", "markersize": 6, "markeredgecolor": "black", "markeredgewidth": 0.6},
-}
-_COMMON_LINE: dict[str, Any] = {"color": QUIET, "linestyle": (0, (1, 1.5)), "linewidth": 1.0}
-
-
-def mark(panel: Axes, x: ArrayLike, y: ArrayLike, state: str, colour: str, **options: Any) -> None:
-    """Trials of one state at their places."""
-    look = {"color": colour, "linestyle": "none", "zorder": 3, **_MARKS[state], **options}
-    panel.plot(x, y, **look)
-
-
-def mark_unscored(panel: Axes, x: Any, states: pd.Series, colour: str, row: int = 0) -> None:
-    """Pruned and diverged trials along the lower end of a panel: they have a place on its x axis, and no score."""
-    panel.margins(y=max(panel.get_ymargin(), _FLOOR + 1.6 * (row + 1) * _ROW))
-    for state in (PRUNED, DIVERGED):
-        here = np.asarray(x)[(states == state).to_numpy()]
-        mark(panel, here, np.full(len(here), _FLOOR + row * _ROW), state, colour, transform=panel.get_xaxis_transform())
-
-
-def mark_common(panel: Axes, tuning: Tuning, arm: str, key: Key) -> None:
-    """A line at the value that the study gives the arm without tuning."""
-    (place,) = key.drawn([tuning.common(arm).get(key.name, np.nan)])
-    if np.isfinite(place):
-        panel.axvline(place, **_COMMON_LINE)
 
 
 def column(trials: pd.DataFrame, key: Key) -> list[Any]:
@@ -270,63 +219,9 @@ def column(trials: pd.DataFrame, key: Key) -> list[Any]:
 
 def seed_range(tuning: Tuning, trials: pd.DataFrame, metric: str) -> tuple[list[float], list[float]]:
     """Lowest and highest score over the seeds of each trial."""
-    scores = {
-        key: [found[metric] for found in own["scores"] if metric in found]
-        for key, own in tuning.seeds.groupby(["arm", "number"])
+    by_trial = {
+        trial: [scores[metric] for scores in seeds["scores"] if metric in scores]
+        for trial, seeds in tuning.seeds.groupby(["arm", "number"])
     }
-    of_trials = [scores[arm, number] for arm, number in zip(trials["arm"], trials["number"], strict=True)]
-    return [min(own) for own in of_trials], [max(own) for own in of_trials]
-
-
-def score_colours(tuning: Tuning, metric: str) -> ScalarMappable:
-    """One scale for the scores of all arms."""
-    scores = np.concatenate([tuning.scored(arm, metric)["score"] for arm in tuning.arms])
-    low, high = (scores.min(), scores.max()) if len(scores) else (0.0, 1.0)
-    return ScalarMappable(Normalize(low, high if high > low else low + 1e-9), COLOURS)
-
-
-def legend(figure: Figure, tuning: Tuning, marks: Sequence[str], arms: bool = False) -> None:
-    """One legend below all panels: marks (of states that trials are in), and the arms where they share panels."""
-    styles = arm_styles(tuning.arms)
-    handles = [_handle(arm, style) for arm, style in styles.items()] if arms else []
-    absent = {COMPLETE, PRUNED, DIVERGED} - {*tuning.trials["state"]}
-    handles += [_mark_handle(name) for name in marks if name not in absent]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 7), handlelength=2.2)
-
-
-def _mark_handle(name: str) -> Line2D:
-    if name == COMMON:
-        return Line2D([], [], **_COMMON_LINE, label=name)
-    face = "white" if name in (BEST, COMMON_PAIR) else QUIET
-    return Line2D([], [], **{"color": face, "linestyle": "none", **_MARKS[name], "label": name})
-
-
-def _handle(arm: str, style: ArmStyle) -> Line2D:
-    return Line2D([], [], color=style.colour, linestyle=style.line, marker=style.marker, label=arm)
-
-
-def manifest(tuning: Tuning, figure: str, caption: str, statistic: str, numbers: list[Series]) -> Manifest:
-    """The manifest of a figure that shows trials; `diverged` and `failed` name trials."""
-    commit = tuning.document["commit"]
-
-    def named(state: str) -> list[str]:
-        found = tuning.trials[tuning.trials["state"] == state]
-        return [f"{arm} trial {number}" for arm, number in zip(found["arm"], found["number"], strict=True)]
-
-    return Manifest(
-        figure=figure,
-        study=tuning.study,
-        caption=caption,
-        alt=caption,
-        statistic=statistic,
-        seeds=list(tuning.document["seeds"]),
-        commits=[commit] if commit else [],
-        results_versions=[tuning.document["results_version"]],
-        locks=[],  # a tuning's document does not say
-        signatures=sorted(tuning.seeds["signature"].unique()),
-        diverged=named("diverged"),
-        stopped=[],
-        missing=[],
-        failed=named("failed"),
-        numbers=numbers,
-    )
+    scores = [by_trial[arm, number] for arm, number in zip(trials["arm"], trials["number"], strict=True)]
+    return list(map(min, scores)), list(map(max, scores))
