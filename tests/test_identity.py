@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from tiny import VALUES, tiny_settings
 
 from grpolab import identity
-from grpolab.identity import dotted, file_sha256, plain, signature
-from grpolab.paths import project_root, read_json
+from grpolab.identity import dotted, file_sha256, signature
+from grpolab.paths import plain, project_root, read_json
 from grpolab.settings import task
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer

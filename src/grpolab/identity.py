@@ -12,7 +12,6 @@ import functools
 import hashlib
 import importlib.util
 import json
-import math
 import re
 import sys
 import sysconfig
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from grpolab import RESULTS_VERSION
+from grpolab.paths import plain, read_json, write_json_atomic
 
 SIGNATURE_LENGTH = 16
 ABSENT = "absent"  # key of a content that is named and cannot be read
@@ -34,18 +34,7 @@ SETTLED_SECONDS = 2.0
 LARGE_BYTES = 2**20  # what is smaller is hashed faster than its kept hash is found
 
 _LIBRARIES = (Path(__file__).parent, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))
-_hashed: dict[str, dict[str, Any]] = {}  # what this process knows, by path
-
-
-def plain(value: Any) -> Any:
-    """Strict-JSON form of a value: infinities and NaN become the strings "inf", "-inf" and "nan"."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value
+_hashed: dict[str, dict[str, Any]] = {}  # the hashes that this process knows, by path
 
 
 def dotted(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -162,7 +151,7 @@ def file_sha256(file: Path, cache: Path | None = None) -> str:
     place, state = str(file.resolve()), _state(file)
     entry = cache / f"{hashlib.sha256(place.encode()).hexdigest()[:SIGNATURE_LENGTH]}.json" if cache else None
     kept = entry if entry and state["size"] >= LARGE_BYTES else None
-    known = _hashed.get(place) or (kept and _read(kept))
+    known = _hashed.get(place) or (kept and read_json(kept))
     if known and known["state"] == state:
         return str(known["sha256"])
     began = time.time()
@@ -171,27 +160,19 @@ def file_sha256(file: Path, cache: Path | None = None) -> str:
     if _state(file) == state and began - state["changed_ns"] / 1e9 > SETTLED_SECONDS:
         _hashed[place] = known = {"path": place, "state": state, "sha256": digest}
         if kept and kept.parent.parent.is_dir():  # no results folder is made for it
-            from grpolab.paths import write_json_atomic  # which needs this module
-
             with suppress(OSError):
                 write_json_atomic(kept, known, durable=False)
     return digest
 
 
 def _state(file: Path) -> dict[str, int]:
-    found = file.stat()
+    stat = file.stat()
     return {
-        "size": found.st_size,
-        "modified_ns": found.st_mtime_ns,
-        "changed_ns": found.st_ctime_ns,  # no copying tool sets this one back
-        "inode": found.st_ino,
+        "size": stat.st_size,
+        "modified_ns": stat.st_mtime_ns,
+        "changed_ns": stat.st_ctime_ns,  # no copying tool sets this one back
+        "inode": stat.st_ino,
     }
-
-
-def _read(entry: Path) -> dict[str, Any] | None:
-    from grpolab.paths import read_json
-
-    return read_json(entry)
 
 
 def place_of(path: str) -> tuple[Path, str, str]:
@@ -219,8 +200,8 @@ def _code(path: str, _cache: Path | None) -> dict[str, Any]:
         folder, module, name = place_of(path)
     except ValueError:
         return {}
-    found = sources(module, folder)
-    return {"object": name, "sources": found} if found else {}
+    hashes = sources(module, folder)
+    return {"object": name, "sources": hashes} if hashes else {}
 
 
 def sources(module: str, folder: Path) -> dict[str, str]:
@@ -233,7 +214,7 @@ def sources(module: str, folder: Path) -> dict[str, str]:
     if top == "grpolab":
         return {module: f"results_version {RESULTS_VERSION}"}
     importlib.invalidate_caches()
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     seen: set[str] = set()
     waiting = list(_with_packages(module))
     while waiting:
@@ -250,9 +231,9 @@ def sources(module: str, folder: Path) -> dict[str, str]:
         if head != top and is_library(file):
             continue
         source = file.read_bytes()
-        found[name] = hashlib.sha256(source).hexdigest()
+        hashes[name] = hashlib.sha256(source).hexdigest()
         waiting += _imported(source, name if spec.submodule_search_locations is not None else name.rpartition(".")[0])
-    return found if module in found else {}
+    return hashes if module in hashes else {}
 
 
 def _spec(name: str, folder: Path) -> ModuleSpec | None:

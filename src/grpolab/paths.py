@@ -1,4 +1,4 @@
-"""Where everything lies. Files are written beside their name and renamed, so that a reader never sees half of one."""
+"""Where everything lies, and how files are written: beside their name and renamed, so that nobody reads half of one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import errno
 import io
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from typing import Any, TypeGuard
 
 from grpolab import FOLDER_FORMAT
 from grpolab.errors import RequestError
-from grpolab.identity import plain
 
 # The study whose outcome is committed: it stands at the top of results/. Hours of training.
 REFERENCE_STUDY = "claims"
@@ -176,6 +176,17 @@ def remove_parts(folder: Path) -> None:
 def write_text_atomic(path: Path, text: str) -> None:
     """The same for text."""
     write_atomic(path, text.encode())
+
+
+def plain(value: Any) -> Any:
+    """Strict-JSON form of a value: infinities and NaN become the strings "inf", "-inf" and "nan"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
 
 
 def write_json_atomic(path: Path, value: Any, *, durable: bool = True) -> None:

@@ -24,8 +24,8 @@ from safetensors.torch import load_file
 from tiny import records, run_folder, tiny_parts, tiny_settings
 
 from grpolab.grpo import step as step_module
-from grpolab.identity import plain, signature
-from grpolab.paths import DISK_ERRORS, Results
+from grpolab.identity import signature
+from grpolab.paths import DISK_ERRORS, Results, plain
 from grpolab.run import checkpoint
 from grpolab.run.folder import Heartbeat, Journal, is_alive
 from grpolab.run.train import run
@@ -60,7 +60,7 @@ from pathlib import Path
 from grpolab.identity import signature
 from grpolab.paths import Results
 from grpolab.run.train import run
-from grpolab.settings import RunSettings
+from grpolab.settings.run import RunSettings
 settings, disk = RunSettings.model_validate_json(sys.argv[1]).resolved(), Path(sys.argv[2])
 
 def fill(leave):

@@ -14,8 +14,8 @@ import pytest
 from tiny import run_folder, tiny_settings
 
 from grpolab.errors import RequestError
-from grpolab.identity import plain, signature
-from grpolab.paths import Results, read_json
+from grpolab.identity import signature
+from grpolab.paths import Results, plain, read_json
 from grpolab.run import preflight, train
 from grpolab.run.provenance import MKL_VARIABLES, of_program
 from grpolab.settings.run import RunSettings

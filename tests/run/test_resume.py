@@ -243,7 +243,7 @@ VICTIM = """
 import os, pathlib, signal, sys
 from grpolab.paths import Results
 from grpolab.run.train import run
-from grpolab.settings import RunSettings
+from grpolab.settings.run import RunSettings
 settings, results = RunSettings.model_validate_json(sys.argv[1]), Results.open(sys.argv[2])
 left = 0
 def fatal(call):

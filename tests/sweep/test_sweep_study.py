@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from grpolab.errors import RequestError
-from grpolab.identity import plain
-from grpolab.paths import project_root
+from grpolab.paths import plain, project_root
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import expand_multirun, expand_single, plans
 from grpolab.sweep.study import Collection, available, load

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 
 from grpolab.errors import RequestError
-from grpolab.identity import is_library, plain
-from grpolab.paths import read_json, write_json_atomic
+from grpolab.identity import is_library
+from grpolab.paths import plain, read_json, write_json_atomic
 from grpolab.vocabulary import FAILED
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 
 from grpolab.grpo.step import Diverged, flat_weights, step_norm
-from grpolab.identity import plain, signature
-from grpolab.paths import Results, is_refusal, read_json, remove_parts, write_json_atomic, write_text_atomic
+from grpolab.identity import signature
+from grpolab.paths import Results, is_refusal, plain, read_json, remove_parts, write_json_atomic, write_text_atomic
 from grpolab.run import provenance, warm_start
 from grpolab.run.assembly import Parts, assemble
 from grpolab.run.checkpoint import save_weights

@@ -1,8 +1,11 @@
-"""Where and how a run is done, and what is measured beside: nothing that decides what is learnt."""
+"""`RunSettings`: one run as Hydra composed it, checked.
+
+It refuses what Hydra alone lets pass: `epsilon=-1`, a mistyped `+key=1`, a batch that does not divide. `resolved()`
+fills in what follows from other fields, and `identity()` is the part that decides the run's signature.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, FiniteFloat, model_validator
@@ -14,6 +17,13 @@ from grpolab.settings.base import Count, Natural, NonNegative, Positive, Positiv
 from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
 from grpolab.vocabulary import METRICS
+
+if TYPE_CHECKING:
+    EvaluationMetric: TypeAlias = str
+    FaultName: TypeAlias = str
+else:  # names of the vocabulary and of the registry; the checker cannot know them
+    EvaluationMetric = Literal[tuple(metric.name for metric in METRICS.values() if metric.kind == "evaluation")]
+    FaultName = Literal[tuple(FAULTS)]
 
 
 class EvaluationSettings(Settings):
@@ -60,16 +70,6 @@ class MachineSettings(Settings):
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# How long a run lasts: limits in several units, the first of which counts, and a rule for hopeless runs.
-
-
-if TYPE_CHECKING:
-    EvaluationMetric: TypeAlias = str
-else:  # the checker cannot know the vocabulary's names
-    EvaluationMetric = Literal[tuple(metric.name for metric in METRICS.values() if metric.kind == "evaluation")]
-
-
 class EarlyStopSettings(Settings):
     """Ends a run whose evaluations stay at or below a bound; that is its outcome, and the rule is its reason."""
 
@@ -77,57 +77,6 @@ class EarlyStopSettings(Settings):
     at_most: FiniteFloat = Field(description="An evaluation at or below this is a bad one.")
     after: Natural = Field(description="Evaluations before so many rollout steps do not count.")
     evaluations: Count = Field(description="So many bad evaluations in a row end the run.")
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The limits that were set, each None or >= 1, and what one rollout step takes of them."""
-
-    rollout_steps: int | None
-    max_completions: int | None
-    max_optimizer_steps: int | None
-    completions_per_step: int
-    updates_per_step: int
-
-    @property
-    def planned_steps(self) -> int:
-        """Whole rollout steps that fit into every limit."""
-        limits = [
-            self.rollout_steps,
-            None if self.max_completions is None else self.max_completions // self.completions_per_step,
-            None if self.max_optimizer_steps is None else self.max_optimizer_steps // self.updates_per_step,
-        ]
-        return min(limit for limit in limits if limit is not None)
-
-    def problems(self) -> list[str]:
-        """A sentence where nothing limits the run, and for each limit that is shorter than a rollout step."""
-        if not (self.rollout_steps or self.max_completions or self.max_optimizer_steps):
-            return ["rollout_steps=null needs another limit: set rollout_steps, max_completions or max_optimizer_steps"]
-        problems = []
-        if self.max_completions is not None and self.max_completions < self.completions_per_step:
-            problems.append(
-                f"max_completions={self.max_completions} is less than one rollout step: it must be at least"
-                f" prompts_per_step * num_generations = {self.completions_per_step}"
-            )
-        if self.max_optimizer_steps is not None and self.max_optimizer_steps < self.updates_per_step:
-            problems.append(
-                f"max_optimizer_steps={self.max_optimizer_steps} is less than one rollout step: it must be at least"
-                f" num_iterations * num_minibatches = {self.updates_per_step}"
-            )
-        return problems
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# `RunSettings`: what Hydra composed, checked.
-#
-# It refuses what Hydra alone lets pass: `epsilon=-1`, a mistyped `+key=1`, a batch that does not divide.
-# `resolved()` fills in what follows from other fields, and `identity()` is the part that decides the run's signature.
-
-
-if TYPE_CHECKING:
-    FaultName: TypeAlias = str
-else:  # one of the registry's names; the checker cannot know them
-    FaultName = Literal[tuple(FAULTS)]
 
 
 class RunSettings(ObjectiveSettings):
@@ -203,7 +152,7 @@ class RunSettings(ObjectiveSettings):
                 f"micro_batch_size={self.micro_batch_size}: {whole} compares the tokens of a minibatch and needs it in"
                 f" one piece of {self.minibatch_size} sequences"
             )
-        short = self.budget.problems()
+        short = self._too_short()
         problems += short
         if not short and self.staleness >= self.planned_steps:
             problems.append(
@@ -212,6 +161,23 @@ class RunSettings(ObjectiveSettings):
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _too_short(self) -> list[str]:
+        """A sentence where nothing limits the run, and for each limit that is shorter than a rollout step."""
+        if not (self.rollout_steps or self.max_completions or self.max_optimizer_steps):
+            return ["rollout_steps=null needs another limit: set rollout_steps, max_completions or max_optimizer_steps"]
+        problems = []
+        if self.max_completions is not None and self.max_completions < self.batch_size:
+            problems.append(
+                f"max_completions={self.max_completions} is less than one rollout step: it must be at least"
+                f" prompts_per_step * num_generations = {self.batch_size}"
+            )
+        if self.max_optimizer_steps is not None and self.max_optimizer_steps < self.updates_per_batch:
+            problems.append(
+                f"max_optimizer_steps={self.max_optimizer_steps} is less than one rollout step: it must be at least"
+                f" num_iterations * num_minibatches = {self.updates_per_batch}"
+            )
+        return problems
 
     @property
     def batch_size(self) -> int:
@@ -229,20 +195,14 @@ class RunSettings(ObjectiveSettings):
         return self.num_iterations * self.num_minibatches
 
     @property
-    def budget(self) -> Budget:
-        """The limits of its length."""
-        return Budget(
-            rollout_steps=self.rollout_steps,
-            max_completions=self.max_completions,
-            max_optimizer_steps=self.max_optimizer_steps,
-            completions_per_step=self.batch_size,
-            updates_per_step=self.updates_per_batch,
-        )
-
-    @property
     def planned_steps(self) -> int:
-        """Rollout steps of the whole run."""
-        return self.budget.planned_steps
+        """Rollout steps of the whole run: as many whole ones as fit into every limit that is set."""
+        limits = [
+            self.rollout_steps,
+            None if self.max_completions is None else self.max_completions // self.batch_size,
+            None if self.max_optimizer_steps is None else self.max_optimizer_steps // self.updates_per_batch,
+        ]
+        return min(limit for limit in limits if limit is not None)
 
     @property
     def optimizer_steps(self) -> int:

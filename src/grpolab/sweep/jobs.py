@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpolab.errors import RequestError
-from grpolab.identity import plain
-from grpolab.paths import Results, project_root, read_json, write_json_atomic
+from grpolab.paths import Results, plain, project_root, read_json, write_json_atomic
 from grpolab.run import preflight, tracking
 from grpolab.run.folder import is_held
 from grpolab.sweep.ledger import CellState, cell_state, is_run_taken, set_failure_aside

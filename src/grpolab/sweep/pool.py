@@ -24,8 +24,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from grpolab.identity import plain
-from grpolab.paths import DISK_ERRORS, Results
+from grpolab.paths import DISK_ERRORS, Results, plain
 from grpolab.run.folder import record_failure
 from grpolab.sweep.jobs import RUN, Job, Schedule
 from grpolab.sweep.ledger import no_outcome

@@ -36,8 +36,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from grpolab.identity import plain
-from grpolab.paths import Results
+from grpolab.paths import Results, plain
 from grpolab.sweep.jobs import RUN, WARM_START, Job
 from grpolab.sweep.ledger import JournalReader, duration, first_line
 from grpolab.vocabulary import COMPLETED, OUTCOMES

@@ -22,7 +22,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from grpolab import vocabulary
-from grpolab.identity import plain
+from grpolab.paths import plain
 from grpolab.run.tracking.points import Point, Record
 
 ALL_VARIANTS = "by_variant"

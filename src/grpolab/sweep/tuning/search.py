@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grpolab.errors import RequestError
-from grpolab.identity import plain
-from grpolab.paths import Results, read_json
+from grpolab.paths import Results, plain, read_json
 from grpolab.run.folder import Tail, exclusive
 from grpolab.sweep.jobs import RUN, Job, Schedule, run_job, warm_start_jobs
 from grpolab.sweep.ledger import Record, first_line, last_row

@@ -22,8 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from grpolab import RESULTS_VERSION
 from grpolab.errors import RequestError
-from grpolab.identity import plain
-from grpolab.paths import Results, read_json, write_json_atomic, write_text_atomic
+from grpolab.paths import Results, plain, read_json, write_json_atomic, write_text_atomic
 from grpolab.run.folder import exclusive, is_held
 from grpolab.sweep.jobs import commit
 from grpolab.sweep.ledger import Record
