@@ -257,9 +257,7 @@ def advantages_of(name: str, options: dict[str, Any], rewards: list[float], grou
     by_token_BT = torch.tensor([[reward, 0.0] for reward in rewards], dtype=torch.double)
     mask_BT = torch.tensor([[True, False]] * len(rewards))
     inputs = {"token_level_rewards": by_token_BT, "group_ids": groups, "mask": mask_BT}
-    tensors = FRAMEWORK.replays[f"compute_{name}_outcome_advantage"](options, inputs).tensors
-    assert tensors is not None
-    return tensors["advantages"][:, 0]
+    return FRAMEWORK.replays[f"compute_{name}_outcome_advantage"](options, inputs).tensors["advantages"][:, 0]
 
 
 def test_a_completion_without_a_group_keeps_its_reward_except_in_rloo_vectorized() -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.replay import loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, importance_ratio
@@ -34,7 +34,7 @@ DEFAULTS = {
 REJECTION = {"level": "token", "action": "mask", "metric": "ratio", "agg": "mean", "upper": 5.0, "lower": None}
 
 
-def objective(options: Mapping[str, Any]) -> Objective:
+def objective(options: Options) -> Objective:
     """The point on our axes of options of `PPOActorConfig`; its KL (`kl_ctl`) is in the reward."""
     o = {**DEFAULTS, **options}
     high = o["eps_clip"] if o["eps_clip_higher"] is None else o["eps_clip_higher"]
@@ -101,7 +101,7 @@ def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tens
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """What `stats_tracker` reports of the actor: means over the tokens before rejection, which left a ratio of 0."""
     mask_BT, kept_BT = inputs.mask_BT, loss.ratio != 0
-    found = {
+    logged = {
         "importance_weight": loss.ratio,
         "approx_kl": masked_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT),
         "clip_ratio": (loss.surrogate.active_low | loss.surrogate.active_high) & kept_BT,
@@ -109,9 +109,9 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         "actor_loss": loss.per_token,
     }
     if objective.sampler_correction is not None:
-        found["rs_filtered_fraction"] = ~kept_BT | bounded(objective.sampler_correction, inputs)
+        logged["rs_filtered_fraction"] = ~kept_BT | bounded(objective.sampler_correction, inputs)
     tokens = max(int(mask_BT.sum()), 1)
-    return {name: float(torch.where(mask_BT, value, 0).double().sum()) / tokens for name, value in found.items()}
+    return {name: float(torch.where(mask_BT, value, 0).double().sum()) / tokens for name, value in logged.items()}
 
 
 def bounded(rule: SamplerCorrection, inputs: LossInputs) -> Tensor:
@@ -123,7 +123,7 @@ def bounded(rule: SamplerCorrection, inputs: LossInputs) -> Tensor:
 RECIPE = LossRecipe(prepare, base.log_ratio, ratio, correct_importance=correct_importance)
 
 
-def ppo_actor_loss_fn(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def ppo_actor_loss_fn(options: Options, inputs: Inputs) -> Replayed:
     """The PPO loss; `old_logprobs` are the proximal policy's, `rollout_logprobs` the behaviour policy's."""
     given = loss_inputs(inputs)
     rule = {**REJECTION, **(options.get("rejection_sampling") or {})}
@@ -135,16 +135,16 @@ def in_bounds(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
     """Tokens that rejection keeps where it does not bound the weight itself but a KL, a sum or a maximum; (B, T)."""
     assert inputs.sampler_log_probs_BT is not None
     mask_BT = inputs.mask_BT
-    found = masked_log_ratio(inputs.old_log_probs_BT.float(), inputs.sampler_log_probs_BT.float(), mask_BT)
+    judged = masked_log_ratio(inputs.old_log_probs_BT.float(), inputs.sampler_log_probs_BT.float(), mask_BT)
     if rule["metric"] != "ratio":
-        own = torch.ones_like(found)
-        found = kl_penalty(-found, rule["metric"].removeprefix("kl_"), "plain", None, None, own, own)
+        own = torch.ones_like(judged)
+        judged = kl_penalty(-judged, rule["metric"].removeprefix("kl_"), "plain", None, None, own, own)
     if rule["level"] == "sequence":
-        found = {"mean": row_mean, "sum": _row_sum, "max": _row_max}[rule["agg"]](found, mask_BT)
+        judged = {"mean": row_mean, "sum": _row_sum, "max": _row_max}[rule["agg"]](judged, mask_BT)
     if rule["metric"] == "ratio":
-        found = found.exp()
+        judged = judged.exp()
     low = -torch.inf if rule["lower"] is None else rule["lower"]
-    return mask_BT & (found >= low) & (found <= rule["upper"])
+    return mask_BT & (judged >= low) & (judged <= rule["upper"])
 
 
 def _row_sum(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -155,20 +155,20 @@ def _row_max(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return torch.where(mask_BT, values_BT, -torch.inf).amax(1, keepdim=True)
 
 
-def sapo_loss_fn(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def sapo_loss_fn(options: Options, inputs: Inputs) -> Replayed:
     """The SAPO loss."""
     names = {"tau_pos": "sapo_tau_pos", "tau_neg": "sapo_tau_neg"}
     renamed = {names.get(name, name): value for name, value in options.items()}
     return replay_loss(FRAMEWORK, FRAMEWORK.objective({**renamed, "use_sapo_loss": True}), loss_inputs(inputs))
 
 
-def kl_estimator(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def kl_estimator(options: Options, inputs: Inputs) -> Replayed:
     """The KL of the reward, in float32."""
     clamp = 10.0 if options["apply_clamp"] else None
     return replay_kl(inputs, options["kl_estimator"], output_clamp=clamp, dtype=torch.float)
 
 
-def normalization(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def normalization(options: Options, inputs: Inputs) -> Replayed:
     """Rewards less a mean, over the root mean square of what is left, as float32."""
     rewards_B, size = inputs["rewards"], inputs["group_size"]
     centred_B = rewards_B - mean_reward(options, rewards_B, size)
@@ -184,7 +184,7 @@ def normalization(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Repl
     return Replayed(tensors={"advantages": (centred_PN / scale_P1).flatten().float()})
 
 
-def mean_reward(options: Mapping[str, Any], rewards_B: Tensor, size: int) -> Tensor:
+def mean_reward(options: Options, rewards_B: Tensor, size: int) -> Tensor:
     """Mean of the group or batch, or of the others in it, 0 where there is none; (B,)."""
     if options["mean_level"] is None:
         return torch.zeros_like(rewards_B)

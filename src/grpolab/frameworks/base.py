@@ -31,8 +31,12 @@ class Replayed:
 
     loss: Tensor | None = None
     scale: float = 0.0  # sum of the absolute weighted per-token terms of the loss: what rounding is measured against
-    metrics: Mapping[str, Any] | None = None  # numbers, or lists of them; the framework's names
-    tensors: Mapping[str, Tensor] | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # numbers, or lists of them; the framework's names
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def with_metrics(self, more: Mapping[str, Any]) -> Replayed:
+        """The same with more metrics, or other values of them."""
+        return replace(self, metrics={**self.metrics, **more})
 
 
 # A function of a framework: its options and a case's inputs (`logprobs` takes a gradient) -> what our code gives.
@@ -57,10 +61,27 @@ class Framework:
     config: Config | None = None  # how its config file is read and written
 
 
+def kl_axes(
+    beta: float,
+    estimator: str,
+    gradient: str = "plain",
+    input_clamp: float | None = None,
+    output_clamp: float | None = None,
+) -> dict[str, Any]:
+    """The axes of the KL to the reference; only its weight where that is 0."""
+    axes = {
+        "kl_estimator": estimator,
+        "kl_gradient": gradient,
+        "kl_input_clamp": input_clamp,
+        "kl_output_clamp": output_clamp,
+    }
+    return {"beta": beta, **(axes if beta else dict.fromkeys(axes))}
+
+
 def framework(name: str) -> Framework:
     """The framework of that name."""
-    found: Framework = resolve(FRAMEWORKS[name])
-    return found
+    chosen: Framework = resolve(FRAMEWORKS[name])
+    return chosen
 
 
 def recipe_of(name: str | None) -> LossRecipe:

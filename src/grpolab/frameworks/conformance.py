@@ -163,8 +163,8 @@ class Case:
 
     def _outputs(self) -> tuple[dict[str, Tensor], float]:
         replayed = self.replay()
-        outputs = {f"metric {name}": as_float64(value) for name, value in (replayed.metrics or {}).items()}
-        outputs |= {name: as_float64(value) for name, value in (replayed.tensors or {}).items()}
+        outputs = {f"metric {name}": as_float64(value) for name, value in replayed.metrics.items()}
+        outputs |= {name: as_float64(value) for name, value in replayed.tensors.items()}
         if replayed.loss is not None:
             outputs |= {"loss": as_float64(replayed.loss), "gradient": self._gradient(replayed.loss)}
         return outputs, replayed.scale

@@ -6,14 +6,13 @@ what is not finite at padding poisons the loss; the loss of no token at all is N
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.replay import loss_inputs, replay_loss
 from grpolab.grpo.advantages import generalized_advantages
 from grpolab.grpo.loss import LossInputs, LossRecipe, Objective
@@ -22,7 +21,7 @@ from grpolab.grpo.loss import LossInputs, LossRecipe, Objective
 DEFAULTS: dict[str, Any] = {"cliprange": 0.2, "kl_ctl": 0.1, "clip_reward_value": 5, "gamma": 1.0, "lam": 0.95}
 
 
-def objective(options: Mapping[str, Any]) -> Objective:
+def objective(options: Options) -> Objective:
     """The point on our axes of the trainer's fields; its KL is in the reward."""
     o = DEFAULTS | dict(options)
     return Objective(
@@ -53,12 +52,12 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 RECIPE = LossRecipe(prepare=base.as_given, log_ratio=log_ratio, average=average)
 
 
-def actor_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def actor_loss(options: Options, inputs: Inputs) -> Replayed:
     """The loss; there are no metrics."""
     return replay_loss(FRAMEWORK, FRAMEWORK.objective(options), loss_inputs(inputs))
 
 
-def rewards_and_advantages(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def rewards_and_advantages(options: Options, inputs: Inputs) -> Replayed:
     """Rewards of all columns, and advantages and returns of the answer's."""
     fields = {name: options[name] for name in DEFAULTS if name in options}
     start = options.get("prompt_len", 1) - 1

@@ -1,4 +1,4 @@
-"""`docs/dialects.md`: what sets the frameworks apart, read from their presets and computed by their adapters."""
+"""`docs/dialects.md`: what sets the frameworks apart, read from their presets and computed by their own functions."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _family(title: str, members: list[tuple[str, str]], settings: Mapping[str, R
     inputs, rows = example(), []
     for framework, name in members:
         values = [metrics_of(framework, point, inputs) for point in (PPO, Objective.of(settings[framework]))]
-        numbers = [f"{found[name]:.4f}" if name in found else "-" for found in values]
+        numbers = [f"{logged[name]:.4f}" if name in logged else "-" for logged in values]
         rows.append([framework, f"`{name}`", FRAMEWORK_METRICS[framework][name], *numbers])
     return f"### {title}\n\n" + _table(["framework", "name", "definition", "here", "by its default"], rows)
 

@@ -183,22 +183,24 @@ def read(path: str) -> Options:
     if kind is None:
         raise RequestError(f"{path}: the format of *{file.suffix} is unknown: name it {', '.join(SUFFIXES)}")
     try:
-        found = READERS[kind](file.read_text("utf-8"))
+        content = READERS[kind](file.read_text("utf-8"))
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from error
     except READ_ERRORS as error:
         raise RequestError(f"{path} is no {kind}: {' '.join(str(error).split())[:200]}") from error
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise RequestError(f"{path} must be a mapping of keys to values")
-    return found
+    return content
 
 
 def flat(document: Options, prefix: str = "") -> Options:
     """Nested mappings as dotted keys."""
-    found: Options = {}
+    dotted_keys: Options = {}
     for key, value in document.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return found
+        dotted_keys |= (
+            flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+        )
+    return dotted_keys
 
 
 def _yaml(text: str) -> Any:
@@ -234,10 +236,10 @@ def _literal(keyword: ast.keyword) -> Any:
 def _words(text: str) -> Options:
     """The `key=value` words of a command line or of a list, each value read as YAML; other words are passed over."""
     matches = (WORD.fullmatch(word) for word in shlex.split(text, comments=True))
-    found = {match[1]: _yaml(f"value: {match[2]}")["value"] for match in matches if match}
-    if not found:
+    options = {match[1]: _yaml(f"value: {match[2]}")["value"] for match in matches if match}
+    if not options:
         raise ValueError("it has no key=value")
-    return found
+    return options
 
 
 READERS: dict[str, Callable[[str], Any]] = {"yaml": _yaml, "json": json.loads, "python": _python, "words": _words}

@@ -452,12 +452,12 @@ def our_names(name: str) -> str:
     """
     last = name.rpartition(".")[2]
     same = {"TRL": TRL_NAMES, "verl": VERL_NAMES}
-    found: dict[str, list[str]] = {}
+    frameworks_of: dict[str, list[str]] = {}
     for framework, names in LOOK_HERE.items():
         exact = {theirs.rpartition(".")[2]: ours for theirs, ours in same.get(framework, {}).items()}
         if ours := (names | exact).get(last):
-            found.setdefault(ours, []).append(framework)
-    return " or ".join(f"{ours} ({', '.join(frameworks)})" for ours, frameworks in found.items())
+            frameworks_of.setdefault(ours, []).append(framework)
+    return " or ".join(f"{ours} ({', '.join(frameworks)})" for ours, frameworks in frameworks_of.items())
 
 
 def convention(framework: str) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.replay import loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.advantages import by_group, whiten
 from grpolab.grpo.kl import k3, kl_penalty
@@ -43,7 +43,7 @@ DEFAULTS = {
 TINY = 1e-8
 
 
-def objective(options: Mapping[str, Any]) -> Objective:
+def objective(options: Options) -> Objective:
     """The point on our axes of options of `ClippedPGLossConfig`; `force_on_policy_ratio` also says old = current."""
     o = {**DEFAULTS, **options}
     kernels = {"disable_ppo_ratio": "policy_gradient", "force_on_policy_ratio": "ratio", "use_cispo": "cispo"}
@@ -145,18 +145,18 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     ratio = log_probs_BT if objective.kernel == "policy_gradient" else loss.ratio.expand_as(log_probs_BT)
     unbounded = objective.kernel in ("policy_gradient", "ratio")
     clamped = ratio if unbounded else ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
-    found = {
+    logged = {
         "loss": loss.total,
         "kl_penalty": 0.0 if loss.kl_ref_BT is None else average(objective, inputs, loss.kl_ref_BT),
         "num_valid_samples": inputs.totals.nonempty_sequences,
         "positive_nll_loss": 0.0,
     }
     for name, values in {"probs_ratio": ratio, "probs_ratio_clamped": clamped}.items():
-        found[name] = divided(values, mask_BT, inputs.totals.tokens)
-        found[f"{name}_min"] = torch.where(mask_BT, values, torch.inf).min()
-        found[f"{name}_max"] = torch.where(mask_BT, values, -torch.inf).max()
-    found |= _mismatch(objective, inputs) | _sampling(objective, inputs)
-    return {name: float(value) for name, value in found.items()}
+        logged[name] = divided(values, mask_BT, inputs.totals.tokens)
+        logged[f"{name}_min"] = torch.where(mask_BT, values, torch.inf).min()
+        logged[f"{name}_max"] = torch.where(mask_BT, values, -torch.inf).max()
+    logged |= _mismatch(objective, inputs) | _sampling(objective, inputs)
+    return {name: float(value) for name, value in logged.items()}
 
 
 def _mismatch(objective: Objective, inputs: LossInputs) -> dict[str, Tensor]:
@@ -179,21 +179,21 @@ def _sampling(objective: Objective, inputs: LossInputs) -> dict[str, Tensor]:
     """The mean weight and the share out of bounds; a weight per sequence meets a mask of all sequences: summed."""
     weight, out = actor_weight(objective, inputs)
     mask_BT, totals, rule = inputs.mask_BT, inputs.totals, objective.sampler_correction
-    found = {"sampling_importance_ratio": divided(weight, mask_BT, totals.tokens)}
+    logged = {"sampling_importance_ratio": divided(weight, mask_BT, totals.tokens)}
     if objective.importance_sampling_level == "sequence":
         full = totals.nonempty_sequences
-        found = {"sampling_importance_ratio": weight.sum() * full / (full + TINY)}
+        logged = {"sampling_importance_ratio": weight.sum() * full / (full + TINY)}
     if rule is not None and rule.level == "geometric":
-        found["is_oob_ratio"] = divided(out.to(weight), mask_BT.any(1, keepdim=True), totals.nonempty_sequences)
+        logged["is_oob_ratio"] = divided(out.to(weight), mask_BT.any(1, keepdim=True), totals.nonempty_sequences)
     elif rule is not None and rule.high < torch.inf:
-        found["is_oob_ratio"] = divided(out.to(weight), mask_BT, totals.tokens)
-    return found
+        logged["is_oob_ratio"] = divided(out.to(weight), mask_BT, totals.tokens)
+    return logged
 
 
 RECIPE = LossRecipe(base.as_given, base.log_ratio, ratio, correct_importance=correct_importance, kl=kl, average=average)
 
 
-def clipped_pg_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def clipped_pg_loss(options: Options, inputs: Inputs) -> Replayed:
     """The loss; without `rollout_logprobs` the sampler is the old policy."""
     changed = {"sampler_log_probs_BT": inputs.get("rollout_logprobs", inputs["old_logprobs"])}
     if options.get("force_on_policy_ratio"):
@@ -202,12 +202,12 @@ def clipped_pg_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Re
     return replay_loss(FRAMEWORK, FRAMEWORK.objective(options), given)
 
 
-def calculate_kl(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def calculate_kl(options: Options, inputs: Inputs) -> Replayed:
     """The estimate without a weight."""
     return replay_kl(inputs, options["kl_type"], options["input_clamp"], options["output_clamp"])
 
 
-def grpo_advantages(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def grpo_advantages(options: Options, inputs: Inputs) -> Replayed:
     """Rewards less their baseline, over the std of what the baseline is the mean of, all in float32."""
     rewards_B = inputs["rewards"].float()
     baseline_B, std_B = baseline_and_std(rewards_B, inputs, options["use_leave_one_out_baseline"])
@@ -217,7 +217,7 @@ def grpo_advantages(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Re
     return Replayed(tensors={"advantages": advantages_B[:, None].expand_as(inputs["mask"])})
 
 
-def reinforce_plus_plus(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
     """Rewards, less their group's mean where that is asked for, whitened over the tokens, padding too."""
     rewards_B = inputs["rewards"].float()
     if options["minus_baseline"]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
@@ -39,7 +39,7 @@ LOG_RHO, RHO = 10.0, 2.0  # bound of the sampler's log ratio; default bound of r
 CLAMP = 40.0  # of the log ratio to the reference
 
 
-def objective(options: Mapping[str, Any]) -> Objective:
+def objective(options: Options) -> Objective:
     """The point on our axes of options of `GRPOExperimentConfig`."""
     o = {**DEFAULTS, **options}
     cispo, (estimator, gradient) = o["loss_fn"] == "cispo", ESTIMATORS[o["kl_estimator"]]
@@ -60,7 +60,7 @@ def objective(options: Mapping[str, Any]) -> Objective:
 
 
 def _correction(o: Mapping[str, Any]) -> SamplerCorrection:
-    """The mask's bounds where there is one, else the clamp's; 0 is no bound. `tv` exists in this adapter only."""
+    """The mask's bounds where there is one, else the clamp's; 0 is no bound. `tv` exists in this framework only."""
     level = "geometric" if o["rho_mask_sequence_level"] else "token"
     if o["rho_mask_tv_divergence"]:
         level = "tv"
@@ -111,24 +111,25 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     clipped = loss.ratio > 1 + objective.epsilon_high
     if objective.kernel == "clipped":
         clipped = loss.surrogate.active_low | loss.surrogate.active_high
-    found = {"loss/policy_avg": policy_BT, "val/ratio": loss.ratio}
+    per_token = {"loss/policy_avg": policy_BT, "val/ratio": loss.ratio}
     if rule is not None:
         rho = rho_correction(rule, inputs)
         clipped = clipped & (rho.weight != 0)
-        found |= {
+        per_token |= {
             "val/rho_drop_frac": rho.low | rho.high,
             "val/rho_drop_low_frac": rho.low,
             "val/rho_drop_high_frac": rho.high,
             "val/rho_weight": rho.weight,
             "val/rho_clipfrac": rho.clamped,
         }
-    found["policy/clipfrac_avg"] = clipped
-    found |= {f"objective/kl{number}_avg": values_BT for number, values_BT in enumerate(all_kl(inputs, loss))}
+    per_token["policy/clipfrac_avg"] = clipped
+    per_token |= {f"objective/kl{number}_avg": values_BT for number, values_BT in enumerate(all_kl(inputs, loss))}
     if loss.kl_ref_BT is not None:
-        found["loss/kl_avg"] = loss.kl_ref_BT
+        per_token["loss/kl_avg"] = loss.kl_ref_BT
     mask_BT = inputs.mask_BT
     means = {
-        name: float(values.expand_as(mask_BT)[mask_BT].double().mean().nan_to_num()) for name, values in found.items()
+        name: float(values.expand_as(mask_BT)[mask_BT].double().mean().nan_to_num())
+        for name, values in per_token.items()
     }
     means["loss/kl_avg"] = objective.beta * means.pop("loss/kl_avg", 0.0)
     return {**means, "loss/total_avg": float(loss.total)}
@@ -145,21 +146,21 @@ def all_kl(inputs: LossInputs, loss: Loss) -> list[Tensor]:
 RECIPE = LossRecipe(correct_importance=correct_importance)
 
 
-def compute_grpo_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def compute_grpo_loss(options: Options, inputs: Inputs) -> Replayed:
     """The loss; without `rollout_logprobs` there is no correction, without `ref_logprobs` no KL."""
     corrected = "rollout_logprobs" in inputs and options.get("use_rho_correction", True)
     objective = FRAMEWORK.objective({**options, "use_rho_correction": corrected})
     given, constant = loss_inputs(inputs), options.get("loss_denominator", "token")
     if constant != "token":  # of all rows together
         given = replace(given, totals=replace(given.totals, sequences=1, max_completion_length=int(constant)))
-    found = replay_loss(FRAMEWORK, objective, given)
+    replayed = replay_loss(FRAMEWORK, objective, given)
     if objective.sampler_correction is None:
-        return found
+        return replayed
     weight_N = rho_correction(objective.sampler_correction, given.without_padding()).weight[given.mask_BT]
-    return replace(found, metrics={**(found.metrics or {}), "val/rho_weight": weight_N.float().mean().nan_to_num()})
+    return replayed.with_metrics({"val/rho_weight": weight_N.float().mean().nan_to_num()})
 
 
-def estimate_kl(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def estimate_kl(options: Options, inputs: Inputs) -> Replayed:
     """The four estimates at each position; the loss is the sum of the third over the tokens."""
     ratio_BT = (inputs["logprobs"] - inputs["old_logprobs"]).exp()
     log_ratio_BT = inputs["ref_logprobs"] - inputs["logprobs"]

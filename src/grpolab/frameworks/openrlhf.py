@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base as base_module
-from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.replay import at_last_token, groups_of, loss_inputs, replay_loss
 from grpolab.grpo.advantages import Scored, advantages, discounted_returns, group_std
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
@@ -40,7 +40,7 @@ CORRECTION = {"tis": ("token", "truncate"), "icepop": ("token", "mask"), "seq-ma
 KL_CLAMP = 10.0
 
 
-def objective(options: Mapping[str, Any]) -> Objective:
+def objective(options: Options) -> Objective:
     """The point on our axes that OpenRLHF's options mean. Raises ValueError for a value that it does not have."""
     o = DEFAULTS | dict(options)
     if o["policy_loss_type"] not in ("ppo", "gspo") or o["vllm_is_correction_type"] not in CORRECTION:
@@ -148,13 +148,13 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     """Means over tokens; `ppo_clip_ratio` is the share where the clip, before the dual one, changed the loss."""
     mask_BT, A = inputs.mask_BT, inputs.advantages
     clipped = loss.ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
-    found = {
+    logged = {
         "ppo_clip_ratio": token_mean(clipped * A < loss.ratio * A, mask_BT),
         "ppo_kl": token_mean(inputs.old_log_probs_BT - inputs.log_probs_BT, mask_BT),
     }
     if objective.sampler_correction is not None:
-        found["vllm_kl"] = token_mean(-sampler_log_ratio(inputs), mask_BT)
-    return found
+        logged["vllm_kl"] = token_mean(-sampler_log_ratio(inputs), mask_BT)
+    return logged
 
 
 RECIPE = LossRecipe(
@@ -168,7 +168,7 @@ RECIPE = LossRecipe(
 )
 
 
-def policy_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def policy_loss(options: Options, inputs: Inputs) -> Replayed:
     """`PolicyLoss.forward`; a batch that is given by its global counts is one of `dp_size` equal parts."""
     objective, given = FRAMEWORK.objective(options), loss_inputs(inputs)
     totals = given.totals
@@ -184,12 +184,12 @@ def policy_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replay
 
 def _against_the_sampler(inputs: Mapping[str, Any], given: Any, objective: Any) -> Replayed:
     """GSPO with the correction on: its ratio is to the sampler's policy, its `ppo_kl` still to the old one."""
-    found = replay_loss(FRAMEWORK, objective, given)
+    replayed = replay_loss(FRAMEWORK, objective, given)
     drift = token_mean((inputs["old_logprobs"] - inputs["logprobs"]).detach(), inputs["mask"])
-    return replace(found, metrics={**(found.metrics or {}), "ppo_kl": drift})
+    return replayed.with_metrics({"ppo_kl": drift})
 
 
-def compute_approx_kl(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def compute_approx_kl(options: Options, inputs: Inputs) -> Replayed:
     """A KL estimate at each position, padding too, in float32."""
     values_BT = approx_kl(inputs["logprobs"], inputs["ref_logprobs"], options["kl_estimator"]).clamp(
         -KL_CLAMP, KL_CLAMP
@@ -208,7 +208,7 @@ ESTIMATOR = {
 }
 
 
-def compute_advantages(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def compute_advantages(options: Options, inputs: Inputs) -> Replayed:
     """Rewards less their baseline, summed from each position on; every position is a step. No KL in the reward."""
     if options["estimator"] not in ESTIMATOR:
         raise ValueError(f"estimator={options['estimator']} needs a critic")
@@ -218,9 +218,9 @@ def compute_advantages(options: Mapping[str, Any], inputs: Mapping[str, Any]) ->
     shaped_B = advantages(scored, baseline, scale, 1e-9)
     gamma = options["gamma"] if options["estimator"] == "reinforce" else 1.0
     returns_BT = discounted_returns(at_last_token(shaped_B, mask_BT), torch.ones_like(mask_BT), gamma)
-    found_BT = _whitened(returns_BT, mask_BT, options["no_std_norm"]) if whitened else returns_BT
+    advantages_BT = _whitened(returns_BT, mask_BT, options["no_std_norm"]) if whitened else returns_BT
     metrics = {"group_reward_std": group_std(scored, 0.0).tolist(), "return": shaped_B.tolist()}
-    return Replayed(metrics=metrics, tensors={"advantages": found_BT, "returns": returns_BT})
+    return Replayed(metrics=metrics, tensors={"advantages": advantages_BT, "returns": returns_BT})
 
 
 def _whitened(values_BT: Tensor, mask_BT: Tensor, centred_only: bool) -> Tensor:

@@ -7,7 +7,6 @@ over each sequence, then over sequences.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SurrogateParts, policy_loss
@@ -33,7 +32,7 @@ DEFAULTS = {
 NO_KL: dict[str, Any] = {"kl_estimator": None, "kl_gradient": None}  # none to a reference
 
 
-def objective(options: Mapping[str, Any]) -> Objective:
+def objective(options: Options) -> Objective:
     """The point on our axes of options of `DefaultLossConfig` or `IPOLossConfig` (type `ipo`)."""
     o = {**DEFAULTS, **options}
     bounds = ("ipo_threshold", "ipo_threshold") if o["type"] == "ipo" else ("dppo_mask_low", "dppo_mask_high")
@@ -63,13 +62,13 @@ def per_sequence(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[s
     low_BT, high_BT = loss.surrogate.active_low, loss.surrogate.active_high
     dropped_BT = low_BT | high_BT
     mismatch_BT = k3(loss.log_ratio_BT)
-    found = {
+    counted = {
         "masked_mismatch_kl": (mismatch_BT, mask_BT & dropped_BT),
         "unmasked_mismatch_kl": (mismatch_BT, mask_BT & ~dropped_BT),
         "is_masked": (dropped_BT, mask_BT),
     }
     if objective.kernel != "ipo":
-        found |= {
+        counted |= {
             "is_masked_low": (low_BT & (A < 0), mask_BT),  # the loss drops those of A = 0 too
             "is_masked_high": (high_BT, mask_BT),
             "masked_advantage_positive": ((A > 0).expand_as(mask_BT), mask_BT & dropped_BT),
@@ -77,7 +76,7 @@ def per_sequence(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[s
         }
     return {
         name: row_mean(torch.where(over_BT, values_BT, 0), over_BT)[:, 0]
-        for name, (values_BT, over_BT) in found.items()
+        for name, (values_BT, over_BT) in counted.items()
     }
 
 
@@ -89,7 +88,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 RECIPE = LossRecipe(base.as_given, base.log_ratio, surrogate=surrogate, average=base.average)
 
 
-def compute_loss(kind: str, options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def compute_loss(kind: str, options: Options, inputs: Inputs) -> Replayed:
     """The loss over the batch's tokens, and the metrics of each sequence; `old_logprobs` are the sampler's."""
     objective, given = FRAMEWORK.objective({**options, "type": kind}), loss_inputs(inputs)
     loss = policy_loss(objective, given, RECIPE)

@@ -90,7 +90,7 @@ def spreads(
     stops being finite.
     """
     moved: set[torch.dtype] = set()
-    found = dict.fromkeys(ours, 0.0)
+    largest = dict.fromkeys(ours, 0.0)
     for seed in range(REPLAYS):
         with OtherLibrary(seed, dtypes) as library:
             others = outputs()
@@ -98,8 +98,8 @@ def spreads(
         if not moved:
             break
         for name, value in others.items():
-            found[name] = max(found[name], deviation(value, ours[name]))
-    return found, moved
+            largest[name] = max(largest[name], deviation(value, ours[name]))
+    return largest, moved
 
 
 def deviation(value: Tensor, other: Tensor) -> float:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Replay, Replayed
+from grpolab.frameworks.base import Framework, Inputs, Options, Replay, Replayed
 from grpolab.frameworks.replay import loss_inputs, replay_kl, replay_loss
 from grpolab.frameworks.verl import outcome, reinforce_plus_plus
 from grpolab.grpo.aggregation import aggregate, sequence_mean
@@ -80,7 +80,7 @@ LOG_RATIO = 20.0
 UNBOUNDED = ("gspo", "clip_cov", "kl_cov", "importance_sampling")  # losses without a bound of the log ratio
 
 
-def objective(options: Mapping[str, Any]) -> Objective:
+def objective(options: Options) -> Objective:
     """The point on our axes of options of `AlgorithmConfig`. Raises ValueError for two sampler corrections at once."""
     o: dict[str, Any] = {
         name: {**value, **options.get(name, {})} if isinstance(value, dict) else options.get(name, value)
@@ -120,20 +120,20 @@ def _kernel(kind: str, o: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(o: Mapping[str, Any]) -> SamplerCorrection | None:
-    """The level `outlier`, of this adapter only, drops rows with any token out of bounds."""
-    found = []
+    """The level `outlier`, of this framework only, drops rows with any token out of bounds."""
+    rules = []
     if kind := o["tis_ratio_type"]:
-        found.append(SamplerCorrection(kind, "truncate", 0.0, o[f"{kind}_tis_ratio_clip_high"]))
+        rules.append(SamplerCorrection(kind, "truncate", 0.0, o[f"{kind}_tis_ratio_clip_high"]))
     if kind := o["sequence_mask_metric"]:
         level, name = ("geometric", "geo") if kind == "geometric" else ("sequence", "product")
-        found.append(SamplerCorrection(level, "mask", o[f"{name}_mask_low"], o[f"{name}_mask_high"]))
+        rules.append(SamplerCorrection(level, "mask", o[f"{name}_mask_low"], o[f"{name}_mask_high"]))
     for level, name in (("outlier", "outlier_token"), ("token", "token_mask")):
         low, high = o[f"{name}_is_threshold_low"], o[f"{name}_is_threshold_high"]
         if low is not None or high is not None:
-            found.append(SamplerCorrection(level, "mask", low or 0.0, torch.inf if high is None else high))
-    if len(found) > 1:
+            rules.append(SamplerCorrection(level, "mask", low or 0.0, torch.inf if high is None else high))
+    if len(rules) > 1:
         raise ValueError("off_policy_correction: one correction at a time is supported")
-    return found[0] if found else None
+    return rules[0] if rules else None
 
 
 def exp_float32(log_ratio: Tensor) -> Tensor:
@@ -180,8 +180,8 @@ def sampler_ratio_float32(level: str, inputs: LossInputs) -> Tensor:
 
 def out_of_bounds(rule: SamplerCorrection, inputs: LossInputs) -> tuple[Tensor, Tensor]:
     """Tokens or rows whose ratio is below and above the bounds, bool."""
-    found = sampler_ratio_float32(rule.level, inputs)
-    low, high = found < rule.low, found > rule.high
+    weight = sampler_ratio_float32(rule.level, inputs)
+    low, high = weight < rule.low, weight > rule.high
     if rule.level == "outlier":
         return (low & inputs.mask_BT).any(1, keepdim=True), (high & inputs.mask_BT).any(1, keepdim=True)
     return low, high
@@ -216,25 +216,25 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         return (values * mask_BT).double().sum() / mask_BT.sum().clamp(min=1)
 
     if objective.kernel == "ratio":
-        found = {"importance_ratio": mean(loss.ratio)}
+        logged = {"importance_ratio": mean(loss.ratio)}
     else:
         acted = parts.out_of_range if objective.kernel == "cispo" else parts.active_low | parts.active_high
         silent = objective.kernel in ("sapo", "kl_cov")
-        found = {"clip_ratio": mean(parts.dropped if objective.kernel == "clip_cov" else acted) * (not silent)}
+        logged = {"clip_ratio": mean(parts.dropped if objective.kernel == "clip_cov" else acted) * (not silent)}
     if objective.kernel == "cispo":
         values_N = loss.ratio.expand_as(mask_BT)[mask_BT] if mask_BT.any() else loss.ratio
         clamped = loss.ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
-        found |= {
+        logged |= {
             "cispo/ratio_mean": mean(loss.ratio),
             "cispo/ratio_clamped_mean": mean(clamped),
             "cispo/ratio_max": values_N.max(),
             "cispo/ratio_min": values_N.min(),
         }
     if objective.sampler_correction is not None:
-        found |= _sampler_metrics(objective.sampler_correction, inputs, mean)
+        logged |= _sampler_metrics(objective.sampler_correction, inputs, mean)
     if loss.kl_ref_BT is not None:
-        found["policy_kl"] = aggregate("sequence_mean", loss.kl_ref_BT, mask_BT, inputs.totals)
-    return {name: float(value) for name, value in found.items()}
+        logged["policy_kl"] = aggregate("sequence_mean", loss.kl_ref_BT, mask_BT, inputs.totals)
+    return {name: float(value) for name, value in logged.items()}
 
 
 def _sampler_metrics(
@@ -243,7 +243,7 @@ def _sampler_metrics(
     """Moments of the tokens' sampler ratio (0 at padding), and the shares that the correction acted on."""
     token_BT = sampler_ratio_float32("token", inputs) * inputs.mask_BT
     low, high = out_of_bounds(rule, inputs)
-    found = {
+    logged = {
         "is_ratio_mean": mean(token_BT),
         "is_ratio_std": token_BT.std() if token_BT.numel() > 1 else token_BT.new_tensor(torch.nan),
         "is_ratio_max": token_BT.max(),
@@ -254,10 +254,10 @@ def _sampler_metrics(
     name = {"geometric": "geo_sequence_mask", "sequence": "product_sequence_mask", "outlier": "outlier_seq"}
     if rule.level == "token":
         label = "tis_token_clip_high_ratio" if rule.mode == "truncate" else "token_mask_ratio"
-        return found | {label: mean(high if rule.mode == "truncate" else low | high)}
+        return logged | {label: mean(high if rule.mode == "truncate" else low | high)}
     if rule.mode == "truncate":
-        return found | {"tis_seq_clip_high_ratio": rows["over_high"]}
-    return found | {f"{name[rule.level]}_{what}_ratio": share for what, share in rows.items()}
+        return logged | {"tis_seq_clip_high_ratio": rows["over_high"]}
+    return logged | {f"{name[rule.level]}_{what}_ratio": share for what, share in rows.items()}
 
 
 RECIPE = LossRecipe(
@@ -284,7 +284,7 @@ LOSSES = (
 )
 
 
-def policy_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def policy_loss(options: Options, inputs: Inputs) -> Replayed:
     """A policy loss after its reduction; the KL is the worker's."""
     objective = FRAMEWORK.objective({"use_kl_loss": False, **options})
     changed: dict[str, Any] = {"noise_BT": torch.zeros_like(inputs["advantages"])}
@@ -306,13 +306,13 @@ def of_prompts(inputs: LossInputs, boundaries: list[list[int]]) -> Tensor:
     return torch.cat(pieces)
 
 
-def compute_approx_kl(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def compute_approx_kl(options: Options, inputs: Inputs) -> Replayed:
     """The estimate, 0 at padding."""
     low, high = (20.0, 10.0) if options["kl_estimator_type"] == "k3" else (None, None)
     return replay_kl(inputs, options["kl_estimator_type"], low, high, masked=True)
 
 
-def grpo(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def grpo(options: Options, inputs: Inputs) -> Replayed:
     """verl's, of which SkyRL's estimators are copies."""
     return outcome("group_mean", "group" if options["grpo_norm_by_std"] else "none", options, inputs)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.openrlhf import (
     approx_kl,
     sampler_log_ratio,  # slime's own are adapted from it
@@ -50,7 +50,7 @@ ESTIMATORS = ("grpo", "gspo", "cispo", "ppo", "reinforce_plus_plus", "reinforce_
 KL_TYPES = {"k1": "k1", "k2": "k2", "k3": "k3", "low_var_kl": "k3"}
 
 
-def objective(options: Mapping[str, Any]) -> Objective:
+def objective(options: Options) -> Objective:
     """The point on our axes that slime's arguments mean. Raises ValueError for a value that it does not have."""
     o = DEFAULTS | dict(options)
     estimator, kl_type = o["advantage_estimator"], o["kl_loss_type"]
@@ -58,13 +58,12 @@ def objective(options: Mapping[str, Any]) -> Objective:
         raise ValueError(f"slime has no advantage_estimator={estimator} with kl_loss_type={kl_type}")
     if o["eps_clip_c"] is not None and o["eps_clip_c"] <= 1:
         raise ValueError(f"eps_clip_c={o['eps_clip_c']} must be more than 1")
-    kl = {
-        "kl_estimator": KL_TYPES[kl_type],
-        "kl_gradient": "importance_weighted" if o["use_unbiased_kl"] else "plain",
-        "kl_input_clamp": None,
-        "kl_output_clamp": 10.0 if kl_type == "low_var_kl" else None,
-    }
-    beta = o["kl_loss_coef"] if o["use_kl_loss"] else 0.0
+    kl = base.kl_axes(
+        o["kl_loss_coef"] if o["use_kl_loss"] else 0.0,
+        KL_TYPES[kl_type],
+        "importance_weighted" if o["use_unbiased_kl"] else "plain",
+        output_clamp=10.0 if kl_type == "low_var_kl" else None,
+    )
     return Objective(
         importance_sampling_level="sequence" if estimator == "gspo" else "token",
         kernel="cispo" if estimator == "cispo" else "clipped",
@@ -74,8 +73,7 @@ def objective(options: Mapping[str, Any]) -> Objective:
         dual_clip=None if estimator == "cispo" else o["eps_clip_c"],
         loss_form="max_negative",
         aggregation="token_mean_minibatch" if o["calculate_per_token_loss"] else "sequence_mean",
-        beta=beta,
-        **(kl if beta else dict.fromkeys(kl)),
+        **kl,
         entropy_coef=o["entropy_coef"],
         off_policy_mask_threshold=o["opsm_delta"] if o["use_opsm"] else None,
         sampler_correction=_correction(o) if o["use_tis"] else None,
@@ -169,20 +167,20 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     inputs = prepare(objective, inputs)
     mask_BT, A = inputs.mask_BT, inputs.advantages
     r, bounded = loss.ratio, loss.ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
-    found = {
+    per_token = {
         "pg_loss": correct_importance(objective, inputs, mask(objective, inputs, loss.surrogate.loss)),
         "pg_clipfrac": bounded != r if objective.kernel == "cispo" else -bounded * A > -r * A,
         "ppo_kl": -r.log() if objective.importance_sampling_level == "sequence" else -loss.log_ratio_BT,
     }
     if inputs.entropy_BT is not None:
-        found["entropy_loss"] = inputs.entropy_BT
+        per_token["entropy_loss"] = inputs.entropy_BT
     if loss.kl_ref_BT is not None:
-        found["kl_loss"] = loss.kl_ref_BT
+        per_token["kl_loss"] = loss.kl_ref_BT
     if inputs.sampler_log_probs_BT is not None:
-        found["train_rollout_logprob_abs_diff"] = sampler_log_ratio(inputs).abs()
+        per_token["train_rollout_logprob_abs_diff"] = sampler_log_ratio(inputs).abs()
     if objective.sampler_correction is not None:
-        found |= _tis_metrics(objective.sampler_correction, inputs, r)
-    numbers = {name: float(average(objective, inputs, values.expand_as(mask_BT))) for name, values in found.items()}
+        per_token |= _tis_metrics(objective.sampler_correction, inputs, r)
+    numbers = {name: float(average(objective, inputs, values.expand_as(mask_BT))) for name, values in per_token.items()}
     if objective.off_policy_mask_threshold is not None:
         shares_B = left_out(objective, inputs).sum(1) / mask_BT.sum(1).clamp(min=1)
         numbers["opsm_clipfrac"] = float(shares_B.sum() / divisor(objective, inputs))
@@ -213,21 +211,21 @@ UNDIVIDED = Totals(
 )
 
 
-def policy_loss_function(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def policy_loss_function(options: Options, inputs: Inputs) -> Replayed:
     """`policy_loss_function`, before the engine's division. The KL, float32, is added up before it joins the loss."""
     given, stages = replace(loss_inputs(inputs), totals=UNDIVIDED), RECIPE
     objective = FRAMEWORK.objective(options)
-    found = replay_loss(FRAMEWORK, objective, given)
+    replayed = replay_loss(FRAMEWORK, objective, given)
     prepared = stages.prepare(objective, given)
     kl_BT = stages.kl(objective, prepared, torch.ones_like(given.mask_BT))
     if kl_BT is None:
-        return found
+        return replayed
     without = policy_loss(replace(objective, beta=0.0), given, stages)
     loss = without.total + objective.beta * stages.average(objective, prepared, kl_BT)
-    return replace(found, loss=loss, metrics={**(found.metrics or {}), "loss": loss})
+    return replace(replayed, loss=loss).with_metrics({"loss": loss})
 
 
-def post_process_rewards(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def post_process_rewards(options: Options, inputs: Inputs) -> Replayed:
     """Rewards less their group's mean, in float32; without groups of one size the whole batch is one."""
     rewards_B, size = inputs["rewards"].float(), inputs["group_size"] or len(inputs["rewards"])
     if not options["rewards_normalization"] or options["advantage_estimator"] in ("ppo", "reinforce_plus_plus"):

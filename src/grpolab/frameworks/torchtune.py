@@ -7,14 +7,12 @@ meet every row's advantage, empty rows' too; and the metric `ratios` is over pad
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, importance_ratio
@@ -28,7 +26,7 @@ LOSSES = {
 }
 
 
-def objective(options: Mapping[str, Any]) -> Objective:
+def objective(options: Options) -> Objective:
     """The point on our axes of a loss's class and arguments; `GRPOSimpleLoss` also says old = current."""
     o = {**DEFAULTS, **options}
     level, kernel, aggregation = LOSSES[o["loss"]]
@@ -74,24 +72,24 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """What the loss returns beside itself; `policy_loss` has the sign of a reward."""
-    found = {
+    logged = {
         "policy_loss": -average(objective, inputs, loss.surrogate.loss),
         "ratios": loss.ratio.mean(),
         "clipfrac": average(objective, inputs, (loss.surrogate.active_low | loss.surrogate.active_high).double()),
     }
     if objective.kernel == "clipped" and objective.importance_sampling_level == "token":
-        found["ratios"] = (inputs.log_probs_BT - inputs.old_log_probs_BT).exp().mean()
+        logged["ratios"] = (inputs.log_probs_BT - inputs.old_log_probs_BT).exp().mean()
     if objective.kernel == "ratio":
-        found |= {"ratios": torch.ones(()), "clipfrac": torch.zeros(())}
+        logged |= {"ratios": torch.ones(()), "clipfrac": torch.zeros(())}
     if inputs.reference_log_probs_BT is not None:
-        found["kl_loss"] = average(objective, inputs, reference_kl(objective, inputs))
-    return {name: float(value) for name, value in found.items()}
+        logged["kl_loss"] = average(objective, inputs, reference_kl(objective, inputs))
+    return {name: float(value) for name, value in logged.items()}
 
 
 RECIPE = LossRecipe(base.as_given, base.log_ratio, ratio=ratio, kl=kl, average=average)
 
 
-def forward(loss: str, options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def forward(loss: str, options: Options, inputs: Inputs) -> Replayed:
     """The loss of a class; the simple one takes the current policy, detached, for the old."""
     given = loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None])
     if loss == "GRPOSimpleLoss":

@@ -1,4 +1,10 @@
-"""Metrics of TRL 1.16.0 under its names: `trl/trainer/grpo_trainer.py` (reducers of `_compute_loss`)."""
+"""TRL 1.16.0: `trl/trainer/grpo_trainer.py`, `GRPOTrainer._compute_loss`, its reducers and its advantages.
+
+Its own way: the mask is applied last, as a factor, so that what is not finite at padding poisons the loss; CISPO's
+`epsilon_high` is the cap itself; the temperatures of SAPO and the gammas of VESPO are float32; the sampler's weights
+enter VESPO's product; the entropy bonus has its own mean over the tokens that are learnt from. The options, their
+defaults and the config file are in `trl_config.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +17,8 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Replayed
-from grpolab.frameworks.replay import loss_inputs, replay_loss
+from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.replay import groups_of, loss_inputs, replay_loss
 from grpolab.frameworks.trl_config import CONFIG, KERNEL_OPTIONS, LOSS, LOSS_TYPES
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, by_group, weighted_sum
@@ -23,57 +29,7 @@ from grpolab.grpo.surrogates import VESPO_LEAST, VESPO_LOG_RATIO, gamma_weight
 from grpolab.registry import AGGREGATIONS, resolve
 
 
-def reduced(values: Tensor, mask_BT: Tensor) -> float:
-    """`global_masked_mean`: mean over tokens; over all sequences, empty ones too, where there is one column."""
-    if values.shape[1] == 1:  # also where completions are one token wide
-        return float(values.double().mean())
-    return float((values.double() * mask_BT).sum() / mask_BT.sum().clamp(min=1))
-
-
-def clip_metrics(objective: Objective, inputs: LossInputs, ratio: Tensor) -> dict[str, float]:
-    """Shares where the clip range acted, on the ratio after the cap delta; the unit is that of the ratio."""
-    A, mask = inputs.advantages, inputs.mask_BT
-    ratio = ratio if objective.delta is None else ratio.clamp(max=objective.delta)
-    low = (ratio < 1 - objective.epsilon) & (A < 0)
-    high = (ratio > 1 + objective.epsilon_high) & (A > 0)
-    if low.shape[1] == 1:  # one column: every sequence counts, and an empty one as any other
-        mask = torch.ones_like(low)
-    below_B, above_B, length_B = torch.stack([(low & mask).sum(1), (high & mask).sum(1), mask.sum(1)]).cpu().numpy()
-    below, above, tokens = int(below_B.sum()), int(above_B.sum()), max(int(length_B.sum()), 1)
-    some_B = length_B > 0
-    return {
-        "clip_ratio/low_mean": below / tokens,
-        "clip_ratio/high_mean": above / tokens,
-        "clip_ratio/region_mean": (below + above) / tokens,
-        "clip_ratio/low_min": float((below_B[some_B] / length_B[some_B]).min()) if some_B.any() else math.nan,
-        "clip_ratio/high_max": float((above_B[some_B] / length_B[some_B]).max()) if some_B.any() else math.nan,
-    }
-
-
-def sampling_metrics(objective: Objective, inputs: LossInputs, weight: Tensor) -> dict[str, float]:
-    """How far the sampler was from the trainer, and the weights for it after truncation or masking."""
-    assert objective.sampler_correction is not None
-    assert inputs.sampler_log_probs_BT is not None
-    gap_N = (inputs.old_log_probs_BT - inputs.sampler_log_probs_BT)[inputs.mask_BT].abs()
-    weight_N = weight.flatten() if weight.shape[1] == 1 else weight[inputs.mask_BT]
-    return _spread("sampling/sampling_logp_difference", gap_N[~gap_N.isnan()], ("mean", "max")) | _spread(
-        "sampling/importance_sampling_ratio", weight_N, ("min", "mean", "max")
-    )
-
-
-def _spread(name: str, values_N: Tensor, statistics: Sequence[str]) -> dict[str, float]:
-    return {f"{name}/{one}": float(getattr(values_N, one)()) if len(values_N) else 0.0 for one in statistics}
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# TRL 1.16.0: `trl/trainer/grpo_trainer.py`, `GRPOTrainer._compute_loss`.
-#
-# Its own way: the mask is applied last, as a factor, so that what is not finite at padding poisons the loss; CISPO's
-# `epsilon_high` is the cap itself; the temperatures of SAPO and the gammas of VESPO are float32; the sampler's weights
-# enter VESPO's product; the entropy bonus has its own mean over the tokens that are learnt from.
-
-
-def objective(options: Mapping[str, Any]) -> Objective:
+def objective(options: Options) -> Objective:
     """The point on our axes of a `GRPOConfig`. Raises ValueError for what TRL does not have."""
     o = LOSS | dict(options)
     if o["loss_type"] not in LOSS_TYPES:
@@ -91,18 +47,12 @@ def objective(options: Mapping[str, Any]) -> Objective:
         delta=o["delta"] if kernel == "clipped" else None,
         loss_form="min_positive",
         aggregation=aggregation,
-        **_kl(o["beta"], o["use_bias_correction_kl"]),
+        **base.kl_axes(o["beta"], "k3", "importance_weighted" if o["use_bias_correction_kl"] else "plain"),
         entropy_coef=o["entropy_coef"],
         top_entropy_quantile=o["top_entropy_quantile"] if o["top_entropy_quantile"] < 1 else None,
         off_policy_mask_threshold=o["off_policy_mask_threshold"],
         sampler_correction=_weight(o) if weighted else None,
     )
-
-
-def _kl(beta: float, corrected: bool) -> dict[str, Any]:
-    if not beta:
-        return {"beta": beta, "kl_estimator": None, "kl_gradient": None}
-    return {"beta": beta, "kl_estimator": "k3", "kl_gradient": "importance_weighted" if corrected else "plain"}
 
 
 def _weight(o: Mapping[str, Any]) -> SamplerCorrection:
@@ -166,16 +116,6 @@ def vllm_weight(objective: Objective, inputs: LossInputs) -> Tensor:
     return sampler_weight(old_BT, given_BT, inputs.mask_BT, rule.level, rule.mode, rule.low, rule.high)
 
 
-def entropy_keep(objective: Objective, inputs: LossInputs) -> Tensor:
-    """1 for tokens whose entropy is at least the quantile, which is float32, else 0; (B, T)."""
-    assert inputs.entropy_BT is not None
-    entropy_BT, mask_BT, share = inputs.entropy_BT.detach(), inputs.mask_BT, objective.top_entropy_quantile
-    if share is None or not mask_BT.any():
-        return mask_BT.to(entropy_BT.dtype)
-    bound = torch.quantile(entropy_BT[mask_BT].float(), 1 - share)
-    return ((entropy_BT >= bound.to(entropy_BT.dtype)) & mask_BT).to(entropy_BT.dtype)
-
-
 def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """The kernel's loss times off-policy mask and entropy mask."""
     log_probs_BT, sampler_BT = inputs.log_probs_BT.detach(), inputs.sampler_log_probs_BT
@@ -187,6 +127,16 @@ def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     if objective.top_entropy_quantile is not None:
         per_token = per_token * entropy_keep(objective, inputs)
     return per_token
+
+
+def entropy_keep(objective: Objective, inputs: LossInputs) -> Tensor:
+    """1 for tokens whose entropy is at least the quantile, which is float32, else 0; (B, T)."""
+    assert inputs.entropy_BT is not None
+    entropy_BT, mask_BT, share = inputs.entropy_BT.detach(), inputs.mask_BT, objective.top_entropy_quantile
+    if share is None or not mask_BT.any():
+        return mask_BT.to(entropy_BT.dtype)
+    bound = torch.quantile(entropy_BT[mask_BT].float(), 1 - share)
+    return ((entropy_BT >= bound.to(entropy_BT.dtype)) & mask_BT).to(entropy_BT.dtype)
 
 
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
@@ -232,33 +182,6 @@ def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
     return (inputs.entropy_BT * keep_BT).sum() / keep_BT.sum().clamp(min=1) / inputs.totals.micro_batches
 
 
-def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """What a micro-batch logs, and the sampler's part of what a generation batch logs."""
-    found: dict[str, float] = {}
-    if objective.entropy_coef:
-        policy_loss = float(average(objective, inputs, loss.per_token))
-        own_scale = objective.aggregation == "token_mean_rollout"  # the others are divided by the accumulation later
-        found["policy_loss"] = policy_loss if own_scale else policy_loss * inputs.totals.micro_batches
-        found["entropy_coef"] = objective.entropy_coef
-    if loss.kl_ref_BT is not None:
-        found["kl"] = reduced(loss.kl_ref_BT, inputs.mask_BT)
-    if inputs.entropy_BT is not None:
-        found["entropy"] = reduced(inputs.entropy_BT, inputs.mask_BT)
-    if objective.kernel == "clipped":
-        found |= clip_metrics(objective, inputs, loss.ratio)
-    elif objective.kernel == "cispo":
-        clipped = (loss.ratio > objective.epsilon_high) & (inputs.advantages > 0)
-        found["cispo_clip_ratio"] = reduced(clipped, inputs.mask_BT)
-    elif objective.kernel == "vespo":
-        log_BT = vespo_log_ratio(objective, inputs, loss.log_ratio_BT)
-        phi = gamma_weight(inputs.advantages, log_BT, float32_options(objective))
-        found["vespo/phi_seq_mean"] = reduced(phi, inputs.mask_BT)
-    if objective.sampler_correction is not None:
-        prepared = prepare(objective, inputs)
-        found |= sampling_metrics(objective, prepared, vllm_weight(objective, prepared))
-    return found
-
-
 RECIPE = LossRecipe(
     prepare,
     base.log_ratio,
@@ -272,32 +195,101 @@ RECIPE = LossRecipe(
 )
 
 
+def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
+    """What a micro-batch logs, and the sampler's part of what a generation batch logs."""
+    logged: dict[str, float] = {}
+    if objective.entropy_coef:
+        policy_loss = float(average(objective, inputs, loss.per_token))
+        own_scale = objective.aggregation == "token_mean_rollout"  # the others are divided by the accumulation later
+        logged["policy_loss"] = policy_loss if own_scale else policy_loss * inputs.totals.micro_batches
+        logged["entropy_coef"] = objective.entropy_coef
+    if loss.kl_ref_BT is not None:
+        logged["kl"] = reduced(loss.kl_ref_BT, inputs.mask_BT)
+    if inputs.entropy_BT is not None:
+        logged["entropy"] = reduced(inputs.entropy_BT, inputs.mask_BT)
+    if objective.kernel == "clipped":
+        logged |= clip_metrics(objective, inputs, loss.ratio)
+    elif objective.kernel == "cispo":
+        clipped = (loss.ratio > objective.epsilon_high) & (inputs.advantages > 0)
+        logged["cispo_clip_ratio"] = reduced(clipped, inputs.mask_BT)
+    elif objective.kernel == "vespo":
+        log_BT = vespo_log_ratio(objective, inputs, loss.log_ratio_BT)
+        phi = gamma_weight(inputs.advantages, log_BT, float32_options(objective))
+        logged["vespo/phi_seq_mean"] = reduced(phi, inputs.mask_BT)
+    if objective.sampler_correction is not None:
+        prepared = prepare(objective, inputs)
+        logged |= sampling_metrics(objective, prepared, vllm_weight(objective, prepared))
+    return logged
+
+
+def reduced(values: Tensor, mask_BT: Tensor) -> float:
+    """`global_masked_mean`: mean over tokens; over all sequences, empty ones too, where there is one column."""
+    if values.shape[1] == 1:  # also where completions are one token wide
+        return float(values.double().mean())
+    return float((values.double() * mask_BT).sum() / mask_BT.sum().clamp(min=1))
+
+
+def clip_metrics(objective: Objective, inputs: LossInputs, ratio: Tensor) -> dict[str, float]:
+    """Shares where the clip range acted, on the ratio after the cap delta; the unit is that of the ratio."""
+    A, mask = inputs.advantages, inputs.mask_BT
+    ratio = ratio if objective.delta is None else ratio.clamp(max=objective.delta)
+    low = (ratio < 1 - objective.epsilon) & (A < 0)
+    high = (ratio > 1 + objective.epsilon_high) & (A > 0)
+    if low.shape[1] == 1:  # one column: every sequence counts, and an empty one as any other
+        mask = torch.ones_like(low)
+    below_B, above_B, length_B = torch.stack([(low & mask).sum(1), (high & mask).sum(1), mask.sum(1)]).cpu().numpy()
+    below, above, tokens = int(below_B.sum()), int(above_B.sum()), max(int(length_B.sum()), 1)
+    some_B = length_B > 0
+    return {
+        "clip_ratio/low_mean": below / tokens,
+        "clip_ratio/high_mean": above / tokens,
+        "clip_ratio/region_mean": (below + above) / tokens,
+        "clip_ratio/low_min": float((below_B[some_B] / length_B[some_B]).min()) if some_B.any() else math.nan,
+        "clip_ratio/high_max": float((above_B[some_B] / length_B[some_B]).max()) if some_B.any() else math.nan,
+    }
+
+
+def sampling_metrics(objective: Objective, inputs: LossInputs, weight: Tensor) -> dict[str, float]:
+    """How far the sampler was from the trainer, and the weights for it after truncation or masking."""
+    assert objective.sampler_correction is not None
+    assert inputs.sampler_log_probs_BT is not None
+    gap_N = (inputs.old_log_probs_BT - inputs.sampler_log_probs_BT)[inputs.mask_BT].abs()
+    weight_N = weight.flatten() if weight.shape[1] == 1 else weight[inputs.mask_BT]
+    return _spread("sampling/sampling_logp_difference", gap_N[~gap_N.isnan()], ("mean", "max")) | _spread(
+        "sampling/importance_sampling_ratio", weight_N, ("min", "mean", "max")
+    )
+
+
+def _spread(name: str, values_N: Tensor, statistics: Sequence[str]) -> dict[str, float]:
+    return {
+        f"{name}/{statistic}": float(getattr(values_N, statistic)()) if len(values_N) else 0.0
+        for statistic in statistics
+    }
+
+
 # What else of `GRPOConfig` the loss depends on; `steps_per_generation` is by default the accumulation.
 TRAINER = {"gradient_accumulation_steps": 1, "steps_per_generation": None, "max_completion_length": 512}
 EPSILON = 1e-4  # added to each std
 
 
-def compute_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def compute_loss(options: Options, inputs: Inputs) -> Replayed:
     """Loss and metrics of a micro-batch. `effective` has the values that `options` leaves to the defaults."""
-    given = {**options, **options.get("effective", {})}
-    objective = FRAMEWORK.objective({name: given[name] for name in LOSS if name in given})
-    return replay_loss(FRAMEWORK, objective, _loss_inputs({**TRAINER, **given}, inputs))
+    return replay_loss(FRAMEWORK, *_micro_batch(options, inputs))
 
 
-def vllm_loss(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def vllm_loss(options: Options, inputs: Inputs) -> Replayed:
     """The same with a sampler whose log-probs are known, and its weights."""
-    options = {**options, "use_vllm": True}
-    found = compute_loss(options, inputs)
-    objective = FRAMEWORK.objective({name: options[name] for name in LOSS if name in options})
-    prepared = RECIPE.prepare(objective, _loss_inputs({**TRAINER, **options}, inputs))
-    return replace(found, tensors={"importance_sampling_ratio": vllm_weight(objective, prepared)})
+    objective, given = _micro_batch({**options, "use_vllm": True}, inputs)
+    weight = vllm_weight(objective, prepare(objective, given))
+    return replace(replay_loss(FRAMEWORK, objective, given), tensors={"importance_sampling_ratio": weight})
 
 
-def _loss_inputs(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-    """A micro-batch of one accumulation window, whose others are as large.
+def _micro_batch(options: Options, inputs: Inputs) -> tuple[Objective, LossInputs]:
+    """The objective, and a micro-batch of one accumulation window, whose others are as large.
 
     TRL got one advantage per sequence, and one per token in the cases whose tag says that tokens differ.
     """
+    given = {**TRAINER, **options, **options.get("effective", {})}
     by_token = "seq_advantages" not in inputs or {"dirty", "per_token_adv"} & set(inputs.get("tags") or ())
     A = inputs["advantages"] if by_token else inputs["seq_advantages"][:, None]
     mask_BT, windows = inputs["mask"], given["gradient_accumulation_steps"]
@@ -311,15 +303,16 @@ def _loss_inputs(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
         max_completion_length=given["max_completion_length"],
         micro_batches=windows,
     )
-    return replace(loss_inputs(inputs, advantages=A), totals=totals)
+    chosen = objective({name: given[name] for name in LOSS if name in given})
+    return chosen, replace(loss_inputs(inputs, advantages=A), totals=totals)
 
 
-def score(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
+def score(options: Options, inputs: Inputs) -> Replayed:
     """Advantages and reward metrics; a row has one reward, or one of each reward function."""
     rewards_BK = inputs["rewards"].view(len(inputs["group_ids"]), -1)
     parts = {f"f{k}": rewards_B for k, rewards_B in enumerate(rewards_BK.unbind(1))}
     weights = dict(zip(parts, options.get("reward_weights") or [1.0] * len(parts), strict=True))
-    group_B, scale = torch.arange(len(rewards_BK)) // inputs["group_size"], options.get("scale_rewards", "group")
+    group_B, scale = groups_of(rewards_BK, inputs["group_size"]), options.get("scale_rewards", "group")
     rewards_B = weighted_sum(parts, weights)
     source_B, batch_B = rewards_B, torch.zeros_like(group_B)
     if options.get("multi_objective_aggregation") == "normalize_then_sum":
@@ -327,10 +320,12 @@ def score(options: Mapping[str, Any], inputs: Mapping[str, Any]) -> Replayed:
             name: normalized(part_B, group_B, group_B).where(~part_B.isnan(), part_B) for name, part_B in parts.items()
         }
         source_B, scale = weighted_sum(scaled, weights), "batch"
-        found_B = normalized(source_B, batch_B, batch_B)
+        advantages_B = normalized(source_B, batch_B, batch_B)
     else:
-        found_B = normalized(source_B, group_B, {"group": group_B, "batch": batch_B}.get(scale))
-    return Replayed(metrics=reward_metrics(parts, rewards_B, source_B, group_B, scale), tensors={"advantages": found_B})
+        advantages_B = normalized(source_B, group_B, {"group": group_B, "batch": batch_B}.get(scale))
+    return Replayed(
+        metrics=reward_metrics(parts, rewards_B, source_B, group_B, scale), tensors={"advantages": advantages_B}
+    )
 
 
 def normalized(values_B: Tensor, group_B: Tensor, scaled_B: Tensor | None) -> Tensor:
@@ -353,21 +348,17 @@ def reward_metrics(
     `normalized_B`: the sum that the advantages come from (`rewards_B` but for `normalize_then_sum`). With `scale` batch
     the share of rows without variance looks at the whole batch and is 0 or 1.
     """
-    found: dict[str, float] = {}
+    logged: dict[str, float] = {}
     for name, part_B in parts.items():
-        found |= {f"rewards/{name}/mean": _mean(part_B), f"rewards/{name}/std": _std(part_B)}
-    one_B = group_B if scale != "batch" else torch.zeros_like(group_B)
-    std_B = std_by_group(normalized_B, one_B)
+        logged |= {f"rewards/{name}/mean": float(part_B.nanmean()), f"rewards/{name}/std": _std(part_B)}
+    counted_B = group_B if scale != "batch" else torch.zeros_like(group_B)
+    std_B = std_by_group(normalized_B, counted_B)
     flat_B = torch.isclose(std_B, torch.zeros_like(std_B))
-    return found | {
-        "reward": _mean(rewards_B),
+    return logged | {
+        "reward": float(rewards_B.nanmean()),
         "reward_std": _std(rewards_B),
         "frac_reward_zero_std": float(flat_B.double().mean()),
     }
-
-
-def _mean(values_B: Tensor) -> float:
-    return float(values_B.nanmean())
 
 
 def _std(values_B: Tensor) -> float:

@@ -146,16 +146,16 @@ def options(given: Options) -> Options:
         from transformers import TrainingArguments  # here, because it imports torch
 
         refuse_unknown("TRL's GRPOConfig", names, {*CARRIED, *PASSED_OVER, *TrainingArguments.__dataclass_fields__})
-    found = CARRIED | {name: value for name, value in given.items() if name in CARRIED}
-    if found["vllm_importance_sampling_cap"] is not None:  # its name until 1.9
-        found["vllm_importance_sampling_clip_max"] = found["vllm_importance_sampling_cap"]
-    refuse_wrong_types("TRL", found, CARRIED)
-    refuse_wrong_counts("TRL", found, COUNTS)
-    found["steps_per_generation"] = _steps_per_generation(found)
-    size, group = found["per_device_train_batch_size"] * found["steps_per_generation"], found["num_generations"]
+    options = CARRIED | {name: value for name, value in given.items() if name in CARRIED}
+    if options["vllm_importance_sampling_cap"] is not None:  # its name until 1.9
+        options["vllm_importance_sampling_clip_max"] = options["vllm_importance_sampling_cap"]
+    refuse_wrong_types("TRL", options, CARRIED)
+    refuse_wrong_counts("TRL", options, COUNTS)
+    options["steps_per_generation"] = _steps_per_generation(options)
+    size, group = options["per_device_train_batch_size"] * options["steps_per_generation"], options["num_generations"]
     if size % group:
         raise RequestError(f"TRL: num_generations={group} must divide the generation batch of {size} sequences")
-    return found
+    return options
 
 
 def _steps_per_generation(options: Options) -> int:
@@ -274,7 +274,7 @@ def _guess(settings: RunSettings, loss_type: str) -> Options:
     given = (run.kernel_options or {}).get(kernel, {})
     absolute = 1.0 if kernel == "cispo" and run.framework != "trl" else 0.0
     micro = run.micro_batch_size or run.minibatch_size
-    found: Options = {
+    guess: Options = {
         "loss_type": loss_type,
         "importance_sampling_level": "token" if run.importance_sampling_level == "token" else "sequence",
         "epsilon": 0.2 if kernel == "cispo" else run.epsilon,
@@ -296,24 +296,24 @@ def _guess(settings: RunSettings, loss_type: str) -> Options:
         "steps_per_generation": run.batch_size // micro,
         "num_iterations": run.num_iterations,
     }
-    if found["epsilon_high"] == found["epsilon"]:
-        found["epsilon_high"] = None
-    if found["steps_per_generation"] == found["gradient_accumulation_steps"]:
-        found["steps_per_generation"] = None
+    if guess["epsilon_high"] == guess["epsilon"]:
+        guess["epsilon_high"] = None
+    if guess["steps_per_generation"] == guess["gradient_accumulation_steps"]:
+        guess["steps_per_generation"] = None
     if run.scale_reward_parts:
-        found |= {"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "group"}
+        guess |= {"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "group"}
     if (rule := run.adaptive_entropy) is not None:
-        found |= {"use_adaptive_entropy": True, **{theirs: getattr(rule, ours) for ours, theirs in ADAPTIVE.items()}}
+        guess |= {"use_adaptive_entropy": True, **{theirs: getattr(rule, ours) for ours, theirs in ADAPTIVE.items()}}
     if (weight := run.sampler_correction) is not None:
-        found |= {
+        guess |= {
             "use_vllm": True,
             "vllm_importance_sampling_mode": f"{weight.level}_{weight.mode}",
             "vllm_importance_sampling_clip_min": weight.low or None,
             "vllm_importance_sampling_clip_max": None if weight.high == math.inf else weight.high,
         }
     if isinstance(run.model, PretrainedModel):
-        found["model_name_or_path"] = run.model.path
-    return found
+        guess["model_name_or_path"] = run.model.path
+    return guess
 
 
 def shown(options: Options) -> str:

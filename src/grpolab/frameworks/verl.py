@@ -63,7 +63,7 @@ def objective(options: Options) -> Objective:
             dual_clip=o["clip_ratio_c"] if mode == "vanilla" else None,
             loss_form="max_negative",
             aggregation=AGGREGATION[o["loss_agg_mode"]],
-            **_kl(o["use_kl_loss"], o["kl_loss_coef"], o["kl_loss_type"]),
+            **_kl(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, o["kl_loss_type"]),
             entropy_coef=o["entropy_coeff"],
             sampler_correction=sampler_rule(correction) if weighted else None,
         )
@@ -71,16 +71,11 @@ def objective(options: Options) -> Objective:
         raise ValueError(f"verl has no {unknown}") from unknown
 
 
-def _kl(on: bool, coefficient: float, name: str) -> dict[str, Any]:
+def _kl(beta: float, name: str) -> dict[str, Any]:
     """`kl_loss_type`; a `+` behind it is the gradient of k2."""
-    estimator, bounded = KL[name.removesuffix("+")], KL[name.removesuffix("+")] == "k3"
-    axes = {
-        "kl_estimator": estimator,
-        "kl_gradient": "straight_through" if name.endswith("+") else "plain",
-        "kl_input_clamp": 20.0 if bounded else None,
-        "kl_output_clamp": 10.0 if bounded else None,
-    }
-    return {"beta": coefficient, **axes} if on else {"beta": 0.0, **dict.fromkeys(axes)}
+    estimator, gradient = KL[name.removesuffix("+")], "straight_through" if name.endswith("+") else "plain"
+    clamps = (20.0, 10.0) if estimator == "k3" else (None, None)
+    return base.kl_axes(beta, estimator, gradient, *clamps)
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -157,18 +152,18 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         tokens["actor/ppo_kl"] = loss.log_ratio_BT.abs() if objective.kernel == "kl_cov" else -loss.log_ratio_BT
     elif sampler_BT is not None:  # bypass_mode
         tokens["actor/ppo_kl"] = masked_log_ratio(sampler_BT, inputs.log_probs_BT, mask_BT)
-    found = masked_means(tokens, mask_BT)
-    found["actor/pg_loss"] = float(
+    logged = masked_means(tokens, mask_BT)
+    logged["actor/pg_loss"] = float(
         average(objective, inputs, correct_importance(objective, inputs, loss.surrogate.loss))
     )
     if inputs.entropy_BT is not None:
-        found["actor/entropy_loss"] = float(entropy_bonus(objective, inputs))
+        logged["actor/entropy_loss"] = float(entropy_bonus(objective, inputs))
     if loss.kl_ref_BT is not None:
-        found["kl_loss"] = float(aggregate(objective.aggregation, inputs, loss.kl_ref_BT))
-        found["kl_coef"] = objective.beta
+        logged["kl_loss"] = float(aggregate(objective.aggregation, inputs, loss.kl_ref_BT))
+        logged["kl_coef"] = objective.beta
     if sampler_BT is not None and mask_BT.any():
-        found |= correction_metrics(objective.sampler_correction, inputs.old_log_probs_BT, sampler_BT, mask_BT)
-    return found
+        logged |= correction_metrics(objective.sampler_correction, inputs.old_log_probs_BT, sampler_BT, mask_BT)
+    return logged
 
 
 def clip_fractions(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
@@ -236,13 +231,13 @@ def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
     batch = options.get("global_batch_info") or {}
     if mode == "geo_mean":  # torch.mean over all rows
         batch = {"global_batch_size": len(inputs["mask"])}
-    objective, found = of_mode(options, mode), replace(loss_inputs(inputs), totals=totals(inputs["mask"], batch))
+    objective, given = of_mode(options, mode), replace(loss_inputs(inputs), totals=totals(inputs["mask"], batch))
     if "rollout_is_weights" in inputs:
         objective = replace(objective, sampler_correction=AS_GIVEN)
-        found = replace(found, sampler_log_probs_BT=found.old_log_probs_BT - inputs["rollout_is_weights"].log())
+        given = replace(given, sampler_log_probs_BT=given.old_log_probs_BT - inputs["rollout_is_weights"].log())
     if mode == "clip_cov":
-        found = replace(found, noise_BT=drawn_like_verl(objective, found, options.get("torch_manual_seed", 0)))
-    return times(replay_loss(FRAMEWORK, objective, found), batch.get("dp_size", 1))
+        given = replace(given, noise_BT=drawn_like_verl(objective, given, options.get("torch_manual_seed", 0)))
+    return times(replay_loss(FRAMEWORK, objective, given), batch.get("dp_size", 1))
 
 
 @torch.no_grad()
@@ -265,14 +260,14 @@ def bypass_mode(options: Options, inputs: Inputs) -> Replayed:
     refuse_without_weights(sampler_rule(rule), log_ratio_BT, mask_BT)
     if rule.get("rollout_rs"):
         kept_BT, rejected = rejection(rule["rollout_rs"], rule["rollout_rs_threshold"], log_ratio_BT, mask_BT)
-    found = {f"rollout_corr/{name}": value for name, value in rejected.items()}
-    found |= correction_metrics(sampler_rule(rule), now_BT, sampler_BT, mask_BT)
+    logged = {f"rollout_corr/{name}": value for name, value in rejected.items()}
+    logged |= correction_metrics(sampler_rule(rule), now_BT, sampler_BT, mask_BT)
     given = loss_inputs({**inputs, "mask": kept_BT})
     given = replace(given, totals=totals(kept_BT, options.get("global_batch_info") or {}))
     if rule["loss_type"] == "reinforce":  # the weight is the current policy's
         given = replace(given, old_log_probs_BT=now_BT, sampler_log_probs_BT=sampler_BT)
     replayed = replay_loss(FRAMEWORK, of_mode(options, "bypass_mode"), given)
-    return replace(replayed, metrics={**(replayed.metrics or {}), **found})
+    return replayed.with_metrics(logged)
 
 
 def ppo_loss(options: Options, inputs: Inputs) -> Replayed:
@@ -355,7 +350,6 @@ def whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
 def whitened_outcome(scale: str | None, options: Options, inputs: Inputs) -> Replayed:
     """The same, then whitened over the tokens: reinforce++ with baseline, and GDPO with a single reward."""
     plain, mask_BT = outcome("group_mean", scale, options, inputs), inputs["mask"]
-    assert plain.tensors is not None
     return replayed(whitened(plain.tensors["advantages"], mask_BT) * mask_BT)
 
 

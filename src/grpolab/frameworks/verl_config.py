@@ -171,18 +171,18 @@ def options(given: Options) -> Options:
     """All keys that matter, dotted, defaults filled in. Raises RequestError for a key that verl does not have."""
     named = flat(given)
     refuse_unknown("verl", [name for name in named if not _known(name)], [*CARRIED, *PASSED_OVER])
-    found = CARRIED | {name: value for name, value in named.items() if name in CARRIED}
-    refuse_wrong_types("verl", found, CARRIED)
-    refuse_wrong_counts("verl", found, COUNTS)
-    if found[PROMPTS] % found[MINI]:
-        raise RequestError(f"verl: {MINI}={found[MINI]} must divide {PROMPTS}={found[PROMPTS]}, both in prompts")
-    if not isinstance(found[BETAS], list | tuple) or len(found[BETAS]) != 2:
-        raise RequestError(f"verl: {BETAS}={found[BETAS]} is not allowed: it must be a list of two numbers")
-    if found[SCHEDULE] not in SCHEDULES:
-        raise RequestError(f"verl: {SCHEDULE}={found[SCHEDULE]} is not allowed: it is one of {', '.join(SCHEDULES)}")
-    if found[f"{CORRECTION}bypass_mode"]:
-        found[MODE] = "bypass_mode"
-    return found
+    options = CARRIED | {name: value for name, value in named.items() if name in CARRIED}
+    refuse_wrong_types("verl", options, CARRIED)
+    refuse_wrong_counts("verl", options, COUNTS)
+    if options[PROMPTS] % options[MINI]:
+        raise RequestError(f"verl: {MINI}={options[MINI]} must divide {PROMPTS}={options[PROMPTS]}, both in prompts")
+    if not isinstance(options[BETAS], list | tuple) or len(options[BETAS]) != 2:
+        raise RequestError(f"verl: {BETAS}={options[BETAS]} is not allowed: it must be a list of two numbers")
+    if options[SCHEDULE] not in SCHEDULES:
+        raise RequestError(f"verl: {SCHEDULE}={options[SCHEDULE]} is not allowed: it is one of {', '.join(SCHEDULES)}")
+    if options[f"{CORRECTION}bypass_mode"]:
+        options[MODE] = "bypass_mode"
+    return options
 
 
 def _known(name: str) -> bool:
@@ -281,7 +281,7 @@ def _guess(settings: RunSettings, mode: str, average: str) -> Options:
     bypass = (
         {theirs: name for name, theirs in BYPASS.items()}.get(mode) if settings.old_log_probs == "sampler" else None
     )
-    found: Options = {
+    guess: Options = {
         MODE: mode if bypass is None else "bypass_mode",
         f"{CORRECTION}loss_type": bypass or "ppo_clip",
         f"{ACTOR}loss_agg_mode": average,
@@ -299,10 +299,10 @@ def _guess(settings: RunSettings, mode: str, average: str) -> Options:
     }
     if (weight := run.sampler_correction) is not None:
         bounds = f"{weight.low:g}_{weight.high:g}" if weight.mode == "mask" else weight.high
-        found |= {f"{CORRECTION}rollout_is": weight.level, f"{CORRECTION}rollout_is_threshold": bounds}
+        guess |= {f"{CORRECTION}rollout_is": weight.level, f"{CORRECTION}rollout_is_threshold": bounds}
     if isinstance(run.model, PretrainedModel):
-        found[MODEL] = run.model.path
-    return found
+        guess[MODEL] = run.model.path
+    return guess
 
 
 def _estimator(run: RunSettings) -> str:
@@ -318,8 +318,8 @@ def _of_kernel(run: RunSettings, mode: str) -> Options:
     """The kernel's own numbers. Dual clip is always on in verl: what no ratio reaches is off."""
     given = (run.kernel_options or {}).get(run.kernel, {})
     names = KERNEL_OPTIONS.get(run.kernel, {})
-    found = {ACTOR + theirs: given[ours] for ours, theirs in names.items()}
-    return found | ({f"{ACTOR}clip_ratio_c": run.dual_clip or run.delta or NEVER} if mode == "vanilla" else {})
+    numbers = {ACTOR + theirs: given[ours] for ours, theirs in names.items()}
+    return numbers | ({f"{ACTOR}clip_ratio_c": run.dual_clip or run.delta or NEVER} if mode == "vanilla" else {})
 
 
 NEVER = 1e9  # above e^20, the largest ratio that verl knows
