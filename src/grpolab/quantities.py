@@ -1,6 +1,6 @@
 """What a report says about a whole run: one number or label each, and where a number becomes a label.
 
-`report/stability.py` and `report/stability.py` compute them. A hypothesis may claim any of them, as it may any metric.
+`report/stability.py` computes them. A hypothesis may claim any of them, as it may any metric.
 """
 
 from __future__ import annotations

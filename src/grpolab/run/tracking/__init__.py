@@ -152,9 +152,9 @@ class MirrorProcess:
         self._process.wait()
         self._listener.join()
         self._stderr.seek(0)
-        said = self._stderr.read().decode(errors="replace").strip()
+        errors = self._stderr.read().decode(errors="replace").strip().splitlines()
         self._stderr.close()
-        return (said.splitlines() or ["the tracking process was killed"])[-1] if self._process.returncode else None
+        return (errors or ["the tracking process was killed"])[-1] if self._process.returncode else None
 
 
 def synchronise(results: Results, uri: str, studies: Iterable[str], repair: bool = False) -> str | None:

@@ -1,6 +1,7 @@
-"""Ready-made views of a study's charts, which MLflow keeps as tags of the experiment.
+"""What a person sees in MLflow's pages: a study's charts ready made, names and descriptions, a run's picture and table.
 
-Their format (JSON, zlib, base64) is internal to the pages of MLflow 3.17; another version would open the plain page.
+MLflow keeps ready-made charts ("views") as tags of the experiment. Their format (JSON, zlib, base64) is internal to the
+pages of MLflow 3.17; another version would open the plain page.
 """
 
 from __future__ import annotations
@@ -138,10 +139,7 @@ def _line_chart(metric: str) -> Record:
     }
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What a person reads in MLflow's pages: names and descriptions (Markdown).
-
-
+# Names and descriptions (Markdown).
 SUMMARY_NAME = "summary"
 NOTE = "mlflow.note.content"  # the tag that MLflow shows as description
 MAX_ERROR = 4000  # characters: a tag takes 8000
@@ -214,13 +212,7 @@ def milliseconds(iso_time: str) -> int:
     return round(1000 * datetime.fromisoformat(iso_time).timestamp())
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What a person sees of one run in MLflow's pages: a picture of its course, and a table of its completions.
-#
-# Both are made from the run folder, once, when the run has ended; a folder that holds no points, or no samples that can
-# be read, has none.
-
-
+# A run's picture and table are made from its folder, once, when it has ended.
 PICTURE, TABLE = "course.png", "samples.json"  # names of the artefacts
 SIZE, DPI = (7.2, 2.4), 90  # inches; dots per inch
 # Title of a panel -> its lines; what a run does not have is left out.
@@ -295,10 +287,10 @@ def _completions(file: Path) -> list[dict[str, Any]]:
             if len(rows) == MOST_COMPLETIONS:
                 break
             name = f"step {step}, prompt {key[0]}, sample {key[1]}"  # the same in every arm with this seed
-            said = {"sample": name, "completion": token["completion"], "prompt": token["prompt"]}
+            texts = {"sample": name, "completion": token["completion"], "prompt": token["prompt"]}
             scores = {name: round(token[name], 4) for name in token if name.startswith("reward") or name == "advantage"}
-            least = {"tokens": 0, "ratio_min": math.inf, "ratio_max": 0.0, "clipped_low": 0, "clipped_high": 0}
-            rows[key] = {**said, **scores, **least}
+            counts = {"tokens": 0, "ratio_min": math.inf, "ratio_max": 0.0, "clipped_low": 0, "clipped_high": 0}
+            rows[key] = {**texts, **scores, **counts}
         row, ratio = rows[key], round(token["ratio"], 4)
         row["tokens"] += 1
         row["ratio_min"], row["ratio_max"] = min(row["ratio_min"], ratio), max(row["ratio_max"], ratio)

@@ -111,8 +111,8 @@ def _server(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
         try:
             if not _ready(process, port):
                 output.seek(0)
-                said = output.read().decode(errors="replace").strip().splitlines()
-                raise RequestError(f"MLflow's pages could not be started: {said[-1] if said else 'no answer'}")
+                lines = output.read().decode(errors="replace").strip().splitlines()
+                raise RequestError(f"MLflow's pages could not be started: {lines[-1] if lines else 'no answer'}")
             yield process
         finally:
             with suppress(ProcessLookupError):

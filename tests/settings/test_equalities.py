@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lint_subjects import run
 
 from grpolab.frameworks.base import recipe_of
 from grpolab.grpo.aggregation import Totals
@@ -12,6 +11,7 @@ from grpolab.grpo.loss import LossInputs, Objective, policy_loss
 from grpolab.settings import equalities
 from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, why_the_same
 from grpolab.settings.run import RunSettings
+from grpolab.sweep.compose import Composer
 
 ONE = "num_iterations=1"
 ON_POLICY = [
@@ -82,6 +82,11 @@ UNEQUAL = [
 ]
 
 
+@pytest.fixture(scope="module")
+def composer() -> Composer:
+    return Composer()
+
+
 def gradient(settings: RunSettings) -> torch.Tensor:
     """Of the loss by log-prob, on random completions: of the run's longest where the task's have one length."""
     draw = torch.Generator().manual_seed(0)
@@ -113,19 +118,21 @@ def gradient(settings: RunSettings) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("equality", "first", "second"), PAIRS)
-def test_what_is_called_equal_has_equal_gradients(equality: equalities.Equality, first: str, second: str) -> None:
-    runs = run(*first.split()), run(*second.split())
+def test_what_is_called_equal_has_equal_gradients(
+    composer: Composer, equality: equalities.Equality, first: str, second: str
+) -> None:
+    runs = composer.compose(first.split()), composer.compose(second.split())
     reasons = why_the_same(*runs, AT_EQUAL_LENGTHS)
     assert reasons is not None
-    assert " ".join((equality.__doc__ or "").split()) in reasons
+    assert equalities.says(equality) in reasons
     torch.testing.assert_close(gradient(runs[0]), gradient(runs[1]), rtol=1e-12, atol=1e-14)
     without = [other for other in AT_EQUAL_LENGTHS if other is not equality]
     assert why_the_same(*runs, without) is None, "another equality says it too: the pair does not test this one"
 
 
 @pytest.mark.parametrize(("first", "second"), UNEQUAL)
-def test_what_is_not_equal_is_not_called_so(first: str, second: str) -> None:
-    runs = run(*first.split()), run(*second.split())
+def test_what_is_not_equal_is_not_called_so(composer: Composer, first: str, second: str) -> None:
+    runs = composer.compose(first.split()), composer.compose(second.split())
     assert why_the_same(*runs, AT_EQUAL_LENGTHS) is None
     assert not torch.allclose(gradient(runs[0]), gradient(runs[1]), rtol=1e-6)
 
@@ -136,5 +143,6 @@ def test_every_equality_is_shown() -> None:
     assert {equality for equality, *_ in PAIRS} | elsewhere == set(AT_EQUAL_LENGTHS)
 
 
-def test_equal_lengths_are_no_exact_equality() -> None:
-    assert why_the_same(run("task=sorting"), run("task=sorting", "loss_type=dapo"), EXACT) is None
+def test_equal_lengths_are_no_exact_equality(composer: Composer) -> None:
+    runs = composer.compose(["task=sorting"]), composer.compose(["task=sorting", "loss_type=dapo"])
+    assert why_the_same(*runs, EXACT) is None
