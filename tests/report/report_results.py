@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.paths import Results, write_json_atomic
+from grpolab.report.style import Manifest
 from grpolab.vocabulary import EXCESS_EDGES, LEVELS, QUANTILES, SIGNS, quantile_metric
 
 ROLLOUT_STEPS = 12
@@ -75,6 +77,17 @@ def write_study(
     for cell in cells if trained else ():
         write_run(results, cell)
     return results
+
+
+def series_of(manifest: Manifest, **labels: Any) -> dict[str, Any]:
+    """The one series of a manifest that has these labels."""
+    (series,) = (numbers for numbers in manifest.numbers if labels.items() <= numbers.items())
+    return series
+
+
+def texts_of(picture: Figure) -> list[str]:
+    """What is written in the panels of a figure, without line breaks."""
+    return [" ".join(text.get_text().split()) for panel in picture.axes for text in panel.texts]
 
 
 def _cell(study: str, levels: dict[str, str], seed: int, num_iterations: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from report_results import write_study
+from report_results import series_of, texts_of, write_study
 from scipy import stats
 
 from grpolab.report.figures import comparison, draw
@@ -37,16 +37,6 @@ def with_curves(study: Study, accuracy) -> Study:
 
 def final(value: float) -> list[float]:
     return [START, START, START, START, value]
-
-
-def said(picture) -> str:
-    texts = [text.get_text() for panel in picture.axes for text in panel.texts]
-    return " ".join(" ".join(texts).split())
-
-
-def series(manifest, **labels):
-    (found,) = [s for s in manifest.numbers if labels.items() <= s.items()]
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +90,7 @@ def test_aggregates_are_those_of_the_pooled_runs(study, scores):
         "optimality gap\n(less is better)": np.mean(1 - own),
     }
     for metric, value in expected.items():
-        found = series(manifest, metric=metric, arm="cispo")
+        found = series_of(manifest, metric=metric, arm="cispo")
         assert found["mean"] == pytest.approx(value), metric
         assert found["low"] < found["mean"] < found["high"]
         assert found["n"] == 10
@@ -108,19 +98,19 @@ def test_aggregates_are_those_of_the_pooled_runs(study, scores):
 
 def test_intervals_need_ten_runs_and_pooling_three_tasks_with_five(study, scores):
     picture, manifest = draw(few(study, seeds=5, tasks=3), "F21")
-    found = series(manifest, metric="mean", arm="no_clip")
+    found = series_of(manifest, metric="mean", arm="no_clip")
     assert found["mean"] == pytest.approx(normalised(scores, "no_clip", runs=5).mean())
     assert np.isnan([found["low"], found["high"]]).all()
     for figure in ("F21", "F22", "F23"):
         picture, manifest = draw(few(study, seeds=5, tasks=2), figure)
         needs = "needs 3 tasks with 5 seeds that every arm has on every task; has 2 tasks with 5 such seeds"
-        assert said(picture) == f"{figure}: {needs}"
+        assert " ".join(texts_of(picture)) == f"{figure}: {needs}"
         assert manifest.numbers == [{"lacks": needs}]
 
 
 def test_profile_is_the_share_of_runs_above_each_threshold(study, scores):
     _, manifest = draw(study, "F22")
-    found = series(manifest, arm="no_clip")
+    found = series_of(manifest, arm="no_clip")
     own = normalised(scores, "no_clip")
     assert found["mean"] == pytest.approx([np.mean(own > x) for x in found["x"]])
     assert (found["mean"][0], found["mean"][-1]) == (1, 0)
@@ -133,7 +123,7 @@ def test_probability_of_improvement_compares_every_pair_of_runs(study, scores):
         np.mean([(a > b) + (a == b) / 2 for a, b in itertools.product(scores["cispo", task], scores["token", task])])
         for task in RULES["task"]
     ]
-    found = series(manifest, arm="cispo")
+    found = series_of(manifest, arm="cispo")
     assert found["mean"] == pytest.approx(np.mean(wins))
     assert found["low"] < found["mean"] < found["high"]
     assert [s["arm"] for s in manifest.numbers] == ["cispo", "no_clip"]
@@ -144,12 +134,12 @@ def test_forest_shows_paired_differences_and_adjusts_over_all(study, scores):
     pairs = list(itertools.product(RULES["task"], ["cispo", "no_clip"]))
     raw = [stats.ttest_rel(scores[arm, task], scores["token", task]).pvalue for task, arm in pairs]
     for (task, arm), p in zip(pairs, raw, strict=True):
-        found = series(manifest, facet=task, arm=arm)
+        found = series_of(manifest, facet=task, arm=arm)
         assert found["mean"] == pytest.approx(np.mean(scores[arm, task] - scores["token", task]), abs=1e-6)
         if p == min(raw):
             assert found["holm_p"] == pytest.approx(6 * p, rel=1e-4)
         assert found["holm_p"] >= p
-    assert said(picture).count("p = ") + said(picture).count("p < ") == 6
+    assert " ".join(texts_of(picture)).count("p = ") + " ".join(texts_of(picture)).count("p < ") == 6
 
 
 def test_time_to_threshold_is_read_off_the_curves_and_counts_who_never_gets_there(planned):
@@ -170,12 +160,12 @@ def test_time_to_threshold_is_read_off_the_curves_and_counts_who_never_gets_ther
     assert found["cispo"]["median"] == 3 * 128
     assert (found["no_clip"]["median"], found["no_clip"]["censored"]) == (np.inf, 2)
     assert found["no_clip"]["mean"][-1] == pytest.approx(1 / 3)
-    assert "0 of 3 0 of 3 2 of 3" in said(picture)
+    assert "0 of 3 0 of 3 2 of 3" in " ".join(texts_of(picture))
 
 
 def test_no_threshold_where_the_baseline_does_not_gain(planned):
     picture, _ = draw(with_curves(few(planned, 3, 1), lambda _: [0.2, 0.2, 0.1, 0.1, 0.1]), "F25")
-    assert "token gains nothing: there is no threshold" in said(picture)
+    assert "token gains nothing: there is no threshold" in " ".join(texts_of(picture))
 
 
 def test_compute_curve_gives_the_parameters_and_the_error_of_the_extrapolation(planned, monkeypatch):
@@ -188,18 +178,18 @@ def test_compute_curve_gives_the_parameters_and_the_error_of_the_extrapolation(p
 
     _, manifest = draw(with_curves(few(planned, 3, 1), accuracy), "F29")
     for arm, top in (("token", 0.81), ("cispo", 0.61), ("no_clip", 0.41)):
-        found = series(manifest, arm=arm, metric="asymptote")
+        found = series_of(manifest, arm=arm, metric="asymptote")
         assert (found["mean"], found["n"]) == (pytest.approx(top, abs=1e-4), 3)
-        assert series(manifest, arm=arm, metric="exponent")["mean"] == pytest.approx(1.5, rel=1e-3)
-        assert series(manifest, arm=arm, metric="midpoint")["mean"] == pytest.approx(400, rel=1e-3)
-        assert series(manifest, arm=arm, metric="predicted minus measured")["mean"] == pytest.approx(0, abs=1e-5)
+        assert series_of(manifest, arm=arm, metric="exponent")["mean"] == pytest.approx(1.5, rel=1e-3)
+        assert series_of(manifest, arm=arm, metric="midpoint")["mean"] == pytest.approx(400, rel=1e-3)
+        assert series_of(manifest, arm=arm, metric="predicted minus measured")["mean"] == pytest.approx(0, abs=1e-5)
 
 
 def test_compute_curve_says_what_it_cannot_tell(planned):
     straight = with_curves(few(planned, 3, 1), lambda cell: [0.2, 0.31, 0.39, 0.51, 0.59 + 0.01 * cell.seed])
     picture, manifest = draw(straight, "F29")
-    assert said(picture).count("no curve identifies it") == 3
-    assert np.isnan(series(manifest, arm="token", metric="asymptote")["mean"])
+    assert " ".join(texts_of(picture)).count("no curve identifies it") == 3
+    assert np.isnan(series_of(manifest, arm="token", metric="asymptote")["mean"])
 
 
 def test_ladder_compares_each_rung_with_the_one_that_it_changes(tmp_path):
@@ -228,8 +218,8 @@ def test_ladder_compares_each_rung_with_the_one_that_it_changes(tmp_path):
 
 
 def test_ladder_and_staleness_say_what_they_need(study):
-    assert "F28: needs arms that are named +x" in said(draw(study, "F28")[0])
-    assert "F30: needs a factor that moves staleness alone" in said(draw(study, "F30")[0])
+    assert "F28: needs arms that are named +x" in " ".join(texts_of(draw(study, "F28")[0]))
+    assert "F30: needs a factor that moves staleness alone" in " ".join(texts_of(draw(study, "F30")[0]))
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +237,7 @@ def stale(tmp_path_factory):
 
 def test_staleness_differences_are_paired_at_the_same_staleness(stale):
     _, manifest = draw(stale, "F30")
-    found = series(manifest, metric="difference", arm="sampler")
+    found = series_of(manifest, metric="difference", arm="sampler")
     assert (found["x"], found["mean"]) == ([0, 2, 8], pytest.approx([0, 0.02, 0.08]))
     assert (found["low"], found["high"]) == (pytest.approx(found["mean"]), pytest.approx(found["mean"]))
     assert not [s for s in manifest.numbers if s["metric"] == "difference" and s["arm"] == "trainer"]
@@ -261,7 +251,7 @@ def test_sensitivity_has_each_arms_own_values_on_a_log_scale_and_marks_its_best(
     scale = stale.cells["arm"].map({"trainer": 1, "sampler": 5})
     own = {"setting/staleness": 0, "setting/epsilon": stale.cells["factor/stale"].map(values) * scale}
     picture, manifest = draw(dataclasses.replace(stale, cells=stale.cells.assign(**own)), "F24")
-    found = series(manifest, arm="sampler")
+    found = series_of(manifest, arm="sampler")
     assert (found["setting"], found["x"], found["best"]) == (
         "setting/epsilon",
         pytest.approx([5e-4, 5e-2, np.inf]),
@@ -274,23 +264,23 @@ def test_sensitivity_has_each_arms_own_values_on_a_log_scale_and_marks_its_best(
 
 def test_most_clipped_tokens_are_counted_in_the_samples(stale):
     _, manifest = draw(stale, "F19")
-    counts = series(manifest, facet="s0/addition", arm="trainer", metric="samples")
+    counts = series_of(manifest, facet="s0/addition", arm="trainer", metric="samples")
     assert (counts["x"], counts["high"], counts["low"]) == (["7", "="], [0.5, 0], [0.25, 0.25])  # 2, 1 and 1 of 4
-    lines = series(manifest, metric="p_old/up_clipped", facet="s2/addition", arm="sampler")
+    lines = series_of(manifest, metric="p_old/up_clipped", facet="s2/addition", arm="sampler")
     assert lines["mean"] == pytest.approx([0.3] * 12)  # only steps that clip have one; others are no zeros
 
 
 def test_probabilities_of_the_first_and_the_last_record(stale):
     _, manifest = draw(stale, "F31")
-    start = series(manifest, at="start", facet="s0/addition")
-    end = series(manifest, at="end", facet="s0/addition", arm="sampler")
+    start = series_of(manifest, at="start", facet="s0/addition")
+    end = series_of(manifest, at="end", facet="s0/addition", arm="sampler")
     assert start["mean"] == pytest.approx([0, 0.1, 0, 0, 0, 0, 0, 0, 0.3, 0.6])
     assert end["mean"] == pytest.approx([0, 0.1, 0, 0, 0, 0, 0, 0, 0.19, 0.71])
 
 
 def test_lengths_of_right_and_wrong_have_one_scale(stale):
     picture, manifest = draw(stale, "F17")
-    found = series(manifest, metric="length/wrong_p95", facet="s8/addition", arm="trainer")
+    found = series_of(manifest, metric="length/wrong_p95", facet="s8/addition", arm="trainer")
     assert found["mean"] == pytest.approx([5 + step / 10 for step in range(12)])
     limits = {panel.get_ylim() for panel in picture.axes if "truncated" not in panel.get_ylabel()}
     assert len(limits - {picture.axes[-1].get_ylim()}) == 1

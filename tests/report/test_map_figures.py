@@ -6,17 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.patches import Rectangle
-from report_results import write_study
+from report_results import texts_of, write_study
 
 from grpolab.report.figures import draw
 from grpolab.report.figures.learning import LEAST_RANGE, fit, paired
 from grpolab.report.load import load
 
 FACTORS = {"mu": ["1", "2"], "regime": ["healthy", "stressed"], "task": ["addition", "sorting"]}
-
-
-def words(picture):
-    return [" ".join(text.get_text().split()) for panel in picture.axes for text in panel.texts]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +47,7 @@ def test_f13_has_mean_and_sd_of_every_cell_on_rising_settings(mapped):
         assert np.ravel(series["mean"]) == pytest.approx([1.4 / 3] * 4, rel=1e-5)
         assert np.ravel(series["sd"]) == pytest.approx([np.std([0.1, 0.4, 0.9], ddof=1)] * 4, rel=1e-5)
         assert np.ravel(series["n"]).tolist() == [3] * 4
-    assert words(picture).count("0.467 (0.404)") == 8
+    assert texts_of(picture).count("0.467 (0.404)") == 8
 
 
 def test_f13_says_which_cells_are_missing_and_which_lack_seeds(mapped):
@@ -60,8 +56,8 @@ def test_f13_says_which_cells_are_missing_and_which_lack_seeds(mapped):
         (cells["variant"] == "2/healthy/sorting") & (cells["seed"] == 2)
     )
     picture, manifest = draw(lose(mapped, whole), "F13")
-    assert words(picture).count("missing") == 3  # once for each quantity
-    assert sum(word.endswith(" n = 2") for word in words(picture)) == 3
+    assert texts_of(picture).count("missing") == 3  # once for each quantity
+    assert sum(word.endswith(" n = 2") for word in texts_of(picture)) == 3
     hatched = [
         patch for panel in picture.axes for patch in panel.patches if isinstance(patch, Rectangle) and patch.get_hatch()
     ]
@@ -73,7 +69,7 @@ def test_f13_says_which_cells_are_missing_and_which_lack_seeds(mapped):
 
 def test_f13_says_what_a_study_lacks(results):
     picture, manifest = draw(load(results, "clip_range")[-1], "F13")
-    assert set(words(picture)) == {"F13: two factors must move a number each; here: regime"}
+    assert set(texts_of(picture)) == {"F13: two factors must move a number each; here: regime"}
     assert manifest.numbers
 
 
@@ -112,13 +108,13 @@ def test_f14_has_an_interval_over_seeds_and_marks_what_does_not_hold(results):
     assert len(hollow) == 2 * 2
     still = study.rollouts.assign(**{"entropy/behaviour": 0.5})
     picture, _ = draw(dataclasses.replace(study, rollouts=still), "F14")
-    assert set(words(picture)) == {"entropy hardly varies, or too few evaluations"}
+    assert set(texts_of(picture)) == {"entropy hardly varies, or too few evaluations"}
 
 
 def test_f10_draws_the_table_and_says_where_it_is_not(results):
     study = load(results, "clip_range")[-1]
     picture, _ = draw(study, "F10")
-    assert set(words(picture)) == {"geometry_surface.csv is not there: run `grpolab geometry`"}
+    assert set(texts_of(picture)) == {"geometry_surface.csv is not there: run `grpolab geometry`"}
     rows = [
         {"rule": "clip", "advantage": sign, "old": old, "new": new, "weight": sign * new / old if new < 0.6 else 0.0}
         for sign in (1, -1)

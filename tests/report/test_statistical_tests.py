@@ -1,4 +1,4 @@
-"""Intervals and tests against scipy, statsmodels, published values and a simulation of their coverage."""
+"""Tests of differences, rates and trends against scipy, statsmodels and published values."""
 
 from itertools import product
 
@@ -11,8 +11,6 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 from statsmodels.stats.weightstats import ttost_paired
 
-from grpolab.report.statistics.intervals import share_band, share_interval, t_band, t_interval
-from grpolab.report.statistics.power import detectable_difference, detectable_rate_difference, paired_t_power
 from grpolab.report.statistics.tests import (
     equivalence,
     fisher,
@@ -24,33 +22,6 @@ from grpolab.report.statistics.tests import (
 )
 
 RNG = np.random.default_rng(0)
-BANDS = (t_band, share_band)
-
-
-def test_t_interval_is_scipys():
-    values = RNG.normal(2, 3, size=7)
-    expected = stats.t.interval(0.95, 6, loc=values.mean(), scale=stats.sem(values))
-    interval = t_interval(values)
-    assert interval.mean == pytest.approx(values.mean())
-    assert (interval.low, interval.high) == pytest.approx(expected)
-    assert interval.n == 7
-
-
-def test_three_seeds_have_the_half_width_of_the_power_table():
-    # claims-and-figures.md, section 4.3: 2.48 standard deviations at n=3, 1.24 at n=5.
-    for n, half_width in ((3, 2.48), (5, 1.24), (10, 0.72)):
-        values = RNG.normal(size=n)
-        interval = t_interval(values)
-        assert (interval.high - interval.mean) / values.std(ddof=1) == pytest.approx(half_width, abs=0.006)
-
-
-def test_band_ignores_absent_seeds_and_has_no_bounds_for_one():
-    mean, low, high, n = t_band([[1.0, 3.0, np.nan], [5.0, np.nan, np.nan], [np.nan] * 3])
-    assert mean[:2].tolist() == [2.0, 5.0]
-    assert np.isnan(mean[2])
-    assert n.tolist() == [2, 1, 0]
-    assert np.isnan([low[1], high[1], low[2]]).all()
-    assert low[0] < 2 < high[0]
 
 
 def test_paired_difference_is_the_paired_t_test_of_shared_seeds():
@@ -136,16 +107,6 @@ def test_equivalence_and_rank_tests_reject_at_most_six_percent():
         assert np.mean([getattr(found, name) < 0.05 for found in plain]) <= 0.06
 
 
-@pytest.mark.slow
-def test_paired_intervals_cover_and_test_at_their_level():
-    """2,000 studies of 3 seeds without an effect: 95% coverage and 5% false positives, within sampling error."""
-    differences = RNG.normal(0.3, 1, size=(2000, 3))
-    _, low, high, _ = t_band(differences)
-    assert 0.935 < np.mean((low < 0.3) & (high > 0.3)) < 0.965
-    p = [paired_difference(pd.Series(row), pd.Series(np.zeros(3)), null=0.3).p for row in differences[:1000]]
-    assert 0.03 < np.mean(np.array(p) < 0.05) < 0.07
-
-
 def test_holm_is_statsmodels():
     p = [0.01, 0.04, 0.03, 0.005, 0.8]
     assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])
@@ -188,37 +149,6 @@ def test_rate_difference_is_newcombes():
         assert (found.low, found.high) == pytest.approx(expected)
         assert (found.effect, found.n) == (pytest.approx((of - minus) / n), n)
         assert found.p == fisher(of, n, minus, n)
-
-
-def test_the_interval_of_a_share_stays_within_0_and_1_and_holds_what_it_says():
-    few = share_interval([0.0, 0.02, 0.3])
-    assert t_interval([0.0, 0.02, 0.3]).low < 0 < few.low < few.mean < few.high < 1
-    assert share_interval([0.5, 0.5])[:3] == (0.5, 0.5, 0.5)
-    assert share_interval([0.0, 0.0])[:3] == (0, 0, 0)
-    assert np.isnan(share_interval([0.3]).low)
-    # far from 0 and 1 it is Student's, and Wilson's where the seeds spread as a count of n trials does
-    narrow = [0.500, 0.502, 0.504]
-    assert share_interval(narrow)[:3] == pytest.approx(t_interval(narrow)[:3], abs=1e-6)
-    rng = np.random.default_rng(0)
-    for mean, size in ((0.01, 100), (0.1, 8), (0.3, 60), (0.97, 40)):
-        shares_XS = rng.beta(mean * size, (1 - mean) * size, (4000, 3))
-        held = [((low <= mean) & (mean <= high)).mean() for _, low, high, _ in (band(shares_XS) for band in BANDS)]
-        assert held[1] >= max(0.925, held[0])
-        _, low, high, _ = share_band(shares_XS)
-        assert (low >= 0).all()
-        assert (high <= 1).all()
-
-
-def test_what_a_test_would_have_found():
-    assert detectable_difference(1 / 3**0.5, 2) == pytest.approx(3.26, abs=0.01)  # three pairs, in deviations
-    assert paired_t_power(detectable_difference(0.1 / 10**0.5, 9), 0.1, 10) == pytest.approx(0.8)
-    assert detectable_difference(1, 9, alpha=0.001) > detectable_difference(1, 9)
-    assert detectable_rate_difference(3, 0, 3) is None  # 3 of 3 against 0 has p = .1
-    gap = detectable_rate_difference(10, 0, 10)
-    chance = stats.binom.pmf(np.arange(11), 10, gap)
-    power = sum(chance[k] for k in range(11) if fisher(k, 10, 0, 10) < 0.05)
-    assert power >= 0.8 > power - 0.05
-    assert detectable_rate_difference(10, 10, 10) == gap
 
 
 def test_page_trend_is_the_published_example():

@@ -1,0 +1,175 @@
+"""Intervals over seeds and bootstrapped aggregates over tasks: scipy, published definitions, coverage."""
+
+from time import process_time
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from grpolab.errors import RequestError
+from grpolab.report.statistics.intervals import (
+    COVERAGE,
+    TooFewError,
+    bootstrap,
+    geometric_interval,
+    iqm,
+    optimality_gap,
+    performance_profile,
+    probability_of_improvement,
+    resample,
+    share_band,
+    share_interval,
+    t_band,
+    t_interval,
+)
+from grpolab.report.statistics.tests import paired_difference
+
+RNG = np.random.default_rng(0)
+
+BANDS = (t_band, share_band)
+
+SCORES_ATS = RNG.random((2, 3, 6))
+
+
+def test_t_interval_is_scipys():
+    values = RNG.normal(2, 3, size=7)
+    expected = stats.t.interval(0.95, 6, loc=values.mean(), scale=stats.sem(values))
+    interval = t_interval(values)
+    assert interval.mean == pytest.approx(values.mean())
+    assert (interval.low, interval.high) == pytest.approx(expected)
+    assert interval.n == 7
+
+
+def test_three_seeds_have_the_half_width_of_the_power_table():
+    # claims-and-figures.md, section 4.3: 2.48 standard deviations at n=3, 1.24 at n=5.
+    for n, half_width in ((3, 2.48), (5, 1.24), (10, 0.72)):
+        values = RNG.normal(size=n)
+        interval = t_interval(values)
+        assert (interval.high - interval.mean) / values.std(ddof=1) == pytest.approx(half_width, abs=0.006)
+
+
+def test_band_ignores_absent_seeds_and_has_no_bounds_for_one():
+    mean, low, high, n = t_band([[1.0, 3.0, np.nan], [5.0, np.nan, np.nan], [np.nan] * 3])
+    assert mean[:2].tolist() == [2.0, 5.0]
+    assert np.isnan(mean[2])
+    assert n.tolist() == [2, 1, 0]
+    assert np.isnan([low[1], high[1], low[2]]).all()
+    assert low[0] < 2 < high[0]
+
+
+def test_geometric_interval_is_that_of_the_logarithms_of_what_is_above_zero():
+    values = np.array([0.01, 0.1, 1.0])
+    expected = np.exp(t_interval(np.log(values))[:3])
+    assert geometric_interval([*values, 0.0])[:3] == pytest.approx(expected)
+    assert geometric_interval([*values, 0.0]).n == 3
+
+
+@pytest.mark.slow
+def test_paired_intervals_cover_and_test_at_their_level():
+    """2,000 studies of 3 seeds without an effect: 95% coverage and 5% false positives, within sampling error."""
+    differences = RNG.normal(0.3, 1, size=(2000, 3))
+    _, low, high, _ = t_band(differences)
+    assert 0.935 < np.mean((low < 0.3) & (high > 0.3)) < 0.965
+    p = [paired_difference(pd.Series(row), pd.Series(np.zeros(3)), null=0.3).p for row in differences[:1000]]
+    assert 0.03 < np.mean(np.array(p) < 0.05) < 0.07
+
+
+def test_the_interval_of_a_share_stays_within_0_and_1_and_holds_what_it_says():
+    few = share_interval([0.0, 0.02, 0.3])
+    assert t_interval([0.0, 0.02, 0.3]).low < 0 < few.low < few.mean < few.high < 1
+    assert share_interval([0.5, 0.5])[:3] == (0.5, 0.5, 0.5)
+    assert share_interval([0.0, 0.0])[:3] == (0, 0, 0)
+    assert np.isnan(share_interval([0.3]).low)
+    # far from 0 and 1 it is Student's, and Wilson's where the seeds spread as a count of n trials does
+    narrow = [0.500, 0.502, 0.504]
+    assert share_interval(narrow)[:3] == pytest.approx(t_interval(narrow)[:3], abs=1e-6)
+    rng = np.random.default_rng(0)
+    for mean, size in ((0.01, 100), (0.1, 8), (0.3, 60), (0.97, 40)):
+        shares_XS = rng.beta(mean * size, (1 - mean) * size, (4000, 3))
+        held = [((low <= mean) & (mean <= high)).mean() for _, low, high, _ in (band(shares_XS) for band in BANDS)]
+        assert held[1] >= max(0.925, held[0])
+        _, low, high, _ = share_band(shares_XS)
+        assert (low >= 0).all()
+        assert (high <= 1).all()
+
+
+def test_aggregates_are_rliables_definitions():
+    """Re-stated from rliable/metrics.py and library.py (3ccd9f4): pooled over runs and tasks."""
+    first, second = SCORES_ATS
+    pooled = sorted(first.ravel())
+    assert iqm(first) == pytest.approx(np.mean(pooled[len(pooled) // 4 : len(pooled) - len(pooled) // 4]))
+    assert optimality_gap(first, 0.8) == pytest.approx(0.8 - np.mean([min(score, 0.8) for score in pooled]))
+    profile = performance_profile(first, [0.0, pooled[4], 2.0])
+    assert profile.tolist() == [1, 13 / 18, 0]
+    wins = [stats.mannwhitneyu(x, y).statistic / 36 for x, y in zip(first, second, strict=True)]
+    assert probability_of_improvement(SCORES_ATS) == pytest.approx(np.mean(wins))
+    assert probability_of_improvement([first, first]) == 0.5
+
+
+def test_aggregates_keep_replicates_apart():
+    replicates = RNG.random((4, 2, 3, 5))
+    for whole, each in (
+        (iqm(replicates[:, 0]), [iqm(r[0]) for r in replicates]),
+        (probability_of_improvement(replicates), [probability_of_improvement(r) for r in replicates]),
+        (
+            performance_profile(replicates[:, 0], [0.2, 0.6]),
+            [performance_profile(r[0], [0.2, 0.6]) for r in replicates],
+        ),
+    ):
+        assert np.allclose(whole, each)
+
+
+@pytest.mark.parametrize("aggregate", [iqm, optimality_gap, lambda s: performance_profile(s, [0.5])])
+def test_too_few_runs_are_refused_with_the_reason(aggregate):
+    with pytest.raises(TooFewError, match="at least 3 tasks with 5 runs each, has 3 with 3"):
+        aggregate(SCORES_ATS[0, :, :3])
+    with pytest.raises(RequestError, match="has 2 with 6"):  # what the command line turns into a sentence
+        probability_of_improvement(SCORES_ATS[:, :2])
+
+
+def mean_of_all(scores_RTS):
+    return scores_RTS.mean(axis=(-2, -1))
+
+
+def test_bootstrap_of_one_task_is_scipys():
+    values = RNG.normal(size=12)
+    value, low, high = bootstrap(values[None], mean_of_all, np.random.default_rng(1), 20_000)
+    expected = stats.bootstrap((values,), np.mean, n_resamples=20_000, method="percentile", rng=2).confidence_interval
+    assert value == pytest.approx(values.mean())
+    assert (low, high) == pytest.approx(tuple(expected), abs=0.02)
+
+
+def test_bootstrap_draws_within_tasks_and_the_same_seeds_for_every_arm():
+    between_tasks = np.repeat([[0.1], [0.5], [0.9]], 5, axis=1)
+    assert np.allclose(resample(between_tasks, mean_of_all, RNG, 500), 0.5)
+    arms = np.stack([SCORES_ATS[0] + 0.25, SCORES_ATS[0]])
+    assert np.allclose(resample(arms, lambda s: mean_of_all(s[:, 0] - s[:, 1]), RNG, 500), 0.25)
+    free = resample(SCORES_ATS, lambda s: mean_of_all(s[:, 0] - s[:, 1]), RNG, 500)
+    assert free[2] - free[1] > 0.1
+
+
+def test_bootstrap_is_its_generators_and_fast():
+    start = process_time()
+    resample(SCORES_ATS, probability_of_improvement, RNG)
+    assert process_time() - start < 2  # 50,000 replicates
+    first, again, other = (resample(SCORES_ATS[0], iqm, np.random.default_rng(seed), 500) for seed in (5, 5, 6))
+    assert first == again
+    assert first != other
+
+
+def test_bootstrap_refuses_gaps_and_too_few_runs():
+    with pytest.raises(TooFewError, match="a score of every run, 1 are missing"):
+        resample(np.where(SCORES_ATS[0] == SCORES_ATS[0].max(), np.nan, SCORES_ATS[0]), mean_of_all, RNG)
+    with pytest.raises(TooFewError, match="at least 10 runs of each task, has 9: it would hold less than 92%"):
+        bootstrap(RNG.random((3, 9)), mean_of_all, RNG)
+    assert bootstrap(RNG.random((3, 10)), mean_of_all, RNG, 100)[0] > 0
+
+
+@pytest.mark.parametrize(("runs", "covered"), COVERAGE["mean"].items())
+def test_bootstrap_covers_what_the_table_says(runs, covered):
+    hits, generator = 0, np.random.default_rng(2)
+    for _ in range(400):
+        _, low, high = resample(generator.normal(size=(3, runs)), mean_of_all, generator, 300)
+        hits += bool(low < 0 < high)
+    assert hits / 400 == pytest.approx(covered, abs=0.05)
