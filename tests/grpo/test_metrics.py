@@ -18,7 +18,6 @@ from grpolab.grpo.loss import LossInputs, Objective, surrogate
 from grpolab.grpo.metrics import UpdateTensors, histograms, update_metrics
 from grpolab.grpo.ratios import sequence_ratio, token_ratio
 from grpolab.paths import project_root
-from grpolab.report.measures import page
 
 ALL_ON = tiny_settings().diagnostics
 ALL_OFF = tiny_settings(diagnostics={"quantiles": False, "counterfactual": False}).diagnostics
@@ -34,8 +33,8 @@ def test_the_sentences_of_the_two_clip_fractions_say_which_is_which() -> None:
 
 def test_the_page_of_metrics_is_what_the_vocabulary_says() -> None:
     """Else: `grpolab vocabulary > docs/metrics.md`."""
-    assert (project_root() / "docs" / "metrics.md").read_text() == page()
-    rows = [line for line in page().splitlines() if line.startswith("| `")]
+    assert (project_root() / "docs" / "metrics.md").read_text() == vocabulary.page()
+    rows = [line for line in vocabulary.page().splitlines() if line.startswith("| `")]
     assert {line.count("|") for line in rows} == {3, 5}, "a | within a cell would end it"
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 from grpolab.report.figures import comparison, draw
 from grpolab.report.figures.sensitivity import Axis
 from grpolab.report.load import Study, load
-from grpolab.report.sentences import pools
+from grpolab.report.measures import pools
 from grpolab.report.style import png
 
 STEPS = (0, 3, 6, 9, 12)

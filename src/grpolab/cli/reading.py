@@ -147,9 +147,9 @@ def _regimes(arguments: argparse.Namespace) -> int:
 
 
 def _vocabulary(_arguments: argparse.Namespace) -> int:
-    from grpolab.report import measures
+    from grpolab.vocabulary import page
 
-    print(measures.page(), end="")
+    print(page(), end="")
     return OK
 
 

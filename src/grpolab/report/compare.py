@@ -6,6 +6,7 @@ that is a share of what training changes; else it is said what difference these 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -18,7 +19,6 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.report.load import Study, load
 from grpolab.report.measures import at, is_share, measure
-from grpolab.report.provenance import BITS, kinds_of_cpu
 from grpolab.report.reference import outcome_at, studies_of
 from grpolab.report.stability import count_lost, stability_table
 from grpolab.report.statistics.power import POWER, detectable_difference, detectable_rate_difference
@@ -30,7 +30,7 @@ from grpolab.report.statistics.tests import (
     welch_difference,
     welch_error,
 )
-from grpolab.report.text import NONE, count, estimate, listing, markdown_table, number, probability, signed
+from grpolab.report.text import BITS, NONE, count, estimate, listing, markdown_table, number, probability, signed
 
 ALPHA = 0.05
 # Each with what training changes of it in the baseline: it gains accuracy, begins to clip, loses entropy. A share of
@@ -38,6 +38,8 @@ ALPHA = 0.05
 QUANTITIES = {"final_score": "gain", "clip/active": "clip/active", "entropy_last": "entropy_drop"}
 LOST, MARGIN_SHARE = "lost", 0.2
 EQUAL, AGREES, DIFFERS, OPEN = "bit-equal", "agrees", "DIFFERS", "no difference found"
+KIND_OF_CPU = ("cpu", "cpu_capability", "mkl", "float32")  # what of a run's hardware decides the bits of its numbers
+NOT_RECORDED = "not recorded"
 SHOULD_NOT = "which should not be there: the packages or the program differ"
 
 _RULES = (
@@ -220,6 +222,21 @@ def _summary(pair: Pair) -> str:
     if not unequal:
         return f"{text}; {kinds}."
     return f"{text}; {listing(unequal, 3)} differ; {kinds}{f', {SHOULD_NOT}' if one_kind else ''}. {BITS}"
+
+
+def kinds_of_cpu(here: pd.DataFrame, there: pd.DataFrame) -> tuple[bool, str]:
+    """Whether the cells of two outcomes are all known to be of one kind of CPU, and which kinds those are, in words."""
+    ours, theirs = (sorted({_kind(text) for text in cells["hardware"].dropna()}) for cells in (here, there))
+    if ours == theirs and len(ours) == 1 and NOT_RECORDED not in ours:
+        return True, f"the same kind of CPU here and there ({ours[0]})"
+    return False, f"kind of CPU: {'; '.join(ours) or NOT_RECORDED} here, {'; '.join(theirs) or NOT_RECORDED} there"
+
+
+def _kind(hardware: str) -> str:
+    known = json.loads(hardware)
+    if "float32" not in known:  # a run from before it was written down
+        return NOT_RECORDED
+    return ", ".join(f"{key} {known[key]}" for key in KIND_OF_CPU)
 
 
 def _shown(rows: Sequence[Row]) -> str:

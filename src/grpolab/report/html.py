@@ -1,8 +1,12 @@
-"""Markdown as one HTML file that needs nothing else: pictures inside, no script, a style sheet for screen and paper."""
+"""The report and its gallery as HTML files that need nothing else: pictures inside, no script, a style sheet.
+
+Two places to fill in need no template engine.
+"""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from html import escape
 from io import BytesIO
 from itertools import pairwise
@@ -13,7 +17,12 @@ from markdown_it.token import Token
 from PIL import Image
 
 from grpolab.report.claims import REFUTED, SUPPORTED, UNDECIDED
+from grpolab.report.figures import FIGURES
+from grpolab.report.style import Manifest
+from grpolab.report.text import count
 
+Picture = tuple[Manifest, Path]  # what a figure shows, and its PNG, relative to where the report lies
+THUMBNAIL = 440  # pixels: sharp at the 2.2 inches that a card is wide
 VERDICTS = (SUPPORTED, REFUTED, UNDECIDED)
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 # Verdicts keep their word, so colour is not all that tells them apart; blue and orange differ to every eye.
@@ -137,3 +146,37 @@ def _frame_figures(tokens: list[Token], folder: Path) -> None:
 
 def _is_picture(token: Token) -> bool:
     return token.type == "inline" and [child.type for child in token.children or []] == ["image"]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The gallery: every figure of the catalogue as a thumbnail, and of those that are not drawn the reason.
+
+
+def gallery(name: str, pictures: Sequence[Picture], folder: Path, report: str) -> str:
+    """The page of the study `name`; `pictures` lie below `folder`, and `report` is the file beside them."""
+    cards = []
+    for figure, (_, title) in FIGURES.items():
+        drawn = [picture for picture in pictures if picture[0].figure == figure]
+        words = f"<b>{figure}</b> {escape(title)}."
+        if drawn:
+            cards.append(_card(figure, words, drawn, folder, report))
+        else:
+            reason = f"Not drawn: no study of {escape(name)} asks for it."
+            cards.append(f'<div class="card absent" id="{figure}"><p>{words}</p><p>{reason}</p></div>')
+    shown = len({manifest.figure for manifest, _ in pictures})
+    head = f"<h1>Figures of {escape(name)}</h1>\n<p>{shown} of {len(FIGURES)} figures of the catalogue are drawn"
+    links = f'in {count(len(pictures), "picture")}; they stand at full size in <a href="{report}">{report}</a>.</p>'
+    return page(f"Figures of {name}", f'{head}, {links}\n<div class="cards">\n' + "\n".join(cards) + "\n</div>")
+
+
+def _card(figure: str, words: str, drawn: Sequence[Picture], folder: Path, report: str) -> str:
+    """A figure that is drawn: the first study's picture, and links to those of all studies that draw it."""
+    first, path = drawn[0]
+    source, _ = embed(folder / path, THUMBNAIL)
+    image = f'<a href="{report}#{figure_name(path)}"><img alt="{escape(first.alt)}" src="{source}"></a>'
+    links = []
+    for manifest, place in drawn:
+        absent = len(manifest.missing) + len(manifest.failed)
+        gaps = f" ({count(absent, 'cell')} missing)" if absent else ""
+        links.append(f'<a href="{report}#{figure_name(place)}">{escape(manifest.study)}{gaps}</a>')
+    return f'<div class="card" id="{figure}">{image}<p>{words}</p><p>{", ".join(links)}</p></div>'

@@ -1,4 +1,7 @@
-"""Seeds that chose tuned values do not judge them."""
+"""A study as tidy tables: its plan, its cells with their outcomes, and the journals of its runs.
+
+The plan says which cells there ought to be, so what is missing is known without asking anybody else.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +22,6 @@ from grpolab.report.journals import TABLES, Runs, count_clipped, read_runs
 from grpolab.report.reference import has_reference, read_reference_plan, read_reference_runs, read_reference_tokens
 from grpolab.report.text import count, listing
 from grpolab.vocabulary import MISSING, RESULTS
-
-
-def refuse_tuning_seeds(plan: dict[str, Any]) -> None:
-    """Raise RequestError where a plan has cells with the seeds of a tuning whose values it names."""
-    for tuning in plan.get("tuned", []):
-        mixed = [cell["seed"] for cell in plan["cells"] if cell["seed"] in tuning["seeds"]]
-        if mixed:
-            seeds = listing([str(seed) for seed in sorted(set(mixed))])
-            raise RequestError(
-                f"study={plan['study']}: seed {seeds} of {count(len(mixed), 'cell')} chose the values of"
-                f" tuned={tuning['study']}, so it cannot judge them: sweep it with other seeds"
-            )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A study as tidy tables: its plan, its cells with their outcomes, and the journals of its runs.
-#
-# The plan says which cells there ought to be, so what is missing is known without asking anybody else.
-
 
 Plan = dict[str, Any]
 # What of a cell stands beside every record of its run.
@@ -132,23 +116,15 @@ def load(results: Results, name: str) -> list[Study]:
 
     Raises RequestError when neither knows the study, or seeds that chose its tuned values are to judge them.
     """
-    local = results.plan(name).is_file()
-    if not local and not has_reference(results, name):
-        raise RequestError(f"study={name} has no plan in {results.studies}: run `grpolab sweep {name}` first")
-    read_plan = _read_plan if local else read_reference_plan
-    plan = read_plan(results, name)
-    plans = [*(read_plan(results, part) for part in plan["includes"]), plan]
-    for each in plans:
-        refuse_tuning_seeds(each)
-    signatures = dict.fromkeys(cell["signature"] for each in plans for cell in each["cells"])
-    runs = (read_runs if local else read_reference_runs)(results, signatures)
-    return [study_of(results, each, runs) for each in plans]
-
-
-def clipped_tokens(study: Study, signatures: Iterable[str]) -> pd.DataFrame:
-    """Which tokens were clipped in some of its runs, as `count_clipped` has it: from where the study was read."""
-    count = count_clipped if study.results.plan(study.name).is_file() else read_reference_tokens
-    return count(study.results, signatures)
+    committed = not results.plan(name).is_file() and has_reference(results, name)
+    read_plan = read_reference_plan if committed else _read_plan
+    whole = read_plan(results, name)
+    plans = [*(read_plan(results, part) for part in whole["includes"]), whole]
+    for plan in plans:
+        _refuse_tuning_seeds(plan)
+    signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
+    runs = (read_reference_runs if committed else read_runs)(results, signatures)
+    return [study_of(results, plan, runs) for plan in plans]
 
 
 def _read_plan(results: Results, name: str) -> Plan:
@@ -156,6 +132,18 @@ def _read_plan(results: Results, name: str) -> Plan:
     if not path.is_file():
         raise RequestError(f"study={name} has no plan in {results.studies}: run `grpolab sweep {name}` first")
     return json.loads(path.read_text())
+
+
+def _refuse_tuning_seeds(plan: Plan) -> None:
+    """Seeds that chose tuned values do not judge them: raise RequestError where a plan has cells with such seeds."""
+    for tuning in plan.get("tuned", []):
+        mixed = [cell["seed"] for cell in plan["cells"] if cell["seed"] in tuning["seeds"]]
+        if mixed:
+            seeds = listing([str(seed) for seed in sorted(set(mixed))])
+            raise RequestError(
+                f"study={plan['study']}: seed {seeds} of {count(len(mixed), 'cell')} chose the values of"
+                f" tuned={tuning['study']}, so it cannot judge them: sweep it with other seeds"
+            )
 
 
 def study_of(results: Results, plan: Plan, runs: Runs) -> Study:
@@ -178,12 +166,12 @@ def _refuse_mixtures(study: str, cells: pd.DataFrame) -> None:
     for column, what in (("results_version", "results_version"), ("lock_sha256", "lock file (lock_sha256)")):
         if column not in done:  # nothing has been run yet
             continue
-        runs = {str(value)[:12]: own for value, own in done.groupby(column)["signature"].unique().items()}
+        runs = {str(value)[:12]: names for value, names in done.groupby(column)["signature"].unique().items()}
         if len(runs) > 1:
-            found = ", ".join(f"{value} ({count(len(own), 'run')})" for value, own in runs.items())
+            kinds = ", ".join(f"{value} ({count(len(names), 'run')})" for value, names in runs.items())
             fewest = min(runs.values(), key=len)
             raise RequestError(
-                f"study={study} mixes runs of more than one {what}: {found}; no figure or claim may: delete the run"
+                f"study={study} mixes runs of more than one {what}: {kinds}; no figure or claim may: delete the run"
                 f" folders of all but one ({listing(fewest, 2)}) and run `grpolab sweep {study}` again"
             )
 
@@ -200,15 +188,14 @@ def _cells(plan: Plan) -> pd.DataFrame:
             "signature": cell["signature"],
             "planned_steps": cell["rollout_steps"],
             **{f"factor/{factor}": level for factor, level in cell["levels"].items()},
-            **{f"setting/{key}": _number(value) for key, value in cell["settings"].items()},
+            **{
+                f"setting/{key}": float(value) if value in ("inf", "-inf", "nan") else value
+                for key, value in cell["settings"].items()
+            },
         }
         for cell in plan["cells"]
     ]
     return pd.DataFrame(rows, columns=None if rows else ["study", "variant", "arm", "facet", "seed", "signature"])
-
-
-def _number(value: Any) -> Any:
-    return float(value) if value in ("inf", "-inf", "nan") else value
 
 
 def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -224,3 +211,9 @@ def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) 
     later = later.query("rollout_step < later <= planned_steps").drop_duplicates(["variant", "seed", "later"])
     carried = later.assign(rollout_step=later["later"], carried=True)[finite.columns]
     return pd.concat([finite, carried]).sort_values(["variant", "seed", "rollout_step"], ignore_index=True)
+
+
+def clipped_tokens(study: Study, signatures: Iterable[str]) -> pd.DataFrame:
+    """Which tokens were clipped in some of its runs, as `count_clipped` has it: from where the study was read."""
+    local = study.results.plan(study.name).is_file()
+    return (count_clipped if local else read_reference_tokens)(study.results, signatures)

@@ -1,10 +1,14 @@
-"""The report of a study, and the gallery of its figures."""
+"""The report of a study: claims first, then what its runs show, figures, tables, provenance, what was not decided.
+
+Markdown is its source; the HTML page is that text with the pictures inside.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
@@ -12,62 +16,16 @@ import pandas as pd
 from grpolab.paths import REFERENCE_STUDY, Results, write_text_atomic
 from grpolab.report import html
 from grpolab.report.claims import UNDECIDED, Claim, decide
-from grpolab.report.figures import FIGURES
 from grpolab.report.figures import draw as draw_figure
+from grpolab.report.html import Picture
 from grpolab.report.load import Study, load
-from grpolab.report.provenance import missing, provenance
 from grpolab.report.regimes import unmet
 from grpolab.report.sentences import findings
-from grpolab.report.style import Manifest, save
+from grpolab.report.style import cell_names, save
 from grpolab.report.tables import Table, claims_table, tables
-from grpolab.report.text import begun, count, markdown_table
+from grpolab.report.text import BITS, begun, count, markdown_table, number
 from grpolab.report.tuning import page as tuning
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The gallery: every figure of the catalogue as a thumbnail, and of those that are not drawn the reason.
-
-
-THUMBNAIL = 440  # pixels: sharp at the 2.2 inches that a card is wide
-
-
-def gallery(parts: Sequence[Study], drawn: Sequence[tuple[Manifest, Path]], folder: Path, report: str) -> str:
-    """The page; `drawn` are the figures of `parts` with their PNG files, relative to `folder`, where `report` lies."""
-    name = parts[-1].name
-    cards = []
-    for figure, (_, line) in FIGURES.items():
-        own = [(manifest, path) for manifest, path in drawn if manifest.figure == figure]
-        cards.append(_card(figure, line, own, folder, report) if own else _absent(figure, line, name))
-    shown = len({manifest.figure for manifest, _ in drawn})
-    head = f"<h1>Figures of {escape(name)}</h1>\n<p>{shown} of {len(FIGURES)} figures of the catalogue are drawn"
-    links = f'in {count(len(drawn), "picture")}; they stand at full size in <a href="{report}">{report}</a>.</p>'
-    return html.page(f"Figures of {name}", f'{head}, {links}\n<div class="cards">\n' + "\n".join(cards) + "\n</div>")
-
-
-def _card(figure: str, line: str, own: Sequence[tuple[Manifest, Path]], folder: Path, report: str) -> str:
-    """A figure that is drawn: the first study's picture, and links to those of all studies that draw it."""
-    first, path = own[0]
-    source, _ = html.embed(folder / path, THUMBNAIL)
-    links = ", ".join(f'<a href="{report}#{html.figure_name(place)}">{_what(made)}</a>' for made, place in own)
-    image = f'<a href="{report}#{html.figure_name(path)}"><img alt="{escape(first.alt)}" src="{source}"></a>'
-    return f'<div class="card" id="{figure}">{image}<p><b>{figure}</b> {escape(line)}.</p><p>{links}</p></div>'
-
-
-def _what(made: Manifest) -> str:
-    """The study; of a picture that lacks cells, how many."""
-    absent = len(made.missing) + len(made.failed)
-    return escape(made.study) + (f" ({count(absent, 'cell')} missing)" if absent else "")
-
-
-def _absent(figure: str, line: str, name: str) -> str:
-    words, reason = f"<b>{figure}</b> {escape(line)}.", f"no study of {name} asks for it"
-    return f'<div class="card absent" id="{figure}"><p>{words}</p><p>Not drawn: {escape(reason)}.</p></div>'
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The report of a study: claims first, then what its runs show, figures, tables, provenance, what was not decided.
-#
-# Markdown is its source; the HTML page is that text with the pictures inside.
-
+from grpolab.vocabulary import COMPLETED, OUTCOMES
 
 # Said of every study, once.
 BRACKETS = (
@@ -81,7 +39,6 @@ COMMITTED = (
 )
 Progress = Callable[[str], None]
 Section = Callable[[Sequence[Study]], str]  # Markdown about some studies; empty where there is nothing to say
-Drawn = tuple[Manifest, Path]  # what a figure shows, and its PNG
 
 
 @dataclass(frozen=True)
@@ -90,7 +47,7 @@ class Part:
 
     study: Study
     claims: list[Claim]
-    drawn: list[Drawn]
+    pictures: list[Picture]
     tables: list[Table]
     tuning: tuning.Section
 
@@ -111,9 +68,9 @@ def write(
     parts = _make(results, study, output, progress)
     progress("report")
     path, text = output / "report.md", _text(parts, diagnosis)
-    studies, drawn = [part.study for part in parts], [one for part in parts for one in part.drawn]
+    pictures = [picture for part in parts for picture in part.pictures]
     write_text_atomic(path.with_suffix(".html"), html.from_markdown(text, output))
-    write_text_atomic(output / "gallery.html", gallery(studies, drawn, output, "report.html"))
+    write_text_atomic(output / "gallery.html", html.gallery(study, pictures, output, "report.html"))
     write_text_atomic(path, text)  # last: it says that all is drawn
     return path
 
@@ -126,7 +83,7 @@ def draw(results: Results, study: str, progress: Progress = lambda line: None) -
     output = results.output(study)
     parts = _make(results, study, output, progress)
     return [
-        *(output / path for part in parts for _, path in part.drawn),
+        *(output / path for part in parts for _, path in part.pictures),
         *(path for part in parts for path in part.tuning.pictures),
     ]
 
@@ -134,29 +91,25 @@ def draw(results: Results, study: str, progress: Progress = lambda line: None) -
 def _make(results: Results, name: str, output: Path, progress: Progress) -> list[Part]:
     """Figures, tables and claims, study by study, so that what one study needs is computed once."""
     studies = load(results, name)
-    wanted, parts = sum(len(study.plan["figures"]) for study in studies), list[Part]()
+    wanted, figures, parts = sum(len(study.plan["figures"]) for study in studies), 0, list[Part]()
     for study in studies:
         place = Path() if study is studies[-1] else Path(study.name)  # included studies have folders of their own
-        drawn: list[Drawn] = []
+        pictures: list[Picture] = []
         for figure in study.plan["figures"]:
-            done = sum(len(part.drawn) for part in parts) + len(drawn) + 1
-            progress(f"figure {done}/{wanted}: {study.name} {figure}")
-            drawn.append(_draw(study, figure, output, Path("figures") / place))
+            figures += 1
+            progress(f"figure {figures}/{wanted}: {study.name} {figure}")
+            drawing, manifest = draw_figure(study, figure)
+            path = Path("figures") / place / f"{figure}.png"
+            save(drawing, (output / path).with_suffix(""))
+            manifest.write((output / path).with_suffix(".json"))
+            pictures.append((manifest, path))
         made = tables(study) if len(study.cells) else []
         for table in made:
             table.write(output / "tables" / place)
-        parts.append(Part(study, decide(study), drawn, made, tuning.section(study, output, place)))
+        parts.append(Part(study, decide(study), pictures, made, tuning.section(study, output, place)))
     if claims := [claim for part in parts for claim in part.claims]:
         claims_table(claims).write(output / "tables")
     return parts
-
-
-def _draw(study: Study, figure: str, output: Path, folder: Path) -> Drawn:
-    picture, manifest = draw_figure(study, figure)
-    path = folder / f"{figure}.png"
-    save(picture, (output / path).with_suffix(""))
-    manifest.write((output / path).with_suffix(".json"))
-    return manifest, path
 
 
 def _text(parts: Sequence[Part], diagnosis: Section) -> str:
@@ -165,19 +118,19 @@ def _text(parts: Sequence[Part], diagnosis: Section) -> str:
     sections = [
         f"# {studies[-1].name}\n\n{studies[-1].plan['question']}",
         *([COMMITTED] if studies[-1].name == REFERENCE_STUDY else []),
-        preconditions(studies),
+        _preconditions(studies),
         _claims(claims),
         *(_study(part, alone=len(parts) == 1) for part in parts),
         *(part.tuning.text for part in parts),
         diagnosis(studies),
-        provenance(studies),
+        _provenance(studies),
         _undecided(claims),
-        missing(studies),
+        _missing(studies),
     ]
     return "\n\n".join(filter(None, sections)) + "\n"
 
 
-def preconditions(studies: Sequence[Study]) -> str:
+def _preconditions(studies: Sequence[Study]) -> str:
     """What stands at the top of a report whose studies fail what they presuppose; empty where they do not."""
     sentences = unmet(studies)
     if not sentences:
@@ -195,8 +148,81 @@ def _claims(claims: Sequence[Claim]) -> str:
     tally = pd.Series([claim.verdict for claim in claims]).value_counts()
     sums = ", ".join(f"{n} {verdict}" for verdict, n in sorted(tally.items()))
     sentences = "\n".join(f"- {claim.sentence}" for claim in claims if claim.verdict != UNDECIDED)
-    blocks = ["## Claims", f"{table.caption} {sums[:1].upper()}{sums[1:]}.", markdown_table(shown), sentences]
+    blocks = ["## Claims", f"{table.caption} {begun(sums)}.", markdown_table(shown), sentences]
     return "\n\n".join(filter(None, blocks))
+
+
+def _study(part: Part, alone: bool) -> str:
+    study = part.study
+    title = "What the runs show" if alone else "Analytic figures" if study.cells.empty else study.name
+    blocks = [f"## {title}"] if alone or study.cells.empty else [f"## {title}\n\n{study.plan['question']}"]
+    if len(study.cells):
+        blocks.append("\n".join(f"- {sentence}" for sentence in findings(study)))
+        blocks.append(BRACKETS)
+    for manifest, path in part.pictures:
+        seeds = f" Seeds: {', '.join(map(str, manifest.seeds))}." if manifest.seeds else ""
+        absent = len(manifest.missing) + len(manifest.failed)
+        gaps = f" **{count(absent, 'cell')} missing.**" if absent else ""
+        note = f"**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}.{seeds}{gaps}"
+        alt = "".join(letter for letter in manifest.alt if letter not in "`[]*\\")  # Markdown reads these
+        blocks.append(f"![{alt}]({path})\n\n{note}")
+    blocks += [f"{table.caption}\n\n{markdown_table(table.shown)}" for table in part.tables]
+    return "\n\n".join(blocks) if len(blocks) > 1 else ""
+
+
+def _provenance(parts: Sequence[Study]) -> str:
+    """Where the numbers come from: every run once, however many studies share it."""
+    runs = pd.concat([part.done for part in parts]).drop_duplicates("signature")
+    if runs.empty:
+        return ""
+    asked, accuracy = sum(len(part.done) for part in parts), runs["warm_start_accuracy"]
+    seeds = [f"{part.name} {', '.join(map(str, part.plan['seeds']))}" for part in parts if len(part.cells)]
+    machines = [json.loads(text) for text in sorted(runs["hardware"].dropna().unique())]
+    hardware = [", ".join(f"{key} {value}" for key, value in machine.items()) for machine in machines]
+    has_content = "content" in runs and runs["content"].notna().any()
+    lines = [
+        f"- {count(len(runs), 'run')} for {count(asked, 'cell')},"
+        f" {number(runs['seconds'].sum() / 60)} minutes of worker time{_period(parts)}",
+        f"- commit {_distinct(runs['commit'])}" + (" (with uncommitted changes)" if runs["dirty"].any() else ""),
+        f"- results_version {_distinct(runs['results_version'])}, lock {_distinct(runs['lock_sha256'].str[:12])}",
+        f"- Python {_distinct(runs['python'])}, {_distinct(runs['threads'])} thread(s) a run",
+        *(f"- hardware: {words}" for words in hardware),
+        *([f"- data and code of the user's: {_distinct(runs['content'])}"] if has_content else []),
+        f"- seeds: {'; '.join(seeds)}",
+        f"- warm starts: {runs['warm_start'].nunique()}, accuracy {number(accuracy.min())} to {number(accuracy.max())}",
+    ]
+    return "\n\n".join(["## Provenance", "\n".join(lines), BITS, _reproduce(parts, runs)])
+
+
+def _period(parts: Sequence[Study]) -> str:
+    """From when to when the runs were trained, in UTC."""
+    times = [part.timings["time_ms"] for part in parts if len(part.timings)]
+    if not times:
+        return ""
+    ends = pd.concat(times).agg(["min", "max"]).astype("float64") / 1000
+    first, last = (f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M}" for end in ends)
+    return f", trained from {first} to {last} UTC"
+
+
+def _distinct(column: pd.Series) -> str:
+    """The values of a column; more than one is said, not hidden."""
+    values = sorted(column.dropna().astype(str).unique()) or ["unknown"]
+    return ", ".join(values) + (f" (**mixed: {len(values)}**)" if len(values) > 1 else "")
+
+
+def _reproduce(parts: Sequence[Study], runs: pd.DataFrame) -> str:
+    """The commands that make it all again."""
+    name, commits = parts[-1].name, runs["commit"].value_counts().index  # the commit of most runs first
+    seeds = {tuple(part.plan["seeds"]) for part in parts if len(part.cells)}
+    same = seeds.pop() if len(seeds) == 1 else ()  # where studies have seeds of their own, their files say which
+    few = str(len(same)) if same == tuple(range(len(same))) else ",".join(map(str, same))
+    commands = [
+        *(f"git checkout {commit}" for commit in commits[:1]),
+        f"make sweep STUDY={name}" + (f" SEEDS={few}" if same else ""),
+        f"make report STUDY={name}",
+    ]
+    note = f" The runs are of {len(commits)} commits; each run's is in its manifest." if len(commits) > 1 else ""
+    return f"Reproduce (what has an outcome is not trained again):{note}\n\n```\n" + "\n".join(commands) + "\n```"
 
 
 def _undecided(claims: Sequence[Claim]) -> str:
@@ -208,23 +234,14 @@ def _undecided(claims: Sequence[Claim]) -> str:
     return f"## What was not decided\n\n{head}\n\n" + "\n".join(sentences)
 
 
-def _study(part: Part, alone: bool) -> str:
-    study = part.study
-    title = "What the runs show" if alone else "Analytic figures" if study.cells.empty else study.name
-    blocks = [f"## {title}"] if alone or study.cells.empty else [f"## {title}\n\n{study.plan['question']}"]
-    if len(study.cells):
-        blocks.append("\n".join(f"- {sentence}" for sentence in findings(study)))
-        blocks.append(BRACKETS)
-    for manifest, path in part.drawn:
-        seeds = f" Seeds: {', '.join(map(str, manifest.seeds))}." if manifest.seeds else ""
-        absent = len(manifest.missing) + len(manifest.failed)
-        gaps = f" **{count(absent, 'cell')} missing.**" if absent else ""
-        note = f"**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}.{seeds}{gaps}"
-        blocks.append(f"![{_plain(manifest.alt)}]({path})\n\n{note}")
-    blocks += [f"{table.caption}\n\n{markdown_table(table.shown)}" for table in part.tables]
-    return "\n\n".join(blocks) if len(blocks) > 1 else ""
-
-
-def _plain(text: str) -> str:
-    """Without what Markdown would read as its own inside a picture's alt text."""
-    return "".join(letter for letter in text if letter not in "`[]*\\")
+def _missing(parts: Sequence[Study]) -> str:
+    """Every cell without a result; every run that diverged or was stopped."""
+    cells = pd.concat([part.cells for part in parts])
+    lines = []
+    for outcome, meaning in OUTCOMES.items():
+        named = cell_names(cells[cells["outcome"] == outcome]) if outcome != COMPLETED else []
+        if named:
+            lines.append(f"- {outcome} ({meaning}): {', '.join(named)}")
+    done = (cells["outcome"] == COMPLETED).sum()
+    head = f"{done} of {count(len(cells), 'planned cell')} completed."
+    return "## What is missing\n\n" + "\n".join([head, "", *lines] if lines else [head])

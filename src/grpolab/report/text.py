@@ -11,6 +11,12 @@ NONE = "–"
 # What stands in brackets behind a mean over seeds, and what a band is (`statistics.share_band`).
 OF_SHARES = "Wilson's at the effective sample size"
 OF_MEANS = f"Student's t, of shares {OF_SHARES}"
+# Said wherever runs are compared bit by bit, or may be.
+BITS = (
+    "Equality to the bit is promised on one kind of CPU only: one model, and the code that torch and MKL choose there."
+    " On another one float32 rounds otherwise, and two runs part within a few rollout steps; a run's final score then"
+    " differs by about a seventh of its standard deviation over seeds (measured: docs/faults.md)."
+)
 
 
 def number(value: float | None) -> str:

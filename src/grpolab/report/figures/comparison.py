@@ -26,8 +26,7 @@ from grpolab.report.figures.panels import (
     say,
 )
 from grpolab.report.load import Study
-from grpolab.report.measures import at, mean_interval, measure
-from grpolab.report.sentences import SCORE, Pool, estimated, interval_note, pools
+from grpolab.report.measures import Pool, SCORE, at, estimated, interval_note, mean_interval, measure, pools
 from grpolab.report.stability import stability_table
 from grpolab.report.statistics.intervals import (
     REPLICATES,
