@@ -26,7 +26,7 @@ from grpolab.report.figures.panels import (
     say,
 )
 from grpolab.report.load import Study
-from grpolab.report.measures import Pool, SCORE, at, estimated, interval_note, mean_interval, measure, pools
+from grpolab.report.measures import SCORE, Pool, at, estimated, interval_note, mean_interval, measure, pools
 from grpolab.report.stability import stability_table
 from grpolab.report.statistics.intervals import (
     REPLICATES,
