@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from grpolab.identity import signature
@@ -20,6 +21,7 @@ from grpolab.settings.run import RunSettings
 from grpolab.sweep.ledger import no_outcome
 from grpolab.sweep.worker import die_with_parent
 
+ORDERS = json.loads(os.environ.get("FAKE_WORKER", "{}"))
 eaten = []
 
 MISDEEDS = {
@@ -35,41 +37,39 @@ MISDEEDS = {
 }
 
 
-def main() -> None:
+def serve(do: Callable[[str, str, RunSettings], dict]) -> None:
+    """The protocol of a worker; `do` a job of some kind, signature and settings, and return its outcome."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
-    orders = json.loads(os.environ["FAKE_WORKER"])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(bool(enter(Path(orders["log"]), "asked-to-stop"))))
     say({"event": "ready"})
     for line in sys.stdin:
         request = json.loads(line)
         settings = RunSettings.model_validate(request["settings"])
         warm = request["job"] == "warm_start"
         name = signature(settings.warm_start_identity() if warm else settings.identity())
-        label = "warm_start" if warm else str(settings.seed)
-        if lag := orders.get("lag"):  # between being asked and beginning
-            enter(Path(orders["log"]), f"asked {name} {settings.seed} {settings.rollout_steps}")
-            time.sleep(lag)
-        done = do(orders, request["job"], name, label, settings)
-        say({"event": "done", "signature": name, "outcome": done})
+        say({"event": "done", "signature": name, "outcome": do(request["job"], name, settings)})
 
 
-def do(orders: dict, job: str, name: str, label: str, settings: RunSettings) -> dict:
+def do(job: str, name: str, settings: RunSettings) -> dict:
     """The job's outcome, on disk too; or none, because this process is no more."""
+    label = "warm_start" if job == "warm_start" else str(settings.seed)
+    if lag := ORDERS.get("lag"):  # between being asked and beginning
+        enter(Path(ORDERS["log"]), f"asked {name} {settings.seed} {settings.rollout_steps}")
+        time.sleep(lag)
     results = Results.open(settings.machine.results)
     folder = results.run(name) if job == "run" else results.warm_start(name)
     lock = folder / ".lock" if job == "run" else results.warm_starts / f"{name}.lock"
     with exclusive(lock):
         if (folder / "outcome.json").exists():
             return json.loads((folder / "outcome.json").read_text())
-        attempt = enter(Path(orders["log"]), f"{job} {name} {settings.seed} {settings.rollout_steps}")
-        instead = orders.get("misdeeds", {}).get(label, [])[attempt : attempt + 1]
+        attempt = enter(Path(ORDERS["log"]), f"{job} {name} {settings.seed} {settings.rollout_steps}")
+        instead = ORDERS.get("misdeeds", {}).get(label, [])[attempt : attempt + 1]
         if instead and (outcome := MISDEEDS[instead[0]]()):
             return outcome
         if job == "run":
             say({"event": "step", "signature": name, "rollout_step": 1, "rollout_steps": settings.rollout_steps})
             assert (results.warm_start(signature(settings.warm_start_identity())) / "outcome.json").exists()
-            time.sleep(orders.get("seconds", 0))
+            time.sleep(ORDERS.get("seconds", 0))
         outcome = {"outcome": "completed", "reason": None, "seconds": 0.1}
         write_json_atomic(folder / "outcome.json", outcome)
         return outcome
@@ -88,4 +88,5 @@ def say(event: dict) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(bool(enter(Path(ORDERS["log"]), "asked-to-stop"))))
+    serve(do)

@@ -1,4 +1,4 @@
-"""The ledger is what the folders say: outcomes, live and dead owners, and what is missing."""
+"""The ledger is what the folders say: outcomes, live and dead owners, what is missing, and what came out."""
 
 import json
 import os
@@ -7,12 +7,13 @@ import subprocess
 import sys
 
 import pytest
+from sweep_journals import RUN, write_journal
 
 from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.paths import write_json_atomic
 from grpolab.run.folder import LEASE_SECONDS, Heartbeat
-from grpolab.sweep.ledger import status
+from grpolab.sweep.ledger import JournalReader, cells_of_row, duration, status, variant_row
 
 NOW = 1_800_000_000.0
 
@@ -123,3 +124,42 @@ print(time.process_time())
     assert first == "big: 1000 planned: 500 completed, 500 running"
     assert heavy == "[]"
     assert float(seconds) < 2, "imports included"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0, "0 s"), (89, "89 s"), (120, "2 min"), (3600, "60 min"), (7500, "2 h 05 min")]
+)
+def test_duration(seconds, said):
+    assert duration(seconds) == said
+
+
+def test_a_journal_is_read_as_it_grows_and_anew_where_it_was_cut_back(results):
+    write_journal(results, "a", *RUN[:3])
+    reader = JournalReader(results.run("a"))
+    assert reader.read().facts() == {
+        **{"accuracy_start": 0.3, "accuracy_end": 0.3, "clip_low": 0.01, "clip_high": 0.02},
+        **{"ratio_min": 0.5, "ratio_max": 1.5},
+    }
+    file = results.run("a") / "journal.jsonl"
+    before = file.read_bytes()
+    write_journal(results, "a", *RUN[3:])
+    file.write_bytes(file.read_bytes() + b'{"kind": "half a li')
+    facts = reader.read().facts()
+    assert {name: facts[name] for name in ("accuracy_end", "reward_start", "reward_end", "entropy_end")} == {
+        **{"accuracy_end": 0.45, "reward_start": 0.2, "reward_end": 0.5, "entropy_end": 0.6}
+    }
+    assert facts["clip_low"] == pytest.approx(0.02), "the mean over the optimiser steps after the first of a batch"
+    assert (facts["ratio_min"], facts["ratio_max"]) == (0.25, 4.0)
+    file.write_bytes(before)
+    assert reader.read().facts()["ratio_max"] == 1.5
+
+
+def test_a_table_has_the_means_of_a_variant_over_its_runs(results):
+    write_journal(results, "a", *RUN)
+    facts = JournalReader(results.run("a")).read().facts()
+    other = {**facts, "accuracy_end": 0.55, "ratio_max": 8.0}
+    row = variant_row([({"outcome": "completed", "seconds": 2.0}, facts), ({"outcome": "diverged"}, other)])
+    assert cells_of_row("wide", row) == [
+        *("wide", "1 completed, 1 diverged", "0.300 -> 0.500", "0.200 -> 0.500"),
+        *("2.0%, 3.0%", "0.700 -> 0.600", "0.25 to 8", "2 s"),
+    ]

@@ -2,24 +2,17 @@
 
 import signal
 import subprocess
-import time
+from functools import partial
 
 import psutil
 import pytest
+from fake_sweep import wait_for
 from tuning_project import TuningProject
 
 from grpolab.sweep.tuning.storage import Owner
 
 PATIENCE = 120.0
 TRIALS = 4
-
-
-def wait_for(condition, command: subprocess.Popen) -> None:
-    """Until it holds, or the command has ended."""
-    deadline = time.monotonic() + PATIENCE
-    while command.poll() is None and not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def kill(command: subprocess.Popen) -> None:
@@ -31,11 +24,15 @@ def kill(command: subprocess.Popen) -> None:
     assert not alive
 
 
+def far_enough(project: TuningProject, command: subprocess.Popen, steps: int) -> bool:
+    return command.poll() is not None or len(project.steps()) >= steps
+
+
 def interrupted(project: TuningProject, *options: str, moments: list[int]) -> int:
     """The exit code of the last command, the others having been killed after so many steps in all."""
     for steps in moments:
         command = project.start(*options)
-        wait_for(lambda steps=steps: len(project.steps()) >= steps, command)
+        wait_for(partial(far_enough, project, command, steps), PATIENCE)
         if command.poll() is None:
             kill(command)
     return project.start(*options).wait(PATIENCE)

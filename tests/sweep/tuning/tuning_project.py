@@ -21,7 +21,7 @@ from grpolab.sweep.tuning.arms import Arms, load_tuned
 from grpolab.sweep.tuning.command import tune
 from grpolab.sweep.tuning.settings import path_of
 
-WORKER = (sys.executable, str(Path(__file__).parent / "curve_worker.py"))
+WORKER = (sys.executable, str(Path(__file__).parents[1] / "curve_worker.py"))
 RATE = {"low": 1.0e-5, "high": 5.0e-3, "log": True}
 STUDY: dict[str, Any] = {
     "question": "What?",

@@ -9,17 +9,17 @@ import json
 import math
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
-from grpolab.identity import signature
+from fake_worker import say, serve
+
 from grpolab.paths import Results, read_json, write_json_atomic
 from grpolab.run.folder import Journal, exclusive
 from grpolab.settings.run import RunSettings
-from grpolab.sweep.worker import die_with_parent
 
 COLLAPSES, DIVERGES = 1e-2, 1e-1
+ORDERS = json.loads(os.environ["CURVE_WORKER"])
 leaving = []
 
 
@@ -32,37 +32,26 @@ def accuracy(settings: RunSettings, step: int) -> float:
     return 0.3 + worth * done
 
 
-def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, lambda *_: leaving.append(True))
-    die_with_parent()
-    orders = json.loads(os.environ["CURVE_WORKER"])
-    say({"event": "ready"})
-    for line in sys.stdin:
-        request = json.loads(line)
-        settings = RunSettings.model_validate(request["settings"])
-        warm = request["job"] == "warm_start"
-        name = signature(settings.warm_start_identity() if warm else settings.identity())
-        outcome = (warm_start if warm else run)(name, settings, Results.open(settings.machine.results), orders)
-        say({"event": "done", "signature": name, "outcome": outcome})
+def do(job: str, name: str, settings: RunSettings) -> dict:
+    return (warm_start if job == "warm_start" else run)(name, settings, Results.open(settings.machine.results))
 
 
-def warm_start(name: str, _settings: RunSettings, results: Results, _orders: dict) -> dict:
+def warm_start(name: str, _settings: RunSettings, results: Results) -> dict:
     outcome = {"outcome": "completed", "reason": None, "accuracy": 0.3, "seconds": 0.1}
     with exclusive(results.warm_starts / f"{name}.lock"):
         write_json_atomic(results.warm_start(name) / "outcome.json", outcome)
     return outcome
 
 
-def run(name: str, settings: RunSettings, results: Results, orders: dict) -> dict:
+def run(name: str, settings: RunSettings, results: Results) -> dict:
     folder = results.run(name)
     with exclusive(folder / ".lock"):
         if outcome := read_json(folder / "outcome.json"):
             return outcome
-        return train(folder, name, settings, orders)
+        return train(folder, name, settings)
 
 
-def train(folder: Path, name: str, settings: RunSettings, orders: dict) -> dict:
+def train(folder: Path, name: str, settings: RunSettings) -> dict:
     leaving.clear()
     kept = (folder / "journal.jsonl").stat().st_size if (folder / "journal.jsonl").exists() else 0
     journal, timing = Journal(folder / "journal.jsonl", kept), Journal(folder / "timing.jsonl", kept)
@@ -71,10 +60,10 @@ def train(folder: Path, name: str, settings: RunSettings, orders: dict) -> dict:
         journal.append(kind="evaluation", rollout_step=0, **{"eval/accuracy_expected": 0.3})
     updates = settings.num_iterations * settings.num_minibatches
     for step in range(max(1, begun), settings.planned_steps + 1):
-        time.sleep(orders.get("seconds", 0.0))
+        time.sleep(ORDERS.get("seconds", 0.0))
         if settings.learning_rate >= DIVERGES and step > 2:
             return conclude(folder, "diverged", "the loss is nan", step - 1, updates)
-        with Path(orders["log"]).open("a") as log:
+        with Path(ORDERS["log"]).open("a") as log:
             log.write(f"{name} {step} {settings.seed} {os.getpid()}\n")
         journal.append(kind="evaluation", rollout_step=step, **{"eval/accuracy_expected": accuracy(settings, step)})
         journal.flush()
@@ -92,9 +81,6 @@ def conclude(folder: Path, outcome: str, reason: str | None, steps: int, updates
     return {**record, "seconds": 0.01 * steps}
 
 
-def say(event: dict) -> None:
-    print(json.dumps(event), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGUSR1, lambda *_: leaving.append(True))
+    serve(do)

@@ -13,9 +13,11 @@ import yaml
 from fake_sweep import FAKE, wait_for
 
 from grpolab.paths import REPORT_FILES, Results, project_root, write_text_atomic
+from grpolab.sweep import pool
 from grpolab.sweep.jobs import Job, Schedule
 from grpolab.sweep.launch import sweep
 from grpolab.sweep.plan import plans
+from grpolab.sweep.pool import slots
 
 
 def test_every_cell_and_every_warm_start_is_run_once(fake_sweep, tmp_path):
@@ -167,3 +169,38 @@ def test_schedule_tries_again_once_and_only_what_may_not_be_the_jobs_own_doing()
     assert not schedule.retried(a, again=True)
     schedule.hand_out(b)
     assert not schedule.retried(b, again=False)
+
+
+@pytest.fixture
+def fake_gpus(tmp_path, monkeypatch):
+    """`nvidia-smi -L` lists two GPUs."""
+    command = tmp_path / "nvidia-smi"
+    command.write_text("#!/bin/sh\necho 'GPU 0: H200 (UUID: a)'\necho 'GPU 1: H200 (UUID: b)'\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_one_worker_per_core_that_this_process_may_use(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "CGROUP_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: range(8))
+    assert len(slots(None, False, 1, tmp_path)) == 8
+    assert len(slots(None, False, 3, tmp_path)) == 2
+    assert len(slots(3, False, 1, tmp_path)) == 3
+    (tmp_path / "cpu.max").write_text("250000 100000\n")
+    assert len(slots(None, False, 1, tmp_path)) == 2
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert len(slots(None, False, 1, tmp_path)) == 8
+    assert slots(1, False, 2, tmp_path)[0].environment["OMP_NUM_THREADS"] == "2"
+
+
+@pytest.mark.usefixtures("fake_gpus")
+def test_one_worker_per_gpu_and_each_its_own(tmp_path, monkeypatch):
+    def devices(jobs):
+        return [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots(jobs, True, 1, tmp_path)]
+
+    assert devices(None) == ["0", "1"]
+    assert devices(3) == ["0", "1", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    assert devices(None) == ["5"]
+    assert "CUDA_VISIBLE_DEVICES" not in slots(None, False, 1, tmp_path)[0].environment

@@ -1,0 +1,152 @@
+"""Real workers on a study of seconds, and a parent that stays light. Their number and their deaths: the kill storm."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from grpolab.paths import Results, write_text_atomic
+from grpolab.run.train import run
+from grpolab.run.warm_start import ensure
+from grpolab.sweep.jobs import Request, Schedule
+from grpolab.sweep.launch import sweep, train_here
+from grpolab.sweep.ledger import JournalReader
+from grpolab.sweep.plan import expand_single, plans
+from grpolab.sweep.pool import Pool, slots
+from grpolab.sweep.progress import Progress
+
+TINY = [
+    *("task.length=3", "model.hidden_size=16", "model.layers=1", "prompts_per_step=2", "num_generations=4"),
+    *("warm_start.max_steps=4", "warm_start.check_every=2", "warm_start.check_items=20", "evaluation.items=20"),
+    *("rollout_steps=2", "machine.tracking_uri=null"),
+]
+SIX_STEPS = [*TINY, "rollout_steps=6", "evaluation.every=1"]
+
+
+def interrupt_at_first_step(monkeypatch):
+    """SIGTERM once, when the first step of a run is told."""
+    stepped, interrupted = Progress.stepped, []
+
+    def also(progress, job, step):
+        stepped(progress, job, step)
+        if job.kind == "run" and not interrupted:
+            interrupted.append(step)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Progress, "stepped", also)
+
+
+@pytest.mark.slow
+def test_a_run_of_train_is_the_run_of_the_sweep_also_when_it_was_interrupted(tmp_path, monkeypatch, capsys):
+    swept = plans("smoke", [*TINY, f"machine.results={tmp_path / 'swept'}"], seeds=[1])
+    assert sweep(swept, lambda *_: None, jobs=1) == 0
+    journals = {file.parent.name: file.read_bytes() for file in tmp_path.glob("swept/runs/*/journal.jsonl")}
+    same = ["task=sorting", "warm_start.batch_size=64", "max_completion_length=6", "evaluation.every=3", "kernel=ratio"]
+    plan = expand_single([*same, *TINY, "seed=1", f"machine.results={tmp_path}"])
+    interrupt_at_first_step(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        train_here(plan)
+    assert "[warm start 1/1] completed: warm start sorting, seed 1, " in capsys.readouterr().out
+    write_text_atomic(report := tmp_path / "studies" / "adhoc" / "report.md", "of a sweep before")
+    (checkpoint,) = tmp_path.glob("runs/*/checkpoint/latest.pt")
+    assert not (checkpoint.parents[1] / "outcome.json").exists()
+    assert train_here(plan) == 0
+    (file,) = tmp_path.glob("runs/*/journal.jsonl")
+    assert file.read_bytes() == journals[file.parent.name]
+    said = capsys.readouterr().out
+    assert "[1/1] completed: adhoc task=sorting,warm_start.batch_size=64,+" in said, "a label is short"
+    facts = JournalReader(file.parent).read().facts()
+    course = f"{facts['accuracy_start']:.3f} -> {facts['accuracy_end']:.3f}"
+    assert [line.split("  ")[1].strip() for line in said.splitlines() if line.startswith("  ")] == [
+        *("accuracy", "reward", "clip fraction", "entropy", "token ratio"),
+    ]
+    assert f"accuracy       {course}" in said, "what came out of it"
+    assert str(report) not in said, "it draws none: what lies there is another sweep's"
+
+
+def test_what_a_library_prints_does_not_reach_the_protocol():
+    code = """
+import os
+from grpolab.sweep.worker import claim_stdout
+send = claim_stdout()
+print("noise", flush=True)
+os.system("echo more noise")
+send({"event": "ready"})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == '{"event": "ready"}\n'
+    assert done.stderr == "noise\nmore noise\n"
+
+
+def test_the_parent_imports_nothing_heavy():
+    code = """
+import sys
+import grpolab.cli, grpolab.sweep.launch, grpolab.sweep.plan, grpolab.sweep.compose
+from grpolab.sweep.plan import expand_single, plans
+plans("clip_range")
+print([name for name in ("torch", "transformers", "mlflow", "datasets", "pandas") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+class Leaver:
+    """Has the first run left after its second step."""
+
+    def __init__(self, pool: Pool, leave: bool) -> None:
+        self.pool, self.leave = pool, leave
+        self.left: str | None = None
+        self.outcomes: dict[str, str] = {}
+        self.workers: set[int] = set()
+
+    def started(self, job, _slot):
+        self.workers.add(self.pool.workers[0].process.pid)
+
+    def stepped(self, job, step):
+        if job.kind == "run" and self.leave and self.left in (None, job.signature) and step >= 2:
+            self.left = job.signature
+            self.pool.leave(job.signature)
+
+    def finished(self, job, outcome):
+        self.outcomes[job.signature] = outcome["outcome"]
+
+    def returned(self, job, reason):
+        raise AssertionError(reason)
+
+    def note(self, text):
+        raise AssertionError(text)
+
+
+def train_and_leave(root, leave: bool) -> tuple[Results, Leaver]:
+    request = Request(plans("smoke", [*SIX_STEPS, f"machine.results={root}"], seeds=[0]))
+    with Pool(slots(1, uses_gpu=False, threads=1, logs=root), request.results) as pool:
+        leaver = Leaver(pool, leave)
+        pool.run(Schedule(request.jobs()), leaver)
+    return request.results, leaver
+
+
+@pytest.mark.slow
+def test_a_run_that_is_left_has_no_outcome_and_goes_on_bit_for_bit(tmp_path):
+    results, leaver = train_and_leave(tmp_path / "left", leave=True)
+    folder = results.run(leaver.left)
+    assert sorted(leaver.outcomes.values()) == ["completed", "completed", "missing"]  # a warm start and two runs
+    assert len(leaver.workers) == 1, "the worker lives on"
+    assert not (folder / "outcome.json").exists()
+    begun = (folder / "journal.jsonl").read_bytes()
+    assert 2 <= begun.count(b'"kind":"rollout"') < 6
+
+    train_and_leave(tmp_path / "left", leave=False)
+    straight = Results.open(tmp_path / "straight")  # in this process
+    for cell in plans("smoke", SIX_STEPS, seeds=[0])[0].cells:
+        ensure(cell.settings, straight)
+        assert run(cell.settings, straight)["outcome"] == "completed"
+    assert (folder / "journal.jsonl").read_bytes().startswith(begun)
+    for name in leaver.outcomes:
+        if results.run(name).exists():
+            journals = [(root.run(name) / "journal.jsonl").read_bytes() for root in (results, straight)]
+            weights = [json.loads((root.run(name) / "outcome.json").read_text()) for root in (results, straight)]
+            assert journals[0] == journals[1]
+            assert weights[0]["policy_sha256"] == weights[1]["policy_sha256"]
