@@ -127,7 +127,7 @@ def nothing_starts(monkeypatch):
     def refuse(*_arguments: object) -> None:
         raise AssertionError("a worker was started")
 
-    monkeypatch.setattr(pool.Worker, "__init__", refuse)
+    monkeypatch.setattr(pool.WorkerProcess, "__init__", refuse)
 
 
 @pytest.mark.parametrize(("request_", "said"), WRONG, ids=[" ".join(request) for request, _ in WRONG])

@@ -51,8 +51,8 @@ STUDIES: dict[str, list[str]] = {
 DEFAULT = ["smoke", "clip_range"]
 MODULES = {"worker": "grpolab.sweep.worker", "parent": "grpolab", "mirror": "grpolab.run.tracking"}
 DEATH_SECONDS = 10.0  # in which workers must have died with their parent
-MOST_SECONDS = 900.0  # of one sitting that is left alone
-SPARE_SITTINGS = 5
+MOST_SECONDS = 900.0  # of one session that is left alone
+SPARE_SESSIONS = 5
 
 Folders = dict[str, dict[str, bytes]]
 
@@ -63,7 +63,7 @@ class Sweep:
     def __init__(self, study: str, results: Path, jobs: int = 2) -> None:
         self.results = results
         self.log = results.parent / f"{results.name}.jsonl"
-        self.said = self.log.stat().st_size if self.log.exists() else 0  # by the sittings before
+        self.said = self.log.stat().st_size if self.log.exists() else 0  # by the sessions before
         options = [f"--jobs={jobs}", "--retry-failed", "--json-lines"]
         command = [*GRPOLAB, "sweep", *STUDIES[study], *options, *ALWAYS]
         self.started = time.time()
@@ -92,7 +92,7 @@ class Sweep:
         return True
 
     def events(self) -> list[dict[str, Any]]:
-        """What this sitting has said so far."""
+        """What this session has said so far."""
         lines = self.log.read_bytes()[self.said :].splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"\n")]
 
@@ -224,7 +224,7 @@ def brought_to_its_end(
     study: str, results: Path, roles: list[str], waits: Iterator[float | None], chance: random.Random, jobs: int
 ) -> list[str]:
     """The same command again and again, until it ends with 0 and its mirror was left alone; what is broken."""
-    for _ in range(len(roles) + SPARE_SITTINGS):
+    for _ in range(len(roles) + SPARE_SESSIONS):
         sweep = Sweep(study, results, jobs)
         killed = strike(sweep, roles, waits, chance)
         if killed[-1:] != ["parent"] and not sweep.ended(MOST_SECONDS):

@@ -11,6 +11,7 @@ from fake_sweep import wait_for
 
 from grpolab.paths import write_json_atomic
 from grpolab.run.folder import LEASE_SECONDS, exclusive
+from grpolab.sweep.ledger import set_failure_aside
 from grpolab.sweep.plan import plans
 
 
@@ -70,8 +71,6 @@ def test_a_lease_of_another_machine_is_awaited_and_taken_over_when_it_ends(fake_
 
 
 def test_two_that_retry_failures_at_once_set_each_aside_once(fake_sweep):
-    from grpolab.sweep.ledger import set_failure_aside
-
     folder = fake_sweep.results.run("0" * 16)
     write_json_atomic(folder / "outcome.json", {"outcome": "failed", "reason": "x"})
     set_failure_aside(folder)

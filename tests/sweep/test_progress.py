@@ -78,12 +78,12 @@ def test_plain_progress_is_not_silent_for_long_and_says_how_it_goes(clock, resul
     assert capsys.readouterr().out == f"[0/1] running: {where} (about 3 min left)\n"
 
 
-def test_the_steps_of_an_earlier_sitting_are_not_thought_fast(clock, results):
+def test_the_steps_of_an_earlier_session_are_not_thought_fast(clock, results):
     (job, *_) = jobs()
     shown = Progress([job], Estimate(1), results)
     shown.started(job, 0)
     clock[0] = 3.0
-    shown.stepped(job, 3)  # the first word of this sitting
+    shown.stepped(job, 3)  # the first word of this session
     clock[0] = 5.0
     shown.stepped(job, 4)
     assert shown.left() == "about 2 s left"

@@ -31,9 +31,18 @@ from grpolab.settings.run import RunSettings
 from grpolab.sweep.schema import Schema, allowed, options, resolve, root, sentences, show, words
 
 CONF_FOLDER, CONFIG_NAME = "conf", "run"
-MISSING = "???"
+NO_VALUE = "???"
 # YAML's way to write infinity, which Hydra's override grammar takes for text.
 _INFINITIES = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf}
+
+HEADER = """\
+usage: grpolab train [-m] [--name NAME] [--jobs N] [--retry-failed] [--json-lines] [key=value ...]
+
+Trains one run with Hydra overrides; `-m` runs every combination of comma lists: epsilon=0.1,0.2 seed=0,1,2
+`grpolab train --help KEY ...` says only what KEY is, a group, a key or a section of keys.
+"""
+
+Entry = tuple[str, str, list[str]]  # a group or a key, what is said of it, the words that it may be
 
 
 def compose(overrides: Sequence[str]) -> RunSettings:
@@ -152,7 +161,7 @@ def _values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
         raise RequestError([*problems, where]) from error
 
     def clean(node: Any, key: str) -> Any:
-        if node == MISSING:
+        if node == NO_VALUE:
             problems.append(f"{key} has no value: give {key}=...")
         if isinstance(node, dict):
             return {name: clean(item, f"{key}.{name}" if key else str(name)) for name, item in node.items()}
@@ -188,16 +197,6 @@ def _one_line(error: Exception) -> str:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # `grpolab train --help`: every group and every key, read from conf/ and settings/.
-
-
-HEADER = """\
-usage: grpolab train [-m] [--name NAME] [--jobs N] [--retry-failed] [--json-lines] [key=value ...]
-
-Trains one run with Hydra overrides; `-m` runs every combination of comma lists: epsilon=0.1,0.2 seed=0,1,2
-`grpolab train --help KEY ...` says only what KEY is, a group, a key or a section of keys.
-"""
-
-Entry = tuple[str, str, list[str]]  # a group or a key, what is said of it, the words that it may be
 
 
 def help_text(wanted: Sequence[str] = ()) -> str:
@@ -265,7 +264,7 @@ def _keys(composer: Composer) -> Iterator[Entry]:
         elif "properties" in inner:
             if defaults[name] is None:  # switched off; where it is set, all of its keys are
                 yield _key(name, field, None)
-            yield from _section(name, inner, defaults[name] or dict.fromkeys(inner["properties"], MISSING))
+            yield from _section(name, inner, defaults[name] or dict.fromkeys(inner["properties"], NO_VALUE))
         else:
             yield _key(name, field, defaults[name])
 
@@ -277,6 +276,6 @@ def _section(prefix: str, section: Schema, values: dict[str, Any]) -> Iterator[E
 
 
 def _key(name: str, field: Schema, default: Any) -> Entry:
-    value = "no default" if default == MISSING else f"default {show(default)}"
+    value = "no default" if default == NO_VALUE else f"default {show(default)}"
     text = f"  {name:<34} {allowed(RunSettings, field)}; {value}\n      {field['description']}"
     return name, text, words(RunSettings, field)

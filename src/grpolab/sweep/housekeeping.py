@@ -25,6 +25,7 @@ from grpolab.sweep.study import available
 from grpolab.vocabulary import RESULTS
 
 MB = 1e6
+TAKEN, PRESENT, UNFINISHED, REFUSED = "taken over", "here already", "left there without a result", "refused"
 
 
 @dataclass(frozen=True)
@@ -142,9 +143,6 @@ def _delete(item: Unasked) -> bool:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # `grpolab runs import`: copying run folders by hand does the same without the checks, for the folders are the ledger.
-
-
-TAKEN, PRESENT, UNFINISHED, REFUSED = "taken over", "here already", "left there without a result", "refused"
 
 
 class Refused(Exception):

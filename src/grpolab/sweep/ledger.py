@@ -28,6 +28,15 @@ Facts = dict[str, float]
 
 RUNNING = "running"
 LAST_BYTES = 4096  # of a timing journal: more than one row
+# Metric -> what its first and last value are called here.
+_COURSES = {
+    "eval/accuracy_expected": "accuracy",
+    "reward/mean": "reward",
+    "entropy/behaviour": "entropy",
+    "accuracy": "accuracy",  # of a warm start, on training prompts
+}
+_CLIPPED = {"clip/active_low": "clip_low", "clip/active_high": "clip_high"}
+TITLES = ("variant", "runs", "accuracy", "reward", "clip low, high", "entropy", "token ratio", "a run")
 
 
 def duration(seconds: float) -> str:
@@ -191,17 +200,6 @@ def _details(row: Record) -> str:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What came out of a run, from its journal: while it goes, at the end of `train`, and as a table of variants.
-
-
-# Metric -> what its first and last value are called here.
-_COURSES = {
-    "eval/accuracy_expected": "accuracy",
-    "reward/mean": "reward",
-    "entropy/behaviour": "entropy",
-    "accuracy": "accuracy",  # of a warm start, on training prompts
-}
-_CLIPPED = {"clip/active_low": "clip_low", "clip/active_high": "clip_high"}
-TITLES = ("variant", "runs", "accuracy", "reward", "clip low, high", "entropy", "token ratio", "a run")
 
 
 class JournalReader:

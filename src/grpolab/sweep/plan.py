@@ -27,6 +27,14 @@ from grpolab.sweep.tuning.settings import shared_seeds
 PLAN_FORMAT = 1
 MOST_CELLS = 100_000  # of a study; more is a slip, and would fill the memory
 
+# Of a study that `grpolab train` makes.
+DEFAULT_NAME = "adhoc"
+FIGURES = ["F1", "F2", "F16", "F26"]
+MOST_LABEL, LONG_VALUE = 60, 40  # characters of a level's name, and of an override that is said whole in it
+MOST_VALUES = 1000  # of one key: range(0,inf) has no end
+# A sweep over one of these asks what clipping does.
+CLIP_KEYS = {"epsilon", "epsilon_high", "delta", "importance_sampling_level"}
+
 Variants = list[tuple[dict[str, str], RunSettings]]  # levels and what they compose to
 
 
@@ -128,7 +136,12 @@ def plans(name: str, overrides: Sequence[str] = (), seeds: list[int] | None = No
     included, problems = [], []
     for part in study.includes:
         try:
-            included.append(expand(_plain_study(part, name), composer, overrides, seeds or study.seed_list))
+            plain = load(part)
+            if isinstance(plain, Collection):
+                raise RequestError(
+                    f"experiments/{name}.yaml: includes={part} has includes of its own: name its studies"
+                )
+            included.append(expand(plain, composer, overrides, seeds or study.seed_list))
         except RequestError as error:
             problems += error.problems
     if problems:
@@ -156,10 +169,15 @@ def expand(
         if key_of(text) == "seed"
     ]
     if not problems:
-        problems = _duplicates(study, variants) + (_nothing_to_clip(study, variants) if clipping else [])
-        problems += [
-            f"study {study.name}: {text}" for text in unequal_budgets(study.hypotheses, study.compare, variants)
-        ]
+        problems = _duplicates(study, variants)
+        if clipping and not any(settings.clip_can_bind for _, settings in variants):
+            problems.append(
+                f"study {study.name}: clipping can act in no cell, because each has one update per fresh batch (every"
+                " ratio is then exactly 1) or an unclipped kernel: give a variant num_iterations or num_minibatches"
+                " above 1"
+            )
+        budgets = unequal_budgets(study.hypotheses, study.compare, variants)
+        problems += [f"study {study.name}: {text}" for text in budgets]
     seeds = seeds or study.seed_list
     if not problems:
         problems = shared_seeds(study.tunings, seeds)
@@ -183,15 +201,12 @@ def _compose_variants(study: Study, composer: Composer, overrides: Sequence[str]
         except RequestError as error:
             for problem in error.problems:
                 wrong[problem].append("/".join(levels.values()))
-    every = len(study.variants())
-    return variants, [f"{problem} ({_where(study, names, every)})" for problem, names in wrong.items()]
-
-
-def _where(study: Study, names: list[str], every: int) -> str:
-    if len(names) == every:
-        return f"study {study.name}"
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"study {study.name}, variant {names[0]}{more}"
+    problems = []
+    for problem, names in wrong.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        where = "" if len(names) == len(study.variants()) else f", variant {names[0]}{more}"
+        problems.append(f"{problem} (study {study.name}{where})")
+    return variants, problems
 
 
 def _duplicates(study: Study, variants: Variants) -> list[str]:
@@ -207,32 +222,8 @@ def _duplicates(study: Study, variants: Variants) -> list[str]:
     return problems
 
 
-def _nothing_to_clip(study: Study, variants: Variants) -> list[str]:
-    if any(settings.clip_can_bind for _, settings in variants):
-        return []
-    return [
-        f"study {study.name}: clipping can act in no cell, because each has one update per fresh batch (every ratio is"
-        " then exactly 1) or an unclipped kernel: give a variant num_iterations or num_minibatches above 1"
-    ]
-
-
-def _plain_study(name: str, collection: str) -> Study:
-    study = load(name)
-    if isinstance(study, Collection):
-        raise RequestError(f"experiments/{collection}.yaml: includes={name} has includes of its own: name its studies")
-    return study
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # `grpolab train` as a study: one run, or with `-m` every combination of the values given on the command line.
-
-
-DEFAULT_NAME = "adhoc"
-FIGURES = ["F1", "F2", "F16", "F26"]
-MOST_LABEL, LONG_VALUE = 60, 40  # characters of a level's name, and of an override that is said whole in it
-MOST_VALUES = 1000  # of one key: range(0,inf) has no end
-# A sweep over one of these asks what clipping does.
-CLIP_KEYS = {"epsilon", "epsilon_high", "delta", "importance_sampling_level"}
 
 
 def expand_single(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
@@ -240,8 +231,8 @@ def expand_single(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
     composer = Composer()
     seed = composer.compose(overrides).seed
     rest = [text for text in overrides if key_of(text) != "seed"]
-    said = [text for text in rest if not key_of(text).startswith("machine.")]
-    return expand(_study(name, rest, {"run": {_level(said): []}}, [seed]), composer, clipping=False)
+    named = [text for text in rest if not key_of(text).startswith("machine.")]
+    return expand(_study(name, rest, {"run": {_level(named): []}}, [seed]), composer, clipping=False)
 
 
 def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
@@ -301,10 +292,10 @@ def _level(overrides: Sequence[str]) -> str:
     Where that leaves something out, folders of a long path or the last of many overrides, four digits of a hash keep
     names apart that would be one.
     """
-    said = [text if len(text) <= LONG_VALUE else re.sub(r"[^=,{}:\[\]]*/", "", text) for text in overrides]
-    short = [text for index, text in enumerate(said) if len(",".join(said[: index + 1])) <= MOST_LABEL]
-    short = short or [text[:MOST_LABEL] for text in said[:1]]
-    more = [f"+{len(said) - len(short)}"] if len(short) < len(said) else []
+    texts = [text if len(text) <= LONG_VALUE else re.sub(r"[^=,{}:\[\]]*/", "", text) for text in overrides]
+    short = [text for index, text in enumerate(texts) if len(",".join(texts[: index + 1])) <= MOST_LABEL]
+    short = short or [text[:MOST_LABEL] for text in texts[:1]]
+    more = [f"+{len(texts) - len(short)}"] if len(short) < len(texts) else []
     name, whole = ",".join([*short, *more]), ",".join(overrides)
     mark = "" if name == whole else f"~{hashlib.sha256(whole.encode()).hexdigest()[:4]}"
     return re.sub(r"[\s/]+", "_", name + mark) or "defaults"

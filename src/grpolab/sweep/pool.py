@@ -142,7 +142,7 @@ class Listener(Protocol):
         """Something to be said at once."""
 
 
-class Worker:
+class WorkerProcess:
     """A worker process and the job that it has."""
 
     def __init__(self, slot: Slot, command: Sequence[str]) -> None:
@@ -226,7 +226,7 @@ class Pool:
 
     def __init__(self, slots: Sequence[Slot], results: Results, command: Sequence[str] = WORKER_COMMAND) -> None:
         self.slots, self.results, self.command = slots, results, command
-        self.workers: list[Worker] = []
+        self.workers: list[WorkerProcess] = []
         self._selector = selectors.DefaultSelector()
         self._failed_starts: Counter[int] = Counter()  # by slot, in a row
         self._said_waiting = False
@@ -251,7 +251,7 @@ class Pool:
                 worker.process.send_signal(signal.SIGUSR1)
 
     def _start(self, slot: Slot) -> None:
-        worker = Worker(slot, self.command)
+        worker = WorkerProcess(slot, self.command)
         self.workers.append(worker)
         self._selector.register(worker.stdout, selectors.EVENT_READ, worker)
 
@@ -274,7 +274,7 @@ class Pool:
                 return job
         return None
 
-    def _listen(self, worker: Worker) -> None:
+    def _listen(self, worker: WorkerProcess) -> None:
         events = worker.read()
         if events is None:
             self._bury(worker)
@@ -290,7 +290,7 @@ class Pool:
                 job, worker.job = worker.job, None
                 self._finish(job, event["outcome"], worker.step)
 
-    def _bury(self, worker: Worker) -> None:
+    def _bury(self, worker: WorkerProcess) -> None:
         """Replace a dead worker; its job has failed, or is on the list again."""
         self._selector.unregister(worker.stdout)
         self.workers.remove(worker)

@@ -86,8 +86,8 @@ def words(model: type[BaseModel], schema: Schema) -> list[str]:
 
 def sentences(model: type[BaseModel], error: ValidationError, also: Sequence[str] = ()) -> list[str]:
     """One sentence per problem: key, value, what is allowed. `also`: the names of Hydra groups, where there are any."""
-    found = [sentence for entry in error.errors() for sentence in _sentences(model, dict(entry), also)]
-    return list(dict.fromkeys(found))
+    every = [sentence for entry in error.errors() for sentence in _sentences(model, dict(entry), also)]
+    return list(dict.fromkeys(every))
 
 
 def _sentences(model: type[BaseModel], entry: dict[str, Any], also: Sequence[str]) -> list[str]:

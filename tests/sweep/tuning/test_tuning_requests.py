@@ -57,7 +57,7 @@ def refused(capsys, *arguments: str) -> str:
 @pytest.fixture
 def nothing_starts(project, monkeypatch):
     """The project with a third arm, whose workers must not start."""
-    monkeypatch.setattr(pool.Worker, "__init__", lambda *_: pytest.fail("a worker was started"))
+    monkeypatch.setattr(pool.WorkerProcess, "__init__", lambda *_: pytest.fail("a worker was started"))
     return project
 
 

@@ -24,6 +24,9 @@ from grpolab.sweep.study import Study, load
 from grpolab.sweep.tuning.settings import Pruner, Scalar, Space, Tuning, Values
 
 TRIAL = "trial"  # the factor of a tuning's plan beside the arms
+WATCHED = "eval/accuracy_expected"  # every task measures it, and where one answer is right without sampling noise
+STARTUP_TRIALS = 5  # random ones, before TPE has something to go by
+SHOWN_DIGITS = 4  # of a suggested number: what a person can copy
 # They decide what is learnt, how it is measured or how long it lasts: with them, trials could not be compared.
 FIXED = {"seed", "task", "reward", "evaluation", "diagnostics", "machine", "device", "dtype", "early_stop"}
 FIXED |= {"rollout_steps", "max_completions", "max_optimizer_steps", "max_seconds"}
@@ -60,10 +63,6 @@ class Arms:
         """The name under which the trials' runs are planned, and tracked."""
         return f"{self.study.name}.tuning"
 
-    def space(self, arm: str) -> Space:
-        """The keys that are tuned in an arm."""
-        return self.tuning.space_of(arm)
-
     def levels(self, arm: str) -> dict[str, str]:
         """The variant whose values are tuned."""
         return self.tuning.levels(self.study.factors, self.study.compare, arm)
@@ -94,21 +93,23 @@ class Arms:
     def common(self, arm: str) -> dict[str, Any]:
         """What the study gives the arm's keys before any tuning; None where it has no value, or names a preset."""
         values = dict(dotted(self.settings(arm, {}).model_dump()))
-        return {key: None if isinstance(values.get(key), list) else values.get(key) for key in self.space(arm)}
+        return {
+            key: None if isinstance(values.get(key), list) else values.get(key) for key in self.tuning.space_of(arm)
+        }
 
     def corners(self, arm: str) -> Iterator[tuple[str, list[RunSettings]]]:
         """Each key with the settings of its outermost values, the other keys as the study has them."""
-        for key, values in self.space(arm).items():
+        for key, values in self.tuning.space_of(arm).items():
             yield key, [self.settings(arm, {key: value}) for value in values.corners()]
 
     def identity(self, arm: str) -> dict[str, Any]:
         """All that two tunings of an arm must share to be one: the number of trials is no part of it."""
         tuning = self.tuning.model_dump(exclude={"trials", "arms", "space", "where"})
-        space = {key: values.model_dump(exclude_none=True) for key, values in self.space(arm).items()}
+        space = {key: values.model_dump(exclude_none=True) for key, values in self.tuning.space_of(arm).items()}
         return {**tuning, "space": space, "settings": signature(self.settings(arm, {}).identity())}
 
     def _problems(self, arm: str) -> Iterator[str]:
-        fixed = [key for key in self.space(arm) if key.partition(".")[0] in FIXED]
+        fixed = [key for key in self.tuning.space_of(arm) if key.partition(".")[0] in FIXED]
         for key in fixed:
             yield f"tuning: {key} cannot be tuned: it decides what is learnt, how it is measured or how long it lasts"
         try:
@@ -132,10 +133,6 @@ def load_tuned(name: str) -> Study:
 #
 # So a resumed tuning suggests what the straight one would have, and never its first suggestions again. The arms are no
 # part of the seed: those with the same space begin with the same values.
-
-
-STARTUP_TRIALS = 5  # random ones, before TPE has something to go by
-SHOWN_DIGITS = 4  # of a suggested number: what a person can copy
 
 
 class GridSampler(BaseSampler):
@@ -208,9 +205,6 @@ def point_of(params: Mapping[str, Any], space: Space) -> Point:
 #
 # What is reported is the mean of the last evaluations, and it is the *current* one that is compared: by the best so far
 # (as Optuna's median compares) a run that collapses would never be given up.
-
-
-WATCHED = "eval/accuracy_expected"  # every task measures it, and where one answer is right without sampling noise
 
 
 class CurrentMedianPruner(BasePruner):

@@ -114,19 +114,20 @@ class RunningTrial:
             self._scores[seed] = self._worst
             self.state, self.reason = DIVERGED, f"seed {seed}: {first_line(outcome)}"
         else:
-            self._see_scores(seed)
+            quantities = self._score(self._results, self.cell)
+            scores = {goal.metric: float(quantities[goal.metric]) for goal in self.tuning.objectives}
+            if unknown := [metric for metric, score in scores.items() if math.isnan(score)]:
+                self.fail(f"seed {seed}: nothing to compute {', '.join(unknown)} from")
+            else:
+                self._keep_scores(seed, list(scores.values()))
 
-    def _see_scores(self, seed: int) -> None:
-        quantities = self._score(self._results, self.cell)
-        values = [float(quantities[goal.metric]) for goal in self.tuning.objectives]
-        if unknown := [goal.metric for goal in self.tuning.objectives if math.isnan(quantities[goal.metric])]:
-            self.fail(f"seed {seed}: nothing to compute {', '.join(unknown)} from")
-            return
-        self._scores[seed] = values
+    def _keep_scores(self, seed: int, scores: list[float]) -> None:
+        """The next seed is begun, unless this was the last one or the pruner gives the trial up."""
+        self._scores[seed] = scores
         self._index += 1
         if self._index == len(self.cells):
             self.state = COMPLETE
-        elif self.tuning.pruner.name == "wilcoxon" and self.trial.is_pruned(self._index - 1, values[0]):
+        elif self.tuning.pruner.name == "wilcoxon" and self.trial.is_pruned(self._index - 1, scores[0]):
             self.state, self.reason = PRUNED, f"wilcoxon: worse than the best trial after {self._index} seeds"
         else:
             self._open()
@@ -177,9 +178,6 @@ class RunningTrial:
 # Trials as a schedule of the pool: whoever has an idle worker is given the next run of a trial, or of a new one.
 
 
-Ended = Callable[[str, Record], None]  # a trial's label and record
-
-
 class Tuner(Schedule):
     """Begins trials, and ends them; at most `places` at a time.
 
@@ -201,7 +199,7 @@ class Tuner(Schedule):
         self._wanted: dict[str, list[RunningTrial]] = {}  # by the signature of the run that they wait for
         self._left: set[str] = set()  # signatures of the runs that were to be left
         self.leave: Callable[[str], None] = lambda signature: None
-        self.ended: Ended = lambda label, record: None
+        self.ended: Callable[[str, Record], None] = lambda label, record: None  # a trial's label and record
 
     def __bool__(self) -> bool:
         """Whether anything is left to do."""

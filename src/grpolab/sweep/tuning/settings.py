@@ -22,6 +22,7 @@ Space = dict[str, "Values"]
 SeedList = Annotated[list[Annotated[Seed, Field(strict=True)]], Field(min_length=1, max_length=MOST_SEEDS), Different]
 
 MOST_TRIALS = 10_000  # of an arm
+PREFIX = "tuned="
 
 
 class Values(Part):
@@ -148,9 +149,6 @@ class Tuning(Part):
 
 # ----------------------------------------------------------------------------------------------------------------------
 # `tuned=STUDY` among the overrides of a study: for each arm the values that `grpolab tune STUDY` found for it.
-
-
-PREFIX = "tuned="
 
 
 class TunedArm(Part, extra="ignore"):

@@ -144,7 +144,7 @@ class ArmTrials:
 
     def __init__(self, storage: BaseStorage, arms: Arms, arm: str, parallel: bool) -> None:
         """Raises RequestError where the storage has another tuning of that name."""
-        self.arm, self.space, self.tuning, self._parallel = arm, arms.space(arm), arms.tuning, parallel
+        self.arm, self.space, self.tuning, self._parallel = arm, arms.tuning.space_of(arm), arms.tuning, parallel
         settings = arms.settings(arm, {})
         self.seed_steps = settings.planned_steps
         first = max(self.tuning.pruner.after, settings.evaluation.every)
