@@ -61,19 +61,14 @@ class Speed:
         sums[1] += cost
 
     @property
-    def known(self) -> bool:
-        """Whether there is a basis."""
-        return self._whole[1] + self._steps[1] > 0
-
-    @property
     def from_whole(self) -> bool:
         """Whether a whole job is the basis: a warm start ends early, which its steps do not foretell."""
         return self._whole[1] > 0
 
-    def seconds(self, cost: float) -> float:
-        """For so much cost, where there is a basis."""
+    def seconds(self, cost: float) -> float | None:
+        """For so much cost; None where there is no basis."""
         seconds, of = self._whole if self.from_whole else self._steps
-        return seconds / of * cost
+        return seconds / of * cost if of > 0 else None
 
 
 class Estimate:
@@ -85,23 +80,22 @@ class Estimate:
 
     def seconds_left(self, costs: Mapping[str, float]) -> float | None:
         """For so much cost of each kind; None where nothing is known yet of one of them."""
-        asked = {kind: cost for kind, cost in costs.items() if cost > 0}
-        if not all(self.speed[kind].known for kind in asked):
-            return None
-        return sum(self.speed[kind].seconds(cost) for kind, cost in asked.items()) / self.workers
+        of_kinds = [self.speed[kind].seconds(cost) for kind, cost in costs.items() if cost > 0]
+        known = [seconds for seconds in of_kinds if seconds is not None]
+        return sum(known) / self.workers if len(known) == len(of_kinds) else None
 
     def left(self, costs: Mapping[str, float]) -> str:
         """`about 12 min left`, `no estimate yet`, or what is known of the warm starts; empty where nothing is left."""
         if not any(cost > 0 for cost in costs.values()):
             return ""
-        warm, speed = costs.get(WARM_START, 0.0), self.speed[WARM_START]
-        known = warm > 0 and speed.known
-        about = "at most" if known and not speed.from_whole else "about"
+        warm = costs.get(WARM_START, 0.0)
+        warm_seconds = self.speed[WARM_START].seconds(warm) if warm > 0 else None
+        about = "about" if warm_seconds is None or self.speed[WARM_START].from_whole else "at most"
         seconds = self.seconds_left(costs)
         if seconds is not None:
             return f"{about} {duration(seconds)} left"
-        if known:
-            return f"warm starts: {about} {duration(speed.seconds(warm) / self.workers)} left, runs: no estimate yet"
+        if warm_seconds is not None:
+            return f"warm starts: {about} {duration(warm_seconds / self.workers)} left, runs: no estimate yet"
         return "no estimate yet"
 
 
@@ -308,12 +302,10 @@ class EventProgress(Progress):
         self._events = events
 
     def started(self, job: Job, slot: int) -> None:
-        """As above."""
         super().started(job, slot)
         self._events.send("started", **_who(job), worker=slot)
 
     def stepped(self, job: Job, step: int) -> None:
-        """As above."""
         super().stepped(job, step)
         active, now = self.active[job.signature], time.monotonic()
         if step == job.steps or now - active.sent >= STEP_SECONDS:
@@ -322,7 +314,6 @@ class EventProgress(Progress):
             self._events.send("step", signature=job.signature, step=step, steps=job.steps, **facts)
 
     def returned(self, job: Job, reason: str) -> None:
-        """As above."""
         self.active.pop(job.signature, None)
         self._events.send("returned", **_who(job), reason=reason)
 
