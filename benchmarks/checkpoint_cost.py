@@ -25,7 +25,7 @@ ROLLOUT_STEPS = 600
 CHECKPOINTS_WANTED = 3
 MOST_SHARE, MOST_SECONDS = 0.02, 3.0
 TIMED = {
-    "checkpoints": "Recorder._checkpoint",
+    "checkpoints": "train.save_checkpoint",
     "heartbeats": "Heartbeat.beat",
     "journal": "Journal.flush",
     "item scores": "Recorder.evaluation",
@@ -67,7 +67,12 @@ def interrupted_run(values: dict[str, Any], folder: str) -> tuple[float, dict[st
     warm_start.ensure(settings, results)
     spent: dict[str, float] = dict.fromkeys(TIMED, 0.0)
     calls: dict[str, int] = dict.fromkeys(TIMED, 0)
-    owners = {"Recorder": recorder.Recorder, "Heartbeat": folder_module.Heartbeat, "Journal": folder_module.Journal}
+    owners: dict[str, Any] = {
+        "train": train,
+        "Recorder": recorder.Recorder,
+        "Heartbeat": folder_module.Heartbeat,
+        "Journal": folder_module.Journal,
+    }
     for name, method in TIMED.items():
         owner, attribute = method.split(".")
         setattr(owners[owner], attribute, timed(getattr(owners[owner], attribute), name, spent, calls))

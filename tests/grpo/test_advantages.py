@@ -209,18 +209,18 @@ def test_remax_compares_with_the_greedy_completion_of_the_prompt_also_after_a_re
     assert rollout.baseline_B is not None
     assert rollout.baseline_B.view(4, 4).tolist() == [[reward] * 4 for reward in expected]
     assert rollout.batch.advantages_B.equal(rollout.rewards_B - rollout.baseline_B)
-    (again,) = collector.unpacked(policy, 0, collector.packed([rollout]))
+    (again,) = collector.load_state_dict(policy, 0, collector.state_dict([rollout]))
     assert again.batch.advantages_B.equal(rollout.batch.advantages_B)
 
 
 def test_a_run_leaves_out_a_completion_that_cannot_be_scored() -> None:
     parts = tiny_parts()
     collector, policy = parts.learner.collector, parts.state.policy
-    (packed,) = collector.packed([collector.rollout(policy, 0)])
-    packed["parts"] = {name: values_B.clone() for name, values_B in packed["parts"].items()}
-    packed["parts"]["correct"][:4] = torch.tensor([1.0, 0.0, math.nan, 0.0])
-    packed["parts"]["format"][:4] = torch.tensor([0.0, 0.0, math.nan, math.nan])
-    (rollout,) = collector.unpacked(policy, 0, [packed])
+    (saved,) = collector.state_dict([collector.rollout(policy, 0)])
+    saved["parts"] = {name: values_B.clone() for name, values_B in saved["parts"].items()}
+    saved["parts"]["correct"][:4] = torch.tensor([1.0, 0.0, math.nan, 0.0])
+    saved["parts"]["format"][:4] = torch.tensor([0.0, 0.0, math.nan, math.nan])
+    (rollout,) = collector.load_state_dict(policy, 0, [saved])
     torch.testing.assert_close(rollout.rewards_B[:4], torch.tensor([1, 0, math.nan, 0]), equal_nan=True)
     expected_B = advantages(Scored(torch.tensor([1.0, 0.0, 0.0]), torch.zeros(3, dtype=torch.long)))
     assert rollout.batch.advantages_B[[0, 1, 3]].equal(expected_B)
@@ -234,11 +234,11 @@ def test_a_run_leaves_out_a_completion_that_cannot_be_scored() -> None:
 def test_whitening_leaves_out_a_completion_that_cannot_be_scored() -> None:
     parts = tiny_parts(advantage_estimator="none", scale_rewards="none", whiten_advantages="population")
     collector, policy = parts.learner.collector, parts.state.policy
-    (packed,) = collector.packed([collector.rollout(policy, 0)])
-    packed["parts"] = {name: values_B.clone() for name, values_B in packed["parts"].items()}
-    for values_B in packed["parts"].values():
+    (saved,) = collector.state_dict([collector.rollout(policy, 0)])
+    saved["parts"] = {name: values_B.clone() for name, values_B in saved["parts"].items()}
+    for values_B in saved["parts"].values():
         values_B[:2] = math.nan
-    (rollout,) = collector.unpacked(policy, 0, [packed])
+    (rollout,) = collector.load_state_dict(policy, 0, [saved])
     batch = rollout.batch
     assert batch.advantages_B[:2].tolist() == [0, 0]
     tokens_N = batch.advantages_B[2:, None].expand_as(batch.mask_BT[2:])[batch.mask_BT[2:]]

@@ -1,4 +1,4 @@
-"""Batches that wait: what is learnt from late was sampled early, and comes out of a checkpoint bit for bit."""
+"""Stale batches: what is learnt from late was sampled early, and comes out of a checkpoint bit for bit."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def learn_something(parts: Parts, rollout: Rollout) -> None:
 @pytest.mark.parametrize("staleness", [0, 1, 2])
 def test_a_batch_is_sampled_by_the_policy_of_so_many_steps_before(staleness: int) -> None:
     parts = tiny_parts(staleness=staleness, rollout_steps=5)
-    collector, policy, waiting = parts.learner.collector, parts.state.policy, parts.state.stale_batches
+    collector, policy, stale_batches = parts.learner.collector, parts.state.policy, parts.state.stale_batches
     then: list[Policy] = []  # the policy before each rollout step
     for step in range(5):
         then.append(copy.deepcopy(policy))  # weights that take no gradient round differently
-        rollout = collector.next(policy, step, waiting)
+        rollout = collector.next(policy, step, stale_batches)
         assert same(rollout, collector.rollout(then[max(0, step - staleness)], step))
-        assert len(waiting) == min(staleness, 4 - step)  # nothing is sampled that no step would learn from
+        assert len(stale_batches) == min(staleness, 4 - step)  # nothing is sampled that no step would learn from
         learn_something(parts, rollout)
 
 
-def test_waiting_batches_survive_packing_bit_for_bit() -> None:
+def test_the_queue_of_stale_batches_survives_its_state_dict_bit_for_bit() -> None:
     parts = tiny_parts(staleness=2, rollout_steps=5, beta=0.1)
-    collector, policy, waiting = parts.learner.collector, parts.state.policy, parts.state.stale_batches
-    learn_something(parts, collector.next(policy, 0, waiting))
-    back = collector.unpacked(policy, 1, collector.packed(waiting))
-    assert len(back) == len(waiting) == 2
-    assert all(same(one, other) for one, other in zip(waiting, back, strict=True))
+    collector, policy, stale_batches = parts.learner.collector, parts.state.policy, parts.state.stale_batches
+    learn_something(parts, collector.next(policy, 0, stale_batches))
+    back = collector.load_state_dict(policy, 1, collector.state_dict(stale_batches))
+    assert len(back) == len(stale_batches) == 2
+    assert all(same(one, other) for one, other in zip(stale_batches, back, strict=True))
 
 
 def first_log_ratio(parts: Parts) -> float:
@@ -79,7 +79,7 @@ def test_a_low_precision_sampler_is_another_policy() -> None:
     assert parts.learner.check(step) == 0
 
 
-def test_a_random_reward_is_a_coin_that_knows_nothing_of_the_completion() -> None:
+def test_a_random_reward_knows_nothing_of_the_completion() -> None:
     parts = tiny_parts(reward=RewardSettings(function=None, weights={"correct": 0.0, "random": 1.0}))
     collector, policy = parts.learner.collector, parts.state.policy
     first, second = (collector.rollout(policy, step) for step in (0, 1))
@@ -116,9 +116,9 @@ def test_a_kl_that_is_taken_from_the_advantage_is_scaled_by_no_std() -> None:
     parts = tiny_parts(beta=0.01, kl_placement="advantage", kl_estimator="k1", scale_epsilon=1e-9)
     teach(parts.state.policy, make_task(parts.settings.task), 5)
     collector, policy = parts.learner.collector, parts.state.policy
-    (packed,) = collector.packed([collector.rollout(policy, 0)])
-    packed["parts"] = {name: torch.ones_like(values_B) for name, values_B in packed["parts"].items()}
-    (rollout,) = collector.unpacked(policy, 0, [packed])
+    (saved,) = collector.state_dict([collector.rollout(policy, 0)])
+    saved["parts"] = {name: torch.ones_like(values_B) for name, values_B in saved["parts"].items()}
+    (rollout,) = collector.load_state_dict(policy, 0, [saved])
     batch = rollout.batch
     assert batch.reference_log_probs_BT is not None
     kl_B = ((batch.sampler_log_probs_BT - batch.reference_log_probs_BT) * batch.mask_BT).sum(1)

@@ -13,8 +13,7 @@ from grpolab.cli import main
 from grpolab.identity import signature
 from grpolab.paths import Results
 from grpolab.run import preflight
-from grpolab.run.assembly import Ending
-from grpolab.run.train import Interrupted, run
+from grpolab.run.train import Ending, Interrupted, run
 from grpolab.settings.run import RunSettings
 from grpolab.vocabulary import evaluated
 

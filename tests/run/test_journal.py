@@ -175,9 +175,9 @@ def test_the_outcome_is_written_last_and_sums_up_the_run(results: Results, monke
     folder = run_folder(settings, results)
     there: list[set[str]] = []
 
-    def spy(path: Path, value: Any) -> None:
+    def spy(path: Path, value: Any, **options: Any) -> None:
         there.append({file.name for file in folder.iterdir()})
-        write(path, value)
+        write(path, value, **options)
 
     write = outcome_file.write_json_atomic
     monkeypatch.setattr(outcome_file, "write_json_atomic", spy)

@@ -32,7 +32,10 @@ class SamplerCorrection:
 
 @dataclass(frozen=True)
 class Objective:
-    """One point in the space of GRPO losses. Field by field as in the settings; what has a default is off by it."""
+    """One point in the space of GRPO losses. Field by field as in the settings; what has a default is off by it.
+
+    Not the settings themselves, because those have no defaults and refuse what replays of frameworks need.
+    """
 
     importance_sampling_level: str
     kernel: str

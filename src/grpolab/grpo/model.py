@@ -140,17 +140,17 @@ def _pretrained(settings: PretrainedModel) -> tuple[PreTrainedModel, PreTrainedT
 
 
 @dataclass
-class Read:
-    """Prompts that the model has read, in rows of one's choice."""
+class KVCache:
+    """Keys and values of all tokens so far, one row for each sequence, and where the next token goes."""
 
-    logits_BV: Tensor  # after the last prompt token, as the model gives them
+    prefill_logits_BV: Tensor  # after the last prompt token, as the model gives them
     cache: DynamicCache
     mask_BL: Tensor | None
     next_position_B1: Tensor
 
 
-def read_prompts(policy: Policy, prompts: Prompts, prompt_of_B: Tensor) -> Read:
-    """Every prompt is read once; row b continues prompt `prompt_of_B[b]`, so that a group shares the work.
+def prefill(policy: Policy, prompts: Prompts, prompt_of_B: Tensor) -> KVCache:
+    """One forward over every prompt; row b continues prompt `prompt_of_B[b]`, so that a group shares the work.
 
     Positions count real tokens only: padding in front is invisible.
     """
@@ -171,7 +171,7 @@ def read_prompts(policy: Policy, prompts: Prompts, prompt_of_B: Tensor) -> Read:
         assert layer.values is not None
         layer.keys = layer.keys.index_select(0, prompt_of_B)
         layer.values = layer.values.index_select(0, prompt_of_B)
-    return Read(
+    return KVCache(
         logits_PV.index_select(0, prompt_of_B),
         cache,
         None if mask_PL is None else mask_PL.index_select(0, prompt_of_B),
@@ -179,20 +179,20 @@ def read_prompts(policy: Policy, prompts: Prompts, prompt_of_B: Tensor) -> Read:
     )
 
 
-def read_more(policy: Policy, read: Read, tokens_BT: Tensor) -> Tensor:
-    """Feed tokens behind what was read: the logits after each, (B, T, V). `read` moves on with them."""
+def decode_logits(policy: Policy, kv_cache: KVCache, tokens_BT: Tensor) -> Tensor:
+    """One forward over the next tokens of each row: the logits after each, (B, T, V). They go into the cache."""
     T = tokens_BT.shape[1]
     inputs: dict[str, Tensor] = {}
-    if read.mask_BL is not None:
-        read.mask_BL = torch.cat([read.mask_BL, torch.ones_like(tokens_BT, dtype=torch.bool)], dim=1)
-        inputs = {"attention_mask": read.mask_BL.long()}
-    positions_BT = read.next_position_B1
+    if kv_cache.mask_BL is not None:
+        kv_cache.mask_BL = torch.cat([kv_cache.mask_BL, torch.ones_like(tokens_BT, dtype=torch.bool)], dim=1)
+        inputs = {"attention_mask": kv_cache.mask_BL.long()}
+    positions_BT = kv_cache.next_position_B1
     if T > 1:  # a sampler feeds single tokens, and each small operation counts there
         positions_BT = positions_BT + torch.arange(T, device=tokens_BT.device)
-    read.next_position_B1 = read.next_position_B1 + T
+    kv_cache.next_position_B1 = kv_cache.next_position_B1 + T
     with policy.precision():
         return policy.model(
-            tokens_BT, past_key_values=read.cache, position_ids=positions_BT, use_cache=True, **inputs
+            tokens_BT, past_key_values=kv_cache.cache, position_ids=positions_BT, use_cache=True, **inputs
         ).logits
 
 
@@ -201,10 +201,10 @@ def completion_logits(policy: Policy, prompts: Prompts, prompt_of_B: Tensor, tok
 
     Padding behind a completion needs no mask: attention is causal.
     """
-    read = read_prompts(policy, prompts, prompt_of_B)
-    logits = [read.logits_BV[:, None]]
+    kv_cache = prefill(policy, prompts, prompt_of_B)
+    logits = [kv_cache.prefill_logits_BV[:, None]]
     if tokens_BT.shape[1] > 1:  # the last token predicts nothing that was sampled
-        logits.append(read_more(policy, read, tokens_BT[:, :-1]))
+        logits.append(decode_logits(policy, kv_cache, tokens_BT[:, :-1]))
     return torch.cat(logits, dim=1).float() / policy.temperature
 
 

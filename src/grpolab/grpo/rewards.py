@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Score = Callable[[Example, str], dict[str, float]]
-# A part that every task has: a fair coin for each completion, whatever it says. The control of 'Spurious rewards'
-# (2506.10947): what is learnt from it alone is learnt from no signal.
-COIN = "random"
+# A part that every task has: 0 or 1 for each completion, drawn at random whatever it says. The control of 'Spurious
+# rewards' (2506.10947): what is learnt from it alone is learnt from no signal.
+RANDOM = "random"
 
 
 def make_score(settings: RewardSettings, task: Task) -> Score:
@@ -48,7 +48,7 @@ def try_score(settings: RewardSettings, task: Task, example: Example) -> None:
     except Exception as error:  # a user's code may raise anything
         source = f"reward.function={settings.function}" if settings.function else "the task's score"
         raise RequestError(f"{source} raises {type(error).__name__} on a right answer: {error}") from error
-    _check_parts(settings.weights, [*parts, COIN])
+    _check_parts(settings.weights, [*parts, RANDOM])
     if "correct" not in parts:
         raise RequestError(
             f"reward.function={settings.function} returns no part called correct, only {', '.join(parts)}"
@@ -70,7 +70,7 @@ def reward_parts(score: Score, examples_B: Sequence[Example], completions_B: Seq
     return {name: torch.tensor([float(row[name]) for row in rows]) for name in rows[0]}
 
 
-def coins(seed: int, step: int, count: int) -> Tensor:
+def random_rewards(seed: int, step: int, count: int) -> Tensor:
     """The part `random` of a rollout step's completions, 0 or 1, shape (B,), float32."""
     import torch
 

@@ -1,4 +1,7 @@
-"""Sampling on a key/value cache: the prompts are read once, the group shares their cache."""
+"""Where batches come from: prompts -> sample -> score -> advantages, and the queue of stale batches.
+
+Sampling is one prefill of the prompts, whose KV cache a group shares, and a decode step for each token.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from grpolab import seeds
 from grpolab.grpo.advantages import Scored, advantages, normalized_sum, whiten
 from grpolab.grpo.batch import Completions, Prompts, Rollout, TrainingBatch, decode, prompt_tensors
 from grpolab.grpo.kl import kl_penalty
-from grpolab.grpo.model import Policy, old_log_probs, read_more, read_prompts
+from grpolab.grpo.model import Policy, decode_logits, old_log_probs, prefill
 from grpolab.grpo.ratios import masked_log_ratio
-from grpolab.grpo.rewards import COIN, Score, coins, reward_parts, total_reward
+from grpolab.grpo.rewards import RANDOM, Score, random_rewards, reward_parts, total_reward
 from grpolab.settings.run import RunSettings
 from grpolab.tasks.base import Example
 
@@ -68,8 +71,8 @@ def sample(
     uniforms_BT = uniforms_BT.to(policy.device)
     tokens, log_probs = [], []
     with torch.inference_mode():
-        read = read_prompts(policy, prompts, prompt_rows(prompts, group))
-        logits_BV = read.logits_BV
+        kv_cache = prefill(policy, prompts, prompt_rows(prompts, group))
+        logits_BV = kv_cache.prefill_logits_BV
         done_B = torch.zeros(len(logits_BV), dtype=torch.bool, device=policy.device)
         for t, uniforms_B in enumerate(uniforms_BT.unbind(1)):
             log_probs_BV = (logits_BV.float() / policy.temperature).log_softmax(-1)
@@ -79,7 +82,7 @@ def sample(
             done_B = done_B | (chosen_B1[:, 0] == end)
             if t + 1 == uniforms_BT.shape[1] or done_B.all():
                 break
-            logits_BV = read_more(policy, read, chosen_B1)[:, -1]
+            logits_BV = decode_logits(policy, kv_cache, chosen_B1)[:, -1]
     # Outside of inference mode, so that an update may keep them for its backward pass.
     tokens_BT = torch.cat(tokens, 1)
     ends_BT = tokens_BT == end
@@ -90,10 +93,6 @@ def sample(
 def prompt_rows(prompts: Prompts, group: int) -> Tensor:
     """The prompt of each row where every prompt has `group` rows that stand together, shape (P * group,)."""
     return torch.arange(len(prompts.tokens_PL), device=prompts.tokens_PL.device).repeat_interleave(group)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Where batches come from: prompts -> sample -> score -> advantages; and those that wait where batches are stale.
 
 
 @dataclass(frozen=True)
@@ -112,15 +111,15 @@ class Collector:
         places = (divmod(place, size) for place in range(step * count, (step + 1) * count))
         return [self.examples[_order(self.settings.seed, epoch, size)[index]] for epoch, index in places]
 
-    def next(self, policy: Policy, step: int, waiting: list[Rollout]) -> Rollout:
-        """The batch that rollout step `step` learns from: sampled `staleness` steps before, by the policy of then.
+    def next(self, policy: Policy, step: int, stale_batches: list[Rollout]) -> Rollout:
+        """The batch that rollout step `step` learns from: sampled `staleness` rollout steps earlier.
 
-        `waiting` holds what was sampled and not yet learnt from, and is kept at `staleness` batches; those of the first
-        steps come from the policy at the start. Nothing is sampled that no step would learn from.
+        The queue `stale_batches` holds what was sampled and not yet learnt from, and is kept at `staleness` batches;
+        those of the first steps come from the policy at the start. Nothing is sampled that no step would learn from.
         """
         last = min(step + self.settings.staleness, self.settings.planned_steps - 1)
-        waiting += [self.rollout(policy, ahead) for ahead in range(step + len(waiting), last + 1)]
-        return waiting.pop(0)
+        stale_batches += [self.rollout(policy, ahead) for ahead in range(step + len(stale_batches), last + 1)]
+        return stale_batches.pop(0)
 
     def rollout(self, policy: Policy, step: int) -> Rollout:
         """Sample and score the batch of a step with the policy as it is."""
@@ -169,33 +168,33 @@ class Collector:
         return Rollout(examples_B, texts_B, parts, rewards_B, ~ended_B.cpu(), batch, baseline_B)
 
     def _parts(self, step: int, examples_B: list[Example], texts_B: list[str]) -> dict[str, Tensor]:
-        """Each part's value for each completion, shape (B,); the coin's where it is asked for."""
+        """Each part's value for each completion, shape (B,); the random reward's where it has a weight."""
         parts = reward_parts(self.score, examples_B, texts_B)
-        if COIN in self.settings.reward.weights:
-            parts[COIN] = coins(self.settings.seed, step, len(texts_B))
+        if RANDOM in self.settings.reward.weights:
+            parts[RANDOM] = random_rewards(self.settings.seed, step, len(texts_B))
         return parts
 
-    def packed(self, waiting: list[Rollout]) -> list[dict[str, Any]]:
-        """What of the waiting batches cannot be made again from their steps: tokens, the sampler's numbers, rewards."""
+    def state_dict(self, stale_batches: list[Rollout]) -> list[dict[str, Any]]:
+        """What of the queue cannot be made again from its steps: tokens, the sampler's log-probs, rewards."""
         return [
             {
-                "tokens_BT": one.batch.tokens_BT,
-                "mask_BT": one.batch.mask_BT,
-                "log_probs_BT": one.batch.sampler_log_probs_BT,
-                "parts": one.parts,
-                "baseline_B": one.baseline_B,
+                "tokens_BT": rollout.batch.tokens_BT,
+                "mask_BT": rollout.batch.mask_BT,
+                "log_probs_BT": rollout.batch.sampler_log_probs_BT,
+                "parts": rollout.parts,
+                "baseline_B": rollout.baseline_B,
             }
-            for one in waiting
+            for rollout in stale_batches
         ]
 
-    def unpacked(self, policy: Policy, step: int, packed: list[dict[str, Any]]) -> list[Rollout]:
-        """The batches that wait before rollout step `step`, bit for bit as they were packed."""
-        found = []
-        for ahead, one in enumerate(packed):
-            completions = Completions(one["tokens_BT"], one["mask_BT"], one["log_probs_BT"])
-            prompts = self._prompt_tensors(policy, step + ahead)
-            found.append(self.scored(policy, step + ahead, prompts, completions, one["parts"], one["baseline_B"]))
-        return found
+    def load_state_dict(self, policy: Policy, step: int, saved: list[dict[str, Any]]) -> list[Rollout]:
+        """The queue of stale batches before rollout step `step`, bit for bit as it was saved."""
+        stale_batches = []
+        for ahead, batch in enumerate(saved, start=step):
+            completions = Completions(batch["tokens_BT"], batch["mask_BT"], batch["log_probs_BT"])
+            prompts = self._prompt_tensors(policy, ahead)
+            stale_batches.append(self.scored(policy, ahead, prompts, completions, batch["parts"], batch["baseline_B"]))
+        return stale_batches
 
     def _greedy_rewards(self, sampler: Policy, step: int, prompts: Prompts) -> Tensor:
         """Reward of the greedy completion of each row's prompt, shape (B,)."""

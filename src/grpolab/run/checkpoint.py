@@ -1,4 +1,9 @@
-"""Weights as safetensors: no code is ever loaded with them."""
+"""A run's weights as safetensors, and its checkpoints: the learner's state at a rollout boundary, where a killed run
+goes on, with the journal's length at that moment. No code is ever loaded with either.
+
+Two generations of a checkpoint are kept. One that is damaged, or that does not fit the journal, is passed over for the
+one before.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,11 @@ from torch import Tensor
 from grpolab.grpo.step import LearnerState
 from grpolab.paths import write_atomic
 
+GENERATIONS = ("latest.pt", "previous.pt")
+DIGEST_BYTES = 32
+
+Position = dict[str, Any]  # what else stands in a checkpoint: the journal's length and the like
+
 
 def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
     """Write parameters by name."""
@@ -25,18 +35,6 @@ def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
 def load_weights(path: Path) -> dict[str, Tensor]:
     """Parameters by name, on the CPU."""
     return load_file(path)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Where a killed run goes on: the learner's state at a rollout boundary, with the journal's length at that moment.
-#
-# Two generations are kept. One that is damaged, or that does not fit the journal, is passed over for the one before.
-
-
-GENERATIONS = ("latest.pt", "previous.pt")
-DIGEST_BYTES = 32
-
-Position = dict[str, Any]  # what else stands in a checkpoint: the journal's length and the like
 
 
 def save_state(folder: Path, state: LearnerState, **position: Any) -> None:

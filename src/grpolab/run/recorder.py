@@ -1,4 +1,7 @@
-"""A rollout step's completions token by token, for `grpolab show` and the tracking server."""
+"""All that a run writes while it goes: journal, timing, samples, item scores, heartbeat. It only records.
+
+When to stop, when to keep a checkpoint and where to go on is the loop's (`run/train.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import astuple
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -19,95 +20,35 @@ from grpolab.grpo.batch import Rollout, joined, sampler_gap
 from grpolab.grpo.evaluation import Evaluation
 from grpolab.grpo.metrics import histograms, rollout_metrics
 from grpolab.grpo.model import Policy
-from grpolab.grpo.step import EntropyControl, LearnerState, Update, learning_rate
+from grpolab.grpo.step import LearnerState, Update, learning_rate
 from grpolab.paths import write_atomic, write_json_atomic
-from grpolab.run import checkpoint
-from grpolab.run.assembly import Ending, Parts
+from grpolab.run.checkpoint import Position
 from grpolab.run.folder import Heartbeat, Journal, line
-
-
-def sample_table(rollout: Rollout, updates: list[Update], policy: Policy, group: int) -> pa.Table:
-    """One row per completion token; ratio and clip mark are those of the last pass over the batch."""
-    trained = joined([update.batch for update in updates])
-    assert trained.old_log_probs_BT is not None
-    order_B = torch.argsort(trained.rows_B)
-    mask_BT = trained.mask_BT[order_B].cpu()
-    row_N, position_N = (index.tolist() for index in mask_BT.nonzero(as_tuple=True))
-
-    def tokens(pieces: list[torch.Tensor]) -> list[float]:
-        values_BT = torch.cat(
-            [piece.expand_as(update.batch.mask_BT) for piece, update in zip(pieces, updates, strict=True)]
-        )
-        return values_BT[order_B].cpu()[mask_BT].tolist()
-
-    low_N = tokens([update.surrogate.active_low for update in updates])
-    high_N = tokens([update.surrogate.active_high for update in updates])
-    ids_N = tokens([update.batch.tokens_BT for update in updates])
-    columns = {
-        "prompt_index": [row // group for row in row_N],
-        "sample": [row % group for row in row_N],
-        "prompt": [rollout.examples_B[row].prompt for row in row_N],
-        "completion": [rollout.texts_B[row] for row in row_N],
-        "reward": _per_row(rollout.rewards_B, row_N),
-        **{f"reward_{name}": _per_row(values_B, row_N) for name, values_B in rollout.parts.items()},
-        "advantage": _per_row(rollout.batch.advantages_B, row_N),
-        "position": position_N,
-        "token": policy.tokenizer.convert_ids_to_tokens([int(token) for token in ids_N]),
-        "old_log_prob": tokens([update.old_log_probs_BT for update in updates]),
-        "ratio": tokens([update.log_ratio_BT.exp() for update in updates]),
-        "clipped": ["low" if low else "high" if high else "" for low, high in zip(low_N, high_N, strict=True)],
-    }
-    return pa.table(columns)
-
-
-def _per_row(values_B: torch.Tensor, row_N: list[int]) -> list[float]:
-    values = values_B.tolist()
-    return [values[row] for row in row_N]
-
-
-def write_samples(folder: Path, rollout_step: int, table: pa.Table) -> None:
-    """`samples/step_000010.parquet` in the run folder."""
-    path = folder / "samples" / f"step_{rollout_step:06d}.parquet"
-    content = pa.BufferOutputStream()
-    pq.write_table(table, content, compression="zstd")
-    write_atomic(path, content.getvalue().to_pybytes(), durable=False)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# All that a run writes while it goes: journal, timing, samples, item scores, checkpoints, heartbeat.
-
+from grpolab.settings.run import RunSettings
 
 MIB = 2**20
 
 
 class Recorder:
-    """Opens a run folder where its last checkpoint left it, and puts the learner's state back to that moment."""
+    """Writes to a run's folder; opens its files where the checkpoint that the run goes on from left them."""
 
-    def __init__(self, folder: Path, parts: Parts) -> None:
-        self.folder, self.parts = folder, parts
-        self.settings = parts.settings
-        state, collector = parts.state, parts.learner.collector
-        saved, problems = checkpoint.restore_state(folder / "checkpoint", state, self._misfit)
-        state.stale_batches = collector.unpacked(state.policy, state.rollout_step, saved.get("waiting", []))
-        if "entropy" in saved:
-            state.entropy = EntropyControl(*saved["entropy"])
-        if problems:
-            self._say_recovery(problems)
+    def __init__(self, folder: Path, settings: RunSettings, rollout_step: int, saved: Position) -> None:
+        """`saved` is what stands in that checkpoint beside the learner's state; empty where there is none."""
+        self.folder, self.settings = folder, settings
         self.journal = Journal(folder / "journal.jsonl", saved.get("journal_bytes", 0))
         self.timing = Journal(folder / "timing.jsonl", saved.get("timing_bytes", 0))
         self.final: dict[str, float] = saved.get("final", {})  # metrics of the last finite evaluation
-        self.ending = Ending(self.settings, **saved.get("ending", {}))
-        self.heartbeat = Heartbeat(folder, self.settings.planned_steps)
-        self.heartbeat.beat(state.rollout_step, time.time())  # another machine sees no lock
+        self.heartbeat = Heartbeat(folder, settings.planned_steps)
+        self.heartbeat.beat(rollout_step, time.time())  # another machine sees no lock
         self._earlier_seconds = saved.get("seconds", 0.0)
         self._process = psutil.Process()
-        self._opened = self._lap_start = self._saved = time.perf_counter()
+        self._opened = self._lap_start = time.perf_counter()
         self._laps: dict[str, float] = {}
         self._cpu = (self._process.cpu_times(), self._opened)
 
     @property
     def seconds(self) -> float:
-        """Wall seconds of this run, earlier sittings included."""
+        """Wall seconds of this run, earlier sessions included."""
         return self._earlier_seconds + time.perf_counter() - self._opened
 
     def lap(self, phase: str) -> None:
@@ -164,85 +105,125 @@ class Recorder:
             **measured,
         )
 
-    def evaluation(self, found: Evaluation, state: LearnerState) -> None:
+    def evaluation(self, evaluation: Evaluation, state: LearnerState) -> None:
         """An evaluation after `state.rollout_step` rollout steps."""
-        self.final = found.metrics
-        self.ending.see_evaluation(state.rollout_step, found.metrics)
+        self.final = evaluation.metrics
         self.journal.append(
             kind="evaluation",
             rollout_step=state.rollout_step,
             optimizer_step=state.optimizer_step,
             completions=state.rollout_step * self.settings.batch_size,
-            **found.metrics,
+            **evaluation.metrics,
         )
         write_json_atomic(
             self.folder / "evaluation_items.json",
-            {"rollout_step": state.rollout_step, "score": [round(score, 6) for score in found.scores_I]},
+            {"rollout_step": state.rollout_step, "score": [round(score, 6) for score in evaluation.scores_I]},
         )
 
-    def end_of_step(self, state: LearnerState, *, save: bool = False) -> None:
-        """Flush; beat; checkpoint if one is due or asked for. `state.rollout_step` counts finished steps."""
-        self._append_timing(state.rollout_step - 1)
+    def end_of_step(self, rollout_step: int) -> None:
+        """Timing and heartbeat of a finished rollout step; all records are handed to the operating system."""
+        times, now = self._process.cpu_times(), time.perf_counter()
+        (earlier, then), self._cpu = self._cpu, (times, now)
+        used = times.user + times.system - earlier.user - earlier.system
+        self.timing.append(
+            rollout_step=rollout_step,
+            **{
+                "time_ms": _unix_ms(),
+                **self._laps,
+                "seconds/elapsed": self.seconds,
+                "system/rss_mib": self._process.memory_info().rss / MIB,
+                "system/cpu_percent": 100 * used / max(now - then, 1e-9),
+            },
+        )
+        self._laps = {}
+        self.timing.flush()
         self.journal.flush()
-        self.heartbeat.beat(state.rollout_step, time.time())
-        now = time.perf_counter()
-        if save or now - self._saved >= self.settings.machine.checkpoint_seconds:
-            self._saved = now
-            self._checkpoint(state)
+        self.heartbeat.beat(rollout_step + 1, time.time())
+
+    def sync(self) -> Position:
+        """Everything to the disk itself; how far the files are, for a checkpoint."""
+        return {
+            "journal_bytes": self.journal.sync(),
+            "journal_sha256": self.journal.sha256,
+            "timing_bytes": self.timing.sync(),
+        }
 
     def close(self) -> None:
-        """Everything to the disk."""
+        """Everything to the disk, and the files closed."""
         try:
             self.journal.close()
         finally:
             self.timing.close()
 
-    def _misfit(self, position: checkpoint.Position) -> str | None:
-        """What a checkpoint expects of the journal, and does not find."""
-        journal = self.folder / "journal.jsonl"
-        begun = journal.read_bytes()[: position["journal_bytes"]] if journal.exists() else b""
-        if hashlib.sha256(begun).hexdigest() == position.get("journal_sha256"):
-            return None
-        return f"the first {position['journal_bytes']} bytes of journal.jsonl are not what they were"
 
-    def _say_recovery(self, problems: list[str]) -> None:
-        """Say, and keep in recovery.jsonl, that the run does not go on from its newest checkpoint."""
-        where = f"goes on from rollout step {self.parts.state.rollout_step}"
-        sentence = f"{'; '.join(problems)}: the run {where if self.parts.state.rollout_step else 'begins anew'}"
-        print(f"run {self.folder.name}: {sentence}", file=sys.stderr, flush=True)
-        with (self.folder / "recovery.jsonl").open("ab") as file:
-            file.write(line({"time_ms": _unix_ms(), "what": sentence}))
+def journal_misfit(folder: Path, position: Position) -> str | None:
+    """What a checkpoint expects of the run's journal, and does not find; None where it fits."""
+    journal = folder / "journal.jsonl"
+    begun = journal.read_bytes()[: position["journal_bytes"]] if journal.exists() else b""
+    if hashlib.sha256(begun).hexdigest() == position.get("journal_sha256"):
+        return None
+    return f"the first {position['journal_bytes']} bytes of journal.jsonl are not what they were"
 
-    def _append_timing(self, rollout_step: int) -> None:
-        times, now = self._process.cpu_times(), time.perf_counter()
-        (earlier, then), self._cpu = self._cpu, (times, now)
-        used = times.user + times.system - earlier.user - earlier.system
-        row: dict[str, Any] = {
-            "time_ms": _unix_ms(),
-            **self._laps,
-            "seconds/elapsed": self.seconds,
-            "system/rss_mib": self._process.memory_info().rss / MIB,
-            "system/cpu_percent": 100 * used / max(now - then, 1e-9),
-        }
-        self._laps = {}
-        self.timing.append(rollout_step=rollout_step, **row)
-        self.timing.flush()
 
-    def _checkpoint(self, state: LearnerState) -> None:
-        checkpoint.save_state(
-            self.folder / "checkpoint",
-            state,
-            journal_bytes=self.journal.sync(),
-            journal_sha256=self.journal.sha256,
-            timing_bytes=self.timing.sync(),
-            final=self.final,
-            ending=self.ending.saved(),
-            seconds=self.seconds,
-            waiting=self.parts.learner.collector.packed(state.stale_batches),
-            **({"entropy": astuple(state.entropy)} if state.entropy else {}),
-        )
+def say_recovery(folder: Path, rollout_step: int, problems: list[str]) -> None:
+    """Say, and keep in recovery.jsonl, that the run does not go on from its newest checkpoint."""
+    how = f"goes on from rollout step {rollout_step}" if rollout_step else "begins anew"
+    sentence = f"{'; '.join(problems)}: the run {how}"
+    print(f"run {folder.name}: {sentence}", file=sys.stderr, flush=True)
+    with (folder / "recovery.jsonl").open("ab") as file:
+        file.write(line({"time_ms": _unix_ms(), "what": sentence}))
 
 
 def _unix_ms() -> int:
     """Unix time as an integer, because floats are rounded to nine digits."""
     return int(time.time() * 1000)
+
+
+def sample_table(rollout: Rollout, updates: list[Update], policy: Policy, group: int) -> pa.Table:
+    """One row per completion token, for `grpolab show` and the tracking server.
+
+    Ratio and clip mark are those of the last pass over the batch, whose optimiser steps are `updates`.
+    """
+    trained = joined([update.batch for update in updates])
+    assert trained.old_log_probs_BT is not None
+    order_B = torch.argsort(trained.rows_B)
+    mask_BT = trained.mask_BT[order_B].cpu()
+    row_N, position_N = (index.tolist() for index in mask_BT.nonzero(as_tuple=True))
+
+    def tokens(pieces: list[torch.Tensor]) -> list[float]:
+        values_BT = torch.cat(
+            [piece.expand_as(update.batch.mask_BT) for piece, update in zip(pieces, updates, strict=True)]
+        )
+        return values_BT[order_B].cpu()[mask_BT].tolist()
+
+    low_N = tokens([update.surrogate.active_low for update in updates])
+    high_N = tokens([update.surrogate.active_high for update in updates])
+    ids_N = tokens([update.batch.tokens_BT for update in updates])
+    columns = {
+        "prompt_index": [row // group for row in row_N],
+        "sample": [row % group for row in row_N],
+        "prompt": [rollout.examples_B[row].prompt for row in row_N],
+        "completion": [rollout.texts_B[row] for row in row_N],
+        "reward": _per_row(rollout.rewards_B, row_N),
+        **{f"reward_{name}": _per_row(values_B, row_N) for name, values_B in rollout.parts.items()},
+        "advantage": _per_row(rollout.batch.advantages_B, row_N),
+        "position": position_N,
+        "token": policy.tokenizer.convert_ids_to_tokens([int(token) for token in ids_N]),
+        "old_log_prob": tokens([update.old_log_probs_BT for update in updates]),
+        "ratio": tokens([update.log_ratio_BT.exp() for update in updates]),
+        "clipped": ["low" if low else "high" if high else "" for low, high in zip(low_N, high_N, strict=True)],
+    }
+    return pa.table(columns)
+
+
+def _per_row(values_B: torch.Tensor, row_N: list[int]) -> list[float]:
+    values = values_B.tolist()
+    return [values[row] for row in row_N]
+
+
+def write_samples(folder: Path, rollout_step: int, table: pa.Table) -> None:
+    """Write a rollout step's sample table, `samples/step_000010.parquet` in the run folder."""
+    path = folder / "samples" / f"step_{rollout_step:06d}.parquet"
+    content = pa.BufferOutputStream()
+    pq.write_table(table, content, compression="zstd")
+    write_atomic(path, content.getvalue().to_pybytes(), durable=False)

@@ -234,7 +234,7 @@ def updates(results: Results, signature: str) -> Iterator[tuple[Learner, Policy,
     learner, state, policy = parts.learner, parts.state, parts.state.policy
     for step in range(min(BATCHES, settings.planned_steps)):
         before = policy.frozen_copy()
-        batch = learner.collector.next(policy, step, state.stale_batches).batch
+        batch = learner.collect(state).batch
         minibatches, tokens = learner.minibatches(policy, batch, step), int(batch.mask_BT.sum())
         try:
             for _ in range(settings.num_iterations):

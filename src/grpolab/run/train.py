@@ -1,10 +1,10 @@
-"""One run, from its warm start to its outcome. The loop's lines are the steps of GRPO, in order.
+"""One run, from its warm start to its outcome. `train` is the loop: it repeats the GRPO step, and says when to stop.
 
 What differs from the paper (DeepSeekMath, 2402.03300, algorithm 1):
 1. The reference of the KL is the warm start, and there is none where beta = 0; it is never replaced during a run.
 2. Any axis can be another: ratio level, clip range, loss form, aggregation, reward scale (`grpo/loss.py`).
 3. Every random draw is a hash of (seed, purpose, step, prompt, sample, token): a killed run replays its batch exactly.
-4. A run that diverges, or that its early stop finds hopeless, ends, and that is its outcome.
+4. A run that diverges, or that its early stop ends, has that as its outcome.
 """
 
 from __future__ import annotations
@@ -12,37 +12,82 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import time
 import traceback
 from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from grpolab.grpo.step import Diverged, flat_weights, step_norm
+from grpolab.grpo.step import Diverged, EntropyControl, flat_weights, step_norm
 from grpolab.identity import signature
 from grpolab.paths import Results, is_refusal, plain, read_json, remove_parts, write_json_atomic, write_text_atomic
-from grpolab.run import provenance, warm_start
+from grpolab.run import checkpoint, provenance, warm_start
 from grpolab.run.assembly import Parts, assemble
-from grpolab.run.checkpoint import save_weights
 from grpolab.run.folder import Outcome, conclude, exclusive, reason_of, record_failure
 from grpolab.run.preflight import refuse_another
 from grpolab.run.provenance import set_up_torch
-from grpolab.run.recorder import Recorder
+from grpolab.run.recorder import Recorder, journal_misfit, say_recovery
 from grpolab.settings.run import RunSettings
-from grpolab.vocabulary import DIVERGED
+from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
 
 
 class Interrupted(Exception):
     """The run was asked to leave off at a rollout boundary; its checkpoint stands, it has no outcome."""
 
 
-def train(parts: Parts, recorder: Recorder, on_step: Callable[[int], None], stop: Callable[[], bool]) -> None:
-    """The loop. Raises Diverged or Interrupted."""
+@dataclass
+class Ending:
+    """When a run ends: after its last planned rollout step, when its time is up, or when its early stop says so.
+
+    As long as there is no reason, it goes on. It is kept in the checkpoint, so that a resumed run ends where the
+    straight one does.
+    """
+
+    settings: RunSettings
+    outcome: str = COMPLETED
+    reason: str | None = None
+    bad_evaluations: int = 0  # in a row, by the early stop
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the keyword arguments that make it again."""
+        return {"outcome": self.outcome, "reason": self.reason, "bad_evaluations": self.bad_evaluations}
+
+    def reached(self, finished: int) -> bool:
+        """Whether the run is over after so many rollout steps."""
+        return self.reason is not None or finished >= self.settings.planned_steps
+
+    def see_time(self, finished: int, seconds: float) -> None:
+        """The run has taken so many seconds, for so many rollout steps."""
+        limit, planned = self.settings.max_seconds, self.settings.planned_steps
+        if limit is not None and seconds >= limit and finished < planned:
+            self.reason = f"max_seconds={limit:g} ended it after {finished} of {planned} rollout steps"
+
+    def see_evaluation(self, finished: int, metrics: dict[str, float]) -> None:
+        """It was evaluated after so many rollout steps; after the last one nothing is left to be stopped."""
+        rule = self.settings.early_stop
+        if rule is None or finished < rule.after or self.reached(finished):
+            return
+        self.bad_evaluations = self.bad_evaluations + 1 if metrics[rule.metric] <= rule.at_most else 0
+        if self.bad_evaluations == rule.evaluations:
+            self.outcome = STOPPED
+            self.reason = (
+                f"early_stop: {rule.metric} <= {rule.at_most:g} at {rule.evaluations} evaluations in a row,"
+                f" the first {rule.after} rollout steps aside, after {finished} of {self.settings.planned_steps}"
+            )
+
+
+def train(
+    parts: Parts, ending: Ending, recorder: Recorder, on_step: Callable[[int], None], stop: Callable[[], bool]
+) -> None:
+    """The loop, from the rollout step that `parts.state` is at. Raises Diverged or Interrupted."""
     settings, learner, state = parts.settings, parts.learner, parts.state
-    policy, ending = state.policy, recorder.ending
+    policy, saved = state.policy, time.perf_counter()
     if state.rollout_step == 0:
-        _evaluate(parts, recorder)
+        _evaluate(parts, ending, recorder)
     while not ending.reached(step := state.rollout_step):
         before = flat_weights(policy) if settings.diagnostics.step_norm else None
         rollout = learner.collect(state)  # prompts -> completions -> rewards -> advantages
@@ -69,29 +114,65 @@ def train(parts: Parts, recorder: Recorder, on_step: Callable[[int], None], stop
         recorder.lap("update")
         state.rollout_step = step + 1
         if _due(settings.evaluation.every, step + 1, last):
-            _evaluate(parts, recorder)
+            _evaluate(parts, ending, recorder)
         on_step(step + 1)
         stopping = stop()
-        recorder.end_of_step(state, save=stopping)
+        recorder.end_of_step(step)
+        now = time.perf_counter()
+        if stopping or now - saved >= settings.machine.checkpoint_seconds:
+            saved = now
+            save_checkpoint(parts, ending, recorder)
         if stopping:
             raise Interrupted
 
 
-def _evaluate(parts: Parts, recorder: Recorder) -> None:
+def _evaluate(parts: Parts, ending: Ending, recorder: Recorder) -> None:
     """Evaluate and record. Raises Diverged where the weights or the figures are no longer finite; they are not kept."""
-    policy = parts.state.policy
-    if not all(bool(weight.isfinite().all()) for weight in policy.weights().values()):
+    state = parts.state
+    if not all(bool(weight.isfinite().all()) for weight in state.policy.weights().values()):
         raise Diverged("the weights are no longer finite")
-    found = parts.evaluator(policy)
-    if not all(math.isfinite(value) for value in found.metrics.values()):
-        raise Diverged(f"the evaluation is no longer finite: {found.metrics}")
-    recorder.evaluation(found, parts.state)
+    evaluation = parts.evaluator(state.policy)
+    if not all(math.isfinite(value) for value in evaluation.metrics.values()):
+        raise Diverged(f"the evaluation is no longer finite: {evaluation.metrics}")
+    ending.see_evaluation(state.rollout_step, evaluation.metrics)
+    recorder.evaluation(evaluation, state)
     recorder.lap("evaluation")
 
 
 def _due(every: int, finished: int, last: bool) -> bool:
     """Whether something that happens every so many rollout steps, and after the last, happens now."""
     return every > 0 and (finished % every == 0 or last)
+
+
+def save_checkpoint(parts: Parts, ending: Ending, recorder: Recorder) -> None:
+    """Keep all that a run which goes on from here needs; `_resume` reads it."""
+    state = parts.state
+    checkpoint.save_state(
+        recorder.folder / "checkpoint",
+        state,
+        **recorder.sync(),
+        final=recorder.final,
+        ending=ending.state_dict(),
+        seconds=recorder.seconds,
+        waiting=parts.learner.collector.state_dict(state.stale_batches),
+        **({"entropy": astuple(state.entropy)} if state.entropy else {}),
+    )
+
+
+def _resume(parts: Parts, folder: Path) -> tuple[Ending, Recorder]:
+    """Put `parts.state` to the newest sound checkpoint that fits the journal, and open the run's files where it was.
+
+    Without a checkpoint the run begins.
+    """
+    state, collector = parts.state, parts.learner.collector
+    saved, problems = checkpoint.restore_state(folder / "checkpoint", state, partial(journal_misfit, folder))
+    state.stale_batches = collector.load_state_dict(state.policy, state.rollout_step, saved.get("waiting", []))
+    if "entropy" in saved:
+        state.entropy = EntropyControl(*saved["entropy"])
+    if problems:
+        say_recovery(folder, state.rollout_step, problems)
+    recorder = Recorder(folder, parts.settings, state.rollout_step, saved)
+    return Ending(parts.settings, **saved.get("ending", {})), recorder
 
 
 def run(
@@ -131,30 +212,6 @@ def run(
                 (folder / "running.json").unlink(missing_ok=True)
 
 
-def _finish(parts: Parts, folder: Path, on_step: Callable[[int], None], stop: Callable[[], bool]) -> Outcome:
-    """Go on from the last checkpoint, if there is one, to the end."""
-    recorder, state = Recorder(folder, parts), parts.state
-    diverged = None
-    try:
-        train(parts, recorder, on_step, stop)
-    except Diverged as error:
-        diverged = f"{error}, after {state.rollout_step} rollout steps and {state.optimizer_step} optimiser steps"
-    finally:
-        recorder.close()
-    save_weights(folder / "policy.safetensors", state.policy.weights())
-    return Outcome(
-        outcome=DIVERGED if diverged else recorder.ending.outcome,
-        reason=diverged or recorder.ending.reason,
-        rollout_steps=state.rollout_step,
-        optimizer_steps=state.optimizer_step,
-        completions=state.rollout_step * parts.settings.batch_size,
-        final=recorder.final,
-        policy_sha256=state.policy.fingerprint(),
-        journal_sha256=recorder.journal.sha256,
-        seconds=recorder.seconds,
-    )
-
-
 def _begin(settings: RunSettings, results: Results, folder: Path) -> Parts:
     """The run as it is before its first rollout step, and what it is made of written down."""
     warm = warm_start.ensure(settings, results)
@@ -177,3 +234,27 @@ def _begin(settings: RunSettings, results: Results, folder: Path) -> Parts:
         },
     )
     return parts
+
+
+def _finish(parts: Parts, folder: Path, on_step: Callable[[int], None], stop: Callable[[], bool]) -> Outcome:
+    """Go on from the last checkpoint, if there is one, to the end."""
+    ending, recorder = _resume(parts, folder)
+    state, diverged = parts.state, None
+    try:
+        train(parts, ending, recorder, on_step, stop)
+    except Diverged as error:
+        diverged = f"{error}, after {state.rollout_step} rollout steps and {state.optimizer_step} optimiser steps"
+    finally:
+        recorder.close()
+    checkpoint.save_weights(folder / "policy.safetensors", state.policy.weights())
+    return Outcome(
+        outcome=DIVERGED if diverged else ending.outcome,
+        reason=diverged or ending.reason,
+        rollout_steps=state.rollout_step,
+        optimizer_steps=state.optimizer_step,
+        completions=state.rollout_step * parts.settings.batch_size,
+        final=recorder.final,
+        policy_sha256=state.policy.fingerprint(),
+        journal_sha256=recorder.journal.sha256,
+        seconds=recorder.seconds,
+    )
