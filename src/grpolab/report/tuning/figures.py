@@ -106,14 +106,9 @@ def importances(tuning: Tuning, arm: str) -> dict[str, float]:
     shares = {key.name: key.share(column(done, key)).clip(0, 1) for key in keys}
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it announces every study
     study = optuna.create_study(storage=optuna.storages.InMemoryStorage(), direction="maximize")
-    study.add_trials(
-        [
-            optuna.trial.create_trial(
-                params={name: float(places[row]) for name, places in shares.items()}, distributions=even, value=score
-            )
-            for row, score in enumerate(done["score"])
-        ]
-    )
+    for row, score in enumerate(done["score"]):
+        params = {name: float(places[row]) for name, places in shares.items()}
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=even, value=score))
     share = optuna.importance.FanovaImportanceEvaluator(seed=FOREST_SEED).evaluate(study)
     return {key.name: float(share[key.name]) for key in keys}
 
@@ -229,14 +224,13 @@ def history(tuning: Tuning) -> Drawing:
         mark(panel, done["number"], done["score"], COMPLETE, colour)
         others = tuning.of(arm, PRUNED, DIVERGED)
         mark_unscored(panel, others["number"], others["state"], colour)
+        whole_numbers(panel)
         numbers.append(
             {"arm": arm, "metric": metric, "x": done["number"].tolist(), "score": done["score"].tolist()}
             | {"best_so_far": best_so_far.tolist()}
             | {state: tuning.of(arm, state)["number"].tolist() for state in (PRUNED, DIVERGED)}
         )
     label_x(grid, "trial")
-    for panel in grid.values():
-        whole_numbers(panel)
     legend(figure, tuning, [COMPLETE, PRUNED, DIVERGED])
     caption = (
         "Score of each trial in the order of asking, and the best so far. Pruned and diverged trials have no score and"
@@ -252,6 +246,7 @@ def intermediate(tuning: Tuning) -> Drawing:
     styles, numbers = arm_styles(tuning.arms), []
     for (_, arm), panel in grid.items():
         best = tuning.best(arm)[:1]
+        whole_numbers(panel)
         for trial in tuning.of(arm, PRUNED, DIVERGED, COMPLETE).sort_values("state", ascending=False).itertuples():
             curves = tuning.curves[(tuning.curves["arm"] == arm) & (tuning.curves["number"] == trial.number)]
             _draw_curves(panel, curves, trial.state, trial.number in best, styles[arm].colour)
@@ -261,8 +256,6 @@ def intermediate(tuning: Tuning) -> Drawing:
             }
             numbers.append({"arm": arm, "trial": trial.number, "state": trial.state, "seeds": seeds})
     label_x(grid, "rollout steps")
-    for panel in grid.values():
-        whole_numbers(panel)
     legend(figure, tuning, [PRUNED, DIVERGED, BEST])
     window = pruner.get("window", 1)
     caption = (

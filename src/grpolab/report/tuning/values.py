@@ -38,19 +38,19 @@ def pairs(study: Study) -> Iterator[Pair]:
 
     Common is the first level of the factor whose level names the tuning that names none itself.
     """
-    for one in study.plan.get("tuned", []):
-        factor = one["factor"]
+    for tuning in study.plan.get("tuned", []):
+        factor = tuning["factor"]
         if factor in (None, study.plan["compare"]):
             continue
-        named = [other["level"] for other in study.plan["tuned"] if other["factor"] == factor]
-        plain = [level for level in study.plan["factors"][factor] if level not in named]
+        tuned = [other["level"] for other in study.plan["tuned"] if other["factor"] == factor]
+        common = next((level for level in study.plan["factors"][factor] if level not in tuned), None)
         rest = [f"factor/{name}" for name in study.plan["factors"] if name not in (factor, study.plan["compare"])]
-        facets = study.cells[["facet", f"factor/{factor}", *rest]].drop_duplicates()
-        of = {(row[1], " · ".join(row[2:])): row[0] for row in facets.itertuples(index=False)}
-        for level, where in of:
-            if plain and level == one["level"] and (plain[0], where) in of:
-                place = " · ".join(filter(None, [where, level if len(named) > 1 else ""]))
-                yield Pair(place, {COMMON: of[plain[0], where], TUNED: of[level, where]}, one)
+        cells = study.cells[["facet", f"factor/{factor}", *rest]].drop_duplicates()
+        facets = {(level, " · ".join(levels)): facet for facet, level, *levels in cells.itertuples(index=False)}
+        for level, where in facets:
+            if level == tuning["level"] and (common, where) in facets:
+                place = " · ".join(filter(None, [where, level if len(tuned) > 1 else ""]))
+                yield Pair(place, {COMMON: facets[common, where], TUNED: facets[level, where]}, tuning)
 
 
 @dataclass(frozen=True)
@@ -69,21 +69,21 @@ class Row:
 def compare(study: Study) -> list[Row]:
     """A row for each place and arm."""
     final = measure(study, "final_score")
-    rows = []
+    rows: list[Row] = []
     for pair in pairs(study):
         scores = {arm: {end: at(final, facet, arm) for end, facet in pair.facets.items()} for arm in study.arms}
-        for arm, own in scores.items():
-            rows.append(
-                Row(
-                    where=pair.where,
-                    arm=arm,
-                    scores=own,
-                    means={end: mean_interval(study, "final_score", values) for end, values in own.items()},
-                    gain=paired_difference(own[TUNED], own[COMMON]),
-                    lead={end: paired_difference(own[end], scores[study.baseline][end]) for end in own},
-                    overrides=", ".join(pair.tuning["arms"].get(arm, {}).get("overrides", [])),
-                )
+        rows += [
+            Row(
+                where=pair.where,
+                arm=arm,
+                scores=ends,
+                means={end: mean_interval(study, "final_score", values) for end, values in ends.items()},
+                gain=paired_difference(ends[TUNED], ends[COMMON]),
+                lead={end: paired_difference(ends[end], scores[study.baseline][end]) for end in ends},
+                overrides=", ".join(pair.tuning["arms"].get(arm, {}).get("overrides", [])),
             )
+            for arm, ends in scores.items()
+        ]
     return rows
 
 
@@ -105,7 +105,10 @@ def table(study: Study, rows: list[Row]) -> Table:
             {"where": row.where, "arm": row.arm, "tuned values": row.overrides, "seeds": row.gain.n}
             | {end: estimate(*mean[:3]) for end, mean in row.means.items()}
             | {"tuned minus common": estimate(*row.gain[:3], signed), "Holm p": probability(p)}
-            | {f"minus {study.baseline}, {end}": _lead(study, row, end) for end in (COMMON, TUNED)}
+            | {
+                f"minus {study.baseline}, {end}": NONE if row.arm == study.baseline else estimate(*lead[:3], signed)
+                for end, lead in row.lead.items()
+            }
             for row, p in zip(rows, p_holm, strict=True)
         ]
     )
@@ -122,41 +125,31 @@ def _flat(name: str, estimates: dict[str, Any]) -> dict[str, float]:
     """{name_common, name_common_low, ...}."""
     return {
         f"{name}_{end}{suffix}": value
-        for end, one in estimates.items()
-        for suffix, value in zip(("", "_low", "_high"), one[:3], strict=True)
+        for end, interval in estimates.items()
+        for suffix, value in zip(("", "_low", "_high"), interval[:3], strict=True)
     }
-
-
-def _lead(study: Study, row: Row, end: str) -> str:
-    return NONE if row.arm == study.baseline else estimate(*row.lead[end][:3], signed)
 
 
 def sentences(study: Study, rows: list[Row]) -> list[str]:
     """What tuning changes: each arm's gain, and whether the order of the arms is the same."""
-    said = []
+    lines = []
     for where in dict.fromkeys(row.where for row in rows):
         here = [row for row in rows if row.where == where and row.gain.n]
         place = f" in {where}" if where else ""
         gains = [f"`{row.arm}` {estimate(*row.gain[:3], signed)}" for row in here]
         if gains:
-            said.append(f"Tuned minus common values{place}, paired by seed: {'; '.join(gains)}.")
-            common, tuned = _ranked(here, COMMON), _ranked(here, TUNED)
-            same = "the same order" if list(common) == list(tuned) else "another order"
-            said.append(
-                f"Order of the means{place}: {_listed(common)} at common values; {_listed(tuned)} at tuned ones"
-                f" ({same})."
+            lines.append(f"Tuned minus common values{place}, paired by seed: {'; '.join(gains)}.")
+            ranked = {end: sorted(here, key=lambda row: -row.means[end].mean) for end in (COMMON, TUNED)}
+            order = {end: [row.arm for row in best_first] for end, best_first in ranked.items()}
+            means = {
+                end: ", ".join(f"`{row.arm}` {number(row.means[end].mean)}" for row in best_first)
+                for end, best_first in ranked.items()
+            }
+            same = "the same order" if order[COMMON] == order[TUNED] else "another order"
+            lines.append(
+                f"Order of the means{place}: {means[COMMON]} at common values; {means[TUNED]} at tuned ones ({same})."
             )
-    return said
-
-
-def _ranked(rows: list[Row], end: str) -> dict[str, float]:
-    """{arm: mean}, the highest first."""
-    means = {row.arm: row.means[end].mean for row in rows}
-    return dict(sorted(means.items(), key=lambda item: -item[1]))
-
-
-def _listed(means: dict[str, float]) -> str:
-    return ", ".join(f"`{arm}` {number(mean)}" for arm, mean in means.items())
+    return lines
 
 
 def draw(study: Study, rows: list[Row]) -> tuple[Figure, Manifest]:
@@ -194,14 +187,16 @@ def draw(study: Study, rows: list[Row]) -> tuple[Figure, Manifest]:
 _OFFSET = {COMMON: -0.16, TUNED: 0.16, "": 0.0}
 
 
-def _draw_estimate(panel: Axes, y: int, end: str, one: Any, seeds: pd.Series | None, style: ArmStyle) -> None:
+def _draw_estimate(
+    panel: Axes, y: int, end: str, interval: Interval | Difference, seeds: pd.Series | None, style: ArmStyle
+) -> None:
     """A mean with its interval; hollow at common values."""
     height = y + _OFFSET[end]
     if seeds is not None:
         panel.plot(seeds, np.full(len(seeds), height - 0.1), ".", color=style.colour, alpha=0.4, markersize=3)
-    panel.hlines(height, *one[1:3], color=style.colour, linewidth=1)
+    panel.hlines(height, interval.low, interval.high, color=style.colour, linewidth=1)
     face = "white" if end == COMMON else style.colour
-    panel.plot(one[0], height, style.marker, color=style.colour, markerfacecolor=face, markersize=4)
+    panel.plot(interval[0], height, style.marker, color=style.colour, markerfacecolor=face, markersize=4)
 
 
 def _numbers(row: Row) -> Series:
@@ -209,6 +204,6 @@ def _numbers(row: Row) -> Series:
     estimates: list[tuple[str, dict[str, Any]]] = [("score", row.means), ("lead", row.lead)]
     return (
         {"where": row.where, "arm": row.arm, "gain": list(row.gain[:3]), "n": row.gain.n}
-        | {f"{name}_{end}": list(one[:3]) for name, of in estimates for end, one in of.items()}
+        | {f"{name}_{end}": list(interval[:3]) for name, ends in estimates for end, interval in ends.items()}
         | {"seeds": {int(seed): scores for seed, scores in zip(both.index, both.to_numpy().tolist(), strict=True)}}
     )
