@@ -123,11 +123,12 @@ def _data_file(name: str, cache: Path | None) -> dict[str, Any]:
 
 def _model(name: str, cache: Path | None) -> dict[str, Any]:
     """Every file below a model's folder; hidden ones hold no model."""
-    folder = Path(name)
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    names = {path.relative_to(folder).as_posix(): path for path in files}
-    shown = {name: path for name, path in names.items() if not f"/{name}".count("/.")}
-    return {"files": {name: file_sha256(path, cache) for name, path in shown.items()}} if shown else {}
+    folder, hashes = Path(name), dict[str, str]()
+    for path in sorted(folder.rglob("*")):
+        place = path.relative_to(folder)
+        if path.is_file() and not any(part.startswith(".") for part in place.parts):
+            hashes[place.as_posix()] = file_sha256(path, cache)
+    return {"files": hashes} if hashes else {}
 
 
 def _with_files(options: Any, cache: Path | None) -> Any:

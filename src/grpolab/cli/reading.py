@@ -62,7 +62,7 @@ def add_commands(add: Add) -> None:
         "run", metavar="RUN|FILE", help="signature, the beginning of one, run folder, MLflow run id; a log"
     )
     text = "FILE is its log: trainer_state.json, .csv or .jsonl"
-    diagnose.add_argument("--from", dest="peer", choices=LOGS, help=text)
+    diagnose.add_argument("--from", dest="framework", choices=LOGS, help=text)
     diagnose.add_argument("--uri", help="RUN is in this tracking store; default: machine.tracking_uri of conf/run.yaml")
     diagnose.add_argument("--json", action="store_true")
 
@@ -166,8 +166,8 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
     from grpolab.doctor import diagnose, diagnose_log
     from grpolab.report import inspect
 
-    if arguments.peer:
-        return diagnose_log(arguments.peer, Path(arguments.run))
+    if arguments.framework:
+        return diagnose_log(arguments.framework, Path(arguments.run))
     results = results_of(arguments)
     if arguments.uri:
         return _tracked(results, arguments.uri, arguments.run)

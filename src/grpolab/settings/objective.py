@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     EstimatorName: TypeAlias = str
     AdvantageName: TypeAlias = str
     ScaleName: TypeAlias = str
-    DialectName: TypeAlias = str
+    FrameworkName: TypeAlias = str
 else:  # one of the registry's names; the checker cannot know them
-    RatioLevel, KernelName, AggregationName, EstimatorName, AdvantageName, ScaleName, DialectName = (
+    RatioLevel, KernelName, AggregationName, EstimatorName, AdvantageName, ScaleName, FrameworkName = (
         Literal[tuple(names)]
         for names in (RATIOS, SURROGATES, AGGREGATIONS, KL_ESTIMATORS, ADVANTAGES, SCALES, FRAMEWORKS)
     )
@@ -50,7 +50,7 @@ class AdaptiveEntropySettings(Settings):
 class ObjectiveSettings(Settings):
     """The objective; `dialect`, `paper` and `loss_type` of conf/ are presets of these keys."""
 
-    framework: DialectName | None = Field(
+    framework: FrameworkName | None = Field(
         description="Whose own way of computing the loss and whose metrics (a dialect sets it); empty: ours."
     )
     importance_sampling_level: RatioLevel = Field(
