@@ -11,17 +11,8 @@ import torch
 from tiny import tiny_parts
 from torch import Tensor
 
-from grpolab.grpo.advantages import (
-    Moments,
-    Scored,
-    advantages,
-    discounted_returns,
-    equal_rewards,
-    generalized_advantages,
-    normalized_sum,
-    running_normalized,
-    whiten,
-)
+from grpolab.frameworks.returns import Moments, discounted_returns, generalized_advantages, running_normalized
+from grpolab.grpo.advantages import Scored, advantages, equal_rewards, normalized_sum, whiten
 from grpolab.grpo.batch import decode
 from grpolab.grpo.metrics import rollout_metrics
 from grpolab.grpo.rollout import sample

@@ -14,7 +14,7 @@ from torch import Tensor
 from grpolab.frameworks import base
 from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.replay import loss_inputs, replay_loss
-from grpolab.grpo.advantages import generalized_advantages
+from grpolab.frameworks.returns import generalized_advantages
 from grpolab.grpo.loss import LossInputs, LossRecipe, Objective
 
 # Fields of the trainer, set in `__init__`.

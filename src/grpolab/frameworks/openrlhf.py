@@ -16,7 +16,8 @@ from torch import Tensor
 from grpolab.frameworks import base as base_module
 from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.replay import at_last_token, groups_of, loss_inputs, replay_loss
-from grpolab.grpo.advantages import Scored, advantages, discounted_returns, group_std
+from grpolab.frameworks.returns import discounted_returns
+from grpolab.grpo.advantages import Scored, advantages, group_std
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
 from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.registry import KL_ESTIMATORS, resolve

@@ -28,7 +28,8 @@ from grpolab.frameworks.replay import (
     replay_kl,
     replay_loss,
 )
-from grpolab.grpo.advantages import Moments, Scored, advantages, discounted_returns, running_normalized
+from grpolab.frameworks.returns import Moments, discounted_returns, running_normalized
+from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.kl import k2
 from grpolab.grpo.loss import (
     Loss,

@@ -20,6 +20,7 @@ from torch import Tensor
 from grpolab.frameworks import base
 from grpolab.frameworks.base import Framework, Inputs, Options, Replay, Replayed
 from grpolab.frameworks.replay import loss_inputs, masked_whiten, replay_loss
+from grpolab.frameworks.returns import discounted_returns, generalized_advantages
 from grpolab.frameworks.verl_config import AGGREGATION, BYPASS, CONFIG, KERNEL, KERNEL_OPTIONS, KL, LOSS
 from grpolab.frameworks.verl_correction import (
     BOUND,
@@ -31,7 +32,7 @@ from grpolab.frameworks.verl_correction import (
     sampler_rule,
 )
 from grpolab.grpo import loss as core
-from grpolab.grpo.advantages import Scored, advantages, discounted_returns, generalized_advantages
+from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, policy_loss
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight

@@ -1,6 +1,7 @@
 """Advantages of whole completions: (reward - baseline) / scale, with a function for every baseline and every scale.
 
-Their names stand in `grpolab/registry.py`. What differs from token to token is in `grpo/advantages.py`.
+Their names stand in `grpolab/registry.py`. Returns that differ from token to token, which only frameworks have, are in
+`frameworks/returns.py`.
 """
 
 from __future__ import annotations
@@ -229,42 +230,6 @@ def _group_std(scored: Scored, ddof: int) -> Tensor:
     return by_group(scored.group_B, std, scored.rewards_B)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Rewards and advantages that differ from token to token, and what normalises across batches. Pure functions.
-
-
-def discounted_returns(rewards_BT: Tensor, mask_BT: Tensor, gamma: float) -> Tensor:
-    """Sum of the rewards from a token on, each discounted by its distance in tokens; 0 at padding, shape (B, T).
-
-    What stands outside the mask is no step: a later reward passes over it. REINFORCE++ (2501.03262); verl
-    `reinforce_plus_plus`.
-    """
-    found_BT = torch.zeros_like(rewards_BT)
-    running_B = rewards_BT.new_zeros(len(rewards_BT))
-    for t in reversed(range(rewards_BT.shape[1])):
-        running_B = torch.where(mask_BT[:, t], rewards_BT[:, t] + gamma * running_B, running_B)
-        found_BT[:, t] = torch.where(mask_BT[:, t], running_B, 0.0)
-    return found_BT
-
-
-def generalized_advantages(
-    rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, gamma: float, lam: float
-) -> tuple[Tensor, Tensor]:
-    """Advantages and returns (advantage + value) of given values, (B, T) each.
-
-    GAE (1506.02438, eq. 16). What stands outside the mask is no step: it has the advantage of the token behind it.
-    verl `gae` (before its whitening); DeepSpeed-Chat with a mask that is full.
-    """
-    advantages_BT = torch.zeros_like(rewards_BT)
-    next_value_B = running_B = rewards_BT.new_zeros(len(rewards_BT))
-    for t in reversed(range(rewards_BT.shape[1])):
-        error_B = rewards_BT[:, t] + gamma * next_value_B - values_BT[:, t]
-        running_B = torch.where(mask_BT[:, t], error_B + gamma * lam * running_B, running_B)
-        next_value_B = torch.where(mask_BT[:, t], values_BT[:, t], next_value_B)
-        advantages_BT[:, t] = running_B
-    return advantages_BT, advantages_BT + values_BT
-
-
 def whiten(values_BT: Tensor, mask_BT: Tensor, convention: str) -> Tensor:
     """(value - mean) / std over the batch's tokens, shape (B, T); padding too, which the caller may zero again.
 
@@ -276,35 +241,3 @@ def whiten(values_BT: Tensor, mask_BT: Tensor, convention: str) -> Tensor:
     square = torch.where(mask_BT, values_BT - mean, 0.0).square().sum()
     variance = square / (tokens - 1) + 1e-8 if convention == "bessel" else (square / tokens).clamp(min=1e-8)
     return (values_BT - mean) * variance.rsqrt()
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Mean and variance of all rewards so far."""
-
-    count: float = 1e-24  # nearly nothing, so that the variance of nothing weighs nothing
-    mean: float = 0.0
-    variance: float = 1.0  # over the count
-
-    def with_rewards(self, rewards_B: Tensor) -> Moments:
-        """The moments after some more rewards (Chan's parallel update). ROLL `RunningMoments`."""
-        more = len(rewards_B)
-        count = self.count + more
-        apart = rewards_B.mean().item() - self.mean
-        square = self.variance * self.count + rewards_B.var(correction=0).item() * more
-        square += apart**2 * self.count * more / count
-        return Moments(count, self.mean + apart * more / count, square / count)
-
-    @property
-    def std(self) -> float:
-        """With Bessel's correction."""
-        return float((self.variance * self.count / (self.count - 1)) ** 0.5)
-
-
-def running_normalized(rewards_B: Tensor, before: Moments, epsilon: float = 1e-6) -> tuple[Tensor, Moments]:
-    """Rewards less the mean, over the std, of all rewards so far, these included; (B,), and the moments after them.
-
-    ROLL `norm_mean_type` and `norm_std_type` running.
-    """
-    after = before.with_rewards(rewards_B)
-    return (rewards_B - after.mean) / (after.std + epsilon), after

@@ -1,4 +1,8 @@
-"""A tokenizer over characters, as a real PreTrainedTokenizerFast; and how text becomes tensors."""
+"""What flows through a rollout step, and how text becomes tensors: a tokenizer over characters among them.
+
+Letters of shapes: P prompts, G generations, B = P * G sequences, L prompt and T completion positions, V vocabulary, N
+tokens, flattened. Rows of one prompt stand together until minibatches are cut.
+"""
 
 from __future__ import annotations
 
@@ -86,11 +90,6 @@ def target_tensors(
     tokens_BT = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=device)
     lengths_B1 = torch.tensor([[len(row)] for row in rows], device=device)
     return tokens_BT, torch.arange(width, device=device) < lengths_B1
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What flows through a rollout step. Letters: P prompts, G generations, B = P * G sequences, L prompt and T completion
-# positions, V vocabulary. Rows of one prompt stand together until minibatches are cut.
 
 
 @dataclass(frozen=True)

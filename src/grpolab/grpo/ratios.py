@@ -1,6 +1,7 @@
 """Importance ratios: how far the policy has moved from the one at the start of the update.
 
-A level takes the log ratio, 0 at padding, and the mask, and gives a ratio of shape (B, T) or (B, 1).
+A level takes the log ratio, 0 at padding, and the mask, and gives a ratio of shape (B, T) or (B, 1). Below them: masks
+and importance corrections, made of the same ratios.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from torch import Tensor
 
 
 def masked_log_ratio(log_probs_BT: Tensor, old_log_probs_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """log pi_new - log pi_old per token, 0 at padding whatever stands there, shape (B, T)."""
+    """log pi_new - log pi_old per token, shape (B, T); 0 at padding, NaN or infinity there included."""
     return torch.where(mask_BT, log_probs_BT - old_log_probs_BT, 0.0)
 
 
@@ -53,8 +54,8 @@ def segment_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return torch.where(mask_BT, (sums_BS / counts_BS).gather(1, segment_BT), 0.0).exp()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Weights that multiply a token's or sequence's loss after the kernel; none touches the denominators or the KL.
+# Masks and importance corrections: weights that multiply a token's or sequence's loss after the surrogate. None touches
+# the denominators or the KL.
 
 
 def sampler_weight(

@@ -1,4 +1,7 @@
-"""A run's diary: one strict-JSON object a line, appended, and cut back to the checkpoint on resume."""
+"""A run's folder: its journal, lock, heartbeat and outcome. Light: whoever watches runs imports it, without torch.
+
+The journal is one strict-JSON object a line, appended, and cut back to the checkpoint on resume.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +121,6 @@ class Tail:
         return records
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # A lock that dies with its owner: `flock` on a file.
 
 
@@ -143,7 +145,6 @@ def is_held(path: Path) -> bool:
     return False
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # `running.json` says who runs a cell and how far it is; it is gone when the outcome stands.
 
 
@@ -191,7 +192,6 @@ def _start(process: psutil.Process) -> float:
     return process.create_time() - psutil.boot_time()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # outcome.json: how a run ended, written last. Light: the parent of a sweep writes it for a worker that died.
 
 

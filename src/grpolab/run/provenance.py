@@ -1,4 +1,7 @@
-"""What of torch is global to a process and decides bits: set before every warm start and every run."""
+"""What a run is made of: commit and dirty diff, lock file, packages, hardware, data; and what of torch is global.
+
+Torch's global settings decide bits, and are set before every warm start and every run.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,6 @@ def set_up_torch(settings: RunSettings) -> None:
     if settings.device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first matrix product
         torch.use_deterministic_algorithms(True)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What a run was made of: commit and dirty diff, lock file, packages, hardware, data.
 
 
 MKL_VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE")

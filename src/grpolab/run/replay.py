@@ -1,5 +1,7 @@
-"""The tables behind the analytic figures, from our own kernels: the objective against the ratio (F9), and its weight on
-the gradient over old and new probability (F10).
+"""The tables behind the analytic figures, from our own surrogates.
+
+The objective against the ratio (F9), its weight on the gradient over old and new probability (F10), and what the
+surrogates say on the way from the policy before an update to the one after it (F11), from finished runs' first steps.
 """
 
 from __future__ import annotations
@@ -112,7 +114,6 @@ def objective_and_weight(objective: Objective, advantage: float, old_N: Tensor, 
     return objective_N1.detach()[:, 0], weight_N1[:, 0]
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The table behind F11: what the surrogates say on the way from the policy before an update to the one after it.
 #
 # PPO (1707.06347), figure 2: weights in between (and beyond), the batch of the update, ratios to the policy before.
@@ -183,7 +184,6 @@ def _of_tokens(log_probs_BTV: Tensor, batch: TrainingBatch) -> Tensor:
     return log_probs_BTV.gather(-1, batch.tokens_BT[..., None]).squeeze(-1)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The first rollout steps of finished runs once more, in memory, for the table behind F11.
 #
 # Every draw has its own seed, so that they are the runs' own steps, and a warm start is all that is needed.

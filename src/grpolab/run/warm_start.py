@@ -1,4 +1,7 @@
-"""The warm start's one step: next-token loss on demonstrations, prompts left out."""
+"""The warm start: supervised training to a target of sampled accuracy, once per seed, shared by all arms of that seed.
+
+Its step is next-token loss on demonstrations, prompts left out.
+"""
 
 from __future__ import annotations
 
@@ -60,10 +63,6 @@ def supervised_step(policy: Policy, optimizer: AdamW, prompts: list[str], target
     torch.nn.utils.clip_grad_norm_(policy.weights().values(), 1.0)
     optimizer.step()
     return loss.item()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Supervised training to a band of sampled accuracy, once per seed, shared by all arms of that seed.
 
 
 TRAINING_ITEMS = 10**9  # all of them
