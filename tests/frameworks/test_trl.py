@@ -238,7 +238,7 @@ def test_a_run_in_this_dialect_measures_no_padding() -> None:
     batch = parts.learner.collector.rollout(parts.state.policy, 0).batch
     tokens = int(batch.mask_BT.sum())
     first = parts.learner.update(parts.state, batch, tokens)
-    log_ratio_BT = parts.learner.update(parts.state, first.batch, tokens).update.log_ratio_BT
+    log_ratio_BT = parts.learner.update(parts.state, first.batch, tokens).log_ratio_BT
     assert not batch.mask_BT.all()
     assert (log_ratio_BT[~batch.mask_BT] == 0).all()
     assert (log_ratio_BT[batch.mask_BT] != 0).any()
