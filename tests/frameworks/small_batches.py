@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import base
+from grpolab.frameworks.base import Framework
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
 
@@ -33,18 +33,18 @@ def batch(log_ratio: Rows, mask: Rows, advantages: Rows, **others: Rows) -> Loss
 
 
 @dataclass(frozen=True)
-class Framework:
-    """A dialect by its framework's options."""
+class ByOptions:
+    """A framework, asked by its own options."""
 
-    dialect: base.Framework
+    framework: Framework
 
     def loss(self, options: Mapping[str, Any], inputs: LossInputs) -> Tensor:
         """The framework's loss."""
-        return policy_loss(self.dialect.objective(options), inputs, self.dialect.recipe).total
+        return policy_loss(self.framework.objective(options), inputs, self.framework.recipe).total
 
     def core_loss(self, options: Mapping[str, Any], inputs: LossInputs) -> Tensor:
         """The same point on our axes without the framework's own ways."""
-        return policy_loss(self.dialect.objective(options), inputs).total
+        return policy_loss(self.framework.objective(options), inputs).total
 
     def gradient(self, options: Mapping[str, Any], inputs: LossInputs) -> Tensor:
         """Of the framework's loss by the log-probs, (B, T)."""
@@ -52,6 +52,6 @@ class Framework:
 
     def metrics(self, options: Mapping[str, Any], inputs: LossInputs) -> dict[str, float]:
         """The framework's metrics."""
-        objective = self.dialect.objective(options)
+        objective = self.framework.objective(options)
         with torch.no_grad():
-            return self.dialect.metrics(objective, inputs, policy_loss(objective, inputs, self.dialect.recipe))
+            return self.framework.metrics(objective, inputs, policy_loss(objective, inputs, self.framework.recipe))

@@ -1,33 +1,17 @@
-"""AReaL's dialect: each of its own ways matters, and every preset is what its options mean."""
+"""AReaL's dialect: each of its own ways matters."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
-from small_batches import Framework, batch
+from small_batches import ByOptions, batch
 
 from grpolab.frameworks.areal import FRAMEWORK
-from grpolab.grpo.loss import Objective
-from grpolab.sweep.compose import compose
 
-AREAL = Framework(FRAMEWORK)
-MODES: dict[str, dict[str, Any]] = {
-    "areal": {},
-    "areal/grpo": {},
-    "areal/gspo": {"importance_sampling_level": "sequence"},
-    "areal/sapo": {"use_sapo_loss": True},
-    "areal/dual_clip": {"c_clip": 3.0},
-    "areal/decoupled": {"rejection_sampling": {}},
-}
+AREAL = ByOptions(FRAMEWORK)
 SAMPLED = batch([[0.1, 0.2], [0.0, 0.1]], [[1, 1], [1, 1]], [[1], [1]], sampler=[[-1.0, -3.0], [-1.0, -1.5]])
-
-
-@pytest.mark.parametrize("name", MODES)
-def test_presets_are_what_the_options_mean(name: str) -> None:
-    assert Objective.of(compose([f"dialect={name}"])) == FRAMEWORK.objective(MODES[name])
 
 
 def test_rejected_tokens_leave_the_loss_but_not_its_denominator() -> None:

@@ -1,4 +1,4 @@
-"""DeepSpeed-Chat's dialect: each of its own ways matters, and its preset is what its trainer's fields mean."""
+"""DeepSpeed-Chat's dialect: each of its own ways matters."""
 
 from __future__ import annotations
 
@@ -7,33 +7,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from small_batches import batch
 from torch import Tensor
 
 from grpolab.frameworks.deepspeed_chat import FRAMEWORK, advantages_and_returns, token_rewards
-from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import LossInputs, Objective, policy_loss
-from grpolab.sweep.compose import compose
+from grpolab.grpo.loss import LossInputs, policy_loss
 
 NUMBERS = torch.double
 
 
-def test_the_preset_is_what_the_fields_mean() -> None:
-    settings = compose(["dialect=deepspeed_chat"])
-    assert (settings.framework, settings.beta, settings.kl_placement) == ("deepspeed_chat", 0.1, "advantage")
-    assert Objective.of(settings) == FRAMEWORK.objective({})
-
-
-def batch(mask: list[list[int]]) -> LossInputs:
+def two_rows(mask: list[list[float]]) -> LossInputs:
     """Ratios e^.1 and e^-.5, advantages 1 and -1."""
-    mask_BT = torch.tensor(mask, dtype=torch.bool)
-    log_ratio_BT = torch.tensor([[0.1, 0.1], [-0.5, -0.5]], dtype=NUMBERS)
-    return LossInputs(
-        log_probs_BT=(log_ratio_BT - 1).requires_grad_(),
-        old_log_probs_BT=torch.full_like(log_ratio_BT, -1.0),
-        advantages=torch.tensor([[1.0], [-1.0]], dtype=NUMBERS),
-        mask_BT=mask_BT,
-        totals=Totals.of(mask_BT),
-    )
+    return batch([[0.1, 0.1], [-0.5, -0.5]], mask, [[1.0], [-1.0]])
 
 
 def loss_of(inputs: LossInputs) -> Tensor:
@@ -41,18 +26,18 @@ def loss_of(inputs: LossInputs) -> Tensor:
 
 
 def test_mean_over_the_tokens_of_the_larger_negated_surrogate() -> None:
-    assert loss_of(batch([[1, 1], [1, 0]])).item() == pytest.approx((-2 * math.exp(0.1) + 0.8) / 3)
+    assert loss_of(two_rows([[1, 1], [1, 0]])).item() == pytest.approx((-2 * math.exp(0.1) + 0.8) / 3)
 
 
 def test_the_loss_of_no_token_is_no_number_and_its_gradient_too() -> None:
-    nothing = batch([[0, 0], [0, 0]])
+    nothing = two_rows([[0, 0], [0, 0]])
     assert loss_of(nothing).isnan()
     assert torch.autograd.grad(loss_of(nothing), nothing.log_probs_BT)[0].isnan().all()
     assert policy_loss(FRAMEWORK.objective({}), nothing).total == 0
 
 
 def test_padding_cannot_overflow_but_what_is_no_number_there_poisons() -> None:
-    inputs = batch([[1, 1], [1, 0]])
+    inputs = two_rows([[1, 1], [1, 0]])
     clean = loss_of(inputs).item()
     for dirt, same in ((-2000.0, True), (math.nan, False), (-math.inf, False)):
         old_BT = torch.where(inputs.mask_BT, inputs.old_log_probs_BT, dirt)

@@ -1,4 +1,4 @@
-"""NeMo-RL's dialect: each of its own ways matters, and every preset is what its options mean."""
+"""NeMo-RL's dialect: each of its own ways matters."""
 
 from __future__ import annotations
 
@@ -7,44 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from small_batches import Framework, batch
+from small_batches import ByOptions, batch
 
 from grpolab.frameworks.nemo_rl import FRAMEWORK
-from grpolab.grpo.loss import Objective
-from grpolab.sweep.compose import compose
 
-NEMO = Framework(FRAMEWORK)
+NEMO = ByOptions(FRAMEWORK)
 WEIGHTED = {"use_importance_sampling_correction": True}
-TRUNCATED = ("truncated_importance_sampling_type", "truncated_importance_sampling_ratio_min")
-MODES: dict[str, dict[str, Any]] = {
-    "nemo_rl": {},
-    "nemo_rl/sequence_mean": {"token_level_loss": False},
-    "nemo_rl/gspo": {"token_level_loss": False, "sequence_level_importance_ratios": True},
-    "nemo_rl/cispo": {"use_cispo": True},
-    "nemo_rl/dual_clip": {"ratio_clip_c": 3.0},
-    "nemo_rl/reinforce": {"disable_ppo_ratio": True},
-    "nemo_rl/on_policy": {"force_on_policy_ratio": True},
-    "nemo_rl/importance_sampling": WEIGHTED,
-    "nemo_rl/icepop": {
-        **WEIGHTED,
-        **dict(zip(TRUNCATED, ("icepop", 0.5), strict=True)),
-        "truncated_importance_sampling_ratio": 5.0,
-    },
-    "nemo_rl/seq_mask_tis": {
-        **WEIGHTED,
-        **dict(zip(TRUNCATED, ("seq-mask-tis", 0.999), strict=True)),
-        "truncated_importance_sampling_ratio": 1.002,
-    },
-}
 NO_KL = {"reference_policy_kl_penalty": 0.0}
 RAGGED = batch(
     [[0.1, -0.1, 9.0], [0.05, 9.0, 9.0], [9.0, 9.0, 9.0]], [[1, 1, 0], [1, 0, 0], [0, 0, 0]], [[1], [-2], [3]]
 )
-
-
-@pytest.mark.parametrize("name", MODES)
-def test_presets_are_what_the_options_mean(name: str) -> None:
-    assert Objective.of(compose([f"dialect={name}"])) == FRAMEWORK.objective(MODES[name])
 
 
 def test_every_divisor_has_1e_8() -> None:
@@ -74,7 +46,9 @@ def test_the_weight_is_inside_the_clamps_of_the_kl() -> None:
 
 def test_seq_mask_tis_keeps_rows_by_their_mean_and_tokens_with_their_weight() -> None:
     rows = batch([[0.0, 0.0], [0.0, 0.0]], [[1, 1], [1, 1]], [[1], [1]], sampler=[[-1.4, -0.6], [-1.4, -1.0]])
-    options = {**NO_KL, **MODES["nemo_rl/seq_mask_tis"]}
+    bounds = {"type": "seq-mask-tis", "ratio_min": 0.999, "ratio": 1.002}
+    truncated = {f"truncated_importance_sampling_{name}": value for name, value in bounds.items()}
+    options = {**NO_KL, **WEIGHTED, **truncated}
     expected = -(math.exp(0.4) + math.exp(-0.4)) / 4
     assert NEMO.loss(options, rows).item() == pytest.approx(expected, rel=1e-7)
     assert NEMO.metrics(options, rows)["is_oob_ratio"] == pytest.approx(0.5)

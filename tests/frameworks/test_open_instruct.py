@@ -1,30 +1,17 @@
-"""open-instruct's dialect: each of its own ways matters, and every preset is what its options mean."""
+"""open-instruct's dialect: each of its own ways matters."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
-from small_batches import Framework, batch
+from small_batches import ByOptions, batch
 
 from grpolab.frameworks.open_instruct import FRAMEWORK
-from grpolab.grpo.loss import Objective
-from grpolab.sweep.compose import compose
 
-OPEN = Framework(FRAMEWORK)
-MODES: dict[str, dict[str, Any]] = {
-    "open_instruct": {},
-    "open_instruct/cispo": {"loss_fn": "cispo"},
-    "open_instruct/standard": {},
-}
+OPEN = ByOptions(FRAMEWORK)
 # Weights 1, e^.3, e^2, e^-1 of the sampler; every ratio is 1.
 SAMPLED = batch([[0, 0], [0, 0]], [[1, 1], [1, 1]], [[1], [1]], sampler=[[-1.0, -1.3], [-3.0, 0.0]])
-
-
-@pytest.mark.parametrize("name", MODES)
-def test_presets_are_what_the_options_mean(name: str) -> None:
-    assert Objective.of(compose([f"dialect={name}"])) == FRAMEWORK.objective(MODES[name])
 
 
 def test_rho_is_cut_at_two() -> None:

@@ -1,17 +1,122 @@
-"""Presets of conf/: a paper says every axis that it stands for, and a dialect's advantages are its framework's."""
+"""Presets of conf/: a dialect is what its framework's options mean, and a paper says every axis that it stands for."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 
+from grpolab.frameworks.base import framework
 from grpolab.frameworks.conformance import inputs_of, read_variants
 from grpolab.grpo.advantages import Scored, advantages
+from grpolab.grpo.loss import Objective
 from grpolab.paths import project_root
-from grpolab.sweep.compose import compose
+from grpolab.registry import FRAMEWORKS
+from grpolab.sweep.compose import Composer
+
+COMPOSER = Composer()
+
+
+def mode(name: str, **options: Any) -> dict[str, Any]:
+    return {"policy_loss": {"loss_mode": name}, **options}
+
+
+BY_SEQUENCE = {"loss_agg_mode": "seq-mean-token-mean"}
+SEQUENCES = {"loss_reduction": "sequence_mean"}
+CORRECTED = {"enable_vllm_is_correction": True}
+WEIGHTED = {"use_importance_sampling_correction": True}
+
+
+def truncated(kind: str, low: float, high: float) -> dict[str, Any]:
+    given = {"type": kind, "ratio_min": low, "ratio": high}
+    return WEIGHTED | {f"truncated_importance_sampling_{name}": value for name, value in given.items()}
+
+
+# Dialect -> its framework's options.
+MODES: dict[str, dict[str, Any]] = {
+    "trl": {},
+    **{f"trl/{name}": {"loss_type": name} for name in ("grpo", "bnpo", "dr_grpo", "cispo", "sapo", "vespo")},
+    "trl/luspo": {"loss_type": "luspo", "importance_sampling_level": "sequence"},
+    "trl/gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    "trl/gdpo": {},
+    "trl/vllm": {"use_vllm": True},
+    "verl": {},
+    **{f"verl/{name}": mode(name) for name in ("cispo", "gpg", "clip_cov", "kl_cov", "dppo_tv", "dppo_kl")},
+    **{f"verl/{name}": mode(name, **BY_SEQUENCE) for name in ("gspo", "sapo", "geo_mean")},
+    "verl/dro": {"policy_loss": {"loss_mode": "dro", "dro_beta": 0.1}},
+    "verl/bypass": mode("bypass_mode"),
+    "verl/bypass_reinforce": mode("bypass_mode", rollout_correction={"loss_type": "reinforce", "rollout_is": "token"}),
+    "roll": {},
+    "roll/base": {},
+    "roll/agentic": {"ratio_type": "segment"},
+    "roll/seq": {"importance_sampling": "seq"},
+    "roll/dual_clip": {"dual_clip_loss": True},
+    "roll/token_mean": {"loss_agg_mode": "token-mean"},
+    "roll/seq_mean_token_sum": {"loss_agg_mode": "seq-mean-token-sum"},
+    "roll/seq_mean_token_sum_norm": {"loss_agg_mode": "seq-mean-token-sum-norm"},
+    "roll/pg_cispo_masked": {"pg_variant": "cispo", "cispo_use_unified_mask": True},
+    **{f"roll/pg_{name}": {"pg_variant": name} for name in ("vanilla", "ppo", "tis", "topr", "cispo", "kimi15")},
+    "openrlhf": {},
+    "openrlhf/gspo": {"policy_loss_type": "gspo"},
+    "openrlhf/sequence_mean": {"token_level_loss": False},
+    "openrlhf/kl_loss": {"kl_use_loss": True, "kl_estimator": "k3"},
+    "openrlhf/tis": CORRECTED,
+    "openrlhf/icepop": {**CORRECTED, "vllm_is_correction_type": "icepop"},
+    "openrlhf/seq_mask_tis": {**CORRECTED, "vllm_is_correction_type": "seq-mask-tis"},
+    # These differ by their advantages only.
+    **{f"openrlhf/{name}": {} for name in ("dr_grpo", "rloo", "reinforce", "reinforce_baseline")},
+    "slime": {},
+    "slime/gspo": {"advantage_estimator": "gspo"},
+    "slime/cispo": {"advantage_estimator": "cispo"},
+    "slime/per_token": {"calculate_per_token_loss": True},
+    "slime/low_var_kl": {"use_kl_loss": True, "kl_loss_coef": 0.001, "kl_loss_type": "low_var_kl"},
+    "slime/opsm": {"use_opsm": True},
+    "slime/tis": {"use_tis": True},
+    "slime/reinforce_plus_plus_baseline": {"advantage_estimator": "reinforce_plus_plus_baseline"},
+    "areal": {},
+    "areal/grpo": {},
+    "areal/gspo": {"importance_sampling_level": "sequence"},
+    "areal/sapo": {"use_sapo_loss": True},
+    "areal/dual_clip": {"c_clip": 3.0},
+    "areal/decoupled": {"rejection_sampling": {}},
+    "nemo_rl": {},
+    "nemo_rl/sequence_mean": {"token_level_loss": False},
+    "nemo_rl/gspo": {"token_level_loss": False, "sequence_level_importance_ratios": True},
+    "nemo_rl/cispo": {"use_cispo": True},
+    "nemo_rl/dual_clip": {"ratio_clip_c": 3.0},
+    "nemo_rl/reinforce": {"disable_ppo_ratio": True},
+    "nemo_rl/on_policy": {"force_on_policy_ratio": True},
+    "nemo_rl/importance_sampling": WEIGHTED,
+    "nemo_rl/icepop": truncated("icepop", 0.5, 5.0),
+    "nemo_rl/seq_mask_tis": truncated("seq-mask-tis", 0.999, 1.002),
+    "open_instruct": {},
+    "open_instruct/cispo": {"loss_fn": "cispo"},
+    "open_instruct/standard": {},
+    "prime_rl": {},
+    "prime_rl/ipo": {"type": "ipo"},
+    "skyrl": {},
+    **{
+        f"skyrl/{kind}": {"policy_loss_type": kind}
+        for kind in ("dual_clip", "cispo", "dppo", "clip_cov", "kl_cov", "rollout_is", "importance_sampling")
+    },
+    **{f"skyrl/{kind}": {"policy_loss_type": kind, **SEQUENCES} for kind in ("gspo", "sapo")},
+    "skyrl/dppo_kl": {
+        "policy_loss_type": "dppo",
+        "dppo": {"dppo_type": "binary_kl", "delta_low": 0.05, "delta_high": 0.05},
+    },
+    "skyrl/sequence_mean": SEQUENCES,
+    "skyrl/seq_mean_token_sum_norm": {"loss_reduction": "seq_mean_token_sum_norm"},
+    "skyrl/tis": {"off_policy_correction": {"tis_ratio_type": "token"}},
+    "skyrl/tis_sequence": {"off_policy_correction": {"tis_ratio_type": "sequence"}},
+    "skyrl/geometric_mask": {"off_policy_correction": {"sequence_mask_metric": "geometric"}},
+    "torchtune": {},
+    "torchtune/simple": {"loss": "GRPOSimpleLoss"},
+    "torchtune/completion": {"loss": "GRPOCompletionLoss"},
+    "deepspeed_chat": {},
+}
 
 CONF = project_root() / "conf"
 PAPERS = sorted(file.stem for file in (CONF / "paper").glob("*.yaml"))
@@ -27,6 +132,23 @@ ADVANTAGES = {
 }
 
 
+@pytest.mark.parametrize("name", MODES)
+def test_a_dialect_is_what_its_frameworks_options_mean(name: str) -> None:
+    settings = COMPOSER.compose([f"dialect={name}"])
+    assert settings.framework == name.partition("/")[0]
+    assert Objective.of(settings) == framework(settings.framework).objective(MODES[name])
+
+
+def test_every_framework_has_its_defaults() -> None:
+    assert {name for name in MODES if "/" not in name} == set(FRAMEWORKS)
+
+
+def test_what_a_dialect_says_beside_the_loss() -> None:
+    deepspeed_chat = COMPOSER.compose(["dialect=deepspeed_chat"])
+    assert (deepspeed_chat.beta, deepspeed_chat.kl_placement) == (0.1, "advantage")
+    assert {COMPOSER.compose([f"dialect={name}"]).old_log_probs for name in ("prime_rl", "prime_rl/ipo")} == {"sampler"}
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_paper_says_its_axes_and_its_reuse_of_a_batch(name: str) -> None:
     text = (CONF / "paper" / f"{name}.yaml").read_text()
@@ -37,7 +159,7 @@ def test_a_paper_says_its_axes_and_its_reuse_of_a_batch(name: str) -> None:
 def test_a_dialect_has_its_frameworks_advantages() -> None:
     variants = {variant.full_name: variant for variant in read_variants(VECTORS)}
     for dialect, name in ADVANTAGES.items():
-        settings = compose([f"dialect={dialect}"])
+        settings = COMPOSER.compose([f"dialect={dialect}"])
         case = next(case for case in variants[name].cases if case["name"] == "binary")
         inputs = inputs_of(case)
         group_B = torch.as_tensor(inputs["group_ids"])

@@ -1,30 +1,19 @@
-"""prime-rl's dialect: each of its own ways matters, and every preset is what its options mean."""
+"""prime-rl's dialect: each of its own ways matters."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from small_batches import Framework, batch
+from small_batches import ByOptions, batch
 
 from grpolab.frameworks.prime_rl import FRAMEWORK
-from grpolab.grpo.loss import Objective
-from grpolab.sweep.compose import compose
 
-PRIME = Framework(FRAMEWORK)
-MODES: dict[str, dict[str, Any]] = {"prime_rl": {}, "prime_rl/ipo": {"type": "ipo"}}
+PRIME = ByOptions(FRAMEWORK)
 # Probabilities of the sampler are 1/e = .37; the changes are +.24, -.22, +.04.
 MOVED = batch([[0.5, -0.9, 0.1]], [[1, 1, 1]], [[1.0]])
-
-
-@pytest.mark.parametrize("name", MODES)
-def test_presets_are_what_the_options_mean(name: str) -> None:
-    settings = compose([f"dialect={name}"])
-    assert Objective.of(settings) == FRAMEWORK.objective(MODES[name])
-    assert settings.old_log_probs == "sampler"
 
 
 def test_dropped_tokens_keep_the_square_of_their_log_ratio() -> None:

@@ -1,4 +1,4 @@
-"""ROLL's dialect: each of its own ways matters, and every preset is what its options mean."""
+"""ROLL's dialect: each of its own ways matters."""
 
 from __future__ import annotations
 
@@ -7,33 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from small_batches import ByOptions
 
 from grpolab.frameworks.roll import FRAMEWORK
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import LossInputs, Objective, policy_loss
-from grpolab.sweep.compose import compose
+from grpolab.grpo.loss import LossInputs, policy_loss
 
 PG = {name: {"pg_variant": name} for name in ("vanilla", "ppo", "tis", "topr", "cispo", "kimi15")}
-MODES: dict[str, dict[str, Any]] = {
-    "roll": {},
-    "roll/base": {},
-    "roll/agentic": {"ratio_type": "segment"},
-    "roll/seq": {"importance_sampling": "seq"},
-    "roll/dual_clip": {"dual_clip_loss": True},
-    "roll/token_mean": {"loss_agg_mode": "token-mean"},
-    "roll/seq_mean_token_sum": {"loss_agg_mode": "seq-mean-token-sum"},
-    "roll/seq_mean_token_sum_norm": {"loss_agg_mode": "seq-mean-token-sum-norm"},
-    "roll/pg_cispo_masked": {"pg_variant": "cispo", "cispo_use_unified_mask": True},
-    **{f"roll/pg_{name}": options for name, options in PG.items()},
-}
-
-
-@pytest.mark.parametrize("name", MODES)
-def test_presets_are_what_the_options_mean(name: str) -> None:
-    settings = compose([f"dialect={name}"])
-    assert settings.framework == "roll"
-    assert Objective.of(settings) == FRAMEWORK.objective(MODES[name])
 
 
 def batch(log_ratio: list[list[float]], mask: list[list[int]], advantages: list[list[float]]) -> LossInputs:
@@ -54,19 +34,12 @@ def batch(log_ratio: list[list[float]], mask: list[list[int]], advantages: list[
 RAGGED = batch(
     [[0.1, 0.5, 9.0], [-0.4, 9.0, 9.0], [9.0, 9.0, 9.0]], [[1, 1, 0], [1, 0, 0], [0, 0, 0]], [[1], [-2], [3]]
 )
-
-
-def loss_of(options: dict[str, Any], inputs: LossInputs) -> Tensor:
-    return policy_loss(FRAMEWORK.objective(options), inputs, FRAMEWORK.recipe).total
-
-
-def metrics_of(options: dict[str, Any], inputs: LossInputs) -> dict[str, float]:
-    objective = FRAMEWORK.objective(options)
-    return FRAMEWORK.metrics(objective, inputs, policy_loss(objective, inputs, FRAMEWORK.recipe))
+ROLL = ByOptions(FRAMEWORK)
+loss_of, metrics_of = ROLL.loss, ROLL.metrics
 
 
 def core_loss(options: dict[str, Any], inputs: LossInputs) -> float:
-    return policy_loss(FRAMEWORK.objective(options), inputs).total.item()
+    return ROLL.core_loss(options, inputs).item()
 
 
 def test_token_mean_adds_up_padding() -> None:

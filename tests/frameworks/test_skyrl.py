@@ -1,4 +1,4 @@
-"""SkyRL's dialect: each of its own ways matters, and every preset is what its options mean."""
+"""SkyRL's dialect: each of its own ways matters."""
 
 from __future__ import annotations
 
@@ -8,43 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from small_batches import Framework, batch
+from small_batches import ByOptions, batch
 
 from grpolab.frameworks.skyrl import FRAMEWORK
-from grpolab.grpo.loss import Objective
-from grpolab.sweep.compose import compose
 
-SKY = Framework(FRAMEWORK)
-SEQUENCES = {"loss_reduction": "sequence_mean"}
+SKY = ByOptions(FRAMEWORK)
 NO_KL = {"use_kl_loss": False}
 
 
 def corrected(**options: Any) -> dict[str, Any]:
     return {"off_policy_correction": options}
-
-
-MODES: dict[str, dict[str, Any]] = {
-    "skyrl": {},
-    **{
-        f"skyrl/{kind}": {"policy_loss_type": kind}
-        for kind in ("dual_clip", "cispo", "dppo", "clip_cov", "kl_cov", "rollout_is", "importance_sampling")
-    },
-    **{f"skyrl/{kind}": {"policy_loss_type": kind, **SEQUENCES} for kind in ("gspo", "sapo")},
-    "skyrl/dppo_kl": {
-        "policy_loss_type": "dppo",
-        "dppo": {"dppo_type": "binary_kl", "delta_low": 0.05, "delta_high": 0.05},
-    },
-    "skyrl/sequence_mean": SEQUENCES,
-    "skyrl/seq_mean_token_sum_norm": {"loss_reduction": "seq_mean_token_sum_norm"},
-    "skyrl/tis": corrected(tis_ratio_type="token"),
-    "skyrl/tis_sequence": corrected(tis_ratio_type="sequence"),
-    "skyrl/geometric_mask": corrected(sequence_mask_metric="geometric"),
-}
-
-
-@pytest.mark.parametrize("name", MODES)
-def test_presets_are_what_the_options_mean(name: str) -> None:
-    assert Objective.of(compose([f"dialect={name}"])) == FRAMEWORK.objective(MODES[name])
 
 
 def test_two_corrections_at_once_are_refused() -> None:

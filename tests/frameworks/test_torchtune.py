@@ -1,31 +1,18 @@
-"""torchtune's dialect: each of its own ways matters, and every preset is what its options mean."""
+"""torchtune's dialect: each of its own ways matters."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
-from small_batches import Framework, batch
+from small_batches import ByOptions, batch
 
 from grpolab.frameworks.torchtune import FRAMEWORK
-from grpolab.grpo.loss import Objective
-from grpolab.sweep.compose import compose
 
-TUNE = Framework(FRAMEWORK)
-MODES: dict[str, dict[str, Any]] = {
-    "torchtune": {},
-    "torchtune/simple": {"loss": "GRPOSimpleLoss"},
-    "torchtune/completion": {"loss": "GRPOCompletionLoss"},
-}
+TUNE = ByOptions(FRAMEWORK)
 WIDE = {"epsilon": 0.9, "kl_coeff": 0.5}
 REFERENCE = [[-0.9, -0.9], [-0.9, -0.9], [-0.9, -0.9]]
 RAGGED = batch([[0.1, 0.2], [-0.1, 9], [9, 9]], [[1, 1], [1, 0], [0, 0]], [[1], [-1], [4]], reference=REFERENCE)
-
-
-@pytest.mark.parametrize("name", MODES)
-def test_presets_are_what_the_options_mean(name: str) -> None:
-    assert Objective.of(compose([f"dialect={name}"])) == FRAMEWORK.objective(MODES[name])
 
 
 def k3(q: float) -> float:

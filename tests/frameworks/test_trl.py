@@ -1,4 +1,4 @@
-"""TRL's dialect: each of its own ways matters, and every preset is what its options mean."""
+"""TRL's dialect: each of its own ways matters."""
 
 from __future__ import annotations
 
@@ -8,29 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from small_batches import ByOptions
 from tiny import tiny_parts
-from torch import Tensor
 
 from grpolab.frameworks.trl import FRAMEWORK, as_float32, reward_metrics
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import LossInputs, Objective, policy_loss
-from grpolab.sweep.compose import compose
-
-MODES: dict[str, dict[str, Any]] = {
-    "trl": {},
-    **{f"trl/{name}": {"loss_type": name} for name in ("grpo", "bnpo", "dr_grpo", "cispo", "sapo", "vespo")},
-    "trl/luspo": {"loss_type": "luspo", "importance_sampling_level": "sequence"},
-    "trl/gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
-    "trl/gdpo": {},
-    "trl/vllm": {"use_vllm": True},
-}
-
-
-@pytest.mark.parametrize("name", MODES)
-def test_presets_are_what_the_options_mean(name: str) -> None:
-    settings = compose([f"dialect={name}"])
-    assert settings.framework == "trl"
-    assert Objective.of(settings) == FRAMEWORK.objective(MODES[name])
+from grpolab.grpo.loss import LossInputs
 
 
 @pytest.mark.parametrize(
@@ -59,20 +42,8 @@ def batch(log_ratio: list[list[float]], mask: list[list[int]], A: list[float], *
 
 
 RAGGED = batch([[0.3, -0.4, 9.0], [0.5, 9.0, 9.0], [9.0] * 3], [[1, 1, 0], [1, 0, 0], [0, 0, 0]], [1.0, -2.0, 3.0])
-
-
-def loss_of(options: dict[str, Any], inputs: LossInputs) -> Tensor:
-    return policy_loss(FRAMEWORK.objective(options), inputs, FRAMEWORK.recipe).total
-
-
-def core_loss_of(options: dict[str, Any], inputs: LossInputs) -> Tensor:
-    return policy_loss(FRAMEWORK.objective(options), inputs).total
-
-
-@torch.no_grad()
-def metrics_of(options: dict[str, Any], inputs: LossInputs) -> dict[str, float]:
-    objective = FRAMEWORK.objective(options)
-    return FRAMEWORK.metrics(objective, inputs, policy_loss(objective, inputs, FRAMEWORK.recipe))
+TRL = ByOptions(FRAMEWORK)
+loss_of, core_loss_of, metrics_of = TRL.loss, TRL.core_loss, TRL.metrics
 
 
 def test_cap_of_cispo_is_epsilon_high_itself() -> None:

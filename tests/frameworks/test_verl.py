@@ -1,4 +1,4 @@
-"""verl's dialect: each of its own ways matters, and every preset is what its options mean."""
+"""verl's dialect: each of its own ways matters."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor
 from grpolab.frameworks.verl import FRAMEWORK, drawn_like_verl
 from grpolab.frameworks.verl_correction import rejection
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import CORE, Loss, LossInputs, Objective, policy_loss
-from grpolab.sweep.compose import Composer
+from grpolab.grpo.loss import CORE, Loss, LossInputs, policy_loss
 
 
 def mode(name: str, policy: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
@@ -22,23 +21,6 @@ def mode(name: str, policy: dict[str, Any] | None = None, **options: Any) -> dic
 
 
 BY_SEQUENCE = {"loss_agg_mode": "seq-mean-token-mean"}
-REINFORCE = {"rollout_correction": {"loss_type": "reinforce", "rollout_is": "token"}}
-MODES: dict[str, dict[str, Any]] = {
-    "verl": {},
-    **{f"verl/{name}": mode(name) for name in ("cispo", "gpg", "clip_cov", "kl_cov", "dppo_tv", "dppo_kl")},
-    **{f"verl/{name}": mode(name, **BY_SEQUENCE) for name in ("gspo", "sapo", "geo_mean")},
-    "verl/dro": mode("dro", {"dro_beta": 0.1}),
-    "verl/bypass": mode("bypass_mode"),
-    "verl/bypass_reinforce": mode("bypass_mode", **REINFORCE),
-}
-
-
-def test_presets_are_what_the_options_mean() -> None:
-    composer = Composer()
-    for name, options in MODES.items():
-        settings = composer.compose([f"dialect={name}"])
-        assert settings.framework == "verl"
-        assert Objective.of(settings) == FRAMEWORK.objective(options), name
 
 
 def batch(log_ratio: Any, mask: Any, advantages: Any, **changed: Any) -> LossInputs:
