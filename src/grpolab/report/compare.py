@@ -165,8 +165,8 @@ def _detectable(
         return None
     n = difference.n
     error, freedom = welch_error(own, other) if how == "unpaired" else (difference.sd / np.sqrt(n), n - 1)
-    found = detectable_difference(error, freedom, level) if np.isfinite(error) else np.inf
-    return found if found < most else None
+    detectable = detectable_difference(error, freedom, level) if np.isfinite(error) else np.inf
+    return detectable if detectable < most else None
 
 
 def _lost(pair: Pair, facet: str, arm: str, name: str) -> Row:
@@ -204,8 +204,8 @@ def _verdict(row: Row, p: float) -> str:
 def _sight(row: Row, level: float) -> str:
     """What an open row's runs could have shown."""
     runs = count(row.difference.n, "run" if row.how == "counts" else "seed")
-    found = row.detectable(level)
-    return f"{runs}; would have found {number(found)}" if found else f"{runs}: too few to find any"
+    detectable = row.detectable(level)
+    return f"{runs}; would have found {number(detectable)}" if detectable else f"{runs}: too few to find any"
 
 
 def _summary(pair: Pair) -> str:

@@ -33,11 +33,12 @@ def find_run(results: Results, name: str) -> Path:
     """
     if (Path(name) / "settings.yaml").is_file():
         return Path(name).resolve()
-    found = sorted(file.parent for file in results.runs.glob("*/settings.yaml") if file.parent.name.startswith(name))
-    if len(found) == 1 and name:
-        return found[0]
-    if found and name:
-        raise RequestError(f"run {name} is not one but {len(found)}: {', '.join(folder.name for folder in found[:6])}")
+    folders = sorted(file.parent for file in results.runs.glob("*/settings.yaml") if file.parent.name.startswith(name))
+    if len(folders) == 1 and name:
+        return folders[0]
+    if folders and name:
+        few = ", ".join(folder.name for folder in folders[:6])
+        raise RequestError(f"run {name} is not one but {len(folders)}: {few}")
     raise RequestError(
         f"run {name} is unknown in {results.runs}: give a signature ({SIGNATURE_LENGTH} hex digits, or as many as are"
         " enough) or a run folder; `grpolab status --json` lists them"

@@ -89,7 +89,7 @@ def read_reference_runs(results: Results, signatures: Iterable[str]) -> Runs:
 
 
 def read_reference_tokens(results: Results, signatures: Iterable[str]) -> pd.DataFrame:
-    """What `count_clipped` found in the samples of some of the reference's runs."""
+    """What `count_clipped` counted in the samples of some of the reference's runs."""
     return pd.read_parquet(_table_path(results, "tokens"), filters=[("signature", "in", list(signatures))])
 
 
@@ -99,7 +99,10 @@ def export_reference(results: Results, study: str) -> list[Path]:
     Raises RequestError when the study has not been planned here, or a cell has no outcome: a reference with holes would
     be taken for the truth.
     """
-    plans = _plans(results, study)
+    if not results.plan(study).is_file():
+        raise RequestError(f"study={study} has not been planned in {results.root}: run `grpolab sweep {study}` first")
+    whole = json.loads(results.plan(study).read_text())
+    plans = [whole, *(json.loads(results.plan(part).read_text()) for part in whole["includes"])]
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
     runs = read_runs(results, signatures)
     missing = len(signatures) - len(runs.outcomes)
@@ -114,13 +117,6 @@ def export_reference(results: Results, study: str) -> list[Path]:
         _write_table(_table_path(results, table), _compact(table, getattr(runs, table), asked))
     _write_table(_table_path(results, "tokens"), count_clipped(results, signatures))
     return sorted(path for path in results.reference.rglob("*") if path.is_file())
-
-
-def _plans(results: Results, study: str) -> list[dict[str, Any]]:
-    if not results.plan(study).is_file():
-        raise RequestError(f"study={study} has not been planned in {results.root}: run `grpolab sweep {study}` first")
-    whole = json.loads(results.plan(study).read_text())
-    return [whole, *(json.loads(results.plan(part).read_text()) for part in whole["includes"])]
 
 
 def _compact(table: str, frame: pd.DataFrame, asked: set[str]) -> pd.DataFrame:

@@ -37,11 +37,11 @@ printed by `grpolab regimes`, from the runs of `make sweep` (in a fresh clone: f
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition of HEAD in one place; `met` is None where no run tells. `found`: what was measured, and asked."""
+    """One condition of HEAD in one place; `met` is None where no run tells. `measured`: with what is asked."""
 
     number: int
     met: bool | None
-    found: str
+    measured: str
     meaning: str  # of one that is not met
 
     @property
@@ -62,7 +62,7 @@ def page(results: Results) -> str:
             HEAD,
             f"Seeds: {', '.join(map(str, sorted(study.done['seed'].unique())))}. Baseline: `{study.baseline}`.",
             markdown_table(table),
-            f"Condition {length.verdict}: {length.found}.",
+            f"Condition {length.verdict}: {length.measured}.",
             "Settings that the plan records:",
             markdown_table(settings.map(_shown).reset_index()),
         ]
@@ -80,7 +80,11 @@ def unmet(studies: Sequence[Study]) -> list[str]:
             conditions += [condition for facet in study.facets for condition in _conditions(study, facet)]
         elif study.name == LENGTH_STUDY and "eval/length_std" in study.evaluations:
             conditions.append(_free_length(study))
-    return [f"{one.verdict}: {one.found}; {one.meaning}." for one in conditions if one.met is False]
+    return [
+        f"{condition.verdict}: {condition.measured}; {condition.meaning}."
+        for condition in conditions
+        if condition.met is False
+    ]
 
 
 def unmet_of(results: Results, name: str) -> list[str]:
@@ -136,12 +140,12 @@ def _clips(study: Study, facet: str) -> Condition:
 
 
 def _collapses_unclipped(study: Study, facet: str) -> Condition:
-    own, base = (_collapses(study, facet, arm) for arm in (_unclipped(study), study.baseline))
+    unclipped, base = (_collapses(study, facet, arm) for arm in (_unclipped(study), study.baseline))
     return Condition(
         3,
-        bool(own.all() and not base.any()) if len(own) and len(base) else None,
-        f"in {facet} {int(own.sum())} of {count(len(own), 'run')} of `{_unclipped(study)}` and {int(base.sum())} of"
-        f" {len(base)} of `{study.baseline}` collapse (asked: all, and none)",
+        bool(unclipped.all() and not base.any()) if len(unclipped) and len(base) else None,
+        f"in {facet} {int(unclipped.sum())} of {count(len(unclipped), 'run')} of `{_unclipped(study)}` and"
+        f" {int(base.sum())} of {len(base)} of `{study.baseline}` collapse (asked: all, and none)",
         "what is said there of training without clipping is not about the regime that it is meant for",
     )
 
@@ -166,7 +170,7 @@ def _clipped(study: Study, facet: str) -> tuple[float, float]:
 
 
 def _collapses(study: Study, facet: str, arm: str) -> pd.Series:
-    """Whether each run of an arm collapsed, diverged or was stopped as hopeless, by seed."""
+    """Whether each run of an arm collapsed, diverged or was early-stopped, by seed."""
     return at(measure(study, "lost"), facet, arm) > 0
 
 

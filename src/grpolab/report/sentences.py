@@ -57,7 +57,8 @@ def _clip_is_zero(study: Study) -> Iterator[str]:
     once = cells[cells["setting/num_iterations"] * cells["setting/num_minibatches"] == 1]
     updates = study.updates[study.updates["signature"].isin(once["signature"])]
     if len(updates):
-        yield f"With one update per batch ({_names(once['arm'])}) the clip fraction is {_zero(updates)}."
+        arms = ", ".join(f"`{arm}`" for arm in dict.fromkeys(once["arm"]))
+        yield f"With one update per batch ({arms}) the clip fraction is {_zero(updates)}."
 
 
 def _zero(updates: pd.DataFrame) -> str:
@@ -119,9 +120,9 @@ def _unclipped(study: Study) -> Iterator[str]:
             counts = [count_lost(runs, facet, name) for name in (arm, study.baseline)]
             p = fisher(*counts[0], *counts[1])
             if np.isfinite(p):
-                own, base = (_rate(*pair) for pair in counts)
+                rate, base = (_rate(*pair) for pair in counts)
                 yield (
-                    f"Without clipping (`{arm}`), {own} collapse{_in(facet)}; of `{study.baseline}`, {base}"
+                    f"Without clipping (`{arm}`), {rate} collapse{_in(facet)}; of `{study.baseline}`, {base}"
                     f" (Fisher's exact test, unpaired: {p_equals(p)})."
                 )
 
@@ -139,7 +140,7 @@ def _against_baseline(study: Study) -> Iterator[str]:
         for facet in study.facets:
             base = at(values, facet, study.baseline)
             others = {arm: at(values, facet, arm) for arm in study.arms if arm != study.baseline}
-            if len(base) and any(len(own) for own in others.values()):
+            if len(base) and any(len(other) for other in others.values()):
                 sides = _sides(others, base)
                 groups = "; ".join(f"{side}: {', '.join(arms)}" for side, arms in sides.items() if arms)
                 yield f"{words}{_in(facet)}: `{study.baseline}` {number(base.mean())}; against it, {groups}."
@@ -147,8 +148,8 @@ def _against_baseline(study: Study) -> Iterator[str]:
 
 def _sides(others: dict[str, pd.Series], base: pd.Series) -> dict[str, list[str]]:
     sides: dict[str, list[str]] = {"higher": [], "lower": [], "undecided": [], "equal": []}
-    for arm, own in others.items():
-        difference = paired_difference(own, base)
+    for arm, values in others.items():
+        difference = paired_difference(values, base)
         if difference.n:
             low, high = difference.low, difference.high
             side = "equal" if low == high == 0 else "higher" if low > 0 else "lower" if high < 0 else "undecided"
@@ -158,7 +159,3 @@ def _sides(others: dict[str, pd.Series], base: pd.Series) -> dict[str, list[str]
 
 def _in(facet: str) -> str:
     return f" in {facet}" if facet else ""
-
-
-def _names(arms: pd.Series) -> str:
-    return ", ".join(f"`{arm}`" for arm in dict.fromkeys(arms))
