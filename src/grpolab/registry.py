@@ -27,19 +27,25 @@ class Surrogate(NamedTuple):
     function: str
     options: Mapping[str, tuple[float, float]] = {}  # its own numbers, `kernel_options.<kernel>`: (more than, at most)
     clips: bool = True  # it has a clip range, which could bind
+    bounds_the_ratio: bool = False  # its range bounds the ratio or its logarithm, and ends the gradient there
+    policy_gradient_at_one: bool = False  # at ratio 1 its gradient is that of -A log pi
     draws_tokens: bool = False  # it needs uniform numbers
     whole_minibatch: bool = False  # it compares the tokens of a minibatch with each other, and needs it in one piece
 
 
 # Surrogate (grpo/surrogates.py): the loss of a token or sequence before averaging.
 SURROGATES = {
-    "clipped": Surrogate("grpolab.grpo.surrogates:clipped"),
-    "ratio": Surrogate("grpolab.grpo.surrogates:ratio", clips=False),
-    "policy_gradient": Surrogate("grpolab.grpo.surrogates:policy_gradient", clips=False),
-    "policy_gradient_masked": Surrogate("grpolab.grpo.surrogates:policy_gradient_masked"),
-    "cispo": Surrogate("grpolab.grpo.surrogates:cispo"),
-    "cispo_masked": Surrogate("grpolab.grpo.surrogates:cispo_masked"),
-    "band": Surrogate("grpolab.grpo.surrogates:band"),
+    "clipped": Surrogate("grpolab.grpo.surrogates:clipped", bounds_the_ratio=True, policy_gradient_at_one=True),
+    "ratio": Surrogate("grpolab.grpo.surrogates:ratio", clips=False, policy_gradient_at_one=True),
+    "policy_gradient": Surrogate("grpolab.grpo.surrogates:policy_gradient", clips=False, policy_gradient_at_one=True),
+    "policy_gradient_masked": Surrogate(
+        "grpolab.grpo.surrogates:policy_gradient_masked", bounds_the_ratio=True, policy_gradient_at_one=True
+    ),
+    "cispo": Surrogate("grpolab.grpo.surrogates:cispo", policy_gradient_at_one=True),
+    "cispo_masked": Surrogate(
+        "grpolab.grpo.surrogates:cispo_masked", bounds_the_ratio=True, policy_gradient_at_one=True
+    ),
+    "band": Surrogate("grpolab.grpo.surrogates:band", bounds_the_ratio=True),
     "aspo": Surrogate("grpolab.grpo.surrogates:aspo", {"cap": POSITIVE}),
     "topr": Surrogate(
         "grpolab.grpo.surrogates:topr", {"positive_weight": POSITIVE, "negative_weight": POSITIVE}, clips=False
@@ -48,19 +54,24 @@ SURROGATES = {
         "grpolab.grpo.surrogates:vespo",
         dict.fromkeys(("k_positive", "lambda_positive", "k_negative", "lambda_negative"), POSITIVE),
         clips=False,
+        policy_gradient_at_one=True,
     ),
-    "dro": Surrogate("grpolab.grpo.surrogates:dro", {"coefficient": POSITIVE}, clips=False),
+    "dro": Surrogate(
+        "grpolab.grpo.surrogates:dro", {"coefficient": POSITIVE}, clips=False, policy_gradient_at_one=True
+    ),
     "sapo": Surrogate(
         "grpolab.grpo.surrogates:sapo",
         {"temperature_positive": POSITIVE, "temperature_negative": POSITIVE},
         clips=False,
+        policy_gradient_at_one=True,
     ),
-    "gmpo": Surrogate("grpolab.grpo.surrogates:gmpo"),
+    "gmpo": Surrogate("grpolab.grpo.surrogates:gmpo", bounds_the_ratio=True, policy_gradient_at_one=True),
     "clip_cov": Surrogate(
         "grpolab.grpo.surrogates:clip_cov",
         {"share": (0.0, 1.0), "lower": ANY_SIGN, "upper": ANY_SIGN},
         draws_tokens=True,
         whole_minibatch=True,
+        bounds_the_ratio=True,
     ),
     "kl_cov": Surrogate(
         "grpolab.grpo.surrogates:kl_cov",

@@ -143,7 +143,7 @@ _LISTED = [
     Metric("seconds/rollout", "Wall time of sampling, scoring and the sampler-trainer check.", "s", "timing"),
     Metric("seconds/update", "Wall time of all updates of the rollout step, their diagnostics included.", "s", "timing"),
     Metric("seconds/evaluation", "Wall time of the evaluation after the rollout step.", "s", "timing"),
-    Metric("seconds/elapsed", "Wall time since the run started, earlier sittings included.", "s", "timing"),
+    Metric("seconds/elapsed", "Wall time since the run started, earlier sessions included.", "s", "timing"),
     Metric("system/rss_mib", "Resident memory of the worker.", "MiB", "timing", mirrored=True),
     Metric("system/cpu_percent", "CPU time over wall time of the worker since the last row.", "%", "timing", mirrored=True),
 ]

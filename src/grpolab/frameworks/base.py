@@ -119,7 +119,7 @@ def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, floa
     return {name: logged[name][metric] for name, metric in CLIP_METRIC.items() if metric in logged[name]}
 
 
-# LossRecipe of frameworks whose mask is a factor of a sum: padding is computed too, and poisons where it is not finite.
+# Functions of frameworks whose mask is a factor of a sum: padding is computed too, and poisons where it is not finite.
 
 
 def as_given(objective: Objective, inputs: LossInputs) -> LossInputs:

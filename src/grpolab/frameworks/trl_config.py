@@ -277,7 +277,7 @@ def _guess(settings: RunSettings, loss_type: str) -> Options:
     guess: Options = {
         "loss_type": loss_type,
         "importance_sampling_level": "token" if run.importance_sampling_level == "token" else "sequence",
-        "epsilon": 0.2 if kernel == "cispo" else run.epsilon,
+        "epsilon": LOSS["epsilon"] if kernel == "cispo" else run.epsilon,
         "epsilon_high": absolute + (run.epsilon_high or 0.0),
         "delta": run.delta or run.dual_clip,
         "beta": run.beta,

@@ -75,8 +75,6 @@ class Rules(Generic[Subject]):
 
 RUN_RULES = Rules[RunSettings]("A run")
 
-# Surrogates whose clip range bounds the ratio (or its logarithm), and ends the gradient there.
-BOUNDS_THE_RATIO = {"clipped", "policy_gradient_masked", "cispo_masked", "band", "clip_cov", "gmpo"}
 ONE_A_SEQUENCE = {"sequence", "sequence_token"}
 # The field's range of a token's ratio. A mean over T independent tokens moves less, by sqrt(T).
 TOKEN_EPSILON, TOO_WIDE = 0.2, 3.0
@@ -123,7 +121,7 @@ def epsilon_of_another_level(settings: RunSettings) -> Iterator[str]:
     low, _ = clip_range(settings)
     length = settings.max_completion_length
     comparable = TOKEN_EPSILON / math.sqrt(length)
-    sequence = settings.importance_sampling_level in ONE_A_SEQUENCE and settings.kernel in BOUNDS_THE_RATIO
+    sequence = settings.importance_sampling_level in ONE_A_SEQUENCE and SURROGATES[settings.kernel].bounds_the_ratio
     if sequence and not settings.ratio_is_one and low > TOO_WIDE * comparable:
         yield (
             f"epsilon={low:g} at importance_sampling_level={settings.importance_sampling_level} is"
@@ -141,7 +139,7 @@ def epsilon_below_noise(settings: RunSettings) -> Iterator[str]:
     averaged = length if level in ONE_A_SEQUENCE else 1
     noise = LOG_PROB_NOISE[settings.dtype] / math.sqrt(averaged)
     narrow = min(clip_range(settings))
-    if settings.kernel in BOUNDS_THE_RATIO and not settings.ratio_is_one and narrow < noise:
+    if SURROGATES[settings.kernel].bounds_the_ratio and not settings.ratio_is_one and narrow < noise:
         over = f" over {length} tokens" if averaged > 1 else ""
         yield (
             f"a clip range of {narrow:g} is below what {settings.dtype} rounds a {level} ratio by{over}"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from grpolab.lint.rules import BOUNDS_THE_RATIO, ONE_A_SEQUENCE, Rules, clip_range
+from grpolab.lint.rules import ONE_A_SEQUENCE, Rules, clip_range
+from grpolab.registry import SURROGATES
 from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, Equality, rewritten, why_the_same
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.plan import Plan
@@ -149,7 +150,7 @@ def one_epsilon_for_two_levels(arms: Arms) -> Iterator[str]:
     for facet in arms.facets:
         ranges = defaultdict[str, set[tuple[float, float]]](set)
         for settings in facet.arms.values():
-            if settings.kernel in BOUNDS_THE_RATIO and not settings.ratio_is_one:
+            if SURROGATES[settings.kernel].bounds_the_ratio and not settings.ratio_is_one:
                 level = "sequence" if settings.importance_sampling_level in ONE_A_SEQUENCE else "token"
                 ranges[level].add(clip_range(settings))
         if len(ranges) > 1 and ranges["token"] == ranges["sequence"]:

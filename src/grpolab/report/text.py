@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 NONE = "–"
-# What stands in brackets behind a mean over seeds, and what a band is (`statistics.share_band`).
+# What stands in brackets behind a mean over seeds, and what a band is (`share_band`).
 OF_SHARES = "Wilson's at the effective sample size"
 OF_MEANS = f"Student's t, of shares {OF_SHARES}"
 # Said wherever runs are compared bit by bit, or may be.

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from grpolab.registry import SURROGATES
 from grpolab.settings.run import RunSettings
 
 Point = dict[str, Any]
@@ -75,19 +76,6 @@ def absolute_cap(run: RunSettings) -> float | None:
     return cap if run.framework == "trl" and run.kernel == "cispo" else None
 
 
-# Surrogates whose gradient at ratio 1 is that of -A log pi.
-POLICY_GRADIENT_AT_ONE = {
-    "clipped",
-    "ratio",
-    "policy_gradient",
-    "policy_gradient_masked",
-    "cispo",
-    "cispo_masked",
-    "sapo",
-    "vespo",
-    "gmpo",
-    "dro",
-}
 MEANS_AND_SUMS_OF_ONE = {
     "sequence_mean",
     "sequence_sum",
@@ -167,7 +155,7 @@ def absolute_caps(run: RunSettings, point: Point) -> Point:
 def ratio_of_one(run: RunSettings, point: Point) -> Point:
     """at ratio 1 every level, kernel and clip range has the gradient of -A log pi"""
     open_range = min(run.epsilon, point["epsilon_high"]) > 0 and (run.delta or 2.0) > 1
-    if run.kernel not in POLICY_GRADIENT_AT_ONE or not run.ratio_is_one or not open_range:
+    if not SURROGATES[run.kernel].policy_gradient_at_one or not run.ratio_is_one or not open_range:
         return {}
     silent = dict.fromkeys(("epsilon", "epsilon_high", "delta", "dual_clip", "log_ratio_clamp", "kernel_options"))
     level = {} if point["kl_gradient"] == "importance_weighted" else {"importance_sampling_level": "token"}

@@ -92,7 +92,7 @@ class RunSettings(ObjectiveSettings):
     max_completions: Count | None = Field(description="Most completions to sample, in whole rollout steps.")
     max_optimizer_steps: Count | None = Field(description="Most optimiser steps, in whole rollout steps.")
     max_seconds: Positive | None = Field(
-        description="The run ends at the first rollout boundary after so many seconds, its sittings together, its warm"
+        description="The run ends at the first rollout boundary after so many seconds, its sessions together, its warm"
         " start left out."
     )
     early_stop: EarlyStopSettings | None = Field(description="When a run is hopeless and ends; empty: never.")

@@ -73,7 +73,7 @@ class RewardSettings(Settings):
     )
     weights: dict[str, FiniteFloat] = Field(
         min_length=1,
-        description="Weight of each part; one that is not named weighs 0. `random` is a coin for each completion.",
+        description="Weight of each part; one that is not named weighs 0. `random` is 0 or 1 by chance.",
     )
 
 
