@@ -1,8 +1,9 @@
-"""A framework as its differences from the core, and the stages of the loss that several frameworks share.
+"""A framework as its differences from the core, and the functions of the loss that several frameworks share.
 
-Each framework is one file: what its options are on our axes, the stages of the loss that it does its own way, its
+Each framework is one file: what its options are on our axes, the functions of the loss that it does its own way, its
 metrics under its names, and the replay of its own outputs. The accidents that the core does not have (a float32
-exponential, `+1e-8` in a divisor, an unmasked numerator) stand there; the defaults of a run stand in `conf/dialect/`.
+exponential, `+1e-8` in a divisor, an unmasked numerator) stand there, and so do its defaults, under its own names;
+`conf/dialect/` has them under ours, and a test holds the two together.
 """
 
 from __future__ import annotations

@@ -1,1 +1,25 @@
-"""Every setting of a run: its type, its range and one sentence. The values live in `conf/` only."""
+"""Every setting of a run: its type, its range and one sentence. The values live in `conf/` only.
+
+Here is what all groups are made of: the closed model, and the ranges of numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveOrInf = Annotated[float, Field(gt=0)]  # `.inf` switches something off
+NonNegativeOrInf = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Settings(BaseModel):
+    """What every group of settings is: frozen, and closed to keys that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)

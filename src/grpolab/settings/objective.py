@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from grpolab.registry import ADVANTAGES, AGGREGATIONS, FRAMEWORKS, KL_ESTIMATORS, RATIOS, SCALES, SURROGATES
-from grpolab.settings.base import NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Settings, Share
+from grpolab.settings import NonNegative, NonNegativeOrInf, Positive, PositiveOrInf, Settings, Share
 
 if TYPE_CHECKING:
     RatioLevel: TypeAlias = str

@@ -13,7 +13,7 @@ from pydantic import Field, FiniteFloat, model_validator
 from grpolab.identity import content_of, identified, keys_with_content
 from grpolab.paths import Results, results_folder
 from grpolab.registry import FAULTS, SURROGATES
-from grpolab.settings.base import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings
+from grpolab.settings import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings
 from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
 from grpolab.vocabulary import METRICS

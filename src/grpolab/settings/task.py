@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat, model_validator
 
 from grpolab.identity import COMMIT
-from grpolab.settings.base import Count, Natural, Positive, Seed, Settings, Share
+from grpolab.settings import Count, Natural, Positive, Seed, Settings, Share
 
 
 class AdditionTask(Settings):

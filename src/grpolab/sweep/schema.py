@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from grpolab.errors import near_matches
 from grpolab.frameworks.names import our_names
 from grpolab.identity import dotted
-from grpolab.settings.base import Seed
+from grpolab.settings import Seed
 
 Schema = dict[str, Any]
 
