@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import statistics
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import optuna
@@ -21,7 +20,7 @@ from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.plan import Cell
 from grpolab.sweep.study import Study, load
-from grpolab.sweep.tuning.settings import Pruner, Scalar, Space, Tuning, Values
+from grpolab.sweep.tuning.settings import Pruner, Scalar, Space, Tuning
 
 TRIAL = "trial"  # the factor of a tuning's plan beside the arms
 WATCHED = "eval/accuracy_expected"  # every task measures it, and where one answer is right without sampling noise
@@ -32,13 +31,13 @@ FIXED = {"seed", "task", "reward", "evaluation", "diagnostics", "machine", "devi
 FIXED |= {"rollout_steps", "max_completions", "max_optimizer_steps", "max_seconds"}
 
 Point = Mapping[str, Scalar]
+WhySame = Callable[[RunSettings, RunSettings], list[str] | None]
 
 
 def override(key: str, value: Scalar) -> str:
     """`learning_rate=0.00041`, as it stands in a study file."""
-    if isinstance(value, bool) or value is None:
-        return f"{key}={'null' if value is None else str(value).lower()}"
-    return f"{key}={value}"
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
+    return f"{key}={text}"
 
 
 class Arms:
@@ -49,23 +48,47 @@ class Arms:
         assert study.tuning
         self.study, self.overrides = study, list(overrides)
         self.tuning: Tuning = study.tuning
+        self.names = list(study.factors[study.compare])
+        self.plan_name = f"{study.name}.tuning"  # under which the trials' runs are planned, and tracked
         self._composer = Composer()
         self._composed: dict[tuple[str, str], RunSettings] = {}
         self._content: dict[str, dict[str, Any]] = {}  # of what is named, as it was when it was first asked for
-        self.names = list(self.study.factors[self.study.compare])
         problems = [f"{text}: a tuning sets its seeds itself" for text in overrides if key_of(text) == "seed"]
         problems += [problem for arm in self.names for problem in self._problems(arm)]
         if problems:
             raise RequestError(dict.fromkeys(problems))
 
-    @property
-    def plan_name(self) -> str:
-        """The name under which the trials' runs are planned, and tracked."""
-        return f"{self.study.name}.tuning"
+    def _problems(self, arm: str) -> Iterator[str]:
+        fixed = [key for key in self.tuning.space_of(arm) if key.partition(".")[0] in FIXED]
+        for key in fixed:
+            yield f"tuning: {key} cannot be tuned: it decides what is learnt, how it is measured or how long it lasts"
+        try:
+            self.settings(arm, {})
+            if not fixed:
+                list(self._corners(arm))
+        except RequestError as error:
+            yield from (f"{problem} (tuning, arm {arm})" for problem in error.problems)
+
+    def _corners(self, arm: str) -> Iterator[tuple[str, list[RunSettings]]]:
+        """Each key with the settings of its outermost values, the other keys as the study has them."""
+        for key, values in self.tuning.space_of(arm).items():
+            yield key, [self.settings(arm, {key: value}) for value in values.choices or values.bounds]
+
+    def check_effects(self, why_same: WhySame) -> None:
+        """Raises RequestError for each key that an arm does not use: `why_same` says why two runs are one function."""
+        problems = []
+        for arm in self.names:
+            for key, (first, *others) in self._corners(arm):
+                reasons = [why_same(first, other) for other in others]
+                if all(reason is not None for reason in reasons):
+                    problems.append(f"tuning: arm {arm} makes no use of {key}: {'; '.join(reasons[0] or [])}")
+        if problems:
+            raise RequestError(problems)
 
     def levels(self, arm: str) -> dict[str, str]:
         """The variant whose values are tuned."""
-        return self.tuning.levels(self.study.factors, self.study.compare, arm)
+        chosen = {self.study.compare: arm, **self.tuning.where}
+        return {factor: chosen.get(factor) or next(iter(levels)) for factor, levels in self.study.factors.items()}
 
     def settings(self, arm: str, point: Point) -> RunSettings:
         """The arm with these values. Raises RequestError where they do not fit together."""
@@ -90,6 +113,14 @@ class Arms:
             )
         return [Cell(levels, settings.model_copy(update={"seed": seed})) for seed in self.tuning.seeds]
 
+    def base_cells(self) -> list[Cell]:
+        """The runs of every arm as it is without any tuning."""
+        return [cell for arm in self.names for cell in self.cells(arm, 0, {})]
+
+    def space(self, arm: str) -> dict[str, dict[str, Any]]:
+        """The arm's space as a study file states it."""
+        return {key: values.model_dump(exclude_none=True) for key, values in self.tuning.space_of(arm).items()}
+
     def common(self, arm: str) -> dict[str, Any]:
         """What the study gives the arm's keys before any tuning; None where it has no value, or names a preset."""
         values = dict(dotted(self.settings(arm, {}).model_dump()))
@@ -97,27 +128,10 @@ class Arms:
             key: None if isinstance(values.get(key), list) else values.get(key) for key in self.tuning.space_of(arm)
         }
 
-    def corners(self, arm: str) -> Iterator[tuple[str, list[RunSettings]]]:
-        """Each key with the settings of its outermost values, the other keys as the study has them."""
-        for key, values in self.tuning.space_of(arm).items():
-            yield key, [self.settings(arm, {key: value}) for value in values.corners()]
-
     def identity(self, arm: str) -> dict[str, Any]:
         """All that two tunings of an arm must share to be one: the number of trials is no part of it."""
         tuning = self.tuning.model_dump(exclude={"trials", "arms", "space", "where"})
-        space = {key: values.model_dump(exclude_none=True) for key, values in self.tuning.space_of(arm).items()}
-        return {**tuning, "space": space, "settings": signature(self.settings(arm, {}).identity())}
-
-    def _problems(self, arm: str) -> Iterator[str]:
-        fixed = [key for key in self.tuning.space_of(arm) if key.partition(".")[0] in FIXED]
-        for key in fixed:
-            yield f"tuning: {key} cannot be tuned: it decides what is learnt, how it is measured or how long it lasts"
-        try:
-            self.settings(arm, {})
-            if not fixed:
-                list(self.corners(arm))
-        except RequestError as error:
-            yield from (f"{problem} (tuning, arm {arm})" for problem in error.problems)
+        return {**tuning, "space": self.space(arm), "settings": signature(self.settings(arm, {}).identity())}
 
 
 def load_tuned(name: str) -> Study:
@@ -128,79 +142,50 @@ def load_tuned(name: str) -> Study:
     return study
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Which values are tried next. A sampler is made anew for every key of every trial, from the trial's number.
 #
 # So a resumed tuning suggests what the straight one would have, and never its first suggestions again. The arms are no
 # part of the seed: those with the same space begin with the same values.
 
 
-class GridSampler(BaseSampler):
+class GridSampler(RandomSampler):
     """The points of a grid in an order shuffled once. Optuna's own ends its loop, and ask and tell have none."""
 
     def __init__(self, space: Space, seed: int) -> None:
-        self._keys = list(space)
-        self._points = list(itertools.product(*(values.choices or [] for values in space.values())))
-        order = [(hashlib.sha256(f"{seed}/{index}".encode()).digest(), index) for index in range(len(self._points))]
-        self._points = [self._points[index] for _, index in sorted(order)]
-
-    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
-        """Keys are drawn one by one."""
-        return {}
-
-    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
-        """None together."""
-        return {}
+        super().__init__(seed)
+        points = list(itertools.product(*(values.choices or [] for values in space.values())))
+        order = sorted(range(len(points)), key=lambda index: hashlib.sha256(f"{seed}/{index}".encode()).digest())
+        self._points = [dict(zip(space, points[index], strict=True)) for index in order]
 
     def sample_independent(self, study: optuna.Study, trial: FrozenTrial, param_name: str, _: Any) -> Scalar:
         """The key's value at the first point that no other trial has and that fits what this one has already."""
         others = study.get_trials(deepcopy=False)
-        taken = [
-            other.params
-            for other in others
-            if other.number != trial.number and other.state != TrialState.FAIL and other.params
-        ]
-        points = [dict(zip(self._keys, point, strict=True)) for point in self._points]
-        free = [point for point in points if point not in taken and trial.params.items() <= point.items()]
-        return (free or points)[0][param_name]
+        taken = [other.params for other in others if other.number != trial.number and other.state != TrialState.FAIL]
+        free = [point for point in self._points if point not in taken and trial.params.items() <= point.items()]
+        return (free or self._points)[0][param_name]
 
 
 def sampler(tuning: Tuning, space: Space, number: int, key: str, parallel: bool) -> BaseSampler:
     """For one key of one trial; for what is drawn of all keys together, `key` is empty."""
     text = f"{tuning.sampler_seed}/{number}/{key}".encode()
     seed = int.from_bytes(hashlib.sha256(text).digest()[:4])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        if tuning.sampler == "tpe":
-            return TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, constant_liar=parallel)
-        if tuning.sampler == "cmaes":
-            return CmaEsSampler(seed=seed)
-        return RandomSampler(seed) if tuning.sampler == "random" else GridSampler(space, tuning.sampler_seed)
-
-
-def suggest(trial: optuna.Trial, key: str, values: Values) -> None:
-    """Give the trial a value of the key, unless it has one."""
-    if values.choices is not None:
-        trial.suggest_categorical(key, values.choices)
-    else:
-        assert values.low is not None
-        assert values.high is not None
-        trial.suggest_float(key, values.low, values.high, log=values.log)
+    if tuning.sampler == "tpe":
+        return TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, constant_liar=parallel)
+    if tuning.sampler == "cmaes":
+        return CmaEsSampler(seed=seed)
+    return RandomSampler(seed) if tuning.sampler == "random" else GridSampler(space, tuning.sampler_seed)
 
 
 def point_of(params: Mapping[str, Any], space: Space) -> Point:
     """The values that a trial's runs take: numbers of a range with few digits."""
-    point = {}
+    point = {key: params[key] for key in space}
     for key, values in space.items():
-        point[key] = params[key]
         if values.choices is None:
-            assert values.low is not None
-            assert values.high is not None
-            point[key] = min(max(float(f"{params[key]:.{SHOWN_DIGITS}g}"), values.low), values.high)
+            low, high = values.bounds
+            point[key] = min(max(float(f"{params[key]:.{SHOWN_DIGITS}g}"), low), high)
     return point
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # When a trial is given up. Steps are rollout steps, those of a trial's seeds one after the other.
 #
 # What is reported is the mean of the last evaluations, and it is the *current* one that is compared: by the best so far

@@ -1,10 +1,10 @@
-"""What a tuning says while it runs: a line for each trial that ends, with the time left and what pruning has saved."""
+"""`grpolab tune`: the trials that are missing are done and told of, and what came out is written and said."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,6 @@ from optuna.exceptions import ExperimentalWarning
 from rich.console import Console
 
 from grpolab.errors import RequestError
-from grpolab.paths import read_json
-from grpolab.settings.run import RunSettings
 from grpolab.sweep.jobs import RUN, Job, Request
 from grpolab.sweep.launch import Draw, interruptible, mirrored, slots_for
 from grpolab.sweep.ledger import Record, duration
@@ -23,11 +21,9 @@ from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import WORKER_COMMAND, Pool, WorkerStartError
 from grpolab.sweep.progress import SILENCE_SECONDS, outcome_line, print_table
 from grpolab.sweep.tuning.arms import Arms, override
-from grpolab.sweep.tuning.search import Score, Tuner
-from grpolab.sweep.tuning.storage import COMPLETE, ArmTrials, Owner, check_uri, default_uri, is_there, open_storage
+from grpolab.sweep.tuning.search import COMPLETE, Score, Tuner
+from grpolab.sweep.tuning.storage import JOURNAL, SQLITE, ArmTrials, Owner, check_uri, open_storage
 from grpolab.vocabulary import FAILED
-
-WhySame = Callable[[RunSettings, RunSettings], list[str] | None]
 
 
 class TuningProgress:
@@ -39,8 +35,7 @@ class TuningProgress:
         self.busy_seconds = 0.0  # of workers, on jobs
         self.full = self.run = 0  # optimiser steps of the trials that ended: without pruning, and really done
         self._began = self._last_line = time.monotonic()
-        self._since: dict[str, float] = {}
-        self._steps: dict[str, str] = {}  # of what runs, in words
+        self._running: dict[str, tuple[float, str]] = {}  # when a job began, and how far it is, in words
         self._console = Console(highlight=False, soft_wrap=True)
         tuner.ended = self.trial_ended
 
@@ -64,16 +59,18 @@ class TuningProgress:
 
     def started(self, job: Job, slot: int) -> None:
         """A worker got the job."""
-        self._since[job.signature] = time.monotonic()
-        self._steps[job.signature] = f"{job.label} begins"
+        self._running[job.signature] = time.monotonic(), f"{job.label} begins"
 
     def stepped(self, job: Job, step: int) -> None:
         """The job has done so many steps: the tuner looks at what it says."""
-        self._steps[job.signature] = f"{job.label} at step {step}/{job.steps}"
+        began, _ = self._running.get(job.signature, (time.monotonic(), ""))
+        self._running[job.signature] = began, f"{job.label} at step {step}/{job.steps}"
         if job.kind == RUN:
             self.tuner.look(job.signature)
         if time.monotonic() - self._last_line > SILENCE_SECONDS:
-            self.note(f"[{self.ended}/{self.total}] running: {', '.join(self._steps.values())}")
+            self.note(
+                f"[{self.ended}/{self.total}] running: {', '.join(how_far for _, how_far in self._running.values())}"
+            )
 
     def returned(self, job: Job, reason: str) -> None:
         """The worker died, and the job is on the list again."""
@@ -92,15 +89,12 @@ class TuningProgress:
         self._console.print(text, markup=False)
 
     def _stop_clock(self, job: Job) -> None:
-        self._steps.pop(job.signature, None)
-        if job.signature in self._since:
-            self.busy_seconds += time.monotonic() - self._since.pop(job.signature)
+        if job.signature in self._running:
+            began, _ = self._running.pop(job.signature)
+            self.busy_seconds += time.monotonic() - began
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # `grpolab tune STUDY`: check all that can be known to be wrong, do the trials that are missing, write what came out.
-#
-# Exit codes: 0 every arm has its trials, 1 something failed.
 
 
 def tune(
@@ -112,23 +106,24 @@ def tune(
     storage: str | None = None,
     command: Sequence[str] = WORKER_COMMAND,
 ) -> int:
-    """Do what is left of a study's tuning on `jobs` workers, and `draw` what came out; the exit code.
+    """Do what is left of a study's tuning on `jobs` workers, and `draw` what came out.
 
-    The best values go into the file `tuned` when every arm has its trials.
+    The best values go into the file `tuned` when every arm has its trials. The exit code is 0 where it has, else 1.
 
     Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
     """
-    base = [cell for arm in arms.names for cell in arms.cells(arm, 0, {})]
-    request = Request([Plan(arms.study.model_copy(update={"name": arms.plan_name}), arms.tuning.seeds, base)])
+    study = arms.study.model_copy(update={"name": arms.plan_name})
+    request = Request([Plan(study, arms.tuning.seeds, arms.base_cells())])
     results, name = request.results, arms.study.name
-    folder = results.studies / name / "tuning"
-    uri = storage or default_uri(folder)
+    folder = results.trials(name).parent
+    uri = storage or f"{JOURNAL}{folder / 'storage.journal'}"
     jobs = check_uri(uri, jobs)
-    if jobs == 1 and uri.startswith("sqlite:///") and (others := Owner(folder).others()):
+    if uri.startswith(SQLITE) and (others := Owner(folder).others()):
         raise RequestError(f"--storage {uri} serves one command at a time, and {others[0]} is at work on it")
     places = slots_for(request, jobs)
     with _quiet(), interruptible():
-        trials = _open_trials(arms, uri, parallel=len(places) > 1)
+        opened = open_storage(uri, name)
+        trials = [ArmTrials(opened, arms, arm, parallel=len(places) > 1) for arm in arms.names]
         tuner = Tuner(arms, trials, results, score, folder, len(places))
         places = places[: tuner.open_trials()]
         _say_plan(arms, trials, uri, len(places))
@@ -141,30 +136,14 @@ def tune(
                 written = tuner.book.write_tuned(tuned, place)
                 print(f"tuned values: {tuned}" if written else "no tuned values: an arm has no complete trial")
             draw(results, name)
-        return _conclude(tuner, trials)
-
-
-def check_effects(arms: Arms, why_same: WhySame) -> None:
-    """Raises RequestError for each key that an arm does not use: `why_same` says why two runs are one function."""
-    problems = []
-    for arm in arms.names:
-        for key, (first, *others) in arms.corners(arm):
-            reasons = [why_same(first, other) for other in others]
-            if all(reason is not None for reason in reasons):
-                problems.append(f"tuning: arm {arm} makes no use of {key}: {'; '.join(reasons[0] or [])}")
-    if problems:
-        raise RequestError(problems)
-
-
-def _open_trials(arms: Arms, uri: str, parallel: bool) -> list[ArmTrials]:
-    """The trials of each arm. Raises RequestError where the storage has those of another study."""
-    existed = is_there(uri)
-    storage = open_storage(uri)
-    if existed and not uri.startswith(("postgresql", "mysql")):
-        names = {study.study_name.rpartition("/")[0] for study in storage.get_all_studies()}
-        if names and arms.study.name not in names:
-            raise RequestError(f"--storage {uri} holds the tuning of {', '.join(sorted(names))}: name another one")
-    return [ArmTrials(storage, arms, arm, parallel) for arm in arms.names]
+        for arm, entry in tuner.book.best(tuner.book.document()):
+            values = " ".join(override(key, value) for key, value in entry["values"].items())
+            scores = ", ".join(f"{metric} {score['mean']:.4g}" for metric, score in entry["scores"].items())
+            print(f"best of {arm.arm}: trial {entry['number']}: {values}: {scores}")
+        for arm_name, failed in tuner.failed.items():
+            if failed:
+                print(f"{arm_name}: {failed} trials failed; the same command makes up for them")
+        return 0 if tuner.book.is_done() else 1
 
 
 def _run(tuner: Tuner, pool: Pool) -> None:
@@ -184,28 +163,11 @@ def _run(tuner: Tuner, pool: Pool) -> None:
 
 
 def _say_plan(arms: Arms, trials: Sequence[ArmTrials], uri: str, workers: int) -> None:
-    rows = [
-        [arm.arm, ", ".join(arm.space), str(arm.tuning.trials), str(arm.taken() - len(arm.running()))] for arm in trials
-    ]
+    rows = [[arm.arm, ", ".join(arm.space), str(arm.tuning.trials), str(arm.finished())] for arm in trials]
     print_table(("arm", "keys", "trials", "done"), rows)
     tuning = arms.tuning
     how = f"sampler {tuning.sampler}, pruner {tuning.pruner.name}, seeds {', '.join(map(str, tuning.seeds))}"
     print(f"{how}; storage {uri}; workers: {workers}" if workers else "0 trials to do: every arm has its own")
-
-
-def _conclude(tuner: Tuner, trials: Sequence[ArmTrials]) -> int:
-    """Say the best values, and what is missing; the exit code."""
-    document = read_json(tuner.book.file) or {}
-    entries = {(entry["arm"], entry["number"]): entry for entry in document["trials"]}
-    for arm in trials:
-        for number in document["best"][arm.arm]:
-            entry = entries[arm.arm, number]
-            values = " ".join(override(key, value) for key, value in entry["values"].items())
-            scores = ", ".join(f"{metric} {score['mean']:.4g}" for metric, score in entry["scores"].items())
-            print(f"best of {arm.arm}: trial {number}: {values}: {scores}")
-        if failed := tuner.failed[arm.arm]:
-            print(f"{arm.arm}: {failed} trials failed; the same command makes up for them")
-    return 0 if tuner.book.is_done() else 1
 
 
 @contextmanager

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -48,9 +49,12 @@ class Values(Part):
             raise ValueError(f"tuning: low={self.low:g} must be > 0 where log is true")
         return self
 
-    def corners(self) -> list[Scalar]:
-        """The outermost values: what can be composed there can be composed between them."""
-        return [self.low, self.high] if self.choices is None else self.choices
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Of a range: what can be composed there can be composed between them."""
+        assert self.low is not None
+        assert self.high is not None
+        return self.low, self.high
 
 
 class Objective(Part):
@@ -96,43 +100,19 @@ class Tuning(Part):
         for arm in arms:
             if not self.space_of(arm):
                 yield f"tuning: arm {arm} has no key to tune: name some under `space:` or `arms.{arm}:`"
-        yield from self._wrong_levels(factors, compare)
-        if shared := sorted(set(self.seeds) & set(seeds)):
-            yield f"tuning.seeds={shared} are seeds of the study too: values must be judged by seeds that chose none"
-        metrics = [objective.metric for objective in self.objectives]
-        yield from unknown("tuning.objectives: metric", metrics, QUANTITIES)
-        yield from (f"tuning.objectives: {name} stands twice" for name in {n for n in metrics if metrics.count(n) > 1})
-        yield from self._wrong_sampler(list(arms))
-        yield from self._wrong_pruner()
-
-    def _wrong_levels(self, factors: Mapping[str, Mapping[str, Any]], compare: str) -> Iterator[str]:
         yield from unknown("tuning.where", self.where, [factor for factor in factors if factor != compare])
         for factor, levels in factors.items():
             if factor in self.where:
                 yield from unknown(f"tuning.where.{factor}", [self.where[factor]], levels)
             elif factor != compare and len(levels) > 1:
                 yield f"tuning.where.{factor} is missing: name the level that is tuned, one of {', '.join(levels)}"
-
-    def _wrong_sampler(self, arms: Sequence[str]) -> Iterator[str]:
-        if self.sampler == "cmaes" and importlib.util.find_spec("cmaes") is None:
-            yield "tuning.sampler=cmaes needs the package cmaes: install it, or use tpe, random or grid"
-        if self.sampler == "cmaes" and len(self.objectives) > 1:
-            yield "tuning.sampler=cmaes has one objective: use tpe or random for several"
-        for arm in arms:
-            space = self.space_of(arm)
-            ranges = [key for key, values in space.items() if values.choices is None]
-            if self.sampler == "cmaes" and (len(space) < 2 or len(ranges) < len(space)):
-                yield f"tuning.sampler=cmaes needs two or more keys with low and high, arm {arm} has {len(ranges)}"
-            if self.sampler == "grid" and ranges:
-                yield f"tuning.sampler=grid needs choices for each key, arm {arm} has none for {', '.join(ranges)}"
-            points = math.prod(len(values.choices or []) for values in space.values())
-            if self.sampler == "grid" and 0 < points < self.trials:
-                yield f"tuning.trials={self.trials} is more than the {points} points of arm {arm}'s grid"
-
-    def _wrong_pruner(self) -> Iterator[str]:
-        if self.pruner.name == "none":
-            return
-        if len(self.objectives) > 1:
+        if shared := sorted(set(self.seeds) & set(seeds)):
+            yield f"tuning.seeds={shared} are seeds of the study too: values must be judged by seeds that chose none"
+        metrics = [objective.metric for objective in self.objectives]
+        yield from unknown("tuning.objectives: metric", metrics, QUANTITIES)
+        yield from (f"tuning.objectives: {name} stands twice" for name in {n for n in metrics if metrics.count(n) > 1})
+        yield from self._wrong_sampler(arms)
+        if self.pruner.name != "none" and len(metrics) > 1:
             yield f"tuning.pruner.name={self.pruner.name} compares one number: with several objectives it must be none"
         least = math.floor(-math.log2(self.pruner.p)) + 2  # the seeds before the last one must be able to decide
         if self.pruner.name == "wilcoxon" and len(self.seeds) < least:
@@ -141,13 +121,23 @@ class Tuning(Part):
                 f" p={self.pruner.p:g}: it needs {least}"
             )
 
-    def levels(self, factors: Mapping[str, Mapping[str, Any]], compare: str, arm: str) -> dict[str, str]:
-        """The variant whose values are tuned: {factor: level}."""
-        chosen = {compare: arm, **self.where}
-        return {factor: chosen.get(factor) or next(iter(levels)) for factor, levels in factors.items()}
+    def _wrong_sampler(self, arms: Iterable[str]) -> Iterator[str]:
+        if self.sampler == "cmaes" and importlib.util.find_spec("cmaes") is None:
+            yield "tuning.sampler=cmaes needs the package cmaes: install it, or use tpe, random or grid"
+        if self.sampler == "cmaes" and len(self.objectives) > 1:
+            yield "tuning.sampler=cmaes has one objective: use tpe or random for several"
+        for arm in arms:
+            space = self.space_of(arm)
+            ranges = [key for key, values in space.items() if values.choices is None]
+            points = math.prod(len(values.choices or []) for values in space.values())
+            if self.sampler == "cmaes" and (len(space) < 2 or len(ranges) < len(space)):
+                yield f"tuning.sampler=cmaes needs two or more keys with low and high, arm {arm} has {len(ranges)}"
+            if self.sampler == "grid" and ranges:
+                yield f"tuning.sampler=grid needs choices for each key, arm {arm} has none for {', '.join(ranges)}"
+            if self.sampler == "grid" and 0 < points < self.trials:
+                yield f"tuning.trials={self.trials} is more than the {points} points of arm {arm}'s grid"
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # `tuned=STUDY` among the overrides of a study: for each arm the values that `grpolab tune STUDY` found for it.
 
 
@@ -212,12 +202,9 @@ def named_tunings(overrides: Sequence[str], factors: Mapping[str, Mapping[str, L
     places += [(factor, level, written) for factor, levels in factors.items() for level, written in levels.items()]
     tunings = []
     for factor, level, written in places:
-        texts = written if isinstance(written, list) else [text for of_arm in written.values() for text in of_arm]
+        texts = written if isinstance(written, list) else itertools.chain(*written.values())
         for text in dict.fromkeys(text for text in texts if text.startswith(PREFIX)):
-            values = read(text.removeprefix(PREFIX))
-            arms = {arm: entry.model_dump() for arm, entry in values.arms.items()}
-            where = {"factor": factor, "level": level, "study": values.study, "seeds": values.seeds}
-            tunings.append({**where, "trials_per_arm": values.trials_per_arm, "arms": arms})
+            tunings.append({"factor": factor, "level": level, **read(text.removeprefix(PREFIX)).model_dump()})
     return tunings
 
 
