@@ -22,7 +22,7 @@ def names(run: Evidence) -> list[str]:
 
 
 def notes(run: Evidence) -> list[str]:
-    return [note.name for note in examine(run).notes]
+    return [note.cause for note in examine(run).notes]
 
 
 def still(reach: float = 1e-4, **settings: object) -> Evidence:

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from grpolab.cli import main
 from grpolab.doctor import diagnose, diagnose_log, diagnose_rows, page
-from grpolab.doctor.read import compare, read_run
+from grpolab.doctor.evidence import compare, read_run
 from grpolab.errors import RequestError
 
 LOGS = Path(__file__).parent / "logs"
@@ -124,14 +124,14 @@ def test_weights_beside_their_start(tmp_path: Path) -> None:
 def test_trl_with_one_iteration_is_normal() -> None:
     diagnosis = diagnose_log("trl", LOGS / "trl_mu1.json")
     assert diagnosis.findings == ()
-    assert [note.name for note in diagnosis.notes] == ["no_reuse", "zero_first_loss"]
+    assert [note.cause for note in diagnosis.notes] == ["no_reuse", "zero_first_loss"]
     assert any("ratio/token_max is missing" in text for text in diagnosis.unknown)
 
 
 def test_trl_with_four_iterations_clips_and_nothing_is_wrong() -> None:
     diagnosis = diagnose_log("trl", LOGS / "trl_mu4.json")
     assert diagnosis.findings == ()
-    assert "no_reuse" not in [note.name for note in diagnosis.notes]
+    assert "no_reuse" not in [note.cause for note in diagnosis.notes]
 
 
 def test_trl_with_equal_rewards(tmp_path: Path) -> None:

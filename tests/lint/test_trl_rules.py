@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from grpolab.frameworks.trl_config import options
-from grpolab.lint import trl_rules as trl
+from grpolab.lint import rules as trl
 from grpolab.lint.rules import Rule
 
 REUSED = {"num_iterations": 2, "steps_per_generation": 1}
 PLANTED: list[tuple[Rule[trl.Options], dict[str, Any], str, dict[str, Any]]] = [
-    (trl.clip_cannot_bind, {}, "1 * 1 / 1 = 1; every ratio is 1", {"num_iterations": 2}),
-    (trl.clip_cannot_bind, {"gradient_accumulation_steps": 4}, "1 * 4 / 4 = 1", {"steps_per_generation": 2}),
-    (trl.clip_cannot_bind, {"loss_type": "cispo", "epsilon_high": 5.0}, "clip_ratio is 0", {"loss_type": "sapo"}),
-    (trl.clip_cannot_bind, {"generation_batch_size": 8}, "epsilon=0.2", {"generation_batch_size": 16}),
+    (trl.trl_clip_cannot_bind, {}, "1 * 1 / 1 = 1; every ratio is 1", {"num_iterations": 2}),
+    (trl.trl_clip_cannot_bind, {"gradient_accumulation_steps": 4}, "1 * 4 / 4 = 1", {"steps_per_generation": 2}),
+    (trl.trl_clip_cannot_bind, {"loss_type": "cispo", "epsilon_high": 5.0}, "clip_ratio is 0", {"loss_type": "sapo"}),
+    (trl.trl_clip_cannot_bind, {"generation_batch_size": 8}, "epsilon=0.2", {"generation_batch_size": 16}),
     (
         trl.reuse_is_no_op,
         {**REUSED, "gradient_accumulation_steps": 2},

@@ -1,12 +1,12 @@
-"""Why does training break down, or go nowhere: no bound on ratio, KL, entropy or length, or nothing left to learn."""
+"""Why does training break down, or go nowhere; why does the clip metric mislead; and what looks odd in a sound run."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
-from grpolab.doctor.causes import Confidence, Finding, Question
-from grpolab.doctor.evidence import USUAL_RANGE, Evidence, Floats, largest, middle
+from grpolab.doctor.causes import Finding, Question, certain, likely
+from grpolab.doctor.evidence import ROUNDING, USUAL_RANGE, Evidence, largest, middle
 from grpolab.doctor.first_pass import ratio_is_off
 from grpolab.doctor.ratio_is_one import constant_reward
 from grpolab.quantities import Thresholds
@@ -16,16 +16,31 @@ from grpolab.report.text import count, number, percent
 from grpolab.vocabulary import counterfactual
 
 TRAINING_GOES_WRONG = Question("Why does training break down, or go nowhere?")
+METRIC_MISLEADS = Question("Why does the clip metric not fit the rest of the log?")
+# What looks odd in a sound run: said, so that nobody searches for its cause.
+NORMAL = Question("What looks odd and is normal?")
+
+UNCLIPPED = "ratio"  # the `kernel` that is the surrogate without a clip
+KL_HUGE = 10.0  # nat per token: a mean of exp(difference), which a few tokens make
+KL_DOMINATES = 10.0  # beta times KL, in advantages (which are about 1)
+CELL_RATIO = 5.0  # of a token with A < 0: the clip would have let a token with A > 0 go at 1.2
+CELL_SHARE = 0.2  # of the updates
+ENTROPY_HALVED = 0.5  # of the start: enough where a setting asks for it
+STARVED_PART = 0.5  # of the run that is looked at: a batch has too few groups to count one alone
+TRUNCATED = 0.5  # share of completions at the end
+LOST = 0.9  # share of the score at the start that a collapsed run lost: small batches alone can cost three quarters
+MISCOUNTED = 0.005  # relative difference of a share from its count
+ZERO_LOSS = 1e-6  # rounding of a mean of centred advantages
 
 
 def fall(run: Evidence) -> str | None:
     """That the run ended with less than it had, with the numbers; None where it did not, or nothing says so."""
-    metric, score = _score(run)
+    metric, score = run.score
     if len(score) < 2:
         return None
     if metric == "reward/mean":  # a mean over one batch's samples: its first value and its peak are partly chance
         start, end = run.ends(metric)
-        if not start - end >= _doubt(metric, score):
+        if not start - end >= _doubt(run):
             return None
         return f"{metric} fell from {number(start)} (first tenth of the run) to {number(end)} (last tenth)"
     start, peak, end = float(score[0]), float(score.max()), final_score(score)
@@ -37,36 +52,12 @@ def fall(run: Evidence) -> str | None:
     return None
 
 
-def has_score(run: Evidence) -> bool:
-    """Whether accuracy or reward is there at all."""
-    return len(_score(run)[1]) > 0
-
-
-def _score(run: Evidence) -> tuple[str, Floats]:
-    """How good the policy is over time: on held-out items where it was evaluated twice, else the mean reward."""
-    for metric in ("eval/accuracy_expected", "eval/accuracy_greedy"):
-        if len(accuracy := _finite(run.evaluations, metric)) > 1:
-            return metric, accuracy
-    return "reward/mean", _finite(run.rollouts, "reward/mean")
-
-
-def _finite(frame: pd.DataFrame, metric: str) -> Floats:
-    values = column(frame, metric)
-    return values[np.isfinite(values)]
-
-
-def _doubt(metric: str, score: Floats) -> float:
+def _doubt(run: Evidence) -> float:
     """What the score must have lost to be believed: of a mean reward, three times what neighbours differ by."""
-    if metric.startswith("eval/"):
+    metric, score = run.score
+    if metric != "reward/mean":
         return Thresholds.collapse_drop
     return 3 * float(np.std(np.diff(score))) / np.sqrt(2) if len(score) > 2 else np.inf
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Nothing bounds the ratio or the KL.
-
-
-UNCLIPPED = "ratio"  # the `kernel` that is the surrogate without a clip
 
 
 @TRAINING_GOES_WRONG.cause(
@@ -76,43 +67,31 @@ UNCLIPPED = "ratio"  # the `kernel` that is the surrogate without a clip
 )
 def unclipped(run: Evidence) -> Finding | None:
     """No clip acts on a reused batch, ratios leave the usual range, and what the policy could do was lost."""
-    what_fell, metric, score = fall(run), *_score(run)
-    if not what_fell or run.is_still or not len(run.reach) or not _nothing_clips(run):
-        return None
-    if metric != "reward/mean" and not (collapsed(score) or score[0] - final_score(score) > _error(run, score)):
-        return None
     kernel = run.settings.get("kernel")
+    clips = [column(run.later, f"clip/{part}") for part in ("active", "outer", "capped")]
+    idle = len(clips[0]) > 0 and not any(clip.any() for clip in clips)
+    if run.has_outer_cap or not (kernel == UNCLIPPED or idle):
+        return None
+    what_fell, (metric, score) = fall(run), run.score
+    if not what_fell or run.is_still or not len(run.reach):
+        return None
+    if metric != "reward/mean" and not collapsed(score):  # then by the report's definition of `below_start`
+        start, items = float(score[0]), run.settings.get("evaluation.items")
+        error = Thresholds.collapse_drop
+        if items:
+            error = Thresholds.below_start_errors * float(np.sqrt(start * (1 - start) / items))
+        if not start - final_score(score) > error:
+            return None
     evidence = [
         f"kernel={kernel}: it has no clip" if kernel == UNCLIPPED else "no token was clipped in any update",
         what_fell,
         f"on used batches the ratio is off 1 by {number(float(np.median(run.reach)))} (median over"
-        f" {count(len(run.reach), 'update')}), at most by {number(float(run.reach.max()))}",
+        f" {count(len(run.reach), 'update')}), at most by {number(run.farthest)}",
     ]
     usual = USUAL_RANGE["token"]
     if len(would := column(run.later, counterfactual("token", usual))):
         evidence.append(f"a range of {usual:g} would have clipped {percent(float(would.mean()))} of the tokens")
-    return Finding("unclipped", "likely", tuple(evidence))
-
-
-def _nothing_clips(run: Evidence) -> bool:
-    if run.has_outer_cap:
-        return False
-    active, outer, capped = (column(run.later, f"clip/{part}") for part in ("active", "outer", "capped"))
-    return run.settings.get("kernel") == UNCLIPPED or (
-        len(active) > 0 and not (active.any() or outer.any() or capped.any())
-    )
-
-
-def _error(run: Evidence, score: Floats) -> float:
-    """What an accuracy must lie below its start to count as fallen, by the report's definition of `below_start`."""
-    items, start = run.settings.get("evaluation.items"), float(score[0])
-    if not items:
-        return Thresholds.collapse_drop
-    return Thresholds.below_start_errors * float(np.sqrt(start * (1 - start) / items))
-
-
-KL_HUGE = 10.0  # nat per token: a mean of exp(difference), which a few tokens make
-KL_DOMINATES = 10.0  # beta times KL, in advantages (which are about 1)
+    return likely(*evidence)
 
 
 @TRAINING_GOES_WRONG.cause(
@@ -121,22 +100,17 @@ KL_DOMINATES = 10.0  # beta times KL, in advantages (which are about 1)
 )
 def kl_overflow(run: Evidence) -> Finding | None:
     """The KL to the reference is huge, and the penalty outweighs every advantage."""
-    beta = float(run.settings.get("beta", 1))  # of a log without settings: the KL has to be huge anyway
+    beta = run.setting("beta", 1)  # of a log without settings: the KL has to be huge anyway
     worst = largest(run.updates, "kl_ref/k3")
     if not worst > KL_HUGE or not beta * worst > KL_DOMINATES:
         return None
     where = run.updates.loc[run.updates["kl_ref/k3"].idxmax()]
-    evidence = (
+    return certain(
         f"KL to the reference (k3) reached {number(worst)} nat per token in rollout step {int(where['rollout_step'])}:"
         f" times beta={beta:g} that is {number(beta * worst)}, where advantages are about 1",
         f"its median is {number(middle(run.updates, 'kl_ref/k3'))}",
         f"the loss reached {number(largest(run.updates, 'loss'))}",
     )
-    return Finding("kl_overflow", "certain", evidence)
-
-
-CELL_RATIO = 5.0  # of a token with A < 0: the clip would have let a token with A > 0 go at 1.2
-CELL_SHARE = 0.2  # of the updates
 
 
 @TRAINING_GOES_WRONG.cause(
@@ -151,23 +125,18 @@ def unbounded_cell(run: Evidence) -> Finding | None:
     ratios = run.updates["ratio/token_max_neg"]
     if "clip/active_nz" in run.updates:  # it is absent where every advantage is 0: there no ratio is large
         ratios = ratios[ratios.notna() | run.updates["clip/active_nz"].isna()]  # else: not measured
-    out = ratios > CELL_RATIO
     norms = column(run.updates, "grad_norm")
     spike = float(norms.max() / np.median(norms[norms > 0])) if (norms > 0).any() else 0.0
-    if not len(out) or out.mean() < CELL_SHARE or spike < Thresholds.spike_factor:
+    share = float((ratios > CELL_RATIO).mean()) if len(ratios) else 0.0
+    if share < CELL_SHARE or spike < Thresholds.spike_factor:
         return None
     worst = run.updates.loc[run.updates["ratio/token_max_neg"].idxmax()]
-    evidence = (
-        f"in {percent(float(out.mean()))} of the updates a token with A < 0 has a ratio above {CELL_RATIO:g}; the"
+    return likely(
+        f"in {percent(share)} of the updates a token with A < 0 has a ratio above {CELL_RATIO:g}; the"
         f" largest is {number(worst['ratio/token_max_neg'])}, in rollout step {int(worst['rollout_step'])}",
         f"the largest gradient norm is {number(float(norms.max()))}, {number(spike)} times the median",
         "neither delta nor dual_clip caps such a ratio",
     )
-    return Finding("unbounded_cell", "likely", evidence)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The policy turned to noise, to one answer, to endless answers, or is lost; or nothing is left to learn from.
 
 
 @TRAINING_GOES_WRONG.cause(
@@ -184,11 +153,8 @@ def entropy_explosion(run: Evidence) -> Finding | None:
         f"entropy rose from {number(start)} to {number(end)} nat per token",
         f"the mean reward fell from {number(before)} to {number(after)}",
     )
-    return Finding("entropy_explosion", _confidence(run, is_asked_for=_entropy_bonus(run) > 0), evidence)
-
-
-ENTROPY_HALVED = 0.5  # of the start: enough where a setting asks for it
-STARVED_PART = 0.5  # of the run that is looked at: a batch has too few groups to count one alone
+    asked_for = run.setting("entropy_coef") > 0
+    return Finding("certain" if asked_for else "possible" if collapse(run) else "likely", evidence)
 
 
 @TRAINING_GOES_WRONG.cause(
@@ -198,31 +164,18 @@ STARVED_PART = 0.5  # of the run that is looked at: a batch has too few groups t
 def entropy_collapse(run: Evidence) -> Finding | None:
     """Entropy fell to a quarter of its start (a bonus with the wrong sign: to half) and not because all is right."""
     start, end = run.ends("entropy/behaviour")
-    bonus = _entropy_bonus(run)
+    bonus = run.setting("entropy_coef")
     _, wrong = run.ends("zero_variance/all_wrong", STARVED_PART)
     _, right = run.ends("zero_variance/all_right", STARVED_PART)
     if not end < (ENTROPY_HALVED if bonus < 0 else Thresholds.entropy_ratio) * start or right > wrong:
         return None
-    evidence = [
+    evidence = (
         f"entropy fell from {number(start)} to {number(end)} nat per token",
         f"in the second half of the run {percent(wrong)} of the groups are all wrong; at its end"
         f" {percent(run.ends('completions/unique')[1])} of a prompt's completions are distinct",
-    ]
-    if bonus:
-        evidence.append(f"entropy_coef={bonus:g}")
-    return Finding("entropy_collapse", _confidence(run, is_asked_for=bonus < 0), tuple(evidence))
-
-
-def _entropy_bonus(run: Evidence) -> float:
-    return float(run.settings.get("entropy_coef") or 0)
-
-
-def _confidence(run: Evidence, *, is_asked_for: bool) -> Confidence:
-    """Of what a setting asks for; else of what a broken policy shows too."""
-    return "certain" if is_asked_for else "possible" if collapse(run) else "likely"
-
-
-TRUNCATED = 0.5  # share of completions at the end
+        *([f"entropy_coef={bonus:g}"] if bonus else []),
+    )
+    return Finding("certain" if bonus < 0 else "possible" if collapse(run) else "likely", evidence)
 
 
 @TRAINING_GOES_WRONG.cause(
@@ -242,11 +195,8 @@ def length_blow_up(run: Evidence) -> Finding | None:
     )
     before, after = run.ends("reward/mean")
     if not after > before:  # cut off because it is broken, not because length pays
-        return Finding("length_blow_up", "possible", evidence, ("collapse",))
-    return Finding("length_blow_up", "likely", (*evidence, f"the mean reward rose to {number(after)} all the same"))
-
-
-LOST = 0.9  # share of the score at the start that a collapsed run lost: small batches alone can cost three quarters
+        return Finding("possible", evidence, ("collapse",))
+    return likely(*evidence, f"the mean reward rose to {number(after)} all the same")
 
 
 @TRAINING_GOES_WRONG.cause(
@@ -255,18 +205,17 @@ LOST = 0.9  # share of the score at the start that a collapsed run lost: small b
 )
 def collapse(run: Evidence) -> Finding | None:
     """The policy lost nearly all that it could at the start, did not win it back, and is not paid for that."""
-    metric, score = _score(run)
+    metric, score = run.score
     before, after = run.ends("reward/mean")
     if not len(score) or after > before:
         return None
     start, end, least = float(score[0]), final_score(score), (1 - LOST) * float(score[0])
-    if not end < least or start - end < _doubt(metric, score):
+    if not end < least or start - end < _doubt(run):
         return None
-    evidence = (
+    return likely(
         f"{metric} fell from {number(start)} at the start (peak {number(float(score.max()))}) to {number(end)} at the"
-        f" end; it was below a tenth of the start first at point {int(np.argmax(score < least))} of {len(score) - 1}",
+        f" end; it was below a tenth of the start first at point {int(np.argmax(score < least))} of {len(score) - 1}"
     )
-    return Finding("collapse", "likely", evidence)
 
 
 @TRAINING_GOES_WRONG.cause(
@@ -284,4 +233,63 @@ def starving_variance(run: Evidence) -> Finding | None:
         f"in the second half {percent(wrong)} of the groups are all wrong; the mean reward is"
         f" {number(run.ends('reward/mean', STARVED_PART)[1])}",
     )
-    return Finding("starving_variance", "possible" if collapse(run) else "likely", evidence)
+    return Finding("possible" if collapse(run) else "likely", evidence)
+
+
+@METRIC_MISLEADS.cause(
+    says="The clip fraction counts padding: it is diluted by tokens that do not exist.",
+    remedy="Average the clip mask over completion tokens only.",
+)
+def padding_in_clip_metric(run: Evidence) -> Finding | None:
+    """On the last pass the logged clip fraction is the counted one times the share of places that hold a token."""
+    if run.samples.empty or not {"clip/active", "iteration"} <= set(run.updates):
+        return None
+    last = run.updates[run.updates["iteration"] == run.updates["iteration"].max()]
+    lengths = run.samples.groupby(["rollout_step", "prompt_index", "sample"]).size().groupby("rollout_step")
+    by_step = {
+        "logged": last.groupby("rollout_step")["clip/active"].mean(),
+        "counted": (run.samples["clipped"] != "").groupby(run.samples["rollout_step"]).mean(),
+        "filled": lengths.mean() / lengths.max(),
+    }
+    steps = pd.DataFrame(by_step).dropna()
+    steps = steps[(steps["counted"] > 0) & (steps["filled"] < 1 - MISCOUNTED)]
+    padded = (steps["logged"] / (steps["counted"] * steps["filled"]) - 1).abs() < MISCOUNTED
+    if steps.empty or not padded.all():
+        return None
+    first = steps.iloc[0]
+    return certain(
+        f"at rollout step {int(steps.index[0])} {percent(first['counted'])} of the completion tokens carry a clip mark,"
+        f" the log says {percent(first['logged'])}; the same in all {count(len(steps), 'step')} that were kept",
+        f"their ratio is {number(first['logged'] / first['counted'])}, and {number(first['filled'])} of the places of"
+        " the batch hold a token",
+    )
+
+
+@NORMAL.cause(
+    says="One optimiser step per on-policy batch: the ratio is exactly 1 and nothing can be clipped. This is normal.",
+)
+def no_reuse(run: Evidence) -> Finding | None:
+    """Each batch has one update, and the ratio is 1 in all of them."""
+    off, clipped = run.first_reach, column(run.first, "clip/active")
+    moved = off.max() > ROUNDING if len(off) else not len(clipped) or clipped.max() > 0
+    if run.updates_per_batch != 1 or moved:
+        return None
+    known = "the ratio is 1" if len(off) else "the clip fraction is 0"
+    return certain(
+        f"one update per batch in all {count(len(run.first), 'rollout step')}, and {known}, whatever epsilon is"
+    )
+
+
+@NORMAL.cause(
+    says="The loss is 0 at the start because advantages are centred and the ratio is 1; its gradient is not 0."
+    " This is normal.",
+)
+def zero_first_loss(run: Evidence) -> Finding | None:
+    """The loss is 0 on a fresh batch, its gradient is not."""
+    losses, norm = np.abs(column(run.first, "loss")), middle(run.first, "grad_norm")
+    if not len(losses) or not norm > 0 or np.median(losses) > ZERO_LOSS:
+        return None
+    return certain(
+        f"|loss| is {number(float(np.median(losses)))} on the first update of a batch (median), the gradient"
+        f" norm {number(norm)}"
+    )

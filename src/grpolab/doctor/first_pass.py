@@ -8,15 +8,19 @@ log-probs do not go together at all.
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import logit
 
-from grpolab.doctor.causes import Finding, Question
-from grpolab.doctor.evidence import MOST, ROUNDING, Evidence, Floats, distance_from_one, middle
+from grpolab.doctor.causes import Finding, Question, certain, likely
+from grpolab.doctor.evidence import MOST, ROUNDING, Evidence, middle
 from grpolab.report.journals import column
 from grpolab.report.text import number
 
 FIRST_RATIO_IS_NOT_ONE = Question("Why is the ratio not 1 on the first pass over a fresh batch?")
 
 NOISE_DIRECTION = 0.5  # KL(old || new) by k1 over k3: 1 where old is the sampler, 0 where both are equally noisy
+SHARPER = 0.1  # how much lower the sampler's entropy is, relative, where it was cooler; reading amiss never lowers it
+FLATTER = 0.25  # how much higher, where it was hotter; reading amiss raises it a little
+BFLOAT16_KL = 5e-4  # nat, k3: log-probs that are off by .03, twice what bfloat16 did to the tiny model's
 
 
 @FIRST_RATIO_IS_NOT_ONE.cause(
@@ -29,12 +33,11 @@ def dropout(run: Evidence) -> Finding | None:
         return None
     if mask_mismatch(run) or precision_mismatch(run):
         return None
-    evidence = (
+    return likely(
         _size(run),
         f"the log ratio has no direction: KL(old || new) is {number(middle(run.first, 'kl_old/k1'))} by k1 and"
         f" {number(middle(run.first, 'kl_old/k3'))} by k3; for two fixed policies both are the same",
     )
-    return Finding("dropout", "likely", evidence)
 
 
 @FIRST_RATIO_IS_NOT_ONE.cause(
@@ -46,19 +49,14 @@ def visible_padding(run: Evidence) -> Finding | None:
     """The two passes are two sound policies that differ in no simple way: they read different contexts."""
     if not _is_directed(run) or mask_mismatch(run) or temperature_mismatch(run) or precision_mismatch(run):
         return None
-    evidence = [
+    evidence = (
         _size(run),
         f"the mean ratio is {number(middle(run.first, 'ratio/token_mean'))}, as for two policies that are each sound"
         " and read the same tokens",
-    ]
-    if two_policies := _two_policies(run):
-        evidence.append(f"no temperature explains it: their entropies are as {number(two_policies[0])} to 1")
-        return Finding("visible_padding", "likely", tuple(evidence))
-    return Finding("visible_padding", "possible", tuple(evidence), ("temperature_mismatch", "mask_mismatch"))
-
-
-SHARPER = 0.1  # how much lower the sampler's entropy is, relative, where it was cooler; reading amiss never lowers it
-FLATTER = 0.25  # how much higher, where it was hotter; reading amiss raises it a little
+    )
+    if not (policies := _two_policies(run)):
+        return Finding("possible", evidence, ("temperature_mismatch", "mask_mismatch"))
+    return likely(*evidence, f"no temperature explains it: their entropies are as {number(policies[0])} to 1")
 
 
 @FIRST_RATIO_IS_NOT_ONE.cause(
@@ -67,19 +65,16 @@ FLATTER = 0.25  # how much higher, where it was hotter; reading amiss raises it 
 )
 def temperature_mismatch(run: Evidence) -> Finding | None:
     """The one policy is the other made sharper: its entropy is lower, and its logits are larger, or the reverse."""
-    if not _is_directed(run) or mask_mismatch(run) or not (two_policies := _two_policies(run)):
+    if not _is_directed(run) or mask_mismatch(run) or not (policies := _two_policies(run)):
         return None
-    entropy, logits = two_policies
-    sharper = entropy < 1 - SHARPER and logits > 1
-    flatter = entropy > 1 / (1 - FLATTER) and logits < 1
-    if not sharper and not flatter:
+    entropy, logits = policies
+    if not (entropy < 1 - SHARPER and logits > 1) and not (entropy > 1 / (1 - FLATTER) and logits < 1):
         return None
-    evidence = (
+    return likely(
         _size(run),
         f"the entropy of the old policy, which sampled, is {number(entropy)} times the trainer's",
         f"its logits are about {number(logits)} times the trainer's: a temperature of {number(1 / logits)}",
     )
-    return Finding("temperature_mismatch", "likely", evidence)
 
 
 @FIRST_RATIO_IS_NOT_ONE.cause(
@@ -97,15 +92,11 @@ def mask_mismatch(run: Evidence) -> Finding | None:
     same, before, after = (float(old.corr(other)) for other in (new, completions.shift(1), completions.shift(-1)))
     if not same < max(before, after):
         return None
-    evidence = (
+    return certain(
         _size(run),
         f"the old log-probs go with the new ones of the token {'before' if before > after else 'after'}"
         f" (correlation {number(max(before, after))}), not with those of their own ({number(same)})",
     )
-    return Finding("mask_mismatch", "certain", evidence)
-
-
-BFLOAT16_KL = 5e-4  # nat, k3: log-probs that are off by .03, twice what bfloat16 did to the tiny model's
 
 
 @FIRST_RATIO_IS_NOT_ONE.cause(
@@ -119,25 +110,21 @@ def precision_mismatch(run: Evidence) -> Finding | None:
     sampler, trainer = (run.settings.get(key) for key in ("sampler_dtype", "dtype"))
     evidence = (_size(run), "rounding to bfloat16 makes a KL of about 1e-5 to 5e-4")
     if sampler and sampler != trainer:
-        return Finding("precision_mismatch", "certain", (*evidence, f"sampler_dtype={sampler}, dtype={trainer}"))
-    return Finding("precision_mismatch", "possible", evidence, ("dropout",))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# How far the ratio is off, which way, and how the two policies compare.
+        return certain(*evidence, f"sampler_dtype={sampler}, dtype={trainer}")
+    return Finding("possible", evidence, ("dropout",))
 
 
 def ratio_is_off(run: Evidence) -> bool:
     """Whether nearly all first updates of on-policy batches have ratios that rounding does not explain."""
-    off = distance_from_one(run.first)
+    off = run.first_reach
     return len(off) > 0 and not run.settings.get("staleness", 0) and bool(np.mean(off > ROUNDING) >= MOST)
 
 
 def _size(run: Evidence) -> str:
-    off = distance_from_one(run.first)
     return (
-        f"before the first update of a batch the ratio is off by up to {number(float(np.median(off)))} (median over"
-        f" {len(off)} batches; KL {number(middle(run.first, 'kl_old/k3'))} nat per token), where it should be 1"
+        f"before the first update of a batch the ratio is off by up to {number(float(np.median(run.first_reach)))}"
+        f" (median over {len(run.first_reach)} batches; KL {number(middle(run.first, 'kl_old/k3'))} nat per token),"
+        " where it should be 1"
     )
 
 
@@ -163,10 +150,6 @@ def _two_policies(run: Evidence) -> tuple[float, float] | None:
     trainers = entropies.reindex(run.samples["rollout_step"]).to_numpy(dtype=np.float64)
     old = run.samples["old_log_prob"].to_numpy(dtype=np.float64)
     new = old + np.log(run.samples["ratio"].to_numpy(dtype=np.float64))
-    return float(-old.mean() / np.nanmean(trainers)), float(_logit(old).std() / _logit(new).std())
-
-
-def _logit(log_prob: Floats) -> Floats:
-    """log p - log(1 - p), p kept off 0 and 1 by what float32 can hold."""
-    p = np.exp(log_prob).clip(1e-6, 1 - 1e-6)
-    return np.log(p) - np.log1p(-p)
+    # Probabilities are kept off 0 and 1 by what float32 can hold.
+    old_spread, new_spread = (logit(np.exp(log_prob).clip(1e-6, 1 - 1e-6)).std() for log_prob in (old, new))
+    return float(-old.mean() / np.nanmean(trainers)), float(old_spread / new_spread)

@@ -1,19 +1,23 @@
-"""A diagnosis in words and as JSON, pictures of the ratio, and the doctor's section of a report."""
+"""A diagnosis: what all causes find in a run, in words and as JSON; pictures of the ratio; a report's section."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from grpolab.doctor.evidence import USUAL_RANGE, Evidence
-from grpolab.doctor.examine import CAUSES, Diagnosis, examine
-from grpolab.doctor.read import PLANTED, TABLES
+from grpolab.doctor.breakdown import METRIC_MISLEADS, NORMAL, TRAINING_GOES_WRONG, fall
+from grpolab.doctor.causes import Cause, Confidence, Finding
+from grpolab.doctor.evidence import PLANTED, TABLES, USUAL_RANGE, Evidence, Row, middle, read_log, read_rows, read_run
+from grpolab.doctor.first_pass import FIRST_RATIO_IS_NOT_ONE
+from grpolab.doctor.ratio_is_one import RATIO_IS_ONE
 from grpolab.report.figures.panels import (
     draw_seeds,
     label_x,
@@ -24,51 +28,131 @@ from grpolab.report.figures.panels import (
     pivot_seeds,
     start_at_zero,
 )
+from grpolab.report.journals import column
 from grpolab.report.load import Study
 from grpolab.report.style import arm_styles
-from grpolab.report.text import count, markdown_table
+from grpolab.report.text import count, markdown_table, number
+from grpolab.vocabulary import METRICS
 
+QUESTIONS = (RATIO_IS_ONE, FIRST_RATIO_IS_NOT_ONE, TRAINING_GOES_WRONG, METRIC_MISLEADS)
+CAUSES = {cause.name: cause for question in QUESTIONS for cause in question.causes}
+NOTES = {cause.name: cause for cause in NORMAL.causes}
 WIDTH = 110
+
+# Metric -> what cannot be said without it, or where it is not finite.
+NEEDED = {
+    "loss": "the loss",
+    "grad_norm": "the gradient's size: a weak signal, gradient clipping, spikes",
+    "ratio/token_max": "how far the ratio is from 1",
+    "ratio/token_max_neg": "large ratios of tokens with A < 0",
+    "clip/active": "the clip fraction",
+    "cf/token_0.2": "what the usual clip range would have clipped: too small an epsilon, or no clip",
+    "kl_old/k3": "what makes the ratio differ from 1 on the first pass: dropout, padding, temperature, mask, precision",
+    "weights/step_norm": "whether the weights move: frozen parameters and low precision",
+    "zero_variance/share": "groups with equal rewards: a constant reward, and starving variance",
+    "entropy/behaviour": "whether the entropy fell or grew",
+    "truncation/share": "whether completions grow until they are cut off",
+    "reward/mean": "whether the reward fell",
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a run's numbers say: causes, best first, what only looks odd, and whether the run ended with less.
+
+    No cause means that no rule fits, which is not that nothing is wrong: `fall` and `unknown` say more.
+    """
+
+    run: str
+    state: str  # how the run ended, or that it has not
+    findings: tuple[Finding, ...]
+    notes: tuple[Finding, ...]
+    unknown: tuple[str, ...]  # what could not be looked at, one sentence each
+    fall: str | None  # that accuracy (or reward, where only that is there) fell, with the numbers
+
+
+def diagnose(folder: Path) -> Diagnosis:
+    """The causes in a run folder. Raises RequestError where its settings cannot be read."""
+    return examine(read_run(folder))
+
+
+def diagnose_log(framework: str, path: Path) -> Diagnosis:
+    """The causes in a log file of another framework. Raises RequestError where it cannot be read as one."""
+    return examine(read_log(framework, path))
+
+
+def diagnose_rows(run: str, rows: Sequence[Row]) -> Diagnosis:
+    """The causes in the metrics of a run that was tracked elsewhere. Raises RequestError where no name is known."""
+    return examine(read_rows(run, rows))
+
+
+def examine(run: Evidence) -> Diagnosis:
+    """The causes in a run's evidence, surest first (among equals the one that explains the others), and the rest."""
+    findings = sorted(_findings(run, CAUSES), key=lambda finding: get_args(Confidence).index(finding.confidence))
+    notes = tuple(_findings(run, NOTES))
+    return Diagnosis(run.run, run.state, tuple(findings), notes, (*_not_looked_at(run), *run.unknown), fall(run))
+
+
+def _findings(run: Evidence, causes: dict[str, Cause]) -> Iterator[Finding]:
+    for name, cause in causes.items():
+        if finding := cause.rule(run):
+            yield replace(finding, cause=name)
+
+
+def _not_looked_at(run: Evidence) -> Iterator[str]:
+    """What the log leaves open, and what a metric would show that is missing or not finite, one sentence each."""
+    clipped = column(run.updates, "clip/active")
+    told = len(run.first_reach) or len(run.reach) or run.updates_per_batch == 1  # why nothing is clipped
+    if len(clipped) and not clipped.max() > 0 and not told:
+        rate, norm = middle(run.updates, "learning_rate"), middle(run.updates, "grad_norm")
+        yield (
+            f"why the clip fraction is 0 in all {count(len(clipped), 'row')}: one update per batch (then it is normal),"
+            " an old policy that follows the live one, or steps too small to matter; the log has neither the ratio nor"
+            f" the updates per batch (learning rate {number(rate)}, gradient norm {number(norm)}, medians)"
+        )
+    for name, what in NEEDED.items():
+        values = column(run.updates if METRICS[name].kind == "update" else run.rollouts, name)
+        if odd := run.not_finite.get(name, int((~np.isfinite(values)).sum())):
+            yield f"{what}: {name} is not finite in {count(odd, 'record')}"
+        elif not len(values):
+            yield f"{what}: {name} is missing"
+    if not len(run.score[1]):
+        yield "whether accuracy or reward fell: eval/accuracy_expected and reward/mean are missing or not finite"
 
 
 def text(diagnosis: Diagnosis) -> str:
     """Several lines: the causes with evidence and advice, what is normal, what could not be looked at."""
-    return "\n".join(_lines(diagnosis))
+    lines = [f"run {diagnosis.run}: {diagnosis.state}"]
 
+    def write(head: str, sentence: str) -> None:
+        lines.extend(textwrap.wrap(sentence, WIDTH, initial_indent=head, subsequent_indent=" " * len(head)))
 
-def _lines(diagnosis: Diagnosis) -> Iterator[str]:
-    yield f"run {diagnosis.run}: {diagnosis.state}"
     if diagnosis.fall:
-        yield from _filled("", f"{diagnosis.fall}.")
+        write("", f"{diagnosis.fall}.")
     for place, finding in enumerate(diagnosis.findings, start=1):
-        yield from ("", f"{place}. {finding.cause} ({finding.confidence})")
-        yield from _filled("   ", CAUSES[finding.cause].says)
+        lines += ["", f"{place}. {finding.cause} ({finding.confidence})"]
+        write("   ", CAUSES[finding.cause].says)
         for sentence in finding.evidence:
-            yield from _filled("   - ", sentence)
+            write("   - ", sentence)
         if finding.instead:
-            yield from _filled("   ", f"Looks the same in this log: {', '.join(finding.instead)}.")
-        yield from _filled("   Try: ", CAUSES[finding.cause].remedy)
+            write("   ", f"Looks the same in this log: {', '.join(finding.instead)}.")
+        write("   Try: ", CAUSES[finding.cause].remedy)
     if not diagnosis.findings:
-        yield from ("", *_filled("", _without_cause(diagnosis)))
+        lines.append("")
+        if diagnosis.fall:
+            write("", "No cause found: the fall is real, and nothing that the doctor knows explains it.")
+        elif diagnosis.unknown:
+            write("", "No cause found in what could be looked at. What could not stands below, and may hide one.")
+        else:
+            write("", "No cause found: every number that the doctor knows is there, and none is known to be wrong.")
     for note in diagnosis.notes:
-        yield from ("", *_filled("normal: ", f"{note.says} Here: {note.evidence}."))
+        lines.append("")
+        write("normal: ", f"{NOTES[note.cause].says} Here: {note.evidence[0]}.")
     if diagnosis.unknown:
-        yield from ("", "not looked at:")
+        lines += ["", "not looked at:"]
         for sentence in diagnosis.unknown:
-            yield from _filled("   - ", sentence)
-
-
-def _filled(head: str, text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
-
-
-def _without_cause(diagnosis: Diagnosis) -> str:
-    """What it means that no rule fits."""
-    if diagnosis.fall:
-        return "No cause found: the fall is real, and nothing that the doctor knows explains it."
-    if diagnosis.unknown:
-        return "No cause found in what could be looked at. What could not stands below, and may hide one."
-    return "No cause found: every number that the doctor knows is there, and none is known to be wrong."
+            write("   - ", sentence)
+    return "\n".join(lines)
 
 
 def record(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -88,13 +172,12 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
             }
             for finding in diagnosis.findings
         ],
-        "normal": [{"note": note.name, "says": note.says, "evidence": note.evidence} for note in diagnosis.notes],
+        "normal": [
+            {"note": note.cause, "says": NOTES[note.cause].says, "evidence": note.evidence[0]}
+            for note in diagnosis.notes
+        ],
         "unknown": list(diagnosis.unknown),
     }
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The ratio within a batch, and how far it reaches over a run: pictures of the notebook `why_is_my_ratio_one`.
 
 
 def passes(study: Study) -> Figure:
@@ -123,10 +206,6 @@ def reach(study: Study) -> Figure:
     return figure
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The report's section about runs in which something is wrong.
-
-
 def section(parts: Sequence[Study]) -> str:
     """One row per run with a cause, the surest cause only; the others are counted. Empty where nothing was run."""
     cells = {cell["signature"]: (part, cell) for part in parts for cell in part.done.to_dict("records")}
@@ -137,12 +216,20 @@ def section(parts: Sequence[Study]) -> str:
         for part in parts
     }
     rows = []
-    for part, cell in cells.values():  # a run that several studies share is examined once
-        findings = examine(_evidence(cell, journals[part.name])).findings
+    for signature, (part, cell) in cells.items():  # a run that several studies share is examined once
+        tables = {
+            name: runs.get(signature, pd.DataFrame()).dropna(axis=1, how="all")
+            for name, runs in journals[part.name].items()
+        }
+        given = {key.removeprefix("setting/"): value for key, value in cell.items() if key.startswith("setting/")}
+        settings = {key: value for key, value in given.items() if pd.notna(value) and key not in PLANTED}
+        if pd.notna(cell.get("evaluation_items")):
+            settings["evaluation.items"] = cell["evaluation_items"]
+        findings = examine(Evidence(run=signature, state=cell["outcome"], settings=settings, **tables)).findings
         if findings:
             rows.append(
                 {
-                    "run": f"{cell['variant']}, seed {cell['seed']} ({cell['signature']})",
+                    "run": f"{cell['variant']}, seed {cell['seed']} ({signature})",
                     "cause": findings[0].cause.replace("_", " "),
                     "confidence": findings[0].confidence,
                     "evidence": "; ".join(findings[0].evidence),
@@ -153,15 +240,3 @@ def section(parts: Sequence[Study]) -> str:
         f" {count(len(cells) - len(rows), 'run')} of {len(cells)} without a known cause of trouble."
     )
     return f"{head}\n\n{markdown_table(pd.DataFrame(rows))}" if rows else head
-
-
-def _evidence(cell: dict[str, Any], journals: dict[str, dict[Any, pd.DataFrame]]) -> Evidence:
-    """Of one cell, from its study's tables, which a fresh clone has too."""
-    tables = {
-        name: runs.get(cell["signature"], pd.DataFrame()).dropna(axis=1, how="all") for name, runs in journals.items()
-    }
-    given = {key.removeprefix("setting/"): value for key, value in cell.items() if key.startswith("setting/")}
-    settings = {key: value for key, value in given.items() if pd.notna(value) and key not in PLANTED}
-    if pd.notna(cell.get("evaluation_items")):
-        settings["evaluation.items"] = cell["evaluation_items"]
-    return Evidence(run=cell["signature"], state=cell["outcome"], settings=settings, **tables)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from grpolab.doctor.causes import Finding, Question
+from grpolab.doctor.causes import Finding, Question, certain, likely
 from grpolab.doctor.evidence import (
     MOST,
     ROUNDING,
@@ -22,8 +22,16 @@ from grpolab.vocabulary import counterfactual
 
 RATIO_IS_ONE = Question("Why is my ratio always 1, or my clip fraction always 0?")
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The old policy is not the one that sampled the batch.
+JUMP = 10.0  # the third pass's distance from 1 over the second's, which is 2 for steps of equal size
+EQUAL_GROUPS = 0.99  # share of groups with equal rewards that leaves no signal at all
+TINY_ADVANTAGE = 1e-2  # size of the advantages, in centred rewards, that no normalisation by a real std gives
+SMALL_FRACTION = 0.1  # of Adam's full step: a gradient of a ninth of adam_epsilon gives it (g / (g + epsilon))
+FLOAT32_SPACING = 6e-8  # of a weight of size 1: a smaller step is rounded to nothing
+ON_GRID = 0.999  # share of weights that are bfloat16 numbers; of float32 weights 2^-16 are
+FEW_MOVED = 0.5  # share of the weights that moved, where rounding swallows updates
+WARM = 0.1  # share of the peak learning rate that a warm-up should at least have reached
+CLIPPED_AT_ONCE = 0.3  # share of tokens with an advantage that are clipped from the second update on; at most about 0.5
+NARROW = 0.25  # what the usual range would have clipped, over what was clipped
 
 
 @RATIO_IS_ONE.cause(
@@ -32,14 +40,14 @@ RATIO_IS_ONE = Question("Why is my ratio always 1, or my clip fraction always 0?
 )
 def aliased_old_policy(run: Evidence) -> Finding | None:
     """Every ratio of every later update is exactly 1, while the weights moved: old and new are one forward pass."""
-    if not len(run.reach) or run.reach.max() > 0 or not run.has_moved:
+    if not run.farthest <= 0 or not run.has_moved:
         return None
-    evidence = (
+    return certain(
         f"the ratio is exactly 1 for every token of all {count(len(run.reach), 'update')} that came after another one"
         " on the same batch",
         _movement(run),
+        instead=("resynchronised_old_policy",),
     )
-    return Finding("aliased_old_policy", "certain", evidence, ("resynchronised_old_policy",))
 
 
 @RATIO_IS_ONE.cause(
@@ -49,17 +57,21 @@ def aliased_old_policy(run: Evidence) -> Finding | None:
 )
 def resynchronised_old_policy(run: Evidence) -> Finding | None:
     """The same up to rounding: the old log-probs are made anew by another forward pass of the same weights."""
-    if not len(run.reach) or not 0 < run.reach.max() < ROUNDING or not run.has_moved:
+    if not 0 < run.farthest < ROUNDING or not run.has_moved:
         return None
-    evidence = (
-        f"|ratio - 1| is at most {number(run.reach.max())}, which is rounding, in all"
-        f" {count(len(run.reach), 'update')} that came after another one on the same batch",
+    return certain(
+        f"|ratio - 1| is at most {number(run.farthest)}, which is rounding, in all {count(len(run.reach), 'update')}"
+        " that came after another one on the same batch",
         _movement(run),
     )
-    return Finding("resynchronised_old_policy", "certain", evidence)
 
 
-JUMP = 10.0  # the third pass's distance from 1 over the second's, which is 2 for steps of equal size
+def _movement(run: Evidence) -> str:
+    """That the old log-probs ought to differ from the live ones."""
+    sentence = f"the weights moved by {number(largest(run.rollouts, 'weights/step_norm'))} (L2) in a rollout step"
+    if (gap := largest(run.rollouts, "gap/sampler_trainer")) > ROUNDING:
+        sentence += f"; the old log-probs are up to {number(gap)} nat away from the sampler's"
+    return sentence
 
 
 @RATIO_IS_ONE.cause(
@@ -71,34 +83,17 @@ def recomputed_old_log_probs(run: Evidence) -> Finding | None:
     """The second pass starts at ratio 1, which only the first can do, and the third does not."""
     if run.updates_per_batch < 3:
         return None
-    passes = [distance_from_one(updates) for _, updates in run.updates.groupby("iteration")][:3]
-    if len(passes) < 3 or any(not len(distances) for distances in passes):
+    passes = [distance_from_one(updates) for _, updates in run.updates.groupby("iteration")][1:3]
+    if len(passes) < 2 or not all(len(reach) for reach in passes):
         return None
-    second, third = passes[1].max(), passes[2].max()
+    second, third = (reach.max() for reach in passes)
     if second > ROUNDING or third <= max(ROUNDING, JUMP * second):
         return None
-    evidence = (
+    return certain(
         f"on the second pass over each batch |ratio - 1| is at most {number(second)}, on the third up to"
         f" {number(third)}",
         "the first update has moved the weights by then: the old log-probs were computed after it",
     )
-    return Finding("recomputed_old_log_probs", "certain", evidence)
-
-
-def _movement(run: Evidence) -> str:
-    """That the old log-probs ought to differ from the live ones."""
-    sentence = f"the weights moved by {number(largest(run.rollouts, 'weights/step_norm'))} (L2) in a rollout step"
-    gap = column(run.rollouts, "gap/sampler_trainer")
-    if len(gap) and gap.max() > ROUNDING:
-        sentence += f"; the old log-probs are up to {number(gap.max())} nat away from the sampler's"
-    return sentence
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# No gradient, or hardly any.
-
-
-EQUAL_GROUPS = 0.99  # share of groups with equal rewards that leaves no signal at all
 
 
 @RATIO_IS_ONE.cause(
@@ -111,20 +106,16 @@ def constant_reward(run: Evidence) -> Finding | None:
     equal = column(run.rollouts, "zero_variance/share")
     if not len(equal) or equal[0] < EQUAL_GROUPS or np.mean(equal >= EQUAL_GROUPS) < MOST:
         return None
-    different = column(run.rollouts, "completions/unique")
-    if len(different) and different[0] <= 1 / float(run.settings.get("num_generations", 1)):
-        return None
     evidence = [
         f"all rewards of a group are equal in {percent(equal.mean())} of the groups, from the first batch on",
         f"the mean reward is {number(middle(run.rollouts, 'reward/mean'))},"
         f" the gradient norm {number(middle(run.updates, 'grad_norm'))}",
     ]
-    if len(different):
+    if len(different := column(run.rollouts, "completions/unique")):
+        if different[0] <= 1 / run.setting("num_generations", 1):
+            return None
         evidence.append(f"the completions do differ: {percent(different[0])} of a prompt's are distinct at the start")
-    return Finding("constant_reward", "certain", tuple(evidence))
-
-
-TINY_ADVANTAGE = 1e-2  # size of the advantages, in centred rewards, that no normalisation by a real std gives
+    return certain(*evidence)
 
 
 @RATIO_IS_ONE.cause(
@@ -137,15 +128,11 @@ def overscaled_advantages(run: Evidence) -> Finding | None:
     if not run.is_still or not reward > 0 or advantage >= TINY_ADVANTAGE * reward:
         return None
     divisor = f"scale_epsilon={run.settings['scale_epsilon']:g}" if "scale_epsilon" in run.settings else "their scale"
-    evidence = (
+    return certain(
         f"rewards differ by {number(reward)} within a group (root mean square),"
         f" the advantages made of them by {number(advantage)}: look at {divisor}",
         _gradient(run),
     )
-    return Finding("overscaled_advantages", "certain", evidence)
-
-
-SMALL_FRACTION = 0.1  # of Adam's full step: a gradient of a ninth of adam_epsilon gives it (g / (g + epsilon))
 
 
 @RATIO_IS_ONE.cause(
@@ -154,14 +141,13 @@ SMALL_FRACTION = 0.1  # of Adam's full step: a gradient of a ninth of adam_epsil
 )
 def weak_signal(run: Evidence) -> Finding | None:
     """The gradient of a weight, unclipped, is below Adam's epsilon, though the advantages are what the rewards say."""
-    fraction = _step_fraction(run, clipped=False)
+    fraction = _step_fraction(run, np.inf)
     if not run.is_still or not fraction < SMALL_FRACTION or overscaled_advantages(run):
         return None
-    reward, _ = _spread(run.samples)
     evidence = [_gradient(run), f"Adam then takes about {percent(fraction)} of its full step"]
-    if reward > 0:
+    if (reward := _spread(run.samples)[0]) > 0:
         evidence.append(f"rewards differ by only {number(reward)} within a group (root mean square)")
-    return Finding("weak_signal", "certain", tuple(evidence))
+    return certain(*evidence)
 
 
 def _spread(samples: pd.DataFrame) -> tuple[float, float]:
@@ -175,17 +161,8 @@ def _spread(samples: pd.DataFrame) -> tuple[float, float]:
 
 
 def _gradient(run: Evidence) -> str:
-    return (
-        f"the gradient norm is {number(middle(run.updates, 'grad_norm'))} (median), over"
-        f" {run.weights.count if run.weights else 'all'} weights"
-    )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A gradient, but no step, or hardly any.
-
-
-FLOAT32_SPACING = 6e-8  # of a weight of size 1: a smaller step is rounded to nothing
+    norm, weights = number(middle(run.updates, "grad_norm")), run.weights.count if run.weights else "all"
+    return f"the gradient norm is {norm} (median), over {weights} weights"
 
 
 @RATIO_IS_ONE.cause(
@@ -194,40 +171,30 @@ FLOAT32_SPACING = 6e-8  # of a weight of size 1: a smaller step is rounded to no
     remedy="Check requires_grad and that the optimiser was made from the parameters of the model that is trained.",
 )
 def frozen_parameters(run: Evidence) -> Finding | None:
-    """The weights stay bit for bit what they were, though gradient and learning rate ask for more than rounding."""
+    """The weights, or some tensors, stay bit for bit what they were, though the steps asked for exceed rounding."""
     if not {"rollout_step", "learning_rate", "grad_norm"} <= set(run.updates):
         return None
-    if "weights/step_norm" not in run.rollouts or _is_coarse(run):
+    if "weights/step_norm" not in run.rollouts or (run.weights and run.weights.on_grid >= ON_GRID):
         return None
     updates = run.updates.groupby("rollout_step")
     asked = pd.DataFrame({"rate": updates["learning_rate"].sum(), "norm": updates["grad_norm"].max()})
     steps = asked.reset_index().merge(run.rollouts[["rollout_step", "weights/step_norm"]].dropna(), on="rollout_step")
-    steps = steps[(steps["norm"] > 0) & (steps["rate"] * _step_fraction(run) > FLOAT32_SPACING)]
+    fraction = _step_fraction(run)
+    steps = steps[(steps["norm"] > 0) & (steps["rate"] * fraction > FLOAT32_SPACING)]
     if steps.empty:
         return None
-    unmoved = steps["weights/step_norm"] == 0
-    if unmoved.mean() < MOST:
-        return _partly_frozen(run)
-    evidence = (
-        f"the weights did not change at all in {count(int(unmoved.sum()), 'rollout step')} of {len(steps)} that had a"
-        " gradient",
-        f"gradient norm {number(steps['norm'].median())} (median), learning rate"
-        f" {number(largest(run.updates, 'learning_rate'))}",
-    )
-    return Finding("frozen_parameters", "certain", evidence)
-
-
-def _partly_frozen(run: Evidence) -> Finding | None:
-    """Some tensors stayed what they were, though the others made full steps; the policy hardly moved."""
-    still = run.weights.still if run.weights else ()
-    if not still or not run.is_still or not _step_fraction(run) >= SMALL_FRACTION:
+    unmoved, still = steps["weights/step_norm"] == 0, run.weights.still if run.weights else ()
+    if unmoved.mean() >= MOST:
+        return certain(
+            f"the weights did not change at all in {count(int(unmoved.sum()), 'rollout step')} of {len(steps)} that"
+            " had a gradient",
+            f"gradient norm {number(steps['norm'].median())} (median), learning rate"
+            f" {number(largest(run.updates, 'learning_rate'))}",
+        )
+    if not still or not run.is_still or not fraction >= SMALL_FRACTION:
         return None
-    evidence = (f"{count(len(still), 'tensor')} did not change at all from start to end: {listing(still)}",)
-    return Finding("frozen_parameters", "likely", evidence, ("tiny_learning_rate",))
-
-
-ON_GRID = 0.999  # share of weights that are bfloat16 numbers; of float32 weights 2^-16 are
-FEW_MOVED = 0.5  # share of the weights that moved, where rounding swallows updates
+    sentence = f"{count(len(still), 'tensor')} did not change at all from start to end: {listing(still)}"
+    return likely(sentence, instead=("tiny_learning_rate",))
 
 
 @RATIO_IS_ONE.cause(
@@ -237,18 +204,14 @@ FEW_MOVED = 0.5  # share of the weights that moved, where rounding swallows upda
 )
 def low_precision_weights(run: Evidence) -> Finding | None:
     """The weights are bfloat16 numbers, and few of them moved."""
-    if not run.weights or not _is_coarse(run) or not (run.weights.moved < FEW_MOVED or run.is_still):
+    weights = run.weights
+    if not weights or weights.on_grid < ON_GRID or not (weights.moved < FEW_MOVED or run.is_still):
         return None
-    evidence = (
-        f"{percent(run.weights.on_grid)} of the weights are bfloat16 numbers: .4 to .8% of their size apart",
-        f"{percent(1 - run.weights.moved)} of them are at the end what they were at the start",
+    return certain(
+        f"{percent(weights.on_grid)} of the weights are bfloat16 numbers: .4 to .8% of their size apart",
+        f"{percent(1 - weights.moved)} of them are at the end what they were at the start",
         f"a learning rate of {number(largest(run.updates, 'learning_rate'))} is the most that a step adds to a weight",
     )
-    return Finding("low_precision_weights", "certain", evidence)
-
-
-def _is_coarse(run: Evidence) -> bool:
-    return run.weights is not None and run.weights.on_grid >= ON_GRID
 
 
 @RATIO_IS_ONE.cause(
@@ -258,18 +221,15 @@ def _is_coarse(run: Evidence) -> bool:
 def gradient_clipping(run: Evidence) -> Finding | None:
     """The clipped gradient of a weight is below Adam's epsilon, the unclipped one is not."""
     fraction = _step_fraction(run)
-    if not run.is_still or not fraction < SMALL_FRACTION <= _step_fraction(run, clipped=False):
+    if not run.is_still or not fraction < SMALL_FRACTION <= _step_fraction(run, np.inf):
         return None
-    norms, limit = column(run.updates, "grad_norm"), float(run.settings["max_grad_norm"])
-    evidence = (
-        f"max_grad_norm={limit:g} cuts {percent(float(np.mean(norms > limit)))} of the gradients; their norm is"
-        f" {number(float(np.median(norms)))} (median) before",
-        f"Adam then takes about {percent(fraction)} of its full step, adam_epsilon being {_adam_epsilon(run):g}",
+    limit = run.setting("max_grad_norm")
+    return certain(
+        f"max_grad_norm={limit:g} cuts {percent(float(np.mean(column(run.updates, 'grad_norm') > limit)))} of the"
+        f" gradients; their norm is {number(middle(run.updates, 'grad_norm'))} (median) before",
+        f"Adam then takes about {percent(fraction)} of its full step, adam_epsilon being"
+        f" {run.setting('adam_epsilon', 1e-8):g}",
     )
-    return Finding("gradient_clipping", "certain", evidence)
-
-
-WARM = 0.1  # share of the peak learning rate that a warm-up should at least have reached
 
 
 @RATIO_IS_ONE.cause(
@@ -278,16 +238,14 @@ WARM = 0.1  # share of the peak learning rate that a warm-up should at least hav
 )
 def endless_warmup(run: Evidence) -> Finding | None:
     """The learning rate rises to the end and stays far below its peak."""
-    rates = column(run.updates, "learning_rate")
-    warm_up = run.settings.get("warmup_steps", 0)
+    rates, warm_up = column(run.updates, "learning_rate"), run.settings.get("warmup_steps", 0)
     if not run.is_still or not warm_up or not len(rates) or rates.max() >= WARM * run.settings["learning_rate"]:
         return None
-    evidence = (
+    return certain(
         f"warmup_steps={warm_up}, and the run took {count(len(rates), 'optimiser step')}",
         f"the learning rate came to {number(rates.max())} of a peak of {number(run.settings['learning_rate'])}",
-        f"|ratio - 1| stayed below {number(_largest_reach(run))}",
+        f"|ratio - 1| stayed below {number(run.farthest)}",
     )
-    return Finding("endless_warmup", "certain", evidence)
 
 
 @RATIO_IS_ONE.cause(
@@ -296,46 +254,31 @@ def endless_warmup(run: Evidence) -> Finding | None:
 )
 def tiny_learning_rate(run: Evidence) -> Finding | None:
     """Gradients are there and nothing shrinks the steps but the learning rate itself; the ratio never went far."""
-    rates, reach = column(run.updates, "learning_rate"), _largest_reach(run)
-    if not run.is_still or run.has_moved or reach >= STILL_REACH or not len(rates):
+    rate = largest(run.updates, "learning_rate")
+    if not run.is_still or run.has_moved or run.farthest >= STILL_REACH or np.isnan(rate):
         return None
     if not _step_fraction(run) >= SMALL_FRACTION:
         return None
     if frozen_parameters(run) or low_precision_weights(run) or endless_warmup(run):
         return None
-    evidence = (
-        f"the learning rate is {number(rates.max())} at most, and |ratio - 1| stayed below {number(reach)}",
+    return likely(
+        f"the learning rate is {number(rate)} at most, and |ratio - 1| stayed below {number(run.farthest)}",
         f"gradient norm {number(middle(run.updates, 'grad_norm'))} (median), and Adam took its full step",
     )
-    return Finding("tiny_learning_rate", "likely", evidence)
 
 
-def _step_fraction(run: Evidence, *, clipped: bool = True) -> float:
-    """The share of Adam's full step that the gradients, `clipped` by max_grad_norm or not, leave; NaN without any.
+def _step_fraction(run: Evidence, max_grad_norm: float | None = None) -> float:
+    """The share of Adam's full step that the gradients leave, clipped as the settings say; NaN without any.
 
     Adam divides a weight's gradient g by about |g| + epsilon; |g| is taken as the norm spread over all weights. Where
     their number is not known the whole norm is, which no weight's gradient can exceed. Gradients of 0 say nothing.
     """
-    norms = column(run.updates, "grad_norm")
-    if clipped:
-        norms = np.minimum(norms, float(run.settings.get("max_grad_norm", np.inf)))
-    positive = norms[norms > 0]
-    if not len(positive):
+    limit = run.setting("max_grad_norm", np.inf) if max_grad_norm is None else max_grad_norm
+    norms = np.minimum(column(run.updates, "grad_norm"), limit)
+    if not (norms > 0).any():
         return np.nan
-    gradient = float(np.median(positive)) / np.sqrt(run.weights.count if run.weights else 1)
-    return gradient / (gradient + _adam_epsilon(run))
-
-
-def _adam_epsilon(run: Evidence) -> float:
-    return float(run.settings.get("adam_epsilon", 1e-8))
-
-
-def _largest_reach(run: Evidence) -> float:
-    return float(run.reach.max()) if len(run.reach) else np.nan
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The trust region is too tight.
+    gradient = float(np.median(norms[norms > 0])) / np.sqrt(run.weights.count if run.weights else 1)
+    return gradient / (gradient + run.setting("adam_epsilon", 1e-8))
 
 
 @RATIO_IS_ONE.cause(
@@ -348,12 +291,10 @@ def strong_kl(run: Evidence) -> Finding | None:
     The optimum of A log r - beta KL has |log r| of about |A| / beta (2402.03300, equation 3, for one token). |A| is the
     root mean square of the advantages; 1, which normalising makes it, where no completions were kept.
     """
-    beta, epsilon = (float(run.settings.get(key, 0) or 0) for key in ("beta", "epsilon"))
-    if not beta or run.settings.get("kl_placement") != "loss":
-        return None
+    beta, epsilon = run.setting("beta"), run.setting("epsilon")
     advantages = column(run.samples, "advantage")
     size = float(np.sqrt(np.mean(advantages**2))) if len(advantages) else 1.0
-    if size / beta >= epsilon:
+    if not beta or run.settings.get("kl_placement") != "loss" or size / beta >= epsilon:
         return None
     evidence = (
         f"beta={beta:g}: an advantage of {number(size)} (the usual size) balances the KL at a log ratio of"
@@ -361,11 +302,7 @@ def strong_kl(run: Evidence) -> Finding | None:
         f"KL to the reference: {number(middle(run.updates, 'kl_ref/k3'))} nat per token (median)",
         f"clip fraction on used batches: {percent(middle(run.later, 'clip/active'))} (median)",
     )
-    return Finding("strong_kl", "certain" if run.is_still else "likely", evidence)
-
-
-CLIPPED_AT_ONCE = 0.3  # share of tokens with an advantage that are clipped from the second update on; at most about 0.5
-NARROW = 0.25  # what the usual range would have clipped, over what was clipped
+    return Finding("certain" if run.is_still else "likely", evidence)
 
 
 @RATIO_IS_ONE.cause(
@@ -375,18 +312,16 @@ NARROW = 0.25  # what the usual range would have clipped, over what was clipped
 def tiny_epsilon(run: Evidence) -> Finding | None:
     """Most tokens that can be clipped are, from the second update on, and a usual range would have clipped few."""
     level = "token" if run.settings.get("importance_sampling_level", "token") == "token" else "sequence"
-    usual = USUAL_RANGE[level]
+    usual, narrow = USUAL_RANGE[level], min(run.setting("epsilon"), run.setting("epsilon_high"))
     if not {"clip/active_nz", counterfactual(level, usual)} <= set(run.later):
         return None
     able = run.later[run.later["clip/active_nz"].notna()]  # some advantage is not 0
     clipped, otherwise = middle(able, "clip/active_nz"), middle(able, counterfactual(level, usual))
-    narrow = min(float(run.settings.get(key) or 0) for key in ("epsilon", "epsilon_high"))
     if not clipped >= CLIPPED_AT_ONCE or not otherwise <= NARROW * clipped or narrow >= usual:
         return None
-    second = able[able["iteration"] == able["iteration"].min()]
-    evidence = (
+    second = middle(able[able["iteration"] == able["iteration"].min()], "clip/active_nz")
+    return certain(
         f"the clip range of {narrow:g} clips {percent(clipped)} of the tokens with an advantage (median of the later"
-        f" updates), {percent(middle(second, 'clip/active_nz'))} in the first of them",
+        f" updates), {percent(second)} in the first of them",
         f"a range of {usual:g} would have clipped {percent(otherwise)}",
     )
-    return Finding("tiny_epsilon", "certain", evidence)

@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from grpolab.lint.rules import RUN_RULES, SEVERITIES, Finding, clip_cannot_bind
+from grpolab.lint.rules import RUN_RULES, SEVERITIES, TRL_RULES, Finding, Options, clip_cannot_bind
 from grpolab.lint.study_rules import STUDY_RULES, Arms
-from grpolab.lint.trl_rules import TRL_RULES, Options
 from grpolab.settings.equalities import AT_EQUAL_LENGTHS, says
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.plan import Plan
@@ -20,22 +19,36 @@ def check_run(settings: RunSettings) -> list[Finding]:
     return by_severity(RUN_RULES.findings(settings))
 
 
+def check_trl(options: Options, settings: RunSettings) -> list[Finding]:
+    """What a `GRPOConfig` will do unasked: TRL's own traps first, and the rest by the run that it is imported as."""
+    others = [finding for finding in check_run(settings) if finding.rule != clip_cannot_bind.name]  # it is in both
+    return by_severity([*TRL_RULES.findings(options), *others])
+
+
 def check_plans(plans: Sequence[Plan]) -> list[Finding]:
     """What the studies' arms and variants will do unasked.
 
     What a study varies itself was chosen: a finding about such a key is a note.
     """
     studies = [plan for plan in plans if isinstance(plan.study, Study)]  # and no collections
-    several = len(studies) > 1
-    return by_severity(
-        [finding for plan in studies for finding in _check_plan(plan, plan.study.name if several else "")]
-    )
-
-
-def check_trl(options: Options, settings: RunSettings) -> list[Finding]:
-    """What a `GRPOConfig` will do unasked: TRL's own traps first, and the rest by the run that it is imported as."""
-    others = [finding for finding in check_run(settings) if finding.rule != clip_cannot_bind.name]  # it is in both
-    return by_severity([*TRL_RULES.findings(options), *others])
+    findings = []
+    for plan in studies:
+        study_name = plan.study.name if len(studies) > 1 else ""
+        variants = {cell.variant: cell.settings for cell in reversed(plan.cells)}  # settings of its first cell
+        points = [settings.resolved().model_dump() for settings in variants.values()]
+        varied = {key for key in points[0] if any(point[key] != points[0][key] for point in points)}
+        variants_with = defaultdict[Finding, list[str]](list)
+        for name in dict.fromkeys(cell.variant for cell in plan.cells):
+            for finding in check_run(variants[name]):
+                variants_with[finding].append(name)
+        for finding, names in variants_with.items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            place = "" if len(names) == len(variants) else f"variant {names[0]}{more}"
+            severity = "note" if varied.intersection(finding.key.split()) else finding.severity
+            where = ", ".join(filter(None, (study_name, place)))
+            findings.append(replace(finding, severity=severity, where=where))
+        findings += [replace(finding, where=study_name) for finding in STUDY_RULES.findings(Arms.of(plan))]
+    return by_severity(findings)
 
 
 def by_severity(findings: list[Finding]) -> list[Finding]:
@@ -43,46 +56,29 @@ def by_severity(findings: list[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def _check_plan(plan: Plan, study_name: str) -> list[Finding]:
-    first_of = {cell.variant: cell.settings for cell in reversed(plan.cells)}
-    variants = {name: first_of[name] for name in dict.fromkeys(cell.variant for cell in plan.cells)}
-    points = [settings.resolved().model_dump() for settings in variants.values()]
-    varied = {key for key in points[0] if any(point[key] != points[0][key] for point in points)}
-    variants_with = defaultdict[Finding, list[str]](list)
-    for name, settings in variants.items():
-        for finding in check_run(settings):
-            variants_with[finding].append(name)
-    findings = []
-    for finding, names in variants_with.items():
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        place = "" if len(names) == len(variants) else f"variant {names[0]}{more}"
-        severity = "note" if varied.intersection(finding.key.split()) else finding.severity
-        findings.append(replace(finding, severity=severity, where=", ".join(filter(None, (study_name, place)))))
-    return findings + [replace(finding, where=study_name) for finding in STUDY_RULES.findings(Arms.of(plan))]
-
-
-HEAD = """\
+PAGE = """\
 # What the linter says
 
 Written by `grpolab lint --rules`. `grpolab lint` checks the run of conf/, `grpolab lint key=value ...` another one,
 `grpolab lint STUDY` a study, `grpolab lint --from trl|verl FILE` a config of that framework. A sweep says its errors
 and warnings before it starts; only an error stops it. What a study varies itself was chosen: it is then a note.
-"""
-EQUALITIES = """\
+
+{rules}
 ## Equalities
 
 Two arms are the same function where these make their settings equal. Gradients are meant: at ratio 1 the values of the
 losses differ, what is learnt does not. The last one holds for the task `sorting`, up to answers that end early.
+
+{equalities}
 """
 
 
 def page() -> str:
     """docs/lint.md: every rule with its severity, and every equality, from the functions themselves."""
-    lines = [HEAD]
+    lines = []
     for rules in (RUN_RULES, STUDY_RULES, TRL_RULES):
         lines += [f"## {rules.title}", "", "| rule | severity | key | what it finds |", "| --- | --- | --- | --- |"]
         lines += [f"| `{rule.name}` | {rule.severity} | `{rule.key}` | {rule.about} |" for rule in rules.rules]
         lines.append("")
-    lines.append(EQUALITIES)
-    lines += [f"- {says(equality)}" for equality in AT_EQUAL_LENGTHS]
-    return "\n".join(lines) + "\n"
+    equalities = "\n".join(f"- {says(equality)}" for equality in AT_EQUAL_LENGTHS)
+    return PAGE.format(rules="\n".join(lines), equalities=equalities)

@@ -1,12 +1,14 @@
-"""What a rule of the linter is, and the rules about one run."""
+"""What a rule of the linter is; the rules about one run, and about a `GRPOConfig` of TRL."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
+
+from scipy.special import lambertw
 
 from grpolab.paths import read_json
 from grpolab.registry import SURROGATES
@@ -58,8 +60,8 @@ class Rules(Generic[Subject]):
         """Declare a function as a rule: its name is the rule's, its docstring the rule's row in docs/lint.md."""
 
         def declare(check: Callable[[Subject], Iterator[str]]) -> Rule[Subject]:
-            about = " ".join((check.__doc__ or "").split())
-            self.rules.append(Rule(check.__name__.replace("_", "-"), severity, key, about, check))
+            name, about = check.__name__.removeprefix("trl_").replace("_", "-"), " ".join((check.__doc__ or "").split())
+            self.rules.append(Rule(name, severity, key, about, check))
             return self.rules[-1]
 
         return declare
@@ -202,36 +204,22 @@ def sequences_weighted_by_length(settings: RunSettings) -> Iterator[str]:
 @RUN_RULES.rule("warning", "kl_output_clamp")
 def kl_clamp_ends_gradient(settings: RunSettings) -> Iterator[str]:
     """Beyond a clamp the KL has no gradient: it lets go where the policy is furthest from the reference."""
-    plain = settings.beta > 0 and settings.kl_placement == "loss" and settings.kl_gradient == "plain"
-    bounds = _bounds(settings) if plain else {}
-    if bounds and min(above for above, _ in bounds.values()) < FAR:
-        above, below = min(high for high, _ in bounds.values()), max(low for _, low in bounds.values())
-        yield (
-            f"with {' and '.join(bounds)} the KL (beta={settings.beta:g}) has no gradient where log(reference / policy)"
-            f" is above {above:.2f} or below {below:.2f}"
-        )
-
-
-def _bounds(settings: RunSettings) -> dict[str, tuple[float, float]]:
-    """Where the gradient ends, above and below, by each clamp that is set, with its value."""
-    found = {}
+    ends: dict[str, tuple[float, float]] = {}  # clamp -> log(reference / policy) where the gradient ends: above, below
     if (most := settings.kl_input_clamp) is not None:
-        found[f"kl_input_clamp={most:g}"] = (most, -most)
+        ends[f"kl_input_clamp={most:g}"] = (most, -most)
     if (most := settings.kl_output_clamp) is not None:
         reach = math.sqrt(2 * most) if settings.kl_estimator == "k2" else most
-        k3 = settings.kl_estimator == "k3"
-        found[f"kl_output_clamp={most:g}"] = (_k3_reaches(most, 1), -_k3_reaches(most, -1)) if k3 else (reach, -reach)
-    return found
-
-
-def _k3_reaches(value: float, sign: int) -> float:
-    """|q| at which exp(q) - q - 1 is `value`, for q of that sign; by bisection."""
-    low, high = 0.0, value + 2.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        reached = math.exp(min(sign * middle, 700.0)) - sign * middle - 1  # exp(710) would overflow
-        low, high = (low, middle) if reached > value else (middle, high)
-    return high
+        ends[f"kl_output_clamp={most:g}"] = (reach, -reach)
+        if settings.kl_estimator == "k3":  # the two q at which exp(q) - q - 1 is the clamp
+            above, below = (float(-1 - most - lambertw(-math.exp(-1 - most), k).real) for k in (-1, 0))
+            ends[f"kl_output_clamp={most:g}"] = (above, below)
+    acts = settings.beta > 0 and settings.kl_placement == "loss" and settings.kl_gradient == "plain"
+    if acts and ends and min(above for above, _ in ends.values()) < FAR:
+        above, below = min(above for above, _ in ends.values()), max(below for _, below in ends.values())
+        yield (
+            f"with {' and '.join(ends)} the KL (beta={settings.beta:g}) has no gradient where log(reference / policy)"
+            f" is above {above:.2f} or below {below:.2f}"
+        )
 
 
 @RUN_RULES.rule("warning", "num_generations")
@@ -273,3 +261,77 @@ def dropout_of(model: str) -> str:
     config = read_json(Path(model) / "config.json") or {}
     rates = {name: value for name, value in config.items() if "drop" in name and isinstance(value, int | float)}
     return ", ".join(f"{name}={value:g}" for name, value in rates.items() if value > 0)
+
+
+Options = Mapping[str, Any]  # of a `GRPOConfig`, all filled in
+TRL_RULES = Rules[Options]("A GRPOConfig of TRL 1.16")  # traps of which it does not warn
+REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
+# Options that change the sampler and not the log-probs that training takes for the sampler's.
+TRUNCATES = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
+
+
+def _on_policy(options: Options) -> bool:
+    """Whether no optimiser step follows another on one generation batch: every ratio is then 1."""
+    mu, slices, window = (options[key] for key in REUSE)
+    return bool(window % (mu * slices) == 0)
+
+
+def _staleness(options: Options) -> str:
+    """Optimiser steps per generation batch, with the numbers that they follow from."""
+    mu, slices, window = (options[key] for key in REUSE)
+    return (
+        f"optimiser steps per generation batch: {' * '.join(REUSE[:2])} / {REUSE[2]} = {mu} * {slices} / {window}"
+        f" = {mu * slices / window:g}"
+    )
+
+
+@TRL_RULES.rule("warning", "num_iterations or steps_per_generation")
+def trl_clip_cannot_bind(options: Options) -> Iterator[str]:
+    """No more than one optimiser step per generation batch: every ratio is 1 and clip_ratio is always 0. This is
+    TRL's default.
+    """
+    cap = options["epsilon"] if options["epsilon_high"] is None else options["epsilon_high"]
+    clips = options["loss_type"] not in ("sapo", "vespo") and (options["loss_type"] != "cispo" or cap >= 1)
+    if clips and _on_policy(options):
+        yield f"{_staleness(options)}; every ratio is 1, epsilon={options['epsilon']:g} cannot act, clip_ratio is 0"
+
+
+@TRL_RULES.rule("warning", "gradient_accumulation_steps")
+def reuse_is_no_op(options: Options) -> Iterator[str]:
+    """All passes over a batch fall into one accumulation window: num_iterations counts the same batch again in one
+    step, and there is no off-policy step at all.
+    """
+    if options["num_iterations"] > 1 and _on_policy(options):
+        yield f"{_staleness(options)}; the passes add up in one step, num_iterations > 1 does nothing"
+
+
+@TRL_RULES.rule("note", "steps_per_generation")
+def hidden_staleness(options: Options) -> Iterator[str]:
+    """More slices of a generation batch than accumulation steps: later slices are off-policy even with
+    num_iterations=1.
+    """
+    if options["num_iterations"] == 1 and options["steps_per_generation"] > options["gradient_accumulation_steps"]:
+        yield f"{_staleness(options)}; all but the first are off-policy, although num_iterations is 1"
+
+
+@TRL_RULES.rule("warning", "disable_dropout")
+def dropout_moves_the_ratio(options: Options) -> Iterator[str]:
+    """The model has dropout, and TRL keeps it on while sampling and training: the ratio of the first pass is not 1."""
+    rates = dropout_of(str(options["model_name_or_path"] or ""))
+    if rates and not options["disable_dropout"]:
+        yield f"the model's config.json has {rates} and disable_dropout=False: ratios of the first pass are not 1"
+
+
+@TRL_RULES.rule("warning", "top_p, top_k, min_p or repetition_penalty")
+def sampler_is_another_policy(options: Options) -> Iterator[str]:
+    """Truncated sampling (top_p, ...): completions come from another policy than the old log-probs say."""
+    changed = [f"{name}={options[name]}" for name, off in TRUNCATES.items() if options[name] not in (off, None)]
+    if changed:
+        yield f"{', '.join(changed)} change the sampler, not its log-probs: the ratio is not that to the sampler"
+
+
+@TRL_RULES.rule("note", "importance_sampling_level")
+def luspo_by_token(options: Options) -> Iterator[str]:
+    """LUSPO is GSPO times the length; at TRL's default level it is a plain sum over tokens."""
+    if options["loss_type"] == "luspo" and options["importance_sampling_level"] == "token":
+        yield "loss_type=luspo at importance_sampling_level=token is a sum over tokens: LUSPO has the sequence ratio"

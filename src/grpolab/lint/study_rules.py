@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 from grpolab.lint.rules import ONE_A_SEQUENCE, Rules, clip_range
 from grpolab.registry import SURROGATES
@@ -81,14 +80,6 @@ class Arms:
 STUDY_RULES = Rules[Arms]("A study")
 
 
-class SameArms(NamedTuple):
-    """Two arms that are one function."""
-
-    first: str
-    second: str
-    reasons: tuple[str, ...]
-
-
 @STUDY_RULES.rule("warning", "placebo")
 def same_function(arms: Arms) -> Iterator[str]:
     """Two arms are the same function, by their resolved settings and the equalities below, and the study declares
@@ -100,32 +91,31 @@ def same_function(arms: Arms) -> Iterator[str]:
 @STUDY_RULES.rule("warning", "task")
 def same_at_equal_lengths(arms: Arms) -> Iterator[str]:
     """Two arms differ only in how they average over lengths, and the task's right answers all have one length."""
-    exact = {(same.first, same.second, facet) for same, facets in _same_arms(arms, EXACT).items() for facet in facets}
-    only_at_equal_lengths = {
-        same: [facet for facet in facets if (same.first, same.second, facet) not in exact]
-        for same, facets in _same_arms(arms, AT_EQUAL_LENGTHS).items()
-    }
-    yield from _sentences(arms, {same: facets for same, facets in only_at_equal_lengths.items() if facets})
+    exact = _same_arms(arms, EXACT)
+    pairs = _same_arms(arms, AT_EQUAL_LENGTHS)
+    yield from _sentences(arms, {pair: reasons for pair, reasons in pairs.items() if pair not in exact})
 
 
-def _same_arms(arms: Arms, table: Sequence[Equality]) -> dict[SameArms, list[str]]:
-    """Pairs that are one function and not declared so, each with its facets."""
-    facets_of = defaultdict[SameArms, list[str]](list)
+def _same_arms(arms: Arms, table: Sequence[Equality]) -> dict[tuple[str, str, str], str]:
+    """Two arms and a facet in which they are one function, and are not declared so -> why."""
+    pairs = {}
     for facet in arms.facets:
         seen: dict[str, str] = {}
         for arm, settings in facet.arms.items():
             first = seen.setdefault(str(rewritten(settings, table)), arm)
             if first != arm and not arms.declared_equal(first, arm):
-                reasons = why_the_same(facet.arms[first], settings, table) or []
-                facets_of[SameArms(first, arm, tuple(reasons))].append(facet.label)
-    return facets_of
+                reasons = why_the_same(facet.arms[first], settings, table)
+                pairs[first, arm, facet.label] = "; ".join(reasons or ["their settings are equal"])
+    return pairs
 
 
-def _sentences(arms: Arms, pairs: dict[SameArms, list[str]]) -> Iterator[str]:
-    for same, facets in pairs.items():
+def _sentences(arms: Arms, pairs: dict[tuple[str, str, str], str]) -> Iterator[str]:
+    facets_of = defaultdict[tuple[str, str, str], list[str]](list)
+    for (first, second, facet), reasons in pairs.items():
+        facets_of[first, second, reasons].append(facet)
+    for (first, second, reasons), facets in facets_of.items():
         place = f" for {' and for '.join(facets)}" if len(facets) < len(arms.facets) else ""
-        reasons = "; ".join(same.reasons) or "their settings are equal"
-        yield f"arms {same.first} and {same.second} are the same function{place}: {reasons}"
+        yield f"arms {first} and {second} are the same function{place}: {reasons}"
 
 
 @STUDY_RULES.rule("error", "hypotheses")
