@@ -1,15 +1,16 @@
-"""Simulated studies: whether the statistics of a report keep what they promise. Every draw is the given generator's."""
+"""`grpolab self-check`: whether a report's statistics keep their promises, in simulations and on one arm as two."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, write_text_atomic
@@ -30,6 +31,11 @@ ALPHA = 0.05
 LEVEL, BELOW, COVERS = (0.03, 0.07), (0.0, 0.06), (0.93, 0.97)  # the promises: a rate must lie within
 POWER_SLACK = 0.04
 TASKS, REPLICATES = 3, 500  # of a bootstrap
+FAMILY, SLOPE = 6, 0.35  # true null hypotheses of one family; of a trend from level to level, in deviations
+LEAST_HALF, SPLITS = 3, 1000  # of one arm as two: seeds of one half, and how often it is split
+METRICS = ("final_score", "entropy_last", "clip/active", "kl_old", "grad_norm_max")
+KINDS = ("false positives", "coverage", "power")
+FIGURE = "self_check"
 Rng = np.random.Generator
 
 
@@ -51,6 +57,12 @@ class Check:
         return (self.low, self.high) != (0.0, 1.0)
 
     @property
+    def promise(self) -> str:
+        """The bounds in words."""
+        low = probability(self.low) if self.low else "0"
+        return f"{low} to {probability(self.high)}" if self.promised else "nothing: the splits share their runs"
+
+    @property
     def holds(self) -> bool:
         """Whether the promise is kept."""
         return self.low <= self.rate <= self.high
@@ -58,132 +70,77 @@ class Check:
 
 def simulate(studies: int, rng: Rng) -> list[Check]:
     """Every check, each over so many studies."""
-    makers = (_paired, _log_paired, _equivalence, _fisher, _page, _holm, _intervals, _bootstrap, _power)
-    return [check for maker in makers for check in maker(studies, rng)]
+    checks: list[Check] = []
+
+    def add(kind: str, name: str, n: int, events: Iterable[Any], low: float, high: float) -> None:
+        checks.append(Check(kind, name, n, float(np.mean(list(events))), low, high, studies))
+
+    wrong, covered, power = KINDS
+    for n in (3, 5, 10):
+        pairs = _differences(studies, n, rng)
+        add(wrong, "paired t-test", n, (pair.p < ALPHA for pair in pairs), *LEVEL)
+        add(covered, "paired t-interval", n, (pair.low <= 0 <= pair.high for pair in pairs), *COVERS)
+        if n > 5:  # below six seeds no rank test can fall below .05
+            add(wrong, "sign test", n, (pair.sign_p < ALPHA for pair in pairs), *BELOW)
+            add(wrong, "Wilcoxon's test", n, (pair.wilcoxon_p < ALPHA for pair in pairs), *BELOW)
+    for n in (3, 5):  # of log-normal values
+        logs = zip(*rng.normal(size=(2, studies, n)), strict=True)
+        add(wrong, "t-test of the log ratio", n, (_paired(of, minus).p < ALPHA for of, minus in logs), *LEVEL)
+    for n in (5, 10):  # the true difference is the margin: nothing is equivalent
+        same = [equivalence(pd.Series(row), pd.Series(np.zeros(n)), 1.0) for row in rng.normal(1, 1, (studies, n))]
+        add(wrong, "equivalence (TOST)", n, (pair.p < ALPHA and abs(pair.effect) < 1 for pair in same), *BELOW)
+    for n in (5, 10):
+        counts = rng.binomial(n, 0.4, size=(studies, 2)).tolist()
+        add(wrong, "Fisher's exact test", n, (fisher(a, n, b, n) < ALPHA for a, b in counts), *BELOW)
+    for n in (3, 5):
+        trends = [rank_trend(values_SL) for values_SL in rng.normal(size=(studies, n, 4))]
+        add(wrong, "Page's test, four levels", n, (trend.p < ALPHA for trend in trends), *BELOW)
+    families = np.array([pair.p for pair in _differences(studies * FAMILY, 5, rng)]).reshape(studies, FAMILY)
+    add(wrong, f"Holm, any of {FAMILY}", 5, ((holm(row) < ALPHA).any() for row in families.tolist()), *BELOW)
+
+    for n in (3, 10):
+        values = rng.normal(size=(studies, n))
+        means, spreads = ([interval(row) for row in values] for interval in (t_interval, sd_interval))
+        add(covered, "t-interval of a mean", n, (mean.low <= 0 <= mean.high for mean in means), *COVERS)
+        add(covered, "chi² interval of a spread", n, (sd.low <= 1 <= sd.high for sd in spreads), *COVERS)
+        rates = [wilson(count, n) for count in rng.binomial(n, 0.4, studies).tolist()]
+        add(covered, "Wilson's interval of a rate", n, (rate.low <= 0.4 <= rate.high for rate in rates), 0.92, 1.0)
+    # The table by which a report refuses a bootstrap says what it holds.
+    statistics = {"mean": lambda scores_RTS: scores_RTS.mean(axis=(-2, -1)), "IQM": iqm}
+    for name, covers in COVERAGE.items():
+        for n, share in covers.items():
+            scores_NTS = rng.normal(size=(studies, TASKS, n))
+            bounds = [resample(scores_TS, statistics[name], rng, REPLICATES)[1:] for scores_TS in scores_NTS]
+            held = (low <= 0 <= high for low, high in bounds)
+            add(covered, f"bootstrap of the {name}", n, held, share - 0.02, share + 0.02)
+
+    def add_power(name: str, n: int, events: Iterable[Any], promised: float, slack: float = POWER_SLACK) -> None:
+        add(power, name, n, events, max(promised - slack, 0), min(promised + slack, 1))
+
+    # Known effects are found as often as the power functions say.
+    for n, effect in ((5, 1.5), (10, 1.0)):
+        found = (pair.p < ALPHA for pair in _differences(studies, n, rng, effect))
+        add_power("paired t-test", n, found, paired_t_power(effect, 1, n))
+    within = [equivalence(pd.Series(row), pd.Series(np.zeros(10)), 1.2) for row in rng.normal(0, 1, (studies, 10))]
+    add_power("equivalence (TOST)", 10, (pair.p < ALPHA for pair in within), equivalence_power(0, 1, 10, 1.2))
+    n = rate_seeds_to_decide(0.1, 0.8) or 0
+    counts = rng.binomial(n, [0.1, 0.8], size=(studies, 2)).tolist()
+    add(power, "Fisher's exact test", n, (fisher(a, n, b, n) < ALPHA for a, b in counts), 0.8 - POWER_SLACK, 1.0)
+    levels = SLOPE * np.arange(4)  # so many seeds as a large pilot says decide four times in five
+    n = trend_seeds_to_decide(rng.normal(levels, 1, (2000, 4))) or 0
+    found = (rank_trend(values_SL).p < ALPHA for values_SL in rng.normal(levels, 1, (studies, n, 4)))
+    add_power("Page's test, four levels", n, found, 0.8, 0.08)
+    return checks
 
 
 def _differences(studies: int, n: int, rng: Rng, effect: float = 0.0) -> list[Difference]:
     """Paired differences of two arms that share what a seed brings with it; their own noise has a spread of 1."""
     seed, of, minus = rng.normal(size=(3, studies, n)) * np.array([2.0, 0.5**0.5, 0.5**0.5])[:, None, None]
-    return [
-        paired_difference(pd.Series(a), pd.Series(b)) for a, b in zip(seed + of + effect, seed + minus, strict=True)
-    ]
+    return [_paired(a, b) for a, b in zip(seed + of + effect, seed + minus, strict=True)]
 
 
-def _share(found: list[Difference], event: Callable[[Difference], bool]) -> float:
-    return float(np.mean([event(difference) for difference in found]))
-
-
-def _paired(studies: int, rng: Rng) -> Iterator[Check]:
-    for n in (3, 5, 10):
-        found = _differences(studies, n, rng)
-        rejected = _share(found, lambda d: d.p < ALPHA)
-        yield Check("false positives", "paired t-test", n, rejected, *LEVEL, studies)
-        held = _share(found, lambda d: d.low <= 0 <= d.high)
-        yield Check("coverage", "paired t-interval", n, held, *COVERS, studies)
-        if n > 5:  # below six seeds no rank test can fall below .05
-            sign, ranks = _share(found, lambda d: d.sign_p < ALPHA), _share(found, lambda d: d.wilcoxon_p < ALPHA)
-            yield Check("false positives", "sign test", n, sign, *BELOW, studies)
-            yield Check("false positives", "Wilcoxon's test", n, ranks, *BELOW, studies)
-
-
-def _log_paired(studies: int, rng: Rng) -> Iterator[Check]:
-    for n in (3, 5):
-        of, minus = np.exp(rng.normal(size=(2, studies, n)))
-        found = [paired_difference(pd.Series(np.log(a)), pd.Series(np.log(b))) for a, b in zip(of, minus, strict=True)]
-        rejected = _share(found, lambda d: d.p < ALPHA)
-        yield Check("false positives", "t-test of the log ratio", n, rejected, *LEVEL, studies)
-
-
-def _equivalence(studies: int, rng: Rng) -> Iterator[Check]:
-    """The true difference is the margin: nothing is equivalent."""
-    for n in (5, 10):
-        found = [equivalence(pd.Series(row), pd.Series(np.zeros(n)), 1.0) for row in rng.normal(1, 1, (studies, n))]
-        claimed = _share(found, lambda d: d.p < ALPHA and abs(d.effect) < 1)
-        yield Check("false positives", "equivalence (TOST)", n, claimed, *BELOW, studies)
-
-
-def _fisher(studies: int, rng: Rng) -> Iterator[Check]:
-    for n in (5, 10):
-        counts = rng.binomial(n, 0.4, size=(studies, 2))
-        rejected = float(np.mean([fisher(a, n, b, n) < ALPHA for a, b in counts.tolist()]))
-        yield Check("false positives", "Fisher's exact test", n, rejected, *BELOW, studies)
-
-
-def _page(studies: int, rng: Rng) -> Iterator[Check]:
-    for n in (3, 5):
-        found = [rank_trend(values_SL) for values_SL in rng.normal(size=(studies, n, 4))]
-        rejected = _share(found, lambda d: d.p < ALPHA)
-        yield Check("false positives", "Page's test, four levels", n, rejected, *BELOW, studies)
-
-
-def _holm(studies: int, rng: Rng, family: int = 6) -> Iterator[Check]:
-    """Whether any of a family of true null hypotheses is rejected."""
-    p = np.array([difference.p for difference in _differences(studies * family, 5, rng)]).reshape(studies, family)
-    wrong = float(np.mean([(holm(row) < ALPHA).any() for row in p.tolist()]))
-    yield Check("false positives", f"Holm, any of {family}", 5, wrong, *BELOW, studies)
-
-
-def _intervals(studies: int, rng: Rng) -> Iterator[Check]:
-    for n in (3, 10):
-        values = rng.normal(size=(studies, n))
-        mean, sd = ([interval(row) for row in values] for interval in (t_interval, sd_interval))
-        held = float(np.mean([i.low <= 0 <= i.high for i in mean]))
-        yield Check("coverage", "t-interval of a mean", n, held, *COVERS, studies)
-        held = float(np.mean([i.low <= 1 <= i.high for i in sd]))
-        yield Check("coverage", "chi² interval of a spread", n, held, *COVERS, studies)
-        lost = rng.binomial(n, 0.4, studies).tolist()
-        held = float(np.mean([wilson(count, n).low <= 0.4 <= wilson(count, n).high for count in lost]))
-        yield Check("coverage", "Wilson's interval of a rate", n, held, 0.92, 1.0, studies)
-
-
-def _bootstrap(studies: int, rng: Rng) -> Iterator[Check]:
-    """Means and IQMs over tasks: the table by which a report refuses a bootstrap says what it holds."""
-    statistics = {"mean": lambda scores_RTS: scores_RTS.mean(axis=(-2, -1)), "IQM": iqm}
-    for name, covers in COVERAGE.items():
-        for n, said in covers.items():
-            scores_NTS = rng.normal(size=(studies, TASKS, n))
-            found = [resample(scores_TS, statistics[name], rng, REPLICATES) for scores_TS in scores_NTS]
-            held = float(np.mean([low <= 0 <= high for _, low, high in found]))
-            yield Check("coverage", f"bootstrap of the {name}", n, held, said - 0.02, said + 0.02, studies)
-
-
-def _power(studies: int, rng: Rng) -> Iterator[Check]:
-    """Known effects are found as often as the power functions say."""
-    for n, effect in ((5, 1.5), (10, 1.0)):
-        found = _share(_differences(studies, n, rng, effect), lambda d: d.p < ALPHA)
-        yield _as_promised("paired t-test", n, found, paired_t_power(effect, 1, n), studies)
-    rows = rng.normal(0, 1, (studies, 10))
-    same = _share([equivalence(pd.Series(r), pd.Series(np.zeros(10)), 1.2) for r in rows], lambda d: d.p < ALPHA)
-    yield _as_promised("equivalence (TOST)", 10, same, equivalence_power(0, 1, 10, 1.2), studies)
-    n = rate_seeds_to_decide(0.1, 0.8) or 0
-    counts = rng.binomial(n, [0.1, 0.8], size=(studies, 2)).tolist()
-    apart = float(np.mean([fisher(a, n, b, n) < ALPHA for a, b in counts]))
-    yield Check("power", "Fisher's exact test", n, apart, 0.8 - POWER_SLACK, 1.0, studies)
-    yield _power_of_page(studies, rng)
-
-
-def _power_of_page(studies: int, rng: Rng, slope: float = 0.35) -> Check:
-    """So many seeds as a large pilot says decide four times in five."""
-    levels = slope * np.arange(4)
-    n = trend_seeds_to_decide(rng.normal(levels, 1, (2000, 4))) or 0
-    found = [rank_trend(values_SL) for values_SL in rng.normal(levels, 1, (studies, n, 4))]
-    return _as_promised("Page's test, four levels", n, _share(found, lambda d: d.p < ALPHA), 0.8, studies, 0.08)
-
-
-def _as_promised(name: str, n: int, found: float, promised: float, studies: int, slack: float = POWER_SLACK) -> Check:
-    return Check("power", name, n, found, max(promised - slack, 0), min(promised + slack, 1), studies)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# `grpolab self-check`: whether the statistics keep their promises, on simulated studies and on one arm as two.
-
-
-FIGURE = "self_check"
-LEAST_HALF = 3  # seeds of one half
-SPLITS = 1000
-METRICS = ("final_score", "entropy_last", "clip/active", "kl_old", "grad_norm_max")
-KINDS = ("false positives", "coverage", "power")
+def _paired(of_S: NDArray, minus_S: NDArray) -> Difference:
+    return paired_difference(pd.Series(of_S), pd.Series(minus_S))
 
 
 def write(results: Results, study: str, studies: int, seed: int) -> tuple[list[Check], Path]:
@@ -216,30 +173,35 @@ def one_arm_twice(study: Study, rng: np.random.Generator) -> list[Check]:
     for metric in METRICS:
         values = measure(study, metric)
         arms = [at(values, facet, study.baseline).dropna().to_numpy() for facet in study.facets]
-        found = [_splits(values_S, rng) for values_S in arms if len(values_S) >= 2 * LEAST_HALF]
-        if not found:
+        enough = [values_S for values_S in arms if len(values_S) >= 2 * LEAST_HALF]
+        if not enough:
             needed = f"{2 * LEAST_HALF} seeds of {study.baseline}"
             raise RequestError(f"study={study.name}: an A/A study of its runs needs {needed}: name a study with more")
-        rejected = float(np.mean(np.concatenate(found)))
+        differ = []
+        for values_S in enough:
+            half = len(values_S) // 2
+            splits = (np.split(rng.permutation(values_S)[: 2 * half], 2) for _ in range(SPLITS))
+            differ += [_paired(*halves).p < ALPHA for halves in splits]
         half, name = min(len(values_S) for values_S in arms) // 2, f"one arm twice: {metric}"
-        checks.append(Check("false positives", name, half, rejected, 0.0, 1.0, SPLITS * len(found)))
+        checks.append(Check("false positives", name, half, float(np.mean(differ)), 0.0, 1.0, len(differ)))
     return checks
-
-
-def _splits(values_S: np.ndarray, rng: np.random.Generator) -> list[bool]:
-    """Whether the two halves of each random split are said to differ."""
-    half = len(values_S) // 2
-    halves = (np.split(rng.permutation(values_S)[: 2 * half], 2) for _ in range(SPLITS))
-    return [paired_difference(pd.Series(of), pd.Series(minus)).p < ALPHA for of, minus in halves]
 
 
 def draw(study: Study, checks: Sequence[Check]) -> tuple[Figure, Manifest]:
     """Each rate as a dot on what was promised of it, a panel for each kind of promise."""
     of_kind = {kind: [check for check in checks if check.kind == kind] for kind in KINDS}
     figure = Figure(figsize=(TEXT_WIDTH, 0.13 * len(checks) + 1.2), layout="constrained")
-    panels = figure.subplots(len(KINDS), 1, height_ratios=[len(own) + 1 for own in of_kind.values()])
-    for panel, (kind, own) in zip(panels, of_kind.items(), strict=True):
-        _draw_panel(panel, own)
+    panels = figure.subplots(len(KINDS), 1, height_ratios=[len(drawn) + 1 for drawn in of_kind.values()])
+    for panel, (kind, drawn) in zip(panels, of_kind.items(), strict=True):
+        for place, check in enumerate(drawn):
+            if check.promised:
+                panel.hlines(place, check.low, check.high, color=QUIET, linewidth=5, alpha=0.35)
+            kept, broken = (arm_styles(["grpo"])["grpo"].colour, "o"), (NOTE_COLOUR, "X")
+            colour, marker = kept if check.holds else broken
+            panel.plot(check.rate, place, marker, color=colour)
+        panel.set_yticks(range(len(drawn)), [f"{check.name}, n={check.n}" for check in drawn])
+        panel.set_ylim(len(drawn) - 0.5, -0.5)
+        panel.grid(axis="y", visible=False)
         panel.set_title(kind, loc="left")
     panels[-1].set_xlabel("share of studies")
     caption = (
@@ -253,40 +215,19 @@ def draw(study: Study, checks: Sequence[Check]) -> tuple[Figure, Manifest]:
     return figure, manifest(study, FIGURE, caption, "share of studies", numbers)
 
 
-def _draw_panel(panel: Axes, checks: Sequence[Check]) -> None:
-    kept, broken = (arm_styles(["grpo"])["grpo"].colour, "o"), (NOTE_COLOUR, "X")
-    for place, check in enumerate(checks):
-        if check.promised:
-            panel.hlines(place, check.low, check.high, color=QUIET, linewidth=5, alpha=0.35)
-        colour, marker = kept if check.holds else broken
-        panel.plot(check.rate, place, marker, color=colour)
-    panel.set_yticks(range(len(checks)), [f"{check.name}, n={check.n}" for check in checks])
-    panel.set_ylim(len(checks) - 0.5, -0.5)
-    panel.grid(axis="y", visible=False)
-
-
 def page(checks: Sequence[Check], study: str, seed: int) -> str:
     """The checks as Markdown."""
-    table = pd.DataFrame(
+    rows = [
         {
-            "promise about": [check.kind for check in checks],
-            "of": [check.name for check in checks],
-            "n": [check.n for check in checks],
-            "studies": [f"{check.studies:,}" for check in checks],
-            "found": [probability(check.rate) for check in checks],
-            "promised": [_promise(check) for check in checks],
-            "kept": [_kept(check) for check in checks],
+            "promise about": check.kind,
+            "of": check.name,
+            "n": check.n,
+            "studies": f"{check.studies:,}",
+            "found": probability(check.rate),
+            "promised": check.promise,
+            "kept": NONE if not check.promised else "yes" if check.holds else "**no**",
         }
-    )
+        for check in checks
+    ]
     head = f"# Self-check of the statistics\n\nSimulated studies (generator seed {seed}), and runs of `{study}`."
-    return f"{head}\n\n![self-check]({FIGURE}.png)\n\n{markdown_table(table)}\n"
-
-
-def _kept(check: Check) -> str:
-    return NONE if not check.promised else "yes" if check.holds else "**no**"
-
-
-def _promise(check: Check) -> str:
-    if not check.promised:
-        return "nothing: the splits share their runs"
-    return f"{probability(check.low) if check.low else '0'} to {probability(check.high)}"
+    return f"{head}\n\n![self-check]({FIGURE}.png)\n\n{markdown_table(pd.DataFrame(rows))}\n"
