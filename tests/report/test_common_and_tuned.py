@@ -69,9 +69,13 @@ def test_common_and_tuned_are_compared_within_the_levels_of_other_factors(tmp_pa
         cell["levels"] = {"ratio": cell["levels"]["ratio"], "task": "sorting", "values": cell["levels"]["values"]}
     plan["factors"] = {"ratio": plan["factors"]["ratio"], "task": ["sorting"], "values": ["tuned", "common"]}
     results.plan("ratio").write_text(json.dumps(plan))
-    (pair,) = values.pairs(load(results, "ratio")[-1])
-    assert pair.where == "sorting"
-    assert pair.facets == {COMMON: "sorting/common", AT_TUNED: "sorting/tuned"}
+    study = load(results, "ratio")[-1]
+    final, rows = measure(study, "final_score"), values.compare(study)
+    assert [(row.where, row.arm) for row in rows] == [("sorting", arm) for arm in BEST_RATES]
+    for row in rows:
+        for end in (COMMON, AT_TUNED):
+            assert len(row.scores[end]) == 4
+            assert row.scores[end].equals(at(final, f"sorting/{end}", row.arm))
 
 
 @pytest.mark.parametrize("command", [page.write, page.draw])

@@ -5,7 +5,8 @@ A key that is empty switches its axis off and is no part of a run's signature.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
@@ -134,26 +135,26 @@ class ObjectiveSettings(Settings):
         return given
 
     @model_validator(mode="after")
-    def _axes_fit(self) -> ObjectiveSettings:
-        problems = []
-        needed = SURROGATES[self.kernel].options
-        if absent := [name for name in needed if name not in (self.kernel_options or {}).get(self.kernel, {})]:
-            problems.append(f"kernel_options.{self.kernel} lacks {', '.join(absent)}, which kernel={self.kernel} needs")
-        if self.delta is not None and self.dual_clip is not None:
-            problems.append(f"delta={self.delta} and dual_clip={self.dual_clip} are two outer caps: set one")
-        if self.beta and None in (self.kl_estimator, self.kl_gradient, self.kl_placement):
-            problems.append(f"beta={self.beta} needs kl_estimator, kl_gradient and kl_placement")
-        if self.scale_reward_parts and self.advantage_estimator == "given":
-            problems.append("scale_reward_parts leaves no reward that advantage_estimator=given could compare with")
-        if self.adaptive_entropy is not None and self.entropy_coef is None:
-            problems.append("adaptive_entropy needs entropy_coef, the weight that it starts from")
-        if self.sampler_correction is not None and self.old_log_probs == "sampler":
-            problems.append(
-                "sampler_correction needs old_log_probs=trainer: against the sampler's own every weight is 1"
-            )
-        if problems:
+    def _fits_together(self) -> Self:
+        if problems := list(self._problems()):
             raise ValueError("; ".join(problems))
         return self
+
+    def _problems(self) -> Iterator[str]:
+        """A sentence for each pair of keys that does not fit."""
+        options = (self.kernel_options or {}).get(self.kernel, {})
+        if absent := [name for name in SURROGATES[self.kernel].options if name not in options]:
+            yield f"kernel_options.{self.kernel} lacks {', '.join(absent)}, which kernel={self.kernel} needs"
+        if self.delta is not None and self.dual_clip is not None:
+            yield f"delta={self.delta} and dual_clip={self.dual_clip} are two outer caps: set one"
+        if self.beta and None in (self.kl_estimator, self.kl_gradient, self.kl_placement):
+            yield f"beta={self.beta} needs kl_estimator, kl_gradient and kl_placement"
+        if self.scale_reward_parts and self.advantage_estimator == "given":
+            yield "scale_reward_parts leaves no reward that advantage_estimator=given could compare with"
+        if self.adaptive_entropy is not None and self.entropy_coef is None:
+            yield "adaptive_entropy needs entropy_coef, the weight that it starts from"
+        if self.sampler_correction is not None and self.old_log_probs == "sampler":
+            yield "sampler_correction needs old_log_probs=trainer: against the sampler's own every weight is 1"
 
     def resolved_axes(self) -> dict[str, Any]:
         """Values of the keys that follow from others: two ways to write one objective become equal here."""
@@ -162,8 +163,5 @@ class ObjectiveSettings(Settings):
             "epsilon_high": self.epsilon if self.epsilon_high is None else self.epsilon_high,
             "kernel_options": {self.kernel: chosen} if chosen else None,
         }
-        if not self.beta:
-            values |= dict.fromkeys(
-                ("kl_estimator", "kl_gradient", "kl_input_clamp", "kl_output_clamp", "kl_placement"), None
-            )
-        return values
+        off = ("kl_estimator", "kl_gradient", "kl_input_clamp", "kl_output_clamp", "kl_placement")
+        return values if self.beta else {**values, **dict.fromkeys(off)}

@@ -6,9 +6,11 @@ fills in what follows from other fields, and `identity()` is the part that decid
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import Field, FiniteFloat
 
 from grpolab.identity import content_of, identified, keys_with_content
 from grpolab.paths import Results, results_folder
@@ -129,55 +131,37 @@ class RunSettings(ObjectiveSettings):
     )
     machine: MachineSettings = Field(description="Where and how; not part of the signature.")
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> RunSettings:
-        problems = []
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if self.num_generations == 1:
-            problems.append(
-                "num_generations=1 leaves every group-normalised advantage undefined: use num_generations >= 2"
+            yield "num_generations=1 leaves every group-normalised advantage undefined: use num_generations >= 2"
+        batch, minibatch, micro = self.batch_size, self.minibatch_size, self.micro_batch_size
+        if batch % self.num_minibatches:
+            yield f"num_minibatches={self.num_minibatches} must divide prompts_per_step * num_generations = {batch}"
+        elif micro and minibatch % micro:
+            yield f"micro_batch_size={micro} must divide the minibatch of {minibatch} sequences"
+        whole = "top_entropy_quantile" if self.top_entropy_quantile is not None else ""
+        whole = f"kernel={self.kernel}" if SURROGATES[self.kernel].whole_minibatch else whole
+        if whole and micro not in (None, minibatch):
+            yield (
+                f"micro_batch_size={micro}: {whole} compares the tokens of a minibatch and needs it in one piece of"
+                f" {minibatch} sequences"
             )
-        if self.batch_size % self.num_minibatches:
-            problems.append(
-                f"num_minibatches={self.num_minibatches} must divide prompts_per_step * num_generations"
-                f" = {self.batch_size}"
-            )
-        elif self.micro_batch_size and self.minibatch_size % self.micro_batch_size:
-            problems.append(
-                f"micro_batch_size={self.micro_batch_size} must divide the minibatch of {self.minibatch_size} sequences"
-            )
-        whole = f"kernel={self.kernel}" if SURROGATES[self.kernel].whole_minibatch else ""
-        whole = whole or ("top_entropy_quantile" if self.top_entropy_quantile is not None else "")
-        if whole and self.micro_batch_size not in (None, self.minibatch_size):
-            problems.append(
-                f"micro_batch_size={self.micro_batch_size}: {whole} compares the tokens of a minibatch and needs it in"
-                f" one piece of {self.minibatch_size} sequences"
-            )
-        short = self._too_short()
-        problems += short
-        if not short and self.staleness >= self.planned_steps:
-            problems.append(
-                f"staleness={self.staleness} must be less than the run's {self.planned_steps} rollout steps"
-            )
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
-
-    def _too_short(self) -> list[str]:
-        """A sentence where nothing limits the run, and for each limit that is shorter than a rollout step."""
         if not (self.rollout_steps or self.max_completions or self.max_optimizer_steps):
-            return ["rollout_steps=null needs another limit: set rollout_steps, max_completions or max_optimizer_steps"]
-        problems = []
-        if self.max_completions is not None and self.max_completions < self.batch_size:
-            problems.append(
+            yield "rollout_steps=null needs another limit: set rollout_steps, max_completions or max_optimizer_steps"
+            return
+        if self.max_completions is not None and self.max_completions < batch:
+            yield (
                 f"max_completions={self.max_completions} is less than one rollout step: it must be at least"
-                f" prompts_per_step * num_generations = {self.batch_size}"
+                f" prompts_per_step * num_generations = {batch}"
             )
         if self.max_optimizer_steps is not None and self.max_optimizer_steps < self.updates_per_batch:
-            problems.append(
+            yield (
                 f"max_optimizer_steps={self.max_optimizer_steps} is less than one rollout step: it must be at least"
                 f" num_iterations * num_minibatches = {self.updates_per_batch}"
             )
-        return problems
+        if 0 < self.planned_steps <= self.staleness:
+            yield f"staleness={self.staleness} must be less than the run's {self.planned_steps} rollout steps"
 
     @property
     def batch_size(self) -> int:
@@ -197,12 +181,9 @@ class RunSettings(ObjectiveSettings):
     @property
     def planned_steps(self) -> int:
         """Rollout steps of the whole run: as many whole ones as fit into every limit that is set."""
-        limits = [
-            self.rollout_steps,
-            None if self.max_completions is None else self.max_completions // self.batch_size,
-            None if self.max_optimizer_steps is None else self.max_optimizer_steps // self.updates_per_batch,
-        ]
-        return min(limit for limit in limits if limit is not None)
+        limits = [(self.rollout_steps, 1), (self.max_completions, self.batch_size)]
+        limits += [(self.max_optimizer_steps, self.updates_per_batch)]
+        return min(limit // step for limit, step in limits if limit is not None)
 
     @property
     def optimizer_steps(self) -> int:
@@ -222,6 +203,8 @@ class RunSettings(ObjectiveSettings):
 
     def resolved(self) -> RunSettings:
         """The same run with nothing left to be filled in; two ways to write one run become equal here."""
+        warm_start = self.warm_start
+        seed = self.seed if warm_start.seed is None else warm_start.seed
         return self.model_copy(
             update={
                 **self.resolved_axes(),
@@ -229,9 +212,7 @@ class RunSettings(ObjectiveSettings):
                 "max_completions": None,
                 "max_optimizer_steps": None,
                 "micro_batch_size": self.micro_batch_size or self.minibatch_size,
-                "warm_start": self.warm_start.model_copy(
-                    update={"seed": self.seed if self.warm_start.seed is None else self.warm_start.seed}
-                ),
+                "warm_start": warm_start.model_copy(update={"seed": seed}),
                 "model": self.model.pinned(),
                 "device": _resolve_device(self.device),
             }
@@ -268,8 +249,6 @@ def _resolve_device(device: str) -> str:
     """`auto` as `cuda` or `cpu`; torch is imported only where a driver is present."""
     if device != "auto":
         return device
-    import shutil
-
     if shutil.which("nvidia-smi") is None:
         return "cpu"
     import torch

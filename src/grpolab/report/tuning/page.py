@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,24 +16,33 @@ from grpolab.report.style import Manifest, paper_style, save
 from grpolab.report.tables import Table
 from grpolab.report.text import NONE, begun, count, listing, markdown_table, number, percent
 from grpolab.report.tuning import figures, values
-from grpolab.report.tuning.trials import COMPLETE, DIVERGED, FAILED, PRUNED, Tuning, load_trials
+from grpolab.report.tuning.trials import COMPLETE, DIVERGED, FAILED, PRUNED, Tuning, load_trials, mean_of
 
 _ENDED = (COMPLETE, PRUNED, DIVERGED)  # a failed trial is made up for, so it is no part of the budget
 
 
 def budget(tuning: Tuning) -> Table:
     """Per arm: its trials by how they ended, whether it got the budget, and the optimiser steps that pruning saved."""
-    rows = [_budget_of(tuning, arm) for arm in tuning.arms]
+    rows, asked, metric = [], tuning.document["trials_per_arm"], tuning.objectives[0]
+    for arm in tuning.arms:
+        ended, best, done = tuning.of(arm, *_ENDED), tuning.best(arm)[:1], tuning.scored(arm, metric)
+        full, decided, run = ended[["full", "decided", "run"]].sum().astype(int)
+        rows.append(
+            {"arm": arm, "trials": len(ended), "asked": asked}
+            | {state: len(tuning.of(arm, state)) for state in (COMPLETE, PRUNED, DIVERGED, FAILED)}
+            | {"pruned_share": len(tuning.of(arm, PRUNED)) / len(ended) if len(ended) else np.nan}
+            | {"full": full, "decided": decided, "run": run, "saved": 1 - decided / full if full else np.nan}
+            | {"best": best[0] if best else np.nan, "score": done.loc[done["number"].isin(best), "score"].mean()}
+        )
     numbers = pd.DataFrame(rows)
-    asked = tuning.document["trials_per_arm"]
     shown = numbers[["arm"]].assign(
         **{"trials": [f"{row.trials} of {asked}" for row in numbers.itertuples()]},
         **{state: numbers[state] for state in (COMPLETE, PRUNED, DIVERGED, FAILED)},
-        **{"pruned share": [percent(share) for share in numbers["pruned_share"]]},
+        **{"pruned share": numbers["pruned_share"].map(percent)},
         **{"optimiser steps": [f"{row.decided:,} of {row.full:,}" for row in numbers.itertuples()]},
-        **{"saved": [percent(share) for share in numbers["saved"]]},
+        **{"saved": numbers["saved"].map(percent)},
         **{"best trial": [NONE if np.isnan(best) else f"{best:.0f}" for best in numbers["best"]]},
-        **{tuning.objectives[0]: [number(score) for score in numbers["score"]]},
+        **{metric: numbers["score"].map(number)},
     )
     caption = (
         f"{tuning.study}: {asked} trials for every arm ({tuning.document['sampler']['name']}, pruner"
@@ -43,35 +52,19 @@ def budget(tuning: Tuning) -> Table:
     return Table("tuning_budget", caption, numbers, shown)
 
 
-def _budget_of(tuning: Tuning, arm: str) -> dict[str, Any]:
-    ended = tuning.of(arm, *_ENDED)
-    full, decided = int(ended["full"].sum()), int(ended["decided"].sum())
-    best, metric = tuning.best(arm)[:1], tuning.objectives[0]
-    done = tuning.scored(arm, metric)
-    return {
-        **{"arm": arm, "trials": len(ended), "asked": tuning.document["trials_per_arm"]},
-        **{state: len(tuning.of(arm, state)) for state in (COMPLETE, PRUNED, DIVERGED, FAILED)},
-        "pruned_share": len(tuning.of(arm, PRUNED)) / len(ended) if len(ended) else np.nan,
-        **{"full": full, "decided": decided, "run": int(ended["run"].sum())},
-        "saved": 1 - decided / full if full else np.nan,
-        "best": best[0] if best else np.nan,
-        "score": done.loc[done["number"].isin(best), "score"].mean(),
-    }
-
-
 def trials(tuning: Tuning) -> Table:
     """Every trial: its values, scores and end."""
-    names, stars = [key.name for key in tuning.all_keys()], {arm: tuning.best(arm) for arm in tuning.arms}
-    rows, shown = [], []
+    names, rows, shown = [key.name for key in tuning.all_keys()], [], []
     for trial in tuning.trials.itertuples():
-        plain = {"arm": trial.arm, "trial": trial.number}
+        head = {"arm": trial.arm, "trial": trial.number}
         values = {name: trial.values.get(name) for name in names}
-        scores = {metric: trial.scores.get(metric, np.nan) for metric in tuning.objectives}
-        rows.append(plain | values | scores | {"state": trial.state, "reason": trial.reason, "steps": trial.decided})
-        best = " (best)" if trial.number in stars[trial.arm][:1] else ""
+        scores = {metric: mean_of(trial.scores, metric) for metric in tuning.objectives}
+        rows.append(head | values | scores | {"state": trial.state, "reason": trial.reason, "steps": trial.decided})
+        words = {name: f"{value:.3g}" if isinstance(value, float) else str(value) for name, value in values.items()}
+        best = " (best)" if trial.number in tuning.best(trial.arm)[:1] else ""
         shown.append(
-            plain
-            | {name: NONE if value is None else _value(value) for name, value in values.items()}
+            head
+            | {name: NONE if values[name] is None else word for name, word in words.items()}
             | {metric: number(score) for metric, score in scores.items()}
             | {"state": trial.state + best, "reason": trial.reason or NONE, "optimiser steps": f"{trial.decided:,}"}
         )
@@ -85,10 +78,6 @@ def trials(tuning: Tuning) -> Table:
     )
 
 
-def _value(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
 class Section(NamedTuple):
     """A part of a report, and the pictures in it."""
 
@@ -99,7 +88,7 @@ class Section(NamedTuple):
 class _Writer:
     """Writes figures and tables below `output`, and says how a report there shows them."""
 
-    def __init__(self, output: Path, inner: Path) -> None:
+    def __init__(self, output: Path, inner: Path = Path()) -> None:
         self.output, self.inner = output, inner
         self.pictures: list[Path] = []
 
@@ -115,17 +104,31 @@ class _Writer:
         table.write(self.output / "tables" / self.inner)
         return f"{table.caption}\n\n{markdown_table(table.shown)}"
 
+    def trials(self, tuning: Tuning) -> Iterator[str]:
+        """One tuning: sentences, budget, figures, every trial."""
+        yield "\n".join(f"- {sentence}" for sentence in sentences(tuning))
+        yield self.table(budget(tuning))
+        for figure in figures.FIGURES:
+            if drawn := figures.draw(tuning, figure):
+                yield self.figure(*drawn)
+        rows = count(len(tuning.trials), "trial")
+        yield f"<details><summary>every trial ({rows})</summary>\n\n{self.table(trials(tuning))}\n\n</details>"
+
 
 def section(study: Study, output: Path, inner: Path = Path()) -> Section:
     """What a study's report says about tuning; no text where the study neither was tuned nor names tuned values.
 
     Figures and tables go to `output`/figures/`inner` and `output`/tables/`inner`.
     """
-    writer = _Writer(output, inner)
-    blocks = list(_evaluation(study, writer))
-    for name in dict.fromkeys([*(one["study"] for one in study.plan.get("tuned", [])), study.name]):
+    writer, blocks = _Writer(output, inner), []
+    if rows := values.compare(study) if len(study.done) else []:  # common against tuned values
+        with paper_style():
+            drawn = values.draw(study, rows)
+        blocks.append("\n".join(f"- {sentence}" for sentence in values.sentences(rows)))
+        blocks += [writer.figure(*drawn), writer.table(values.table(study, rows))]
+    for name in dict.fromkeys([*(tuning["study"] for tuning in study.plan.get("tuned", [])), study.name]):
         if study.results.trials(name).is_file():
-            blocks += _trials(load_trials(study.results, name), writer)
+            blocks += writer.trials(load_trials(study.results, name))
         elif name != study.name:
             blocks.append(f"The trials of `tuned={name}` are not in this results folder.")
     return Section("\n\n".join(["## Tuning", *blocks]) if blocks else "", writer.pictures)
@@ -136,35 +139,11 @@ def write(results: Results, study: str, say: Callable[[str], None] = lambda line
 
     Raises RequestError when the study has not been tuned.
     """
-    tuning = load_trials(results, study)
-    output = results.output(f"{study}.tuning")
+    tuning, output = load_trials(results, study), results.output(f"{study}.tuning")
     say(f"drawing the trials of {study}")
-    blocks = [f"# Tuning of {study}", *_trials(tuning, _Writer(output, Path()))]
-    path = output / "report.md"
-    write_text_atomic(path, "\n\n".join(blocks) + "\n")
-    return path
-
-
-def _evaluation(study: Study, writer: _Writer) -> Iterator[str]:
-    """Common against tuned values, where the study has both."""
-    rows = values.compare(study) if len(study.done) else []
-    if rows:
-        yield "\n".join(f"- {sentence}" for sentence in values.sentences(study, rows))
-        with paper_style():
-            drawn = values.draw(study, rows)
-        yield writer.figure(*drawn)
-        yield writer.table(values.table(study, rows))
-
-
-def _trials(tuning: Tuning, writer: _Writer) -> Iterator[str]:
-    """One tuning: sentences, budget, figures, every trial."""
-    yield "\n".join(f"- {sentence}" for sentence in sentences(tuning))
-    yield writer.table(budget(tuning))
-    for figure in figures.FIGURES:
-        if drawn := figures.draw(tuning, figure):
-            yield writer.figure(*drawn)
-    rows = count(len(tuning.trials), "trial")
-    yield f"<details><summary>every trial ({rows})</summary>\n\n{writer.table(trials(tuning))}\n\n</details>"
+    blocks = [f"# Tuning of {study}", *_Writer(output).trials(tuning)]
+    write_text_atomic(output / "report.md", "\n\n".join(blocks) + "\n")
+    return output / "report.md"
 
 
 def sentences(tuning: Tuning) -> Iterator[str]:
@@ -178,28 +157,20 @@ def sentences(tuning: Tuning) -> Iterator[str]:
         f" ({document['sampler']['name']}, sampler seed {document['sampler']['seed']}{where}), each judged by seeds"
         f" {seeds}, which no evaluation may use."
     )
-    ended = {arm: len(tuning.of(arm, *_ENDED)) for arm in tuning.arms}
-    short = [f"`{arm}` {n}" for arm, n in ended.items() if n != asked]
+    of_arm = {arm: len(tuning.of(arm, *_ENDED)) for arm in tuning.arms}
+    short = [f"`{arm}` {n}" for arm, n in of_arm.items() if n != asked]
     yield f"The budget is not spent yet: {', '.join(short)}." if short else "Every arm had exactly its budget."
-    yield from _saved(tuning)
-    for state in (DIVERGED, FAILED):
-        named = [
-            f"`{trial.arm}` trial {trial.number} ({trial.reason})"
-            for trial in tuning.trials[tuning.trials["state"] == state].itertuples()
-        ]
-        if named:
-            yield f"{count(len(named), 'trial')} {state}: {listing(named, 4)}."
-
-
-def _saved(tuning: Tuning) -> Iterator[str]:
     ended = tuning.trials[tuning.trials["state"].isin(_ENDED)]
-    pruned = (ended["state"] == PRUNED).sum()
-    if pruned:
+    if pruned := (ended["state"] == PRUNED).sum():
         full, decided = ended["full"].sum(), ended["decided"].sum()
         cut = ", what divergence cut short included" if (ended["state"] == DIVERGED).any() else ""
         late = (ended["run"] - ended["decided"]).clip(lower=0).sum()
         also = f" ({late:,} more were done before the runs stopped)" if late else ""
         yield (
-            f"The pruner `{tuning.document['pruner']['name']}` stopped {pruned} of {count(len(ended), 'trial')}; the"
+            f"The pruner `{document['pruner']['name']}` stopped {pruned} of {count(len(ended), 'trial')}; the"
             f" trials took {decided:,} of {full:,} optimiser steps{also}: {percent(1 - decided / full)} saved{cut}."
         )
+    for state in (DIVERGED, FAILED):
+        of_state = tuning.trials[tuning.trials["state"] == state].itertuples()
+        if named := [f"`{trial.arm}` trial {trial.number} ({trial.reason})" for trial in of_state]:
+            yield f"{count(len(named), 'trial')} {state}: {listing(named, 4)}."

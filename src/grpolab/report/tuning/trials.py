@@ -1,9 +1,9 @@
-"""The trials of a study as tidy tables, read from the one file that `grpolab tune` keeps, and the keys it tuned."""
+"""The trials of a study as a tidy table, read from the one file that `grpolab tune` keeps, and the keys it tuned."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 
@@ -19,12 +19,8 @@ from grpolab.report.figures.panels import log_axis
 
 COMPLETE, PRUNED, DIVERGED, FAILED, RUNNING = "complete", "pruned", "diverged", "failed", "running"
 FORMAT = 1
-_COLUMNS = {
-    "trials": ["arm", "number", "state", "reason", "full", "decided", "run", "values", "scores"],
-    "seeds": ["arm", "number", "seed", "signature", "scores"],
-    "curves": ["arm", "number", "seed", "step", "value"],
-}
-
+_COLUMNS = ["arm", "number", "state", "reason", "full", "decided", "run"]
+_COLUMNS += ["values", "scores", "intermediate", "signatures"]
 
 MARGIN = 0.04  # of the axis, beyond either bound
 _WIDE = 500  # high over low from which on ticks at 1 and 3 of each decade would run into each other
@@ -54,23 +50,30 @@ class Key(NamedTuple):
         low = min(self.low, other.low)
         return self._replace(low=low, high=max(self.high, other.high), log=low > 0 and (self.log or other.log))
 
-    def share(self, values: Iterable[Any]) -> NDArray[np.float64]:
-        """Where values stand between the bounds: 0 is `low`, 1 is `high`; NaN for what is no choice."""
-        places, (low, high) = self._even(self.drawn(values)), self._even(np.array([self.low, self.high]))
-        return (places - low) / (high - low if high > low else 1.0)
-
     def drawn(self, values: Iterable[Any]) -> NDArray[np.float64]:
         """Coordinates of values on an axis that `dress` has scaled; NaN for what is no choice."""
-        if self.choices:
-            ranks = {choice: float(rank) for rank, choice in enumerate(self.choices)}
-            return np.array([ranks.get(_word(value), np.nan) for value in values])
-        return np.array([float(value) for value in values])
+        ranks = {choice: float(rank) for rank, choice in enumerate(self.choices)}
+        return np.array([ranks.get(_word(value), np.nan) if ranks else float(value) for value in values])
+
+    def places(self, trials: pd.DataFrame) -> NDArray[np.float64]:
+        """Coordinates of trials; NaN where a trial has no such key."""
+        return self.drawn(values.get(self.name, np.nan) for values in trials["values"])
+
+    def share(self, coordinates: ArrayLike) -> NDArray[np.float64]:
+        """How far coordinates are between the bounds: 0 is `low`, 1 is `high`."""
+        low, width = self._even()
+        return ((np.log10(coordinates) if self.log else np.asarray(coordinates)) - low) / width
 
     def at(self, shares: ArrayLike) -> NDArray[np.float64]:
         """Coordinates at shares of the way from `low` to `high`. Shape: that of `shares`."""
-        low, high = self._even(np.array([self.low, self.high]))
-        places = low + np.asarray(shares) * (high - low if high > low else 1.0)
+        low, width = self._even()
+        places = low + np.asarray(shares) * width
         return 10**places if self.log else places
+
+    def _even(self) -> tuple[float, float]:
+        """Lower end and width of the range, in what the values are drawn from."""
+        low, high = np.log10([self.low, self.high]) if self.log else (self.low, self.high)
+        return low, high - low if high > low else 1.0
 
     def dress(self, panel: Axes, which: Literal["x", "y"]) -> None:
         """Scale, limits and ticks of a panel's axis."""
@@ -81,9 +84,6 @@ class Key(NamedTuple):
         if self.choices:
             panel.set(**{f"{which}ticks": range(len(self.choices)), f"{which}ticklabels": self.choices})
         panel.set(**{f"{which}lim": self.at([-MARGIN, 1 + MARGIN])})
-
-    def _even(self, coordinates: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.log10(coordinates) if self.log else coordinates
 
 
 def _word(value: Any) -> str:
@@ -96,16 +96,13 @@ class Tuning:
     """A study's trials.
 
     `trials` has one row per trial that has ended, arm by arm in order of number: state, reason, full/decided/run
-    (optimiser steps: of all seeds without pruning, up to the decision, really done), values ({key: value}), scores
-    ({metric: mean}). A diverged trial has no finite score, a failed one counts for nothing: another took its place.
-    `seeds` has one row per seed of a trial that was begun: its run's signature, and scores ({metric: score}) where it
-    has some. `curves` has what the pruner saw: the smoothed metric of each seed by rollout step.
+    (optimiser steps: of all seeds without pruning, up to the decision, really done) and, by key, metric or seed, its
+    values, scores ({mean, seeds}), intermediate (what the pruner saw) and signatures (of the seeds that were begun).
+    A failed trial counts for nothing: another took its place.
     """
 
     document: dict[str, Any]
     trials: pd.DataFrame
-    seeds: pd.DataFrame
-    curves: pd.DataFrame
 
     @property
     def study(self) -> str:
@@ -131,10 +128,6 @@ class Tuning:
         """The arm's space, one axis per key."""
         return [Key.of(name, bounds) for name, bounds in self.document["arms"][arm]["space"].items()]
 
-    def key(self, arm: str, name: str) -> Key | None:
-        """The axis of one key; None where the arm does not tune it."""
-        return next((key for key in self.keys(arm) if key.name == name), None)
-
     def all_keys(self) -> list[Key]:
         """Every key that some arm tunes, between the outermost bounds of all arms."""
         widest: dict[str, Key] = {}
@@ -142,9 +135,10 @@ class Tuning:
             widest[key.name] = widest[key.name].joined(key) if key.name in widest else key
         return list(widest.values())
 
-    def common(self, arm: str) -> dict[str, Any]:
-        """What the study gives the arm for these keys; keys that it leaves unset are left out."""
-        return {key: value for key, value in self.document["arms"][arm]["common"].items() if value is not None}
+    def common(self, arm: str, key: Key) -> NDArray[np.float64]:
+        """Coordinate of what the study gives the arm for a key, as an array of one; NaN where it leaves it unset."""
+        value = self.document["arms"][arm]["common"].get(key.name)
+        return key.drawn([np.nan if value is None else value])
 
     def of(self, arm: str, *states: str) -> pd.DataFrame:
         """The trials of an arm that are in one of some states."""
@@ -155,9 +149,29 @@ class Tuning:
         return self.document["best"].get(arm, [])
 
     def scored(self, arm: str, metric: str) -> pd.DataFrame:
-        """The complete trials of an arm with a column `score`: their mean over seeds."""
+        """The complete trials of an arm with their `score` (mean over seeds) and its `low` and `high` over seeds."""
         done = self.of(arm, COMPLETE)
-        return done.assign(score=[scores.get(metric, math.nan) for scores in done["scores"]]).dropna(subset="score")
+        seeds = [list(map(number_of, scores.get(metric, _NO_SCORE)["seeds"].values())) for scores in done["scores"]]
+        scored = done.assign(
+            score=np.array([mean_of(scores, metric) for scores in done["scores"]], dtype=float),
+            low=[min(scores, default=math.nan) for scores in seeds],
+            high=[max(scores, default=math.nan) for scores in seeds],
+        )
+        return scored.dropna(subset="score")
+
+
+_NO_SCORE: dict[str, Any] = {"mean": None, "seeds": {}}
+
+
+def mean_of(scores: dict[str, Any], metric: str) -> float:
+    """A trial's score; NaN where it was pruned, or diverged."""
+    mean = number_of(scores.get(metric, _NO_SCORE)["mean"])
+    return mean if math.isfinite(mean) else math.nan
+
+
+def number_of(value: Any) -> float:
+    """Infinities stand as strings, what is not there as null."""
+    return math.nan if value is None else float(value)
 
 
 def load_trials(results: Results, study: str) -> Tuning:
@@ -171,57 +185,14 @@ def load_trials(results: Results, study: str) -> Tuning:
         raise RequestError(f"study={study} has no trials in {path}: run `grpolab tune {study}` first")
     if document.get("format") != FORMAT:
         raise RequestError(f"{path} has format {document.get('format')}, this program reads format {FORMAT}")
-    trials = [trial for trial in document["trials"] if trial["state"] != RUNNING]
-    rows = {
-        "trials": [_trial(trial) for trial in trials],
-        "seeds": [row for trial in trials for row in _seeds(trial)],
-        "curves": [row for trial in trials for row in _curves(trial)],
-    }
-    return Tuning(document, **{table: pd.DataFrame(rows[table], columns=_COLUMNS[table]) for table in rows})
-
-
-def _trial(trial: dict[str, Any]) -> dict[str, Any]:
-    means = _finite({metric: score["mean"] for metric, score in trial["scores"].items()})
-    steps = {**trial["optimizer_steps"], "run": trial["timing"]["optimizer_steps"]}
-    return {**trial, **steps, "reason": trial["reason"] or "", "scores": means}
-
-
-def _seeds(trial: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A seed without a finite score (it was pruned, or diverged) has no score here."""
-    for seed, signature in trial["signatures"].items():
-        scores = _finite({metric: score["seeds"].get(seed) for metric, score in trial["scores"].items()})
-        yield {**_name(trial), "seed": int(seed), "signature": signature, "scores": scores}
-
-
-def _curves(trial: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for seed, points in trial["intermediate"].items():
-        for step, value in points:
-            yield {**_name(trial), "seed": int(seed), "step": step, "value": _number(value)}
-
-
-def _name(trial: dict[str, Any]) -> dict[str, Any]:
-    return {"arm": trial["arm"], "number": trial["number"]}
-
-
-def _finite(scores: dict[str, Any]) -> dict[str, float]:
-    return {metric: _number(score) for metric, score in scores.items() if np.isfinite(_number(score))}
-
-
-def _number(value: Any) -> float:
-    """Infinities stand as strings, what is not there as null."""
-    return math.nan if value is None else float(value)
-
-
-def column(trials: pd.DataFrame, key: Key) -> list[Any]:
-    """The trials' values of a key; NaN where the trial has none."""
-    return [values.get(key.name, np.nan) for values in trials["values"]]
-
-
-def seed_range(tuning: Tuning, trials: pd.DataFrame, metric: str) -> tuple[list[float], list[float]]:
-    """Lowest and highest score over the seeds of each trial."""
-    by_trial = {
-        trial: [scores[metric] for scores in seeds["scores"] if metric in scores]
-        for trial, seeds in tuning.seeds.groupby(["arm", "number"])
-    }
-    scores = [by_trial[arm, number] for arm, number in zip(trials["arm"], trials["number"], strict=True)]
-    return list(map(min, scores)), list(map(max, scores))
+    rows = [
+        {
+            **trial,
+            **trial["optimizer_steps"],
+            "run": trial["timing"]["optimizer_steps"],
+            "reason": trial["reason"] or "",
+        }
+        for trial in document["trials"]
+        if trial["state"] != RUNNING
+    ]
+    return Tuning(document, pd.DataFrame(rows, columns=_COLUMNS))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,45 +16,19 @@ from grpolab.report.load import Study
 from grpolab.report.measures import at, mean_interval, measure
 from grpolab.report.statistics.intervals import Interval
 from grpolab.report.statistics.tests import Difference, holm, paired_difference
-from grpolab.report.style import QUIET, ArmStyle, Manifest, Series, arm_styles, manifest
+from grpolab.report.style import QUIET, ArmStyle, Manifest, arm_styles, manifest
 from grpolab.report.tables import Table
 from grpolab.report.text import NONE, OF_MEANS, estimate, number, probability, signed
 
 COMMON, TUNED = "common", "tuned"
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two facets that differ in nothing but common against tuned values, and the tuning that the values are from."""
-
-    where: str  # levels of the remaining factors, and the tuned one where there are several
-    facets: dict[str, str]  # {COMMON: facet, TUNED: facet}
-    tuning: dict[str, Any]
-
-
-def pairs(study: Study) -> Iterator[Pair]:
-    """Every place where the study has an arm at common and at tuned values.
-
-    Common is the first level of the factor whose level names the tuning that names none itself.
-    """
-    for tuning in study.plan.get("tuned", []):
-        factor = tuning["factor"]
-        if factor in (None, study.plan["compare"]):
-            continue
-        tuned = [other["level"] for other in study.plan["tuned"] if other["factor"] == factor]
-        common = next((level for level in study.plan["factors"][factor] if level not in tuned), None)
-        rest = [f"factor/{name}" for name in study.plan["factors"] if name not in (factor, study.plan["compare"])]
-        cells = study.cells[["facet", f"factor/{factor}", *rest]].drop_duplicates()
-        facets = {(level, " · ".join(levels)): facet for facet, level, *levels in cells.itertuples(index=False)}
-        for level, where in facets:
-            if level == tuning["level"] and (common, where) in facets:
-                place = " · ".join(filter(None, [where, level if len(tuned) > 1 else ""]))
-                yield Pair(place, {COMMON: facets[common, where], TUNED: facets[level, where]}, tuning)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
-    """One arm: its score at common and at tuned values, the paired differences, and its lead over the baseline."""
+    """One arm: its score at common and at tuned values, the paired differences, and its lead over the baseline.
+
+    `where`: levels of the remaining factors, and the tuned one where there are several.
+    """
 
     where: str
     arm: str
@@ -67,41 +40,53 @@ class Row:
 
 
 def compare(study: Study) -> list[Row]:
-    """A row for each place and arm."""
-    final = measure(study, "final_score")
+    """A row for each arm, in every place where the study has common and tuned values and differs in nothing else.
+
+    Common is the first level of the factor whose level names the tuning that names none itself.
+    """
+    final, compared = measure(study, "final_score"), study.plan["compare"]
     rows: list[Row] = []
-    for pair in pairs(study):
-        scores = {arm: {end: at(final, facet, arm) for end, facet in pair.facets.items()} for arm in study.arms}
-        rows += [
-            Row(
-                where=pair.where,
-                arm=arm,
-                scores=ends,
-                means={end: mean_interval(study, "final_score", values) for end, values in ends.items()},
-                gain=paired_difference(ends[TUNED], ends[COMMON]),
-                lead={end: paired_difference(ends[end], scores[study.baseline][end]) for end in ends},
-                overrides=", ".join(pair.tuning["arms"].get(arm, {}).get("overrides", [])),
-            )
-            for arm, ends in scores.items()
-        ]
+    for tuning in study.plan.get("tuned", []):
+        factor = tuning["factor"]
+        if factor in (None, compared):
+            continue
+        tuned = [other["level"] for other in study.plan["tuned"] if other["factor"] == factor]
+        common = next((level for level in study.plan["factors"][factor] if level not in tuned), None)
+        rest = [f"factor/{name}" for name in study.plan["factors"] if name not in (factor, compared)]
+        cells = study.cells[["facet", f"factor/{factor}", *rest]].drop_duplicates()
+        facets = {(level, " · ".join(levels)): facet for facet, level, *levels in cells.itertuples(index=False)}
+        for level, where in facets:
+            if level == tuning["level"] and (common, where) in facets:
+                pair = {COMMON: facets[common, where], TUNED: facets[level, where]}
+                place = " · ".join(filter(None, [where, level if len(tuned) > 1 else ""]))
+                scores = {arm: {end: at(final, facet, arm) for end, facet in pair.items()} for arm in study.arms}
+                rows += [
+                    Row(
+                        where=place,
+                        arm=arm,
+                        scores=ends,
+                        means={end: mean_interval(study, "final_score", values) for end, values in ends.items()},
+                        gain=paired_difference(ends[TUNED], ends[COMMON]),
+                        lead={end: paired_difference(ends[end], scores[study.baseline][end]) for end in ends},
+                        overrides=", ".join(tuning["arms"].get(arm, {}).get("overrides", [])),
+                    )
+                    for arm, ends in scores.items()
+                ]
     return rows
 
 
 def table(study: Study, rows: list[Row]) -> Table:
     """Scores at both values, their paired difference (Holm over the arms), and each arm's lead over the baseline."""
-    p_holm = holm([row.gain.p for row in rows])
-    numbers = pd.DataFrame(
-        [
+    numbers, shown = [], []
+    for row, p in zip(rows, holm([row.gain.p for row in rows]), strict=True):
+        numbers.append(
             {"where": row.where, "arm": row.arm, "tuned_values": row.overrides}
             | _flat("score", row.means)
             | {"gain": row.gain.effect, "gain_low": row.gain.low, "gain_high": row.gain.high, "pairs": row.gain.n}
             | {"p": row.gain.p, "p_holm": p}
             | _flat("lead", row.lead)
-            for row, p in zip(rows, p_holm, strict=True)
-        ]
-    )
-    shown = pd.DataFrame(
-        [
+        )
+        shown.append(
             {"where": row.where, "arm": row.arm, "tuned values": row.overrides, "seeds": row.gain.n}
             | {end: estimate(*mean[:3]) for end, mean in row.means.items()}
             | {"tuned minus common": estimate(*row.gain[:3], signed), "Holm p": probability(p)}
@@ -109,19 +94,16 @@ def table(study: Study, rows: list[Row]) -> Table:
                 f"minus {study.baseline}, {end}": NONE if row.arm == study.baseline else estimate(*lead[:3], signed)
                 for end, lead in row.lead.items()
             }
-            for row, p in zip(rows, p_holm, strict=True)
-        ]
-    )
+        )
     caption = (
         f"{study.name}: final score (`{study.metric}`) of each arm at common and at tuned values, on seeds that chose"
         f" neither; differences are paired by seed; mean [95% interval: {OF_MEANS}]."
     )
-    if not any(row.where for row in rows):
-        shown = shown.drop(columns="where")
-    return Table("tuned_values", caption, numbers, shown)
+    hidden = [] if any(row.where for row in rows) else ["where"]
+    return Table("tuned_values", caption, pd.DataFrame(numbers), pd.DataFrame(shown).drop(columns=hidden))
 
 
-def _flat(name: str, estimates: dict[str, Any]) -> dict[str, float]:
+def _flat(name: str, estimates: Mapping[str, Interval | Difference]) -> dict[str, float]:
     """{name_common, name_common_low, ...}."""
     return {
         f"{name}_{end}{suffix}": value
@@ -130,26 +112,22 @@ def _flat(name: str, estimates: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def sentences(study: Study, rows: list[Row]) -> list[str]:
+def sentences(rows: Sequence[Row]) -> Iterator[str]:
     """What tuning changes: each arm's gain, and whether the order of the arms is the same."""
-    lines = []
     for where in dict.fromkeys(row.where for row in rows):
         here = [row for row in rows if row.where == where and row.gain.n]
+        if not here:
+            continue
         place = f" in {where}" if where else ""
         gains = [f"`{row.arm}` {estimate(*row.gain[:3], signed)}" for row in here]
-        if gains:
-            lines.append(f"Tuned minus common values{place}, paired by seed: {'; '.join(gains)}.")
-            ranked = {end: sorted(here, key=lambda row: -row.means[end].mean) for end in (COMMON, TUNED)}
-            order = {end: [row.arm for row in best_first] for end, best_first in ranked.items()}
-            means = {
-                end: ", ".join(f"`{row.arm}` {number(row.means[end].mean)}" for row in best_first)
-                for end, best_first in ranked.items()
-            }
-            same = "the same order" if order[COMMON] == order[TUNED] else "another order"
-            lines.append(
-                f"Order of the means{place}: {means[COMMON]} at common values; {means[TUNED]} at tuned ones ({same})."
-            )
-    return lines
+        yield f"Tuned minus common values{place}, paired by seed: {'; '.join(gains)}."
+        ranked = {end: sorted(here, key=lambda row: -row.means[end].mean) for end in (COMMON, TUNED)}
+        means = {
+            end: ", ".join(f"`{row.arm}` {number(row.means[end].mean)}" for row in best_first)
+            for end, best_first in ranked.items()
+        }
+        same = "the same order" if ranked[COMMON] == ranked[TUNED] else "another order"
+        yield f"Order of the means{place}: {means[COMMON]} at common values; {means[TUNED]} at tuned ones ({same})."
 
 
 def draw(study: Study, rows: list[Row]) -> tuple[Figure, Manifest]:
@@ -167,7 +145,13 @@ def draw(study: Study, rows: list[Row]) -> tuple[Figure, Manifest]:
                 if row.arm != study.baseline:
                     _draw_estimate(lead, y, end, row.lead[end], None, styles[row.arm])
             _draw_estimate(gain, y, "", row.gain, row.scores[TUNED] - row.scores[COMMON], styles[row.arm])
-            numbers.append(_numbers(row))
+            both = pd.DataFrame(row.scores)
+            numbers.append(
+                {"where": row.where, "arm": row.arm, "gain": list(row.gain[:3]), "n": row.gain.n}
+                | {f"score_{end}": list(mean[:3]) for end, mean in row.means.items()}
+                | {f"lead_{end}": list(difference[:3]) for end, difference in row.lead.items()}
+                | {"seeds": dict(zip(map(int, both.index), both.to_numpy().tolist(), strict=True))}
+            )
         for panel in (gain, lead):
             panel.axvline(0, color=QUIET, linewidth=0.8)
         score.set_yticks(range(len(here)), [row.arm for row in here])
@@ -197,13 +181,3 @@ def _draw_estimate(
     panel.hlines(height, interval.low, interval.high, color=style.colour, linewidth=1)
     face = "white" if end == COMMON else style.colour
     panel.plot(interval[0], height, style.marker, color=style.colour, markerfacecolor=face, markersize=4)
-
-
-def _numbers(row: Row) -> Series:
-    both = pd.DataFrame(row.scores)
-    estimates: list[tuple[str, dict[str, Any]]] = [("score", row.means), ("lead", row.lead)]
-    return (
-        {"where": row.where, "arm": row.arm, "gain": list(row.gain[:3]), "n": row.gain.n}
-        | {f"{name}_{end}": list(interval[:3]) for name, ends in estimates for end, interval in ends.items()}
-        | {"seeds": {int(seed): scores for seed, scores in zip(both.index, both.to_numpy().tolist(), strict=True)}}
-    )
