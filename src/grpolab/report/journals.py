@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import feather
 
 from grpolab.identity import in_words
 from grpolab.paths import Results, write_atomic
@@ -47,18 +49,19 @@ class Runs:
 def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
     """The runs among `signatures` whose outcome is written. A run without one is not done, and is not read."""
     outcomes: list[dict[str, Any]] = []
-    journals: dict[str, pa.Table] = {}
+    journals: list[pa.Table] = []
     for signature in signatures:
         folder = results.run(signature)
         if not (folder / "outcome.json").is_file():
             continue
         outcomes.append({"signature": signature, **_outcome(folder)})
         if outcomes[-1]["outcome"] in RESULTS:
-            journals[signature] = read_journal(folder)
+            journal = read_journal(folder)
+            journals.append(journal.add_column(0, "signature", pa.array([signature] * len(journal), pa.string())))
     frame = pd.DataFrame(outcomes, columns=None if outcomes else ["signature", "outcome"])
     return Runs(
         outcomes=frame.astype({column: "Int64" for column in _COUNTS if column in frame}),
-        **{table: _frame(_join(journals, table.removesuffix("s"))) for table in TABLES},
+        **{name: _frame(_of_kind(journals, name.removesuffix("s"))) for name in TABLES},
     )
 
 
@@ -67,34 +70,27 @@ def _outcome(folder: Path) -> dict[str, Any]:
     outcome = json.loads((folder / "outcome.json").read_text())
     provenance_file = folder / "provenance.json"  # a run that failed before its first step has none
     provenance = json.loads(provenance_file.read_text()) if provenance_file.exists() else {}
-    warm_start, hardware = provenance.get("warm_start") or {}, provenance.get("hardware") or {}
+    warm_start, dataset = provenance.get("warm_start") or {}, provenance.get("dataset") or {}
     return {
         **{key: outcome.get(key) for key in ("outcome", "reason", "rollout_steps", "optimizer_steps", "seconds")},
         **{key: outcome.get(key) for key in ("journal_sha256", "policy_sha256")},
         **{key: provenance.get(key) for key in ("commit", "dirty", "lock_sha256", "python", "threads")},
         "results_version": provenance.get("results_version"),
-        "hardware": json.dumps(hardware, sort_keys=True),
+        "hardware": json.dumps(provenance.get("hardware") or {}, sort_keys=True),
         **({"content": in_words(content)} if (content := provenance.get("content")) else {}),
         "warm_start": warm_start.get("signature"),
         "warm_start_accuracy": warm_start.get("accuracy"),
-        "evaluation_items": (provenance.get("dataset") or {}).get("evaluation_items"),
+        "evaluation_items": dataset.get("evaluation_items"),
     }
 
 
-def _join(journals: dict[str, pa.Table], kind: str) -> pa.Table:
-    """The records of one kind of many runs, by signature; a column that none of them has is left out."""
-    tables = []
-    for signature, journal in journals.items():
-        rows = journal.filter(pa.compute.equal(journal["kind"], kind))
-        tables.append(rows.add_column(0, "signature", pa.array([signature] * len(rows), pa.string())))
-    whole = pa.concat_tables(tables, promote_options="permissive") if tables else columns([])
-    return whole.select(
-        [name for name in whole.column_names if name != "kind" and whole[name].null_count < len(whole[name])]
-    )
+def _of_kind(journals: list[pa.Table], kind: str) -> pa.Table:
+    """The records of one kind of many runs; a column that none of them has is left out."""
+    rows = [journal.filter(pa.compute.equal(journal["kind"], kind)) for journal in journals]
+    whole = pa.concat_tables(rows, promote_options="permissive") if rows else columns([])
+    kept = [name for name in whole.column_names if name != "kind" and whole[name].null_count < len(whole)]
+    return whole.select(kept)
 
-
-# ----------------------------------------------------------------------------------------------------------------------
-# One journal: parsed once, then read from a cache beside it for as long as it does not change.
 
 CACHE = "journal.arrow"
 # Columns that count or name; every other number is a metric.
@@ -105,19 +101,21 @@ _FORMAT = " ".join(("1", *sorted(_EXACT)))  # raise the number when the same jou
 def read_journal(folder: Path) -> pa.Table:
     """A run's journal and timing as one table: a row per record with its `kind` (of the latter: timing).
 
-    What journal.arrow holds is used only where it was made from these very bytes. A folder that cannot be written has
-    no cache.
+    Parsed once, then read from journal.arrow, which is used only where it was made from these very bytes. A folder that
+    cannot be written has no cache.
     """
     files = [folder / "journal.jsonl", folder / "timing.jsonl"]
     journal, timing = (file.read_bytes() if file.is_file() else b"" for file in files)
-    key = hashlib.sha256(b"\0".join((_FORMAT.encode(), journal, timing))).hexdigest()
-    cached = _read_cache(folder / CACHE, key)
-    if cached is not None:
-        return cached
+    key = hashlib.sha256(b"\0".join((_FORMAT.encode(), journal, timing))).hexdigest().encode()
+    with suppress(OSError, pa.ArrowInvalid):  # there is no cache, or half of one
+        cached = feather.read_table(folder / CACHE, memory_map=True)
+        if (cached.schema.metadata or {}).get(b"key") == key:
+            return cached.replace_schema_metadata()
     records = [json.loads(line) for line in journal.splitlines()]
     table = columns([*records, *({"kind": "timing", **json.loads(line)} for line in timing.splitlines())])
-    with suppress(OSError):
-        _write_cache(folder / CACHE, key, table)
+    with suppress(OSError), BytesIO() as file:
+        feather.write_feather(table.replace_schema_metadata({"key": key}), file, compression="lz4")
+        write_atomic(folder / CACHE, file.getvalue(), durable=False)
     return table
 
 
@@ -131,40 +129,18 @@ def _frame(table: pa.Table) -> pd.DataFrame:
 
 
 def columns(records: list[dict[str, Any]]) -> pa.Table:
-    """Records as columns, in the order in which they first appear."""
-    names = dict.fromkeys(name for record in records for name in record)
-    return pa.table({name: _column(name, [record.get(name) for record in records]) for name in names})
+    """Records as columns, in the order in which they first appear; lists stay lists."""
 
+    def array(name: str) -> pa.Array:
+        values = [record.get(name) for record in records]
+        if name in _EXACT:
+            return pa.array(values)
+        if any(isinstance(value, list) for value in values):
+            return pa.array([None if value is None else np.array(value, np.float32) for value in values])
+        return pa.array(np.array(values, dtype=np.float64).astype(np.float32), from_pandas=True)
 
-def _column(name: str, values: list[Any]) -> pa.Array:
-    """One column: the strings "inf", "-inf" and "nan" become numbers, lists stay lists."""
-    if name in _EXACT:
-        return pa.array(values)
-    if any(isinstance(value, list) for value in values):
-        return pa.array([None if value is None else np.array(value, np.float32) for value in values])
-    return pa.array(np.array(values, dtype=np.float64).astype(np.float32), from_pandas=True)
+    return pa.table({name: array(name) for name in dict.fromkeys(name for record in records for name in record)})
 
-
-def _read_cache(file: Path, key: str) -> pa.Table | None:
-    """None where there is no cache, or one of something else."""
-    try:
-        with pa.memory_map(str(file)) as source, pa.ipc.open_file(source) as reader:
-            same = reader.schema.metadata[b"key"] == key.encode()
-            return reader.read_all().replace_schema_metadata() if same else None
-    except (OSError, pa.ArrowInvalid):
-        return None
-
-
-def _write_cache(file: Path, key: str, table: pa.Table) -> None:
-    keyed = table.replace_schema_metadata({"key": key})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, keyed.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_table(keyed)
-    write_atomic(file, sink.getvalue().to_pybytes(), durable=False)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Parts of what many runs left: four moments of each, and the tokens that were clipped in its samples.
 
 QUARTERS = 4
 CLIPPED_COLUMNS = ["signature", "token", "tokens", "low", "high"]
@@ -201,10 +177,6 @@ def count_clipped(results: Results, signatures: Iterable[str]) -> pd.DataFrame:
     return pd.concat(counted, ignore_index=True).astype(dict.fromkeys(CLIPPED_COLUMNS[2:], "int64"))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Columns of one run's table as numbers. What the table does not have is empty, and its mean is NaN.
-
-
 def column(frame: pd.DataFrame, metric: str) -> NDArray:
     """A metric's finite or infinite values in order; empty where the journal does not have it."""
     return frame[metric].dropna().to_numpy(dtype=np.float64) if metric in frame else np.empty(0)
@@ -212,9 +184,7 @@ def column(frame: pd.DataFrame, metric: str) -> NDArray:
 
 def both(frame: pd.DataFrame, first: str, second: str) -> tuple[NDArray, NDArray]:
     """Two metrics over the records that have both, in order; empty where there is none."""
-    if first not in frame or second not in frame:
-        return np.empty(0), np.empty(0)
-    values = frame[[first, second]].dropna().to_numpy(dtype=np.float64)
+    values = frame.reindex(columns=[first, second]).dropna().to_numpy(dtype=np.float64)
     return values[:, 0], values[:, 1]
 
 
