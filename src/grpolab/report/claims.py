@@ -212,7 +212,8 @@ def _claim(study: str, question: Question, holm_p: float, verdict: str, level: f
     if hypothesis.get("range_over"):
         measured = f"the range over {hypothesis['range_over']} of {measured}"
     if test == "paired_log_t":
-        effect = effect._replace(**{end: float(np.exp(getattr(effect, end))) for end in ("effect", "low", "high")})
+        ratio, low, high = (float(np.exp(value)) for value in effect[:3])
+        effect = effect._replace(effect=ratio, low=low, high=high)
         bound = f"1/{margin:g}" if direction == "less" and margin != 1 else f"{margin:g}"
     size = estimate(*effect[:3], number if test == "paired_log_t" else signed)
     claimed = {"less": "below ", "greater": "above ", "equal": "within ±"}[direction] + bound

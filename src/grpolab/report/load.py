@@ -19,7 +19,7 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.quantities import Thresholds
 from grpolab.report.journals import TABLES, Runs, count_clipped, read_runs
-from grpolab.report.reference import has_reference, read_reference_plan, read_reference_runs, read_reference_tokens
+from grpolab.report.reference import read_reference, reference_plan
 from grpolab.report.text import count, listing
 from grpolab.vocabulary import MISSING, RESULTS
 
@@ -116,22 +116,24 @@ def load(results: Results, name: str) -> list[Study]:
 
     Raises RequestError when neither knows the study, or seeds that chose its tuned values are to judge them.
     """
-    committed = not results.plan(name).is_file() and has_reference(results, name)
-    read_plan = read_reference_plan if committed else _read_plan
-    whole = read_plan(results, name)
-    plans = [*(read_plan(results, part) for part in whole["includes"]), whole]
+    committed = not results.plan(name).is_file() and reference_plan(results, name).is_file()
+
+    def read_plan(study: str) -> Plan:
+        path = reference_plan(results, study) if committed else results.plan(study)
+        if not path.is_file():
+            raise RequestError(f"study={study} has no plan in {results.studies}: run `grpolab sweep {study}` first")
+        return json.loads(path.read_text())
+
+    whole = read_plan(name)
+    plans = [*(read_plan(part) for part in whole["includes"]), whole]
     for plan in plans:
         _refuse_tuning_seeds(plan)
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
-    runs = (read_reference_runs if committed else read_runs)(results, signatures)
+    if committed:
+        runs = Runs(**{table: read_reference(results, table, signatures) for table in ("outcomes", *TABLES)})
+    else:
+        runs = read_runs(results, signatures)
     return [study_of(results, plan, runs) for plan in plans]
-
-
-def _read_plan(results: Results, name: str) -> Plan:
-    path = results.plan(name)
-    if not path.is_file():
-        raise RequestError(f"study={name} has no plan in {results.studies}: run `grpolab sweep {name}` first")
-    return json.loads(path.read_text())
 
 
 def _refuse_tuning_seeds(plan: Plan) -> None:
@@ -160,22 +162,6 @@ def study_of(results: Results, plan: Plan, runs: Runs) -> Study:
     return Study(results, plan, cells, **tables)
 
 
-def _refuse_mixtures(study: str, cells: pd.DataFrame) -> None:
-    """Runs of different programs are not compared: their difference could be the program's. Raises RequestError."""
-    done = cells[cells["outcome"].isin(RESULTS)]
-    for column, what in (("results_version", "results_version"), ("lock_sha256", "lock file (lock_sha256)")):
-        if column not in done:  # nothing has been run yet
-            continue
-        runs = {str(value)[:12]: names for value, names in done.groupby(column)["signature"].unique().items()}
-        if len(runs) > 1:
-            kinds = ", ".join(f"{value} ({count(len(names), 'run')})" for value, names in runs.items())
-            fewest = min(runs.values(), key=len)
-            raise RequestError(
-                f"study={study} mixes runs of more than one {what}: {kinds}; no figure or claim may: delete the run"
-                f" folders of all but one ({listing(fewest, 2)}) and run `grpolab sweep {study}` again"
-            )
-
-
 def _cells(plan: Plan) -> pd.DataFrame:
     """One row per planned cell."""
     rows = [
@@ -195,7 +181,23 @@ def _cells(plan: Plan) -> pd.DataFrame:
         }
         for cell in plan["cells"]
     ]
-    return pd.DataFrame(rows, columns=None if rows else ["study", "variant", "arm", "facet", "seed", "signature"])
+    return pd.DataFrame(rows, columns=None if rows else [*_CELL_KEYS, "signature"])
+
+
+def _refuse_mixtures(study: str, cells: pd.DataFrame) -> None:
+    """Runs of different programs are not compared: their difference could be the program's. Raises RequestError."""
+    done = cells[cells["outcome"].isin(RESULTS)]
+    for column, what in (("results_version", "results_version"), ("lock_sha256", "lock file (lock_sha256)")):
+        if column not in done:  # nothing has been run yet
+            continue
+        runs = {str(value)[:12]: names for value, names in done.groupby(column)["signature"].unique().items()}
+        if len(runs) > 1:
+            kinds = ", ".join(f"{value} ({count(len(names), 'run')})" for value, names in runs.items())
+            fewest = min(runs.values(), key=len)
+            raise RequestError(
+                f"study={study} mixes runs of more than one {what}: {kinds}; no figure or claim may: delete the run"
+                f" folders of all but one ({listing(fewest, 2)}) and run `grpolab sweep {study}` again"
+            )
 
 
 def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -215,5 +217,6 @@ def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) 
 
 def clipped_tokens(study: Study, signatures: Iterable[str]) -> pd.DataFrame:
     """Which tokens were clipped in some of its runs, as `count_clipped` has it: from where the study was read."""
-    local = study.results.plan(study.name).is_file()
-    return (count_clipped if local else read_reference_tokens)(study.results, signatures)
+    if study.results.plan(study.name).is_file():
+        return count_clipped(study.results, signatures)
+    return read_reference(study.results, "tokens", signatures)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from grpolab.errors import RequestError
 from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_json_atomic
-from grpolab.report.journals import TABLES, Runs, at_quarters, count_clipped, read_runs
+from grpolab.report.journals import TABLES, at_quarters, count_clipped, read_runs
 from grpolab.vocabulary import LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
 
 # Of the other tables everything is kept; updates and histograms are the bulk.
@@ -62,35 +61,20 @@ def studies_of(results: Results) -> list[str]:
 
 def default_study(results: Results) -> str:
     """The study that is meant where none is named: what is planned here, else what the committed reference holds."""
-    planned = [name for name in (REFERENCE_STUDY, SWEEP_STUDY) if results.plan(name).is_file()]
-    exported = [name for name in (REFERENCE_STUDY, SWEEP_STUDY) if has_reference(results, name)]
-    return next(iter([*planned, *exported]), SWEEP_STUDY)
+    names = (REFERENCE_STUDY, SWEEP_STUDY)
+    planned = [name for name in names if results.plan(name).is_file()]
+    committed = [name for name in names if reference_plan(results, name).is_file()]
+    return [*planned, *committed, SWEEP_STUDY][0]
 
 
-def has_reference(results: Results, study: str) -> bool:
-    """Whether the committed reference knows the study."""
-    return _plan_path(results, study).is_file()
+def reference_plan(results: Results, study: str) -> Path:
+    """The plan of a study of the reference, which knows the study where there is this file."""
+    return results.reference / "plans" / f"{study}.json"
 
 
-def read_reference_plan(results: Results, study: str) -> dict[str, Any]:
-    """The plan of a study of the reference."""
-    return json.loads(_plan_path(results, study).read_text())
-
-
-def read_reference_runs(results: Results, signatures: Iterable[str]) -> Runs:
-    """The runs among `signatures` that the reference holds."""
-    wanted = list(signatures)
-    return Runs(
-        **{
-            table: pd.read_parquet(_table_path(results, table), filters=[("signature", "in", wanted)])
-            for table in ("outcomes", *TABLES)
-        }
-    )
-
-
-def read_reference_tokens(results: Results, signatures: Iterable[str]) -> pd.DataFrame:
-    """What `count_clipped` counted in the samples of some of the reference's runs."""
-    return pd.read_parquet(_table_path(results, "tokens"), filters=[("signature", "in", list(signatures))])
+def read_reference(results: Results, table: str, signatures: Iterable[str]) -> pd.DataFrame:
+    """What the reference holds of some runs: a table of `Runs`, or the `tokens` that `count_clipped` counted."""
+    return pd.read_parquet(_table_path(results, table), filters=[("signature", "in", list(signatures))])
 
 
 def export_reference(results: Results, study: str) -> list[Path]:
@@ -111,7 +95,7 @@ def export_reference(results: Results, study: str) -> list[Path]:
     for file in results.reference.glob("plans/*.json"):
         file.unlink()
     for plan in plans:
-        write_json_atomic(_plan_path(results, plan["study"]), plan)
+        write_json_atomic(reference_plan(results, plan["study"]), plan)
     asked = {hypothesis["metric"] for plan in plans for hypothesis in plan.get("hypotheses", [])}
     for table in ("outcomes", *TABLES):
         _write_table(_table_path(results, table), _compact(table, getattr(runs, table), asked))
@@ -142,10 +126,6 @@ def _write_table(path: Path, frame: pd.DataFrame) -> None:
     packed = {"compression": "zstd", "compression_level": 19, "use_byte_stream_split": floats, "use_dictionary": others}
     pq.write_table(table.cast(pa.schema(fields)), part, **packed)
     part.replace(path)
-
-
-def _plan_path(results: Results, study: str) -> Path:
-    return results.reference / "plans" / f"{study}.json"
 
 
 def _table_path(results: Results, table: str) -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,8 +17,9 @@ from grpolab.report.load import Study
 from grpolab.report.measures import at, clip_ceiling, mean_interval, means_after_first_step, measure, run_means
 from grpolab.report.stability import count_lost, stability_table
 from grpolab.report.statistics.intervals import sd_interval, share_interval, t_interval, worst_mean
-from grpolab.report.statistics.tests import fisher, holm, paired_difference, wilson
+from grpolab.report.statistics.tests import Difference, fisher, holm, paired_difference, wilson
 from grpolab.report.text import (
+    NONE,
     OF_MEANS,
     OF_SHARES,
     bounds,
@@ -29,6 +31,8 @@ from grpolab.report.text import (
     probability,
     signed,
 )
+
+Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -59,89 +63,81 @@ def tables(study: Study) -> list[Table]:
 
 def claims_table(claims: Sequence[Claim]) -> Table:
     """Every claim of one or more studies, decided; a row each."""
-    effects = [claim.effect for claim in claims]
-    names = {name: [getattr(claim, name) for claim in claims] for name in ("study", "id", "facet", "contrast", "test")}
-    numbers = {name: [getattr(effect, name) for effect in effects] for name in effects[0]._fields}
-    last = {
-        name: [getattr(claim, name) for claim in claims] for name in ("holm_p", "verdict", "needed", "says", "source")
-    }
-    shown = {
-        "claim": [f"{claim.study} {claim.id}" for claim in claims],
-        "says": [claim.says for claim in claims],
-        "where": [claim.facet or "everywhere" for claim in claims],
-        "contrast": [claim.contrast for claim in claims],
-        "effect [95%]": [claim.size for claim in claims],
-        "seeds": [effect.n for effect in effects],
-        "Holm p": [probability(claim.holm_p) for claim in claims],
-        "sign p": [probability(effect.sign_p) for effect in effects],
-        "Wilcoxon p": [probability(effect.wilcoxon_p) for effect in effects],
-        "verdict": [claim.verdict for claim in claims],
-    }
+    columns = ["study", "id", "facet", "contrast", "test", *Difference._fields]
+    numbers = pd.DataFrame([vars(claim) | claim.effect._asdict() for claim in claims])
+    shown = [
+        {
+            "claim": f"{claim.study} {claim.id}",
+            "says": claim.says,
+            "where": claim.facet or "everywhere",
+            "contrast": claim.contrast,
+            "effect [95%]": claim.size,
+            "seeds": claim.effect.n,
+            "Holm p": probability(claim.holm_p),
+            "sign p": probability(claim.effect.sign_p),
+            "Wilcoxon p": probability(claim.effect.wilcoxon_p),
+            "verdict": claim.verdict,
+        }
+        for claim in claims
+    ]
     caption = (
         "Claims stated in the study files, each decided where its study leaves it open, by seeds that"
         " all sides share; Holm's correction over the claims of a study. Means are compared in pairs, seed by seed;"
         " counts of lost runs are not (Fisher's exact test, Newcombe's interval). The sign test and Wilcoxon's signed"
         " ranks check each t-test for itself; two-sided, they cannot fall below .05 with fewer than 6 seeds."
     )
-    return Table("claims", caption, pd.DataFrame(names | numbers | last), pd.DataFrame(shown))
+    numbers = numbers[[*columns, "holm_p", "verdict", "needed", "says", "source"]]
+    return Table("claims", caption, numbers, pd.DataFrame(shown))
 
 
 def scores(study: Study) -> Table:
     """Final score, gain and paired difference to the baseline, with t-intervals; Holm over the study's comparisons."""
     final, gain = measure(study, "final_score"), measure(study, "gain")
-    rows = []
+    rows, shown = [], []
     for facet, arm in _variants(study):
-        score, risen = mean_interval(study, "final_score", at(final, facet, arm)), t_interval(at(gain, facet, arm))
+        score, gained = mean_interval(study, "final_score", at(final, facet, arm)), t_interval(at(gain, facet, arm))
         difference = paired_difference(at(final, facet, arm), at(final, facet, study.baseline))
+        names = {"facet": facet, "arm": arm, "n": score.n}
         rows.append(
-            {"facet": facet, "arm": arm, "n": score.n}
+            names
             | {"final_score": score.mean, "final_low": score.low, "final_high": score.high}
-            | {"gain": risen.mean, "gain_low": risen.low, "gain_high": risen.high}
+            | {"gain": gained.mean, "gain_low": gained.low, "gain_high": gained.high}
             | {"difference": difference.effect, "difference_low": difference.low, "difference_high": difference.high}
             | {"pairs": difference.n, "p": difference.p}
         )
-    numbers = _holm_adjusted(study, pd.DataFrame(rows))
-    shown = {name: numbers[name].to_list() for name in ("facet", "arm", "n")} | {
-        "final score": [estimate(r.final_score, r.final_low, r.final_high) for r in numbers.itertuples()],
-        "gain over start": [estimate(r.gain, r.gain_low, r.gain_high, signed) for r in numbers.itertuples()],
-        f"minus {study.baseline}": [
-            "baseline"
-            if r.arm == study.baseline
-            else estimate(r.difference, r.difference_low, r.difference_high, signed)
-            for r in numbers.itertuples()
-        ],
-        "Holm p": [probability(p) for p in numbers["p_holm"]],
-    }
+        compared = "baseline" if arm == study.baseline else estimate(*difference[:3], signed)
+        estimates = {"final score": estimate(*score[:3]), "gain over start": estimate(*gained[:3], signed)}
+        shown.append(names | estimates | {f"minus {study.baseline}": compared})
     caption = (
-        f"{study.name}: final score (`{study.metric}`, mean of the last tenth of the evaluations), gain over the warm"
+        f"final score (`{study.metric}`, mean of the last tenth of the evaluations), gain over the warm"
         f" start, and difference to the baseline paired by seed; mean over seeds [95% interval: {OF_MEANS}]."
     )
-    return Table("scores", caption, numbers, _named(study, pd.DataFrame(shown)))
+    return _table(study, "scores", caption, rows, shown, "Holm p")
 
 
 def dispersion(study: Study) -> Table:
     """How much the runs of an arm differ: spread over seeds, the worst fifth, and how much a run wavers by itself."""
     final, area, jitter = (measure(study, metric) for metric in ("final_score", "mean_score", "jitter"))
+    titles = ("IQR", "mean of the worst fifth", "mean over all evaluations", "jitter within a run")
     rows, shown = [], []
     for facet, arm in _variants(study):
-        own = at(final, facet, arm).dropna()
-        names, spread = {"facet": facet, "arm": arm, "n": len(own)}, sd_interval(own)
-        found = {
-            "iqr": float(stats.iqr(own)) if len(own) else np.nan,
-            "worst_fifth": worst_mean(own),
+        scores_S = at(final, facet, arm).dropna()
+        names, spread = {"facet": facet, "arm": arm, "n": len(scores_S)}, sd_interval(scores_S)
+        values = {
+            "iqr": float(stats.iqr(scores_S)) if len(scores_S) else np.nan,
+            "worst_fifth": worst_mean(scores_S),
             "mean_score": float(at(area, facet, arm).mean()),
             "jitter": float(at(jitter, facet, arm).mean()),
         }
-        rows.append(names | {"sd": spread.mean, "sd_low": spread.low, "sd_high": spread.high} | found)
-        written = [number(value) for value in found.values()]
-        titles = ("IQR", "mean of the worst fifth", "mean over all evaluations", "jitter within a run")
-        shown.append(names | {"sd over seeds": estimate(*spread[:3])} | dict(zip(titles, written, strict=True)))
+        rows.append(names | {"sd": spread.mean, "sd_low": spread.low, "sd_high": spread.high} | values)
+        written = dict(zip(titles, map(number, values.values()), strict=True))
+        shown.append(names | {"sd over seeds": estimate(*spread[:3])} | written)
     caption = (
-        f"{study.name}: dispersion of the final score over seeds (standard deviation [95% chi² interval], interquartile"
+        "dispersion of the final score over seeds (standard deviation [95% chi² interval], interquartile"
         " range, mean of the worst fifth of the runs), mean over all evaluations (area under the curve), and jitter"
         " (interquartile range of a run's first differences)."
     )
-    return Table("dispersion", caption, pd.DataFrame(rows), _named(study, pd.DataFrame(shown)))
+    return _table(study, "dispersion", caption, rows, shown)
 
 
 # Columns of the stability table that are shown: (title, how seeds become one number, how it is written).
@@ -169,10 +165,12 @@ def stability(study: Study) -> Table:
     runs = stability_table(study)
     rows, shown = [], []
     for facet, arm in _variants(study):
-        own = runs[(runs["facet"] == facet) & (runs["arm"] == arm)]
-        rates = {label: wilson(int(own[label].sum()) if len(own) else 0, len(own)) for label in _LABELS}
-        values = {name: how(own[name]) if len(own) else np.nan for name, (_, how, _) in _STABILITY.items()}
-        names = {"facet": facet, "arm": arm, "n": len(own)}
+        of_arm = runs[(runs["facet"] == facet) & (runs["arm"] == arm)]
+        n = len(of_arm)
+        counts = {label: int(of_arm[label].sum()) if n else 0 for label in _LABELS}
+        rates = {label: wilson(labelled, n) for label, labelled in counts.items()}
+        values = {name: summary(of_arm[name]) if n else np.nan for name, (_, summary, _) in _STABILITY.items()}
+        names, collapse = {"facet": facet, "arm": arm, "n": n}, rates["collapsed"]
         rows.append(
             names
             | {label: rate.mean for label, rate in rates.items()}
@@ -180,32 +178,18 @@ def stability(study: Study) -> Table:
             | values
             | {"p": fisher(*count_lost(runs, facet, arm), *count_lost(runs, facet, study.baseline))}
         )
-        collapse = rates["collapsed"]
         shown.append(
             names
-            | {
-                title: f"{round(rates[label].mean * len(own))}/{len(own)}" if len(own) else "–"
-                for label, title in _LABELS.items()
-            }
+            | {title: f"{counts[label]}/{n}" if n else NONE for label, title in _LABELS.items()}
             | {"collapse rate, 95%": bounds(collapse.low, collapse.high)}
             | {title: form(values[name]) for name, (title, _, form) in _STABILITY.items()}
         )
-    numbers = _holm_adjusted(study, pd.DataFrame(rows))
-    shown_frame = pd.DataFrame(shown).assign(**{"lost, Holm p": [probability(p) for p in numbers["p_holm"]]})
     caption = (
-        f"{study.name}: stability per variant over its seeds; the collapse rate with its Wilson interval. `lost`:"
+        "stability per variant over its seeds; the collapse rate with its Wilson interval. `lost`:"
         f" runs that collapsed, diverged or were stopped, against those of {study.baseline} (Fisher's exact test,"
         " unpaired)."
     )
-    return Table("stability", caption, numbers, _named(study, shown_frame))
-
-
-def _holm_adjusted(study: Study, numbers: pd.DataFrame) -> pd.DataFrame:
-    """With a column `p_holm`: the column `p` as one family. The baseline's own rows have neither."""
-    compared = numbers["arm"] != study.baseline
-    numbers.loc[~compared, "p"] = np.nan
-    numbers.loc[compared, "p_holm"] = holm(numbers.loc[compared, "p"])
-    return numbers
+    return _table(study, "stability", caption, rows, shown, "lost, Holm p")
 
 
 def clipping(study: Study) -> Table:
@@ -228,11 +212,11 @@ def clipping(study: Study) -> Table:
         rows.append(names | {f"{name} {end}": getattr(mean, end) for name, mean in means.items() for end in ends})
         shown.append(names | {columns[name][0]: estimate(*mean[:3], percent) for name, mean in means.items()})
     caption = (
-        f"{study.name}: share of tokens that clipping silenced, or would have; mean over seeds [95%"
+        "share of tokens that clipping silenced, or would have; mean over seeds [95%"
         f" interval: {OF_SHARES}]."
         " `after first`: without the first optimiser step on each batch; `A≠0`: among tokens with an advantage."
     )
-    return Table("clipping", caption, pd.DataFrame(rows), _named(study, pd.DataFrame(shown)))
+    return _table(study, "clipping", caption, rows, shown)
 
 
 def _variants(study: Study) -> Iterator[tuple[str, str]]:
@@ -241,6 +225,17 @@ def _variants(study: Study) -> Iterator[tuple[str, str]]:
     yield from ((facet, arm) for facet in study.facets for arm in study.arms if (facet, arm) in planned)
 
 
-def _named(study: Study, shown: pd.DataFrame) -> pd.DataFrame:
-    """`facet` under the names of its factors; left out where there is only the compared factor."""
-    return shown.rename(columns={"facet": study.facet_factors}) if study.facet_factors else shown.drop(columns="facet")
+def _table(study: Study, name: str, caption: str, rows: Rows, shown: Rows, holm_title: str = "") -> Table:
+    """`facet` is shown under the names of its factors, and not where there is only the compared factor.
+
+    With a `holm_title`, the column `p` is one family: its `p_holm` is shown so. The baseline's own rows have neither.
+    """
+    numbers, texts = pd.DataFrame(rows), pd.DataFrame(shown)
+    if holm_title:
+        compared = numbers["arm"] != study.baseline
+        numbers.loc[~compared, "p"] = np.nan
+        numbers.loc[compared, "p_holm"] = holm(numbers.loc[compared, "p"])
+        texts[holm_title] = [probability(p) for p in numbers["p_holm"]]
+    facets = study.facet_factors
+    texts = texts.rename(columns={"facet": facets}) if facets else texts.drop(columns="facet")
+    return Table(name, f"{study.name}: {caption}", numbers, texts)
