@@ -83,12 +83,13 @@ def test_nothing_is_loaded_from_outside_and_nothing_runs(either):
 
 
 def test_claims_come_first_and_a_verdict_has_its_colour(report):
+    (style,) = report.text("style")
     titles = report.text("h2")
     assert titles[:2] == ["Claims", "clip_range"]
     assert titles[-3:] == ["Provenance", "What was not decided", "What is missing"]
     coloured = [attributes["class"] for attributes in report.all("td") if "class" in attributes]
     assert coloured == ["undecided", "supported"]
-    assert all(f"td.{verdict} {{ background" in html.STYLE for verdict in html.VERDICTS)
+    assert all(f"td.{verdict} {{ background" in style for verdict in html.VERDICTS)
 
 
 def test_the_contents_lead_to_every_section(report):

@@ -83,58 +83,37 @@ def listing(words: Sequence[str], limit: int = 6) -> str:
 
 def markdown_table(frame: pd.DataFrame) -> str:
     """A frame of strings as a Markdown table."""
-
-    def row(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
-
-    rule = "|" + "---|" * frame.shape[1]
-    return "\n".join([row(list(frame.columns)), rule, *(row(list(cells)) for cells in frame.itertuples(index=False))])
+    head, *rows = ("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in _rows(frame))
+    return "\n".join([head, "|" + "---|" * frame.shape[1], *rows])
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "&": r"\&",
-    "%": r"\%",
-    "_": r"\_",
-    "#": r"\#",
-    "–": "--",
-    "∞": r"$\infty$",
-    "<": "$<$",
-    ">": "$>$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "×": r"$\times$",
-    "²": "$^2$",
-    "τ": r"$\tau$",
-    "≠": r"$\neq$",
-    "±": r"$\pm$",
-}
+def _rows(frame: pd.DataFrame) -> list[Sequence]:
+    """The titles, then every row."""
+    return [list(frame.columns), *frame.itertuples(index=False)]
 
 
-# A column with a longer entry is set as a paragraph.
-_LONG = 30
+# fmt: off
+_LATEX = str.maketrans({
+    "\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
+    "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#",
+    "<": "$<$", ">": "$>$", "≥": r"$\geq$", "≤": r"$\leq$", "≠": r"$\neq$", "±": r"$\pm$",
+    "–": "--", "∞": r"$\infty$", "×": r"$\times$", "²": "$^2$", "τ": r"$\tau$",
+})
+# fmt: on
+_LONG = 30  # a column with a longer entry is set as a paragraph
 
 
 def latex_table(frame: pd.DataFrame, caption: str) -> str:
     """The same as a LaTeX table over both columns of a page (needs the packages booktabs and adjustbox)."""
-
-    def row(cells: Sequence[str]) -> str:
-        return " & ".join(_latex(str(cell)) for cell in cells) + r" \\"
-
     columns = ["p{4.5cm}" if frame[name].astype(str).str.len().max() > _LONG else "l" for name in frame]
-    body = [row(list(cells)) for cells in frame.itertuples(index=False)]
+    head, *rows = (" & ".join(_latex(str(cell)) for cell in row) + r" \\" for row in _rows(frame))
     return "\n".join(
         [
             r"\begin{table*}",
             rf"\caption{{{_latex(caption)}}}",
             r"\begin{adjustbox}{max width=\textwidth, max totalheight=0.9\textheight}",
             rf"\begin{{tabular}}{{{''.join(columns)}}}",
-            *[r"\toprule", row(list(frame.columns)), r"\midrule", *body, r"\bottomrule"],
+            *[r"\toprule", head, r"\midrule", *rows, r"\bottomrule"],
             r"\end{tabular}",
             r"\end{adjustbox}",
             r"\end{table*}",
@@ -144,5 +123,5 @@ def latex_table(frame: pd.DataFrame, caption: str) -> str:
 
 def _latex(text: str) -> str:
     """Text in which nothing is a command but what stands between backticks, which is code."""
-    words = ("".join(_LATEX.get(letter, letter) for letter in part) for part in text.split("`"))
+    words = text.translate(_LATEX).split("`")
     return "".join(rf"\texttt{{{word}}}" if n % 2 else word for n, word in enumerate(words))
