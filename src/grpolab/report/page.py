@@ -6,7 +6,8 @@ Markdown is its source; the HTML page is that text with the pictures inside.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -91,22 +92,22 @@ def draw(results: Results, study: str, progress: Progress = lambda line: None) -
 def _make(results: Results, name: str, output: Path, progress: Progress) -> list[Part]:
     """Figures, tables and claims, study by study, so that what one study needs is computed once."""
     studies = load(results, name)
-    wanted, figures, parts = sum(len(study.plan["figures"]) for study in studies), 0, list[Part]()
+    wanted, begun_figures, parts = sum(len(study.plan["figures"]) for study in studies), 0, list[Part]()
     for study in studies:
         place = Path() if study is studies[-1] else Path(study.name)  # included studies have folders of their own
         pictures: list[Picture] = []
         for figure in study.plan["figures"]:
-            figures += 1
-            progress(f"figure {figures}/{wanted}: {study.name} {figure}")
+            begun_figures += 1
+            progress(f"figure {begun_figures}/{wanted}: {study.name} {figure}")
             drawing, manifest = draw_figure(study, figure)
             path = Path("figures") / place / f"{figure}.png"
             save(drawing, (output / path).with_suffix(""))
             manifest.write((output / path).with_suffix(".json"))
             pictures.append((manifest, path))
-        made = tables(study) if len(study.cells) else []
-        for table in made:
+        written = tables(study) if len(study.cells) else []
+        for table in written:
             table.write(output / "tables" / place)
-        parts.append(Part(study, decide(study), pictures, made, tuning.section(study, output, place)))
+        parts.append(Part(study, decide(study), pictures, written, tuning.section(study, output, place)))
     if claims := [claim for part in parts for claim in part.claims]:
         claims_table(claims).write(output / "tables")
     return parts
@@ -115,9 +116,10 @@ def _make(results: Results, name: str, output: Path, progress: Progress) -> list
 def _text(parts: Sequence[Part], diagnosis: Section) -> str:
     """report.md."""
     studies, claims = [part.study for part in parts], [claim for part in parts for claim in part.claims]
+    name, question = studies[-1].name, studies[-1].plan["question"]
     sections = [
-        f"# {studies[-1].name}\n\n{studies[-1].plan['question']}",
-        *([COMMITTED] if studies[-1].name == REFERENCE_STUDY else []),
+        f"# {name}\n\n{question}",
+        COMMITTED if name == REFERENCE_STUDY else "",
         _preconditions(studies),
         _claims(claims),
         *(_study(part, alone=len(parts) == 1) for part in parts),
@@ -127,7 +129,16 @@ def _text(parts: Sequence[Part], diagnosis: Section) -> str:
         _undecided(claims),
         _missing(studies),
     ]
-    return "\n\n".join(filter(None, sections)) + "\n"
+    return _blocks(sections) + "\n"
+
+
+def _blocks(blocks: Iterable[str]) -> str:
+    """Those that say something, with an empty line between them."""
+    return "\n\n".join(filter(None, blocks))
+
+
+def _bullets(sentences: Iterable[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 def _preconditions(studies: Sequence[Study]) -> str:
@@ -136,8 +147,7 @@ def _preconditions(studies: Sequence[Study]) -> str:
     if not sentences:
         return ""
     failed = f"**{count(len(sentences), 'precondition')} not met**"
-    head = f"{failed} (`grpolab regimes` explains them; with more seeds they may be):"
-    return f"{head}\n\n" + "\n".join(f"- {sentence}" for sentence in sentences)
+    return f"{failed} (`grpolab regimes` explains them; with more seeds they may be):\n\n{_bullets(sentences)}"
 
 
 def _claims(claims: Sequence[Claim]) -> str:
@@ -145,63 +155,64 @@ def _claims(claims: Sequence[Claim]) -> str:
         return ""
     table = claims_table(claims)
     shown = table.shown.assign(verdict=[f"**{claim.verdict}**" for claim in claims])
-    tally = pd.Series([claim.verdict for claim in claims]).value_counts()
-    sums = ", ".join(f"{n} {verdict}" for verdict, n in sorted(tally.items()))
-    sentences = "\n".join(f"- {claim.sentence}" for claim in claims if claim.verdict != UNDECIDED)
-    blocks = ["## Claims", f"{table.caption} {begun(sums)}.", markdown_table(shown), sentences]
-    return "\n\n".join(filter(None, blocks))
+    tally = ", ".join(f"{n} {verdict}" for verdict, n in sorted(Counter(claim.verdict for claim in claims).items()))
+    sentences = _bullets(claim.sentence for claim in claims if claim.verdict != UNDECIDED)
+    return _blocks(["## Claims", f"{table.caption} {begun(tally)}.", markdown_table(shown), sentences])
 
 
 def _study(part: Part, alone: bool) -> str:
-    study = part.study
-    title = "What the runs show" if alone else "Analytic figures" if study.cells.empty else study.name
-    blocks = [f"## {title}"] if alone or study.cells.empty else [f"## {title}\n\n{study.plan['question']}"]
-    if len(study.cells):
-        blocks.append("\n".join(f"- {sentence}" for sentence in findings(study)))
-        blocks.append(BRACKETS)
+    study, has_cells = part.study, len(part.study.cells) > 0
+    blocks = [_bullets(findings(study)), BRACKETS] if has_cells else []
     for manifest, path in part.pictures:
         seeds = f" Seeds: {', '.join(map(str, manifest.seeds))}." if manifest.seeds else ""
         absent = len(manifest.missing) + len(manifest.failed)
         gaps = f" **{count(absent, 'cell')} missing.**" if absent else ""
-        note = f"**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}.{seeds}{gaps}"
         alt = "".join(letter for letter in manifest.alt if letter not in "`[]*\\")  # Markdown reads these
-        blocks.append(f"![{alt}]({path})\n\n{note}")
-    blocks += [f"{table.caption}\n\n{markdown_table(table.shown)}" for table in part.tables]
-    return "\n\n".join(blocks) if len(blocks) > 1 else ""
+        blocks.append(f"![{alt}]({path})")
+        blocks.append(f"**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}.{seeds}{gaps}")
+    for table in part.tables:
+        blocks += [table.caption, markdown_table(table.shown)]
+    title = "What the runs show" if alone else study.name if has_cells else "Analytic figures"
+    question = "" if alone or not has_cells else study.plan["question"]
+    return _blocks([f"## {title}", question, *blocks]) if blocks else ""
 
 
 def _provenance(parts: Sequence[Study]) -> str:
-    """Where the numbers come from: every run once, however many studies share it."""
+    """Where the numbers come from: every run once, however many studies share it; and the commands that make them."""
     runs = pd.concat([part.done for part in parts]).drop_duplicates("signature")
     if runs.empty:
         return ""
-    asked, accuracy = sum(len(part.done) for part in parts), runs["warm_start_accuracy"]
-    seeds = [f"{part.name} {', '.join(map(str, part.plan['seeds']))}" for part in parts if len(part.cells)]
+    studies, accuracy = [part for part in parts if len(part.cells)], runs["warm_start_accuracy"]
+    times, period = [part.timings["time_ms"] for part in parts if len(part.timings)], ""
+    if times:
+        ends = pd.concat(times).agg(["min", "max"]).astype("float64") / 1000
+        first, last = (f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M}" for end in ends)
+        period = f", trained from {first} to {last} UTC"
     machines = [json.loads(text) for text in sorted(runs["hardware"].dropna().unique())]
-    hardware = [", ".join(f"{key} {value}" for key, value in machine.items()) for machine in machines]
     has_content = "content" in runs and runs["content"].notna().any()
     lines = [
-        f"- {count(len(runs), 'run')} for {count(asked, 'cell')},"
-        f" {number(runs['seconds'].sum() / 60)} minutes of worker time{_period(parts)}",
-        f"- commit {_distinct(runs['commit'])}" + (" (with uncommitted changes)" if runs["dirty"].any() else ""),
-        f"- results_version {_distinct(runs['results_version'])}, lock {_distinct(runs['lock_sha256'].str[:12])}",
-        f"- Python {_distinct(runs['python'])}, {_distinct(runs['threads'])} thread(s) a run",
-        *(f"- hardware: {words}" for words in hardware),
-        *([f"- data and code of the user's: {_distinct(runs['content'])}"] if has_content else []),
-        f"- seeds: {'; '.join(seeds)}",
-        f"- warm starts: {runs['warm_start'].nunique()}, accuracy {number(accuracy.min())} to {number(accuracy.max())}",
+        f"{count(len(runs), 'run')} for {count(sum(len(part.done) for part in parts), 'cell')},"
+        f" {number(runs['seconds'].sum() / 60)} minutes of worker time{period}",
+        f"commit {_distinct(runs['commit'])}" + (" (with uncommitted changes)" if runs["dirty"].any() else ""),
+        f"results_version {_distinct(runs['results_version'])}, lock {_distinct(runs['lock_sha256'].str[:12])}",
+        f"Python {_distinct(runs['python'])}, {_distinct(runs['threads'])} thread(s) a run",
+        *("hardware: " + ", ".join(f"{key} {value}" for key, value in machine.items()) for machine in machines),
+        *([f"data and code of the user's: {_distinct(runs['content'])}"] if has_content else []),
+        "seeds: " + "; ".join(f"{part.name} {', '.join(map(str, part.plan['seeds']))}" for part in studies),
+        f"warm starts: {runs['warm_start'].nunique()}, accuracy {number(accuracy.min())} to {number(accuracy.max())}",
     ]
-    return "\n\n".join(["## Provenance", "\n".join(lines), BITS, _reproduce(parts, runs)])
-
-
-def _period(parts: Sequence[Study]) -> str:
-    """From when to when the runs were trained, in UTC."""
-    times = [part.timings["time_ms"] for part in parts if len(part.timings)]
-    if not times:
-        return ""
-    ends = pd.concat(times).agg(["min", "max"]).astype("float64") / 1000
-    first, last = (f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M}" for end in ends)
-    return f", trained from {first} to {last} UTC"
+    commits = runs["commit"].value_counts().index  # the commit of most runs first
+    seeds = {tuple(part.plan["seeds"]) for part in studies}
+    same = seeds.pop() if len(seeds) == 1 else ()  # where studies have seeds of their own, their files say which
+    few = str(len(same)) if same == tuple(range(len(same))) else ",".join(map(str, same))
+    commands = [
+        *(f"git checkout {commit}" for commit in commits[:1]),
+        f"make sweep STUDY={parts[-1].name}" + (f" SEEDS={few}" if same else ""),
+        f"make report STUDY={parts[-1].name}",
+    ]
+    note = f" The runs are of {len(commits)} commits; each run's is in its manifest." if len(commits) > 1 else ""
+    reproduce = f"Reproduce (what has an outcome is not trained again):{note}"
+    return _blocks(["## Provenance", _bullets(lines), BITS, reproduce, "\n".join(["```", *commands, "```"])])
 
 
 def _distinct(column: pd.Series) -> str:
@@ -210,38 +221,19 @@ def _distinct(column: pd.Series) -> str:
     return ", ".join(values) + (f" (**mixed: {len(values)}**)" if len(values) > 1 else "")
 
 
-def _reproduce(parts: Sequence[Study], runs: pd.DataFrame) -> str:
-    """The commands that make it all again."""
-    name, commits = parts[-1].name, runs["commit"].value_counts().index  # the commit of most runs first
-    seeds = {tuple(part.plan["seeds"]) for part in parts if len(part.cells)}
-    same = seeds.pop() if len(seeds) == 1 else ()  # where studies have seeds of their own, their files say which
-    few = str(len(same)) if same == tuple(range(len(same))) else ",".join(map(str, same))
-    commands = [
-        *(f"git checkout {commit}" for commit in commits[:1]),
-        f"make sweep STUDY={name}" + (f" SEEDS={few}" if same else ""),
-        f"make report STUDY={name}",
-    ]
-    note = f" The runs are of {len(commits)} commits; each run's is in its manifest." if len(commits) > 1 else ""
-    return f"Reproduce (what has an outcome is not trained again):{note}\n\n```\n" + "\n".join(commands) + "\n```"
-
-
 def _undecided(claims: Sequence[Claim]) -> str:
     """What stays open, each with its reason."""
-    sentences = [f"- {claim.study} {claim.sentence}" for claim in claims if claim.verdict == UNDECIDED]
+    sentences = [f"{claim.study} {claim.sentence}" for claim in claims if claim.verdict == UNDECIDED]
     if not sentences:
         return ""
     head = f"{len(sentences)} of {count(len(claims), 'claim')}. Undecided is an answer: each says what would decide it."
-    return f"## What was not decided\n\n{head}\n\n" + "\n".join(sentences)
+    return _blocks(["## What was not decided", head, _bullets(sentences)])
 
 
 def _missing(parts: Sequence[Study]) -> str:
     """Every cell without a result; every run that diverged or was stopped."""
     cells = pd.concat([part.cells for part in parts])
-    lines = []
-    for outcome, meaning in OUTCOMES.items():
-        named = cell_names(cells[cells["outcome"] == outcome]) if outcome != COMPLETED else []
-        if named:
-            lines.append(f"- {outcome} ({meaning}): {', '.join(named)}")
-    done = (cells["outcome"] == COMPLETED).sum()
-    head = f"{done} of {count(len(cells), 'planned cell')} completed."
-    return "## What is missing\n\n" + "\n".join([head, "", *lines] if lines else [head])
+    names = {outcome: cell_names(cells[cells["outcome"] == outcome]) for outcome in OUTCOMES}
+    head = f"{len(names.pop(COMPLETED))} of {count(len(cells), 'planned cell')} completed."
+    lines = [f"{outcome} ({OUTCOMES[outcome]}): {', '.join(named)}" for outcome, named in names.items() if named]
+    return _blocks(["## What is missing", head, _bullets(lines)])
