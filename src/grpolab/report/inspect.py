@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,44 +55,50 @@ def show(results: Results, name: str, step: int | None, prompts: int) -> str:
     kept = sorted(int(file.stem.removeprefix("step_")) for file in folder.glob("samples/step_*.parquet"))
     if not kept:
         raise RequestError(f"run {name} kept no completions: diagnostics.samples_every was 0, or it has not begun")
-    step = kept[-1] if step is None else step
+    step, steps = kept[-1] if step is None else step, ", ".join(map(str, kept))
     if step not in kept:
-        raise RequestError(f"--step {step} was not kept: have {', '.join(map(str, kept))}")
+        raise RequestError(f"--step {step} was not kept: have {steps}")
+    lines = [
+        f"run {folder.name}, rollout step {step} (kept: {steps})",
+        "token:ratio after the last update of the step; ^ clipped above, v clipped below",
+    ]
     tokens = pd.read_parquet(folder / "samples" / f"step_{step:06d}.parquet")
-    head = f"run {folder.name}, rollout step {step} (kept: {', '.join(map(str, kept))})"
-    legend = "token:ratio after the last update of the step; ^ clipped above, v clipped below"
-    chosen = tokens[tokens["prompt_index"] < prompts]
-    return "\n".join([head, legend, *(line for _, rows in chosen.groupby("prompt_index") for line in _prompt(rows))])
-
-
-def _prompt(rows: pd.DataFrame) -> Iterator[str]:
-    yield f"\nprompt {rows['prompt'].iloc[0]!r}"
-    for sample, tokens in rows.groupby("sample"):
-        first = tokens.iloc[0]
-        parts = [f"{key.removeprefix('reward_')} {number(first[key])}" for key in rows if key.startswith("reward_")]
-        scores = f"reward {number(first['reward'])} ({', '.join(parts)}), advantage {signed(first['advantage'])}"
-        yield f"  {sample}: {first['completion']!r}  {scores}"
-        marked = [f"{t.token}:{t.ratio:.3f}{CLIP_MARKS[t.clipped]}" for t in tokens.itertuples()]
-        yield textwrap.fill("  ".join(marked), WIDTH, initial_indent=" " * 5, subsequent_indent=" " * 5)
+    for _, of_prompt in tokens[tokens["prompt_index"] < prompts].groupby("prompt_index"):
+        lines.append(f"\nprompt {of_prompt['prompt'].iloc[0]!r}")
+        for sample, rows in of_prompt.groupby("sample"):
+            first = rows.iloc[0]
+            parts = [f"{key.removeprefix('reward_')} {number(first[key])}" for key in rows if key.startswith("reward_")]
+            scores = f"reward {number(first['reward'])} ({', '.join(parts)}), advantage {signed(first['advantage'])}"
+            lines.append(f"  {sample}: {first['completion']!r}  {scores}")
+            marked = [f"{row.token}:{row.ratio:.3f}{CLIP_MARKS[row.clipped]}" for row in rows.itertuples()]
+            lines += [textwrap.fill("  ".join(marked), WIDTH, initial_indent=" " * 5, subsequent_indent=" " * 5)]
+    return "\n".join(lines)
 
 
 def diff(results: Results, first: str, second: str) -> str:
-    """Settings in which two runs differ; where a study compares their variants, the effect paired by seed.
+    """Settings and outcomes in which two runs differ; where a study compares their variants, the effect by seed.
 
     Raises RequestError where a name is no run.
     """
     a, b = find_run(results, first), find_run(results, second)
     if a == b:
         return f"{first} and {second} are the same run: {a.name}"
-    return "\n".join([*_different_settings(a, b), *_outcomes(a, b), *_paired_effects(results, a.name, b.name)])
-
-
-def _different_settings(a: Path, b: Path) -> Iterator[str]:
-    left, right = (_settings_of(folder) for folder in (a, b))
-    yield f"{'setting':<34} {a.name:<20} {b.name}"
+    left, right = _settings_of(a), _settings_of(b)
+    lines = [_row("setting", a.name, b.name)]
     for key in dict.fromkeys([*left, *right]):
         if left.get(key, NONE) != right.get(key, NONE):
-            yield f"{key:<34} {left.get(key, NONE)!s:<20} {right.get(key, NONE)}"
+            lines.append(_row(key, left.get(key, NONE), right.get(key, NONE)))
+    outcomes = [read_json(run / "outcome.json") or {} for run in (a, b)]
+    lines.append("\n" + _row("outcome", *(outcome.get("outcome", NONE) for outcome in outcomes)))
+    finals = [outcome.get("final") or {} for outcome in outcomes]
+    for metric in METRICS:
+        if any(final.get(metric) is not None for final in finals):
+            lines.append(_row(metric, *(number(final.get(metric)) for final in finals)))
+    return "\n".join([*lines, *_paired_effects(results, a.name, b.name)])
+
+
+def _row(key: str, left: object, right: object) -> str:
+    return f"{key:<34} {left!s:<20} {right}"
 
 
 def _settings_of(folder: Path) -> dict[str, Any]:
@@ -101,35 +108,21 @@ def _settings_of(folder: Path) -> dict[str, Any]:
     return settings | {f"content of {key}": short_hash(value) for key, value in content.items()}
 
 
-def _outcomes(a: Path, b: Path) -> Iterator[str]:
-    left, right = (
-        json.loads(file.read_text()) if (file := folder / "outcome.json").is_file() else {} for folder in (a, b)
-    )
-    yield f"\n{'outcome':<34} {left.get('outcome', NONE):<20} {right.get('outcome', NONE)}"
-    for metric in METRICS:
-        values = [(outcome.get("final") or {}).get(metric) for outcome in (left, right)]
-        if any(value is not None for value in values):
-            yield f"{metric:<34} {number(values[0]):<20} {number(values[1])}"
-
-
 def _paired_effects(results: Results, a: str, b: str) -> Iterator[str]:
     """A sentence for each study that asks for both runs, as different variants."""
     for file in sorted(results.studies.glob("*/plan.json")):
         plan = json.loads(file.read_text())
-        variants = [{cell["variant"] for cell in plan["cells"] if cell["signature"] == name} for name in (a, b)]
-        for left in variants[0]:
-            for right in variants[1] - {left}:
-                yield _paired_effect(results, plan, left, right)
-
-
-def _paired_effect(results: Results, plan: dict[str, Any], left: str, right: str) -> str:
-    cells = [cell for cell in plan["cells"] if cell["variant"] in (left, right)]
-    study = study_of(results, {**plan, "cells": cells}, read_runs(results, {cell["signature"] for cell in cells}))
-    scores = measure(study, SCORE)
-    place = study.cells.drop_duplicates("variant").set_index("variant")[["facet", "arm"]].T
-    effect = paired_difference(at(scores, *place[right]), at(scores, *place[left]))
-    shown = estimate(effect.effect, effect.low, effect.high, signed)
-    return (
-        f"\nstudy {plan['study']}: {SCORE} of {right} minus {left}, paired over {count(effect.n, 'seed')}:"
-        f" {shown}, {p_equals(effect.p)}"
-    )
+        lefts, rights = ({cell["variant"] for cell in plan["cells"] if cell["signature"] == run} for run in (a, b))
+        for left, right in product(lefts, rights):
+            if left == right:
+                continue
+            cells = [cell for cell in plan["cells"] if cell["variant"] in (left, right)]
+            runs = read_runs(results, {cell["signature"] for cell in cells})
+            study = study_of(results, {**plan, "cells": cells}, runs)
+            scores = measure(study, SCORE)
+            place = study.cells.drop_duplicates("variant").set_index("variant")[["facet", "arm"]].T
+            effect = paired_difference(at(scores, *place[right]), at(scores, *place[left]))
+            yield (
+                f"\nstudy {plan['study']}: {SCORE} of {right} minus {left}, paired over {count(effect.n, 'seed')}:"
+                f" {estimate(*effect[:3], signed)}, {p_equals(effect.p)}"
+            )
