@@ -1,4 +1,7 @@
-"""Curves of single runs: the time until a score is reached, and how accuracy saturates with compute."""
+"""Curves of single runs: the time until a score is reached, and how accuracy saturates with compute.
+
+A run that never reaches the score is censored at its end, not left out.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special, stats
 
 from grpolab.report.statistics.intervals import CONFIDENCE, TooFewError
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Time until a run reaches a threshold. A run that never does is censored at its end, not left out.
 
 
 class Survival(NamedTuple):
@@ -40,7 +40,7 @@ def time_to_threshold(time_E: ArrayLike, score_E: ArrayLike, threshold: float) -
     return (float(time[reached[0]]), True) if len(reached) else (float(time[-1]), False)
 
 
-def kaplan_meier(time_S: ArrayLike, reached_S: ArrayLike, confidence: float = CONFIDENCE) -> Survival:
+def kaplan_meier(time_S: ArrayLike, reached_S: ArrayLike) -> Survival:
     """Kaplan and Meier's estimate (1958), with Greenwood's variance and intervals on the log(-log) scale.
 
     Shapes: (S,). `time` is when a run reached the threshold, or how long it was watched where `reached` is False.
@@ -53,7 +53,7 @@ def kaplan_meier(time_S: ArrayLike, reached_S: ArrayLike, confidence: float = CO
     curve = stats.ecdf(stats.CensoredData.right_censored(time, ~reached)).sf
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # where the share is 0 or 1 there is no bound
-        bounds = curve.confidence_interval(confidence, method="log-log")
+        bounds = curve.confidence_interval(CONFIDENCE, method="log-log")
     below_half = curve.quantiles[curve.probabilities <= 0.5]
     return Survival(
         time_X=curve.quantiles,
@@ -66,10 +66,6 @@ def kaplan_meier(time_S: ArrayLike, reached_S: ArrayLike, confidence: float = CO
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# How accuracy saturates with compute: ScaleRL's sigmoid (Khatri et al. 2025, arXiv:2510.13786), fitted to one run.
-
-
 PARAMETERS = ("asymptote", "exponent", "midpoint")
 # A parameter is identified where its 95% interval reaches less far than this: accuracy; logarithms of the others.
 LARGEST_ERROR = (0.1, np.log(2), np.log(2))
@@ -79,7 +75,10 @@ _STARTS = 15  # of the search, along each of two parameters
 
 
 class Saturation(NamedTuple):
-    """R(C) = start + (asymptote - start) / (1 + (midpoint/C)^exponent), and which parameters the run identifies."""
+    """R(C) = start + (asymptote - start) / (1 + (midpoint/C)^exponent), and which parameters the run identifies.
+
+    How accuracy saturates with compute: ScaleRL's sigmoid (Khatri et al. 2025, arXiv:2510.13786), fitted to one run.
+    """
 
     start: float
     asymptote: float
@@ -118,8 +117,13 @@ def fit_saturation(compute_E: ArrayLike, score_E: ArrayLike) -> Saturation:
 
     guess = _best_on_grid(log_compute, score - start, low, high) + np.array([start, 0, 0])
     fit = optimize.least_squares(residuals, np.clip(guess, low + 1e-6, high - 1e-6), jacobian, bounds=(low, high))
-    inside = (fit.x > low + 1e-3) & (fit.x < high - 1e-3)
-    identified = inside & (_errors(fit.jac, fit.fun) < LARGEST_ERROR)
+    reach = np.full(len(PARAMETERS), np.inf)  # of the t-intervals; infinite where nothing is left to tell
+    freedom = len(score) - len(PARAMETERS)
+    if freedom > 0 and np.linalg.matrix_rank(fit.jac) == len(PARAMETERS):
+        variance = (fit.fun**2).sum() / freedom
+        errors = np.sqrt(variance * np.diag(np.linalg.inv(fit.jac.T @ fit.jac)))
+        reach = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * errors
+    identified = (fit.x > low + 1e-3) & (fit.x < high - 1e-3) & (reach < LARGEST_ERROR)
     known = dict(zip(PARAMETERS, identified.tolist(), strict=True))
     exponent, midpoint = np.exp(fit.x[1:])
     return Saturation(float(start), float(fit.x[0]), float(exponent), float(midpoint), known)
@@ -140,13 +144,3 @@ def _best_on_grid(log_compute: NDArray, gain: NDArray, low: NDArray, high: NDArr
     errors_BC = ((top_BC[..., None] * share_BCE - gain) ** 2).sum(axis=-1)
     best = np.unravel_index(errors_BC.argmin(), errors_BC.shape)
     return np.array([top_BC[best], *theta[(slice(1, None), *best)]])
-
-
-def _errors(jacobian_EP: NDArray, residual_E: NDArray) -> NDArray:
-    """How far the t-intervals of the parameters reach; infinite where nothing is left to tell."""
-    points, parameters = jacobian_EP.shape
-    if points <= parameters or np.linalg.matrix_rank(jacobian_EP) < parameters:
-        return np.full(parameters, np.inf)
-    variance = (residual_E**2).sum() / (points - parameters)
-    reach = stats.t.ppf((1 + CONFIDENCE) / 2, points - parameters)
-    return reach * np.sqrt(variance * np.diag(np.linalg.inv(jacobian_EP.T @ jacobian_EP)))

@@ -33,7 +33,7 @@ class Interval(NamedTuple):
 Band = tuple[NDArray, NDArray, NDArray, NDArray]  # mean, lower bound, upper bound and count at each X
 
 
-def t_band(values_XS: ArrayLike, confidence: float = CONFIDENCE) -> Band:
+def t_band(values_XS: ArrayLike) -> Band:
     """Mean with its t-interval at each X over the seeds that have a value there. Shapes: (X, S) -> four times (X,).
 
     Bounds are NaN where fewer than two seeds have a value.
@@ -43,18 +43,18 @@ def t_band(values_XS: ArrayLike, confidence: float = CONFIDENCE) -> Band:
     mean_X = values.mean(axis=-1).filled(np.nan) if values.size else np.full(values.shape[:-1], np.nan)
     with np.errstate(all="ignore"):
         deviation_X = np.sqrt(np.ma.filled((values - values.mean(axis=-1, keepdims=True)) ** 2, 0).sum(-1) / (n_X - 1))
-        half_X = np.where(n_X > 1, stats.t.ppf((1 + confidence) / 2, n_X - 1) * deviation_X / np.sqrt(n_X), np.nan)
+        half_X = np.where(n_X > 1, stats.t.ppf((1 + CONFIDENCE) / 2, n_X - 1) * deviation_X / np.sqrt(n_X), np.nan)
     return mean_X, mean_X - half_X, mean_X + half_X, n_X
 
 
-def share_band(values_XS: ArrayLike, confidence: float = CONFIDENCE) -> Band:
+def share_band(values_XS: ArrayLike) -> Band:
     """`t_band` for values between 0 and 1, whose bounds stay there: Wilson's interval at the effective sample size.
 
     That size, m(1 - m) / se^2, gives a count the standard error that the seeds show; Student's t stands in place of the
     normal quantile (Kott and Carr 1997, for surveys). Where the spread is small against the distance to 0 and 1 it is
     the t-interval; nearer to them it holds more often what it says. Seeds without any spread give no width.
     """
-    mean_X, low_X, high_X, n_X = t_band(values_XS, confidence)
+    mean_X, low_X, high_X, n_X = t_band(values_XS)
     with np.errstate(all="ignore"):
         ratio_X = ((high_X - low_X) / 2) ** 2 / (mean_X * (1 - mean_X))  # t^2 / effective sample size
         centre_X = (mean_X + ratio_X / 2) / (1 + ratio_X)
@@ -71,14 +71,14 @@ def geometric_band(values_XS: ArrayLike) -> Band:
     return np.exp(mean_X), np.exp(low_X), np.exp(high_X), n_X
 
 
-def t_interval(values_S: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
+def t_interval(values_S: ArrayLike) -> Interval:
     """Mean over seeds with its t-interval; NaN entries are left out. Shape: (S,)."""
-    return _of_one(t_band(np.asarray(values_S, dtype=np.float64)[None], confidence))
+    return _of_one(t_band(np.asarray(values_S, dtype=np.float64)[None]))
 
 
-def share_interval(values_S: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
+def share_interval(values_S: ArrayLike) -> Interval:
     """Mean share over seeds with the interval of `share_band`; NaN entries are left out. Shape: (S,)."""
-    return _of_one(share_band(np.asarray(values_S, dtype=np.float64)[None], confidence))
+    return _of_one(share_band(np.asarray(values_S, dtype=np.float64)[None]))
 
 
 def geometric_interval(values_S: ArrayLike) -> Interval:
@@ -89,10 +89,6 @@ def geometric_interval(values_S: ArrayLike) -> Interval:
 def _of_one(band: Band) -> Interval:
     mean, low, high, n = band
     return Interval(float(mean[0]), float(low[0]), float(high[0]), int(n[0]))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The stratified bootstrap: runs drawn again within each task, the same seeds for every arm.
 
 
 REPLICATES = 50_000
@@ -109,7 +105,6 @@ def bootstrap(
     statistic: Statistic,
     generator: np.random.Generator,
     replicates: int = REPLICATES,
-    confidence: float = CONFIDENCE,
 ) -> tuple[NDArray, NDArray, NDArray]:
     """A statistic of runs with its percentile interval (`resample`), where that interval holds what it says.
 
@@ -121,7 +116,7 @@ def bootstrap(
             f"a bootstrap interval needs at least {LEAST_FOR_BOOTSTRAP} runs of each task, has {runs}: it would hold"
             f" less than {LEAST_COVERAGE:.0%} where it says 95%"
         )
-    return resample(scores_TS, statistic, generator, replicates, confidence)
+    return resample(scores_TS, statistic, generator, replicates)
 
 
 def resample(
@@ -129,7 +124,6 @@ def resample(
     statistic: Statistic,
     generator: np.random.Generator,
     replicates: int = REPLICATES,
-    confidence: float = CONFIDENCE,
 ) -> tuple[NDArray, NDArray, NDArray]:
     """A statistic of runs with its percentile interval, whatever that holds: value, lower and upper bound.
 
@@ -146,22 +140,18 @@ def resample(
     drawn_RTS = generator.integers(runs, size=(replicates, tasks, runs))
     # (..., T, S) indexed by (T, 1) and (R, T, S) -> (..., R, T, S); the replicates then go to the front.
     resampled = np.moveaxis(scores[..., np.arange(tasks)[:, None], drawn_RTS], -3, 0)
-    tail = 100 * (1 - confidence) / 2
+    tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(statistic(resampled), [tail, 100 - tail], axis=0)
     return statistic(scores[None])[0], low, high
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# How much runs of one arm differ.
-
-
-def sd_interval(values_S: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
+def sd_interval(values_S: ArrayLike) -> Interval:
     """Standard deviation over seeds with the chi-squared interval of normal values; NaN below two. Shape: (S,)."""
     values = np.asarray(values_S, dtype=np.float64)
     n = len(values)
     if n < 2:
         return Interval(np.nan, np.nan, np.nan, n)
-    sd, tail = float(np.std(values, ddof=1)), (1 - confidence) / 2
+    sd, tail = float(np.std(values, ddof=1)), (1 - CONFIDENCE) / 2
     low, high = (sd * np.sqrt((n - 1) / stats.chi2.isf(share, n - 1)) for share in (tail, 1 - tail))
     return Interval(sd, float(low), float(high), n)
 
@@ -172,13 +162,8 @@ def worst_mean(values_S: ArrayLike, share: float = 0.2) -> float:
     return float(values[: max(1, round(share * len(values)))].mean()) if len(values) else np.nan
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Scores of many runs on several tasks as one number (Agarwal et al. 2021, arXiv:2108.13264; their library rliable).
-#
-# Every function takes scores of shape (..., T, S), normalised so that tasks can be pooled, and keeps the leading axes,
-# so that `bootstrap` can hand all its replicates over at once.
-
-
+# Scores of many runs on several tasks as one number (Agarwal et al. 2021, arXiv:2108.13264; their library rliable): of
+# shape (..., T, S), normalised so that tasks can be pooled; leading axes stay, for all replicates of a `bootstrap`.
 LEAST_TASKS, LEAST_RUNS = 3, 5
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,28 +10,32 @@ from scipy import optimize, special, stats
 
 from grpolab.report.statistics.tests import Difference, fisher
 
-POWER = 0.8
+ALPHA, POWER = 0.05, 0.8
 # Nobody trains more seeds than this to settle one claim.
 MOST_NEEDED = 1000
 _POINTS = 1000  # of the integral over the observed spread; power is then right to three digits
 
 
-def paired_t_power(effect: float, sd: float, n: int, alpha: float = 0.05) -> float:
+def paired_t_power(effect: float, sd: float, n: int, alpha: float = ALPHA) -> float:
     """Power of the two-sided paired t-test: P(p < alpha) where differences have this mean and standard deviation."""
     return _t_power(effect / sd * np.sqrt(n), n - 1, alpha)
 
 
-def detectable_difference(error: float, freedom: float, alpha: float = 0.05, power: float = POWER) -> float:
+def _t_power(shift: float, freedom: float, alpha: float) -> float:
+    """P(p < alpha) of a two-sided t-test where the true effect is `shift` standard errors."""
+    reach = stats.t.isf(alpha / 2, freedom) * _relative_spread(freedom)
+    return float(np.mean(special.ndtr(shift - reach) + special.ndtr(-shift - reach)))
+
+
+def detectable_difference(error: float, freedom: float, alpha: float = ALPHA) -> float:
     """The true difference that a two-sided t-test with this standard error and freedom would find with that power."""
     farthest = 2.0
-    while _t_power(farthest, freedom, alpha) < power:
+    while _t_power(farthest, freedom, alpha) < POWER:
         farthest *= 2
-    return error * float(optimize.brentq(lambda shift: _t_power(shift, freedom, alpha) - power, 0.0, farthest))
+    return error * float(optimize.brentq(lambda shift: _t_power(shift, freedom, alpha) - POWER, 0.0, farthest))
 
 
-def detectable_rate_difference(
-    first_n: int, second: int, second_n: int, alpha: float = 0.05, power: float = POWER
-) -> float | None:
+def detectable_rate_difference(first_n: int, second: int, second_n: int, alpha: float = ALPHA) -> float | None:
     """How far the first arm's true rate must lie from the second's (as observed), for Fisher's test to find it.
 
     In hundredths, and to the side where there is more room. None where no rate is far enough with so few runs.
@@ -44,27 +47,19 @@ def detectable_rate_difference(
     chance_M = stats.binom.pmf(np.arange(second_n + 1), second_n, rate)
     for gap in np.arange(1, int(100 * max(rate, 1 - rate)) + 1) / 100:
         chance_K = stats.binom.pmf(np.arange(first_n + 1), first_n, np.clip(rate + away * gap, 0, 1))
-        if chance_K @ found @ chance_M >= power:
+        if chance_K @ found @ chance_M >= POWER:
             return float(gap)
     return None
 
 
-def _t_power(shift: float, freedom: float, alpha: float) -> float:
-    """P(p < alpha) of a two-sided t-test where the true effect is `shift` standard errors."""
-    reach = stats.t.isf(alpha / 2, freedom) * _relative_spread(freedom)
-    return float(np.mean(special.ndtr(shift - reach) + special.ndtr(-shift - reach)))
-
-
-def equivalence_power(effect: float, sd: float, n: int, margin: float, alpha: float = 0.05) -> float:
+def equivalence_power(effect: float, sd: float, n: int, margin: float, alpha: float = ALPHA) -> float:
     """Power of the two one-sided t-tests (TOST) to show that a difference of mean `effect` is within the margin."""
     reach = stats.t.isf(alpha, n - 1) * _relative_spread(n - 1)
     above, below = ((margin - side * effect) / sd * np.sqrt(n) for side in (1, -1))
     return float(np.mean(np.maximum(special.ndtr(above - reach) - special.ndtr(reach - below), 0)))
 
 
-def seeds_to_decide(
-    difference: Difference, direction: str, margin: float, alpha: float = 0.05, power: float = POWER
-) -> int | None:
+def seeds_to_decide(difference: Difference, direction: str, margin: float, alpha: float = ALPHA) -> int | None:
     """How many seeds in all would decide a claim, were the true effect and spread those that were observed.
 
     `direction` and `margin` as in the claim (less, greater: by more than the margin; equal: within it); decided means
@@ -78,12 +73,17 @@ def seeds_to_decide(
         return None if effect == nearer else int(np.ceil(np.log2((1 if inside else 2) / alpha)))
     if not np.isfinite(sd):
         return None
-    if inside:
-        return _fewest(lambda n: equivalence_power(effect, sd, n, margin, alpha), power)
-    return _fewest(lambda n: paired_t_power(effect - nearer, sd, n, alpha), power)
+
+    def power(n: int) -> float:  # rises with n
+        return (
+            equivalence_power(effect, sd, n, margin, alpha) if inside else paired_t_power(effect - nearer, sd, n, alpha)
+        )
+
+    n = bisect_left(range(MOST_NEEDED + 1), POWER, lo=2, key=power)
+    return n if n <= MOST_NEEDED else None
 
 
-def rate_seeds_to_decide(first: float, second: float, alpha: float = 0.05, power: float = POWER) -> int | None:
+def rate_seeds_to_decide(first: float, second: float, alpha: float = ALPHA) -> int | None:
     """How many runs of each arm Fisher's exact test needs to tell two rates apart.
 
     The formula of Casagrande, Pike and Smith (1978), a few too many rather than too few. None above MOST_NEEDED.
@@ -92,12 +92,12 @@ def rate_seeds_to_decide(first: float, second: float, alpha: float = 0.05, power
         return None
     gap, mean = abs(first - second), (first + second) / 2
     spread = np.sqrt(2 * mean * (1 - mean)), np.sqrt(first * (1 - first) + second * (1 - second))
-    rough = (stats.norm.isf(alpha / 2) * spread[0] + stats.norm.ppf(power) * spread[1]) ** 2 / gap**2
+    rough = (stats.norm.isf(alpha / 2) * spread[0] + stats.norm.ppf(POWER) * spread[1]) ** 2 / gap**2
     n = int(np.ceil(rough / 4 * (1 + np.sqrt(1 + 4 / (rough * gap))) ** 2))
     return n if n <= MOST_NEEDED else None
 
 
-def trend_seeds_to_decide(values_SL: ArrayLike, alpha: float = 0.05, power: float = POWER) -> int | None:
+def trend_seeds_to_decide(values_SL: ArrayLike, alpha: float = ALPHA) -> int | None:
     """How many seeds Page's test, two-sided, needs in all, were they like the observed ones. Shape: (S, L).
 
     By the normal distribution of Page's L, and never fewer than seeds in perfect order need: 2 / (L!)^n < alpha. None
@@ -110,16 +110,10 @@ def trend_seeds_to_decide(values_SL: ArrayLike, alpha: float = 0.05, power: floa
     reach = stats.norm.isf(alpha / 2) * levels * (levels + 1) * np.sqrt(levels - 1) / 12  # in the null's deviations
     if shift == 0:
         return None
-    n = (reach + stats.norm.ppf(power) * spread) ** 2 / shift**2
+    n = (reach + stats.norm.ppf(POWER) * spread) ** 2 / shift**2
     perfect = np.log(2 / alpha) / special.gammaln(levels + 1)
     needed = max(int(np.ceil(n)), int(np.floor(perfect)) + 1, 2)
     return needed if needed <= MOST_NEEDED else None
-
-
-def _fewest(power_of: Callable[[int], float], power: float) -> int | None:
-    """The smallest n from 2 on with that power, which rises with n."""
-    n = bisect_left(range(MOST_NEEDED + 1), power, lo=2, key=power_of)
-    return n if n <= MOST_NEEDED else None
 
 
 def _relative_spread(freedom: float) -> NDArray:

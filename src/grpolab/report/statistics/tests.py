@@ -41,11 +41,7 @@ class Difference(NamedTuple):
 
 
 def paired_difference(
-    of: pd.Series,
-    minus: pd.Series,
-    null: float = 0.0,
-    alternative: Alternative = "two-sided",
-    confidence: float = CONFIDENCE,
+    of: pd.Series, minus: pd.Series, null: float = 0.0, alternative: Alternative = "two-sided"
 ) -> Difference:
     """`of - minus` by seed (the index of both): t-interval, paired t-test of `effect == null`, and both rank tests.
 
@@ -66,9 +62,11 @@ def paired_difference(
     if np.ptp(difference_S) <= ROUNDING * np.abs(pairs.to_numpy()).max():
         one_function = not difference_S.any() and pairs["of"].nunique() == n
         return Difference(effect, effect, effect, float(null == 0) if one_function else ranks[0], n, 0.0, *ranks)
-    _, low, high, _ = t_interval(difference_S, confidence)
+    _, low, high, _ = t_interval(difference_S)
     sd = float(np.std(difference_S, ddof=1))
-    return Difference(effect, low, high, _t_test((effect - null) / sd * np.sqrt(n), n, alternative), n, sd, *ranks)
+    t = (effect - null) / sd * np.sqrt(n)
+    p = _p_of_tails(float(special.stdtr(n - 1, t)), float(special.stdtr(n - 1, -t)), alternative)
+    return Difference(effect, low, high, p, n, sd, *ranks)
 
 
 def equivalence(of: pd.Series, minus: pd.Series, margin: float) -> Difference:
@@ -77,14 +75,8 @@ def equivalence(of: pd.Series, minus: pd.Series, margin: float) -> Difference:
     The margin that is nearer decides. Where the difference lies outside, p says how surely (two-sided).
     """
     effect = paired_difference(of, minus).effect
-    inside: Alternative = "less" if effect > 0 else "greater"
-    return paired_difference(
-        of, minus, margin if effect > 0 else -margin, "two-sided" if abs(effect) > margin else inside
-    )
-
-
-def _t_test(t: float, n: int, alternative: Alternative) -> float:
-    return _p_of_tails(float(special.stdtr(n - 1, t)), float(special.stdtr(n - 1, -t)), alternative)
+    alternative: Alternative = "two-sided" if abs(effect) > margin else "less" if effect > 0 else "greater"
+    return paired_difference(of, minus, margin if effect > 0 else -margin, alternative)
 
 
 def _sign_test(shifted_S: NDArray, alternative: Alternative) -> float:
@@ -129,15 +121,11 @@ def holm(p_values: Sequence[float]) -> NDArray:
     return np.where(np.isnan(p), np.nan, adjusted)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Rates of runs: how many of an arm's runs collapsed.
-
-
-def wilson(successes: int, n: int, confidence: float = CONFIDENCE) -> Interval:
+def wilson(successes: int, n: int) -> Interval:
     """A rate with Wilson's score interval (Wilson 1927); NaN without trials."""
     if n == 0:
         return Interval(np.nan, np.nan, np.nan, 0)
-    z = float(stats.norm.ppf((1 + confidence) / 2))
+    z = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
     rate, scale = successes / n, 1 + z**2 / n
     centre = (rate + z**2 / (2 * n)) / scale
     half = z * np.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2)) / scale
@@ -156,12 +144,12 @@ def fisher(first: int, first_n: int, second: int, second_n: int) -> float:
     return float(stats.fisher_exact([[first, first_n - first], [second, second_n - second]]).pvalue)
 
 
-def rate_difference(first: int, first_n: int, second: int, second_n: int, confidence: float = CONFIDENCE) -> Difference:
+def rate_difference(first: int, first_n: int, second: int, second_n: int) -> Difference:
     """Difference of two counts of runs as rates: Newcombe's interval (1998, method 10) and Fisher's p; both unpaired.
 
     The interval lies between -1 and 1; `n` is the smaller number of runs. NaN without runs.
     """
-    of, minus = wilson(first, first_n, confidence), wilson(second, second_n, confidence)
+    of, minus = wilson(first, first_n), wilson(second, second_n)
     effect = of.mean - minus.mean
     below = np.hypot(of.mean - of.low, minus.high - minus.mean)
     above = np.hypot(of.high - of.mean, minus.mean - minus.low)
@@ -170,25 +158,21 @@ def rate_difference(first: int, first_n: int, second: int, second_n: int, confid
     return Difference(effect, float(effect - below), float(effect + above), p, min(first_n, second_n), sd)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Differences of two groups of runs that share no seeds.
-
-
-def welch_difference(of: pd.Series, minus: pd.Series, confidence: float = CONFIDENCE) -> Difference:
+def welch_difference(of: pd.Series, minus: pd.Series) -> Difference:
     """Difference of the means of `of` and `minus` with its interval and p (Welch 1947): the spreads may differ.
 
     Values that are not finite are left out; `n` is the smaller group. No interval and no p below two values a side.
     Groups without any spread differ surely, or not at all.
     """
-    sides = [_finite(side) for side in (of, minus)]
+    sides = _finite(of, minus)
     n = min(map(len, sides))
+    effect = float(sides[0].mean() - sides[1].mean()) if n else np.nan
     if n < 2:
-        return Difference(float(sides[0].mean() - sides[1].mean()) if n else np.nan, np.nan, np.nan, np.nan, n)
-    effect = float(sides[0].mean() - sides[1].mean())
+        return Difference(effect, np.nan, np.nan, np.nan, n)
     if not any(np.ptp(side) for side in sides):
         return Difference(effect, effect, effect, float(effect == 0), n, 0.0)
     test = stats.ttest_ind(*sides, equal_var=False)
-    low, high = test.confidence_interval(confidence)
+    low, high = test.confidence_interval(CONFIDENCE)
     sd = float(np.sqrt(sum(side.var(ddof=1) for side in sides)))
     return Difference(effect, float(low), float(high), float(test.pvalue), n, sd)
 
@@ -198,21 +182,16 @@ def welch_error(of: pd.Series, minus: pd.Series) -> tuple[float, float]:
 
     Needs two values a side. Without any spread the error is 0, and the freedom that of the smaller group.
     """
-    sides = [_finite(side) for side in (of, minus)]
+    sides = _finite(of, minus)
     terms = [side.var(ddof=1) / len(side) for side in sides]
     if not sum(terms):
         return 0.0, min(map(len, sides)) - 1
-    return float(np.sqrt(sum(terms))), float(
-        sum(terms) ** 2 / sum(term**2 / (len(side) - 1) for term, side in zip(terms, sides, strict=True))
-    )
+    freedom = sum(terms) ** 2 / sum(term**2 / (len(side) - 1) for term, side in zip(terms, sides, strict=True))
+    return float(np.sqrt(sum(terms))), float(freedom)
 
 
-def _finite(values: pd.Series) -> NDArray:
-    return values[np.isfinite(values)].to_numpy(dtype=np.float64)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Tests that values rise along ordered levels.
+def _finite(*sides: pd.Series) -> list[NDArray]:
+    return [side[np.isfinite(side)].to_numpy(dtype=np.float64) for side in sides]
 
 
 def page_trend(values_SL: ArrayLike) -> float:
