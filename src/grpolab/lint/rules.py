@@ -270,19 +270,14 @@ REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps"
 TRUNCATES = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
 
 
-def _on_policy(options: Options) -> bool:
-    """Whether no optimiser step follows another on one generation batch: every ratio is then 1."""
+def _reuse(options: Options) -> tuple[str, bool]:
+    """Optimiser steps per generation batch, in words; whether that is one at most, so that every ratio is 1."""
     mu, slices, window = (options[key] for key in REUSE)
-    return bool(window % (mu * slices) == 0)
-
-
-def _staleness(options: Options) -> str:
-    """Optimiser steps per generation batch, with the numbers that they follow from."""
-    mu, slices, window = (options[key] for key in REUSE)
-    return (
+    sentence = (
         f"optimiser steps per generation batch: {' * '.join(REUSE[:2])} / {REUSE[2]} = {mu} * {slices} / {window}"
         f" = {mu * slices / window:g}"
     )
+    return sentence, window % (mu * slices) == 0
 
 
 @TRL_RULES.rule("warning", "num_iterations or steps_per_generation")
@@ -292,8 +287,9 @@ def trl_clip_cannot_bind(options: Options) -> Iterator[str]:
     """
     cap = options["epsilon"] if options["epsilon_high"] is None else options["epsilon_high"]
     clips = options["loss_type"] not in ("sapo", "vespo") and (options["loss_type"] != "cispo" or cap >= 1)
-    if clips and _on_policy(options):
-        yield f"{_staleness(options)}; every ratio is 1, epsilon={options['epsilon']:g} cannot act, clip_ratio is 0"
+    steps, on_policy = _reuse(options)
+    if clips and on_policy:
+        yield f"{steps}; every ratio is 1, epsilon={options['epsilon']:g} cannot act, clip_ratio is 0"
 
 
 @TRL_RULES.rule("warning", "gradient_accumulation_steps")
@@ -301,8 +297,9 @@ def reuse_is_no_op(options: Options) -> Iterator[str]:
     """All passes over a batch fall into one accumulation window: num_iterations counts the same batch again in one
     step, and there is no off-policy step at all.
     """
-    if options["num_iterations"] > 1 and _on_policy(options):
-        yield f"{_staleness(options)}; the passes add up in one step, num_iterations > 1 does nothing"
+    steps, on_policy = _reuse(options)
+    if options["num_iterations"] > 1 and on_policy:
+        yield f"{steps}; the passes add up in one step, num_iterations > 1 does nothing"
 
 
 @TRL_RULES.rule("note", "steps_per_generation")
@@ -311,7 +308,7 @@ def hidden_staleness(options: Options) -> Iterator[str]:
     num_iterations=1.
     """
     if options["num_iterations"] == 1 and options["steps_per_generation"] > options["gradient_accumulation_steps"]:
-        yield f"{_staleness(options)}; all but the first are off-policy, although num_iterations is 1"
+        yield f"{_reuse(options)[0]}; all but the first are off-policy, although num_iterations is 1"
 
 
 @TRL_RULES.rule("warning", "disable_dropout")

@@ -12,7 +12,7 @@ from grpolab.registry import SURROGATES
 from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, Equality, rewritten, why_the_same
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.study import Hypothesis, Study, least_seeds
+from grpolab.sweep.study import Study, least_seeds
 
 # Smallest difference, in standard deviations of the paired differences, that a two-sided t-test at .05 with so many
 # pairs finds with power .8, before Holm's correction.
@@ -65,17 +65,6 @@ class Arms:
             facet.arms.setdefault(cell.levels[study.compare], cell.settings)
         return cls(study, plan.seeds, list(tables.values()))
 
-    def facets_of(self, claim: Hypothesis) -> list[Facet]:
-        """The facets that a hypothesis is about and that have all its arms."""
-        arms = set(claim.arms)
-        return [f for f in self.facets if claim.where.items() <= f.levels.items() and arms <= f.arms.keys()]
-
-    def declared_equal(self, first: str, second: str) -> bool:
-        """Whether the study says itself that two arms are the same: a placebo, or a claim of equality."""
-        pair = {first, second}
-        claimed = [claim.arms for claim in self.study.hypotheses if claim.direction == "equal"]
-        return any(pair == set(arms) for arms in [*self.study.placebo, *claimed])
-
 
 STUDY_RULES = Rules[Arms]("A study")
 
@@ -97,13 +86,15 @@ def same_at_equal_lengths(arms: Arms) -> Iterator[str]:
 
 
 def _same_arms(arms: Arms, table: Sequence[Equality]) -> dict[tuple[str, str, str], str]:
-    """Two arms and a facet in which they are one function, and are not declared so -> why."""
+    """Two arms and a facet in which they are one function, and the study does not say so itself -> why."""
+    claimed = [claim.arms for claim in arms.study.hypotheses if claim.direction == "equal"]
+    declared = [set(pair) for pair in [*arms.study.placebo, *claimed]]
     pairs = {}
     for facet in arms.facets:
         seen: dict[str, str] = {}
         for arm, settings in facet.arms.items():
             first = seen.setdefault(str(rewritten(settings, table)), arm)
-            if first != arm and not arms.declared_equal(first, arm):
+            if first != arm and {first, arm} not in declared:
                 reasons = why_the_same(facet.arms[first], settings, table)
                 pairs[first, arm, facet.label] = "; ".join(reasons or ["their settings are equal"])
     return pairs
@@ -122,10 +113,11 @@ def _sentences(arms: Arms, pairs: dict[tuple[str, str, str], str]) -> Iterator[s
 def claim_about_equals(arms: Arms) -> Iterator[str]:
     """A hypothesis claims a difference between two arms that are the same function wherever it looks."""
     for claim in arms.study.hypotheses:
-        for of, minus in pairwise(claim.arms):
-            pairs = [(facet.arms[of], facet.arms[minus]) for facet in arms.facets_of(claim)]
-            reasons = [why_the_same(*pair) for pair in pairs]
-            if claim.direction != "equal" and reasons and None not in reasons:
+        asked = [facet for facet in arms.facets if claim.where.items() <= facet.levels.items()]
+        facets = [facet.arms for facet in asked if set(claim.arms) <= facet.arms.keys()]
+        for of, minus in pairwise(claim.arms) if claim.direction != "equal" else ():
+            reasons = [why_the_same(settings[of], settings[minus]) for settings in facets]
+            if reasons and None not in reasons:
                 yield (
                     f"hypothesis {claim.id} claims that {of} and {minus} differ, which are the same function:"
                     f" {'; '.join(reasons[0] or ['equal settings'])}"

@@ -175,7 +175,7 @@ def one_arm_twice(study: Study, rng: np.random.Generator) -> list[Check]:
         arms = [at(values, facet, study.baseline).dropna().to_numpy() for facet in study.facets]
         enough = [values_S for values_S in arms if len(values_S) >= 2 * LEAST_HALF]
         if not enough:
-            needed = f"{2 * LEAST_HALF} seeds of {study.baseline}"
+            needed = f"{2 * LEAST_HALF} seeds of {study.plan.get('baseline', 'a baseline')}"  # a collection has none
             raise RequestError(f"study={study.name}: an A/A study of its runs needs {needed}: name a study with more")
         differ = []
         for values_S in enough:
