@@ -17,6 +17,7 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from grpolab.paths import Results
+from grpolab.run.tracking import mirror as mirror_module
 from grpolab.run.tracking import store, synchronise
 from grpolab.run.tracking.mirror import StudyMirror
 
@@ -75,7 +76,7 @@ def test_a_store_that_goes_away_between_two_batches(
     plan = study(results, seeds=1)
     for cell in plan["cells"]:
         FakeRun(results, cell).take(4).end()
-    monkeypatch.setattr(store, "MAX_POINTS", 20)
+    monkeypatch.setattr(mirror_module, "MAX_POINTS", 20)
     log_batch, calls = MlflowClient.log_batch, []
 
     def failing(self: MlflowClient, run_id: str, **batch: list) -> None:

@@ -9,7 +9,7 @@ from grpolab.run.tracking.points import Point, compare
 
 @pytest.mark.parametrize("name", ["loss", "roll/actor/clipfrac:sum", "trl/clip_ratio/region_mean", "convention/verl"])
 def test_another_value_is_named_whoever_s_metric_it_is(name: str) -> None:
-    expected = [Point(name, 0.25, 1000, 0)]
+    expected = {(name, 0): Point(name, 0.25, 1000, 0)}
     assert compare(expected, {(name, 0): [0.25]}, final=True).wrong == []
     assert compare(expected, {(name, 0): [0.5]}, final=True).wrong == [
         f"{name} at step 0 is 0.5, the journal says 0.25"
@@ -18,5 +18,5 @@ def test_another_value_is_named_whoever_s_metric_it_is(name: str) -> None:
 
 
 def test_what_the_clock_measured_may_differ() -> None:
-    expected = [Point("seconds/rollout", 0.25, 1000, 0)]
+    expected = {("seconds/rollout", 0): Point("seconds/rollout", 0.25, 1000, 0)}
     assert compare(expected, {("seconds/rollout", 0): [0.5]}, final=True).wrong == []

@@ -25,13 +25,15 @@ AUTO = "auto"
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
 SQLITE = "sqlite:///"
 # Read by mlflow when it is imported or used: no telemetry, no tracebacks beside our one sentence, a server that is down
-# is given up on within seconds, and no request is sent again: a run whose answer got lost would be made twice.
+# is given up on within seconds, no request is sent again (a run whose answer got lost would be made twice), and no
+# connection is kept to an SQLite file that may be gone.
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",
 }
 
 
@@ -86,22 +88,17 @@ def _is_well_formed(uri: str) -> bool:
 
 def _sqlite_problem(file: Path) -> str | None:
     """Why MLflow could not keep its store in this file, which is left as it was; None where it could."""
-    if not file.exists():
-        return _folder_problem(file.parent)
+    if file.exists():
+        try:
+            file.open("r+b").close()
+            with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+                tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
+        except (OSError, sqlite3.DatabaseError) as error:
+            return None if "locked" in str(error) else str(error)  # a lock passes; the mirror waits for it
+        if tables and "experiments" not in tables:
+            return "it is the database of another program"
     try:
-        file.open("r+b").close()
-        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
-    except (OSError, sqlite3.DatabaseError) as error:
-        return None if "locked" in str(error) else str(error)  # a lock passes; the mirror waits for it
-    if tables and "experiments" not in tables:
-        return "it is the database of another program"
-    return _folder_problem(file.parent)  # SQLite keeps its write-ahead log beside the file
-
-
-def _folder_problem(folder: Path) -> str | None:
-    try:
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=file.parent):  # SQLite keeps its write-ahead log beside the file
             return None
     except OSError as error:
         return f"its folder cannot be written ({error.strerror})"
@@ -123,8 +120,7 @@ class MirrorProcess:
         repair: bool = False,
     ) -> None:
         """`say` hears, from a thread, when the store can no longer be used, and when it can again."""
-        command = [sys.executable, "-m", "grpolab.run.tracking", "--results", str(results.root), "--uri", uri]
-        command += ["--repair"] * repair
+        command = [sys.executable, "-m", __name__, "--results", str(results.root), "--uri", uri, *["--repair"] * repair]
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
         self._process = subprocess.Popen(
             [*command, *studies],

@@ -8,15 +8,19 @@ Before the end, standard output says when the store can no longer be used, and w
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import select
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
+from grpolab.paths import Results
 from grpolab.run.tracking import set_environment
 
-POLL_SECONDS = 5.0
+POLL_SECONDS, MOST_SECONDS = 5.0, 60.0  # between two looks at the run folders
+SHARE = 0.05  # of a core that looking may take
 LAST_ATTEMPTS = 3  # what comes in between, a lock say, may pass
 NICENESS = 10  # the workers' cores come first
 
@@ -39,27 +43,25 @@ def main() -> int:
 
 def follow(root: Path, uri: str, studies: list[str], repair: bool) -> str | None:
     """Synchronise again and again; returns what the last time could not write."""
-    from grpolab.paths import Results
-    from grpolab.run.tracking.mirror import StudyMirror
+    from grpolab.run.tracking.mirror import StudyMirror  # mlflow, whose environment is set now
 
+    gc.freeze()  # mlflow's half a million objects need not be searched for garbage again and again
     mirror = StudyMirror(Results(root.resolve()), uri, studies, repair)
-    before = None
-    while not _input_ended(POLL_SECONDS):
+    before, pause = None, POLL_SECONDS
+    while not _input_ended(pause):
+        begun = time.process_time()
         problem = mirror.attempt()
-        if problem and not before:
-            _say(f"{problem}; it is tried again")
-        elif before and not problem:
-            _say("the tracking store can be used again and is up to date")
+        pause = min(max(POLL_SECONDS, (time.process_time() - begun) / SHARE), MOST_SECONDS)
+        with suppress(BrokenPipeError):  # the command was killed; what is left is written all the same
+            if problem and not before:
+                print(f"{problem}; it is tried again", flush=True)
+            elif before and not problem:
+                print("the tracking store can be used again and is up to date", flush=True)
         before = problem
     for _ in range(LAST_ATTEMPTS):
         if not (problem := mirror.attempt(last=True)):
             return None
     return problem
-
-
-def _say(sentence: str) -> None:
-    with suppress(BrokenPipeError):  # the command was killed; what is left is written all the same
-        print(sentence, flush=True)
 
 
 def _input_ended(seconds: float) -> bool:

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from io import BytesIO
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+import pandas as pd
 from matplotlib.figure import Figure
 
 from grpolab import vocabulary
@@ -29,6 +25,25 @@ from grpolab.run.tracking.points import Point, Record
 ALL_VARIANTS = "by_variant"
 # Charts that stand first on the page, after the study's primary metric.
 HEADLINE = ("reward/mean", "entropy/behaviour", "clip/active_low", "clip/active_high", "kl_old/k3")
+# As MLflow's pages write them; what is null here is filled in.
+STATE = """
+{"searchFilter": null, "orderByKey": null, "orderByAsc": false, "startTime": "ALL", "lifecycleFilter": "Active",
+ "datasetsFilter": [], "modelVersionFilter": "All Runs", "selectedColumns": null, "columnOrder": [], "columnWidths": {},
+ "runsHiddenMode": "SHOW_ALL", "viewMaximized": false, "runListHidden": false, "useGroupedValuesInCharts": true,
+ "hideEmptyCharts": true,
+ "groupBy": {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": "variant"}]},
+ "groupsExpanded": null,
+ "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
+ "isAccordionReordered": true, "compareRunSections": null, "compareRunCharts": null}
+"""
+SECTION = '{"uuid": null, "name": null, "display": true, "isReordered": false, "deleted": false, "isGenerated": false}'
+LINE_CHART = """
+{"uuid": null, "type": "LINE", "runsCountToCompare": 100, "metricSectionId": "headline", "deleted": false,
+ "isGenerated": false, "metricKey": null, "displayName": null, "lineSmoothness": 0, "scaleType": "linear",
+ "xAxisScaleType": "linear", "xAxisKey": "step", "selectedXAxisMetricKey": "", "yAxisKey": "metric",
+ "yAxisExpressions": [], "range": {}, "ignoreOutliers": false, "useGlobalXaxisKey": true,
+ "useGlobalLineSmoothing": true}
+"""
 
 
 @dataclass(frozen=True)
@@ -54,12 +69,11 @@ def views(plan: Record) -> list[View]:
         levels = cell["levels"]
         condition = "/".join(level for factor, level in levels.items() if factor != compare)
         conditions[condition] = "/".join("%" if factor == compare else level for factor, level in levels.items())
-    parts = [View(f"{ALL_VARIANTS}_{_word(name)}", name, pattern) for name, pattern in conditions.items()]
-    return [*(parts if len(parts) > 1 else []), View(ALL_VARIANTS, "all variants", None)]
-
-
-def _word(text: str) -> str:
-    return re.sub(r"\W+", "_", text)
+    every = View(ALL_VARIANTS, "all variants", None)
+    if len(conditions) < 2:
+        return [every]
+    key = re.compile(r"\W+")
+    return [*(View(f"{ALL_VARIANTS}_{key.sub('_', name)}", name, where) for name, where in conditions.items()), every]
 
 
 def variant_filter(pattern: str) -> str:
@@ -70,72 +84,35 @@ def variant_filter(pattern: str) -> str:
 
 def view_tags(plan: Record, created: int) -> dict[str, str]:
     """The experiment's tags that hold the views of the study; `created` in milliseconds since 1970."""
-    return {f"mlflow.sharedViewState.{view.key}": _encoded(plan, view, created) for view in views(plan)}
-
-
-def _encoded(plan: Record, view: View, created: int) -> str:
-    state = base64.b64encode(zlib.compress(json.dumps(_state(plan, view.pattern)).encode())).decode()
-    name = f"Mean and range over seeds: {view.title}"
-    return json.dumps({"name": name, "createdAt": created, "updatedAt": created, "state": f"deflate;{state}"})
+    tags = {}
+    for view in views(plan):
+        state = base64.b64encode(zlib.compress(json.dumps(_state(plan, view.pattern)).encode())).decode()
+        name = f"Mean and range over seeds: {view.title}"
+        content = {"name": name, "createdAt": created, "updatedAt": created, "state": f"deflate;{state}"}
+        tags[f"mlflow.sharedViewState.{view.key}"] = json.dumps(content)
+    return tags
 
 
 def _state(plan: Record, pattern: str | None) -> Record:
+    """What the page shows: the best variant first; charts of HEADLINE, and below them a section for each prefix.
+
+    MLflow adds the charts of all other metrics to the section of their prefix.
+    """
     primary_metric = plan["primary_metric"]
-    variants = dict.fromkeys(cell["variant"] for cell in plan["cells"])
     headline = list(dict.fromkeys([primary_metric, *HEADLINE]))
     drawn = [name for name, metric in vocabulary.METRICS.items() if metric.mirrored]
     prefixes = dict.fromkeys(name.partition("/")[0] for name in drawn if "/" in name and name not in headline)
-    return {
+    sections = {"headline": "At a glance", **{name: name for name in prefixes}}
+    return json.loads(STATE) | {
         "searchFilter": "" if pattern is None else variant_filter(pattern),
-        "orderByKey": f"metrics.`{primary_metric}`",  # the best variant first
-        "orderByAsc": False,
-        "startTime": "ALL",
-        "lifecycleFilter": "Active",
-        "datasetsFilter": [],
-        "modelVersionFilter": "All Runs",
+        "orderByKey": f"metrics.`{primary_metric}`",
         "selectedColumns": ["tags.`outcome`", f"metrics.`{primary_metric}`", "attributes.`Models`"],
-        "columnOrder": [],
-        "columnWidths": {},
-        "runsHiddenMode": "SHOW_ALL",
-        "viewMaximized": False,
-        "runListHidden": False,
-        "useGroupedValuesInCharts": True,
-        "hideEmptyCharts": True,
-        "groupBy": {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": "variant"}]},
-        "groupsExpanded": {f"tag.variant.{variant}": False for variant in variants},
-        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
-        # Sections in this order; MLflow adds the charts of all other metrics to the section of their prefix.
-        "isAccordionReordered": True,
-        "compareRunSections": [_section("headline", "At a glance"), *(_section(name, name) for name in prefixes)],
-        "compareRunCharts": [_line_chart(name) for name in headline],
-    }
-
-
-def _section(uuid: str, name: str) -> Record:
-    return {"uuid": uuid, "name": name, "display": True, "isReordered": False, "deleted": False, "isGenerated": False}
-
-
-def _line_chart(metric: str) -> Record:
-    return {
-        "uuid": f"headline-{metric}",
-        "type": "LINE",
-        "runsCountToCompare": 100,
-        "metricSectionId": "headline",
-        "deleted": False,
-        "isGenerated": False,
-        "metricKey": metric,
-        "displayName": metric,
-        "lineSmoothness": 0,
-        "scaleType": "linear",
-        "xAxisScaleType": "linear",
-        "xAxisKey": "step",
-        "selectedXAxisMetricKey": "",
-        "yAxisKey": "metric",
-        "yAxisExpressions": [],
-        "range": {},
-        "ignoreOutliers": False,
-        "useGlobalXaxisKey": True,
-        "useGlobalLineSmoothing": True,
+        "groupsExpanded": {f"tag.variant.{cell['variant']}": False for cell in plan["cells"]},
+        "compareRunSections": [json.loads(SECTION) | {"uuid": key, "name": name} for key, name in sections.items()],
+        "compareRunCharts": [
+            json.loads(LINE_CHART) | {"uuid": f"headline-{name}", "metricKey": name, "displayName": name}
+            for name in headline
+        ],
     }
 
 
@@ -171,32 +148,31 @@ def experiment_note(plan: Record, experiment_id: str) -> str:
             f" the highest. {summary}"
         )
     claims = "\n".join(f"- {claim['id']}: {claim['says']}" for claim in plan.get("hypotheses", []))
-    parts = [asks, how, *(["Hypotheses of the study file:", claims] if claims else [])]
-    return "\n\n".join(parts)
+    return "\n\n".join([asks, how, *(["Hypotheses of the study file:", claims] if claims else [])])
 
 
 def run_note(cell: Record, outcome: Record | None) -> str:
     """How the run ended, and where the rest of it is."""
-    signature = cell["signature"]
-    rest = (
+    paragraphs = []
+    if outcome is None:
+        paragraphs.append("Not finished.")
+    else:
+        name = outcome["outcome"]
+        paragraphs.append(f"**{name.capitalize()}**: {vocabulary.OUTCOMES[name]}.")
+        if outcome.get("reason"):
+            paragraphs.append(f"Reason: {outcome['reason']}")
+        if outcome.get("error"):
+            paragraphs.append(f"```\n{outcome['error'][-MAX_ERROR:]}\n```")
+        if outcome.get("final"):
+            figures = ", ".join(f"{metric} {value:.4g}" for metric, value in outcome["final"].items())
+            paragraphs.append(f"At the end: {figures}")
+    paragraphs.append(
         "A chart has one value per rollout step (of its updates the last; values that are not finite are left out). The"
         " artifact `journal.jsonl` has every optimiser step, `course.png` is a picture of its course, `samples.json` a"
         " table of completions with rewards and ratios. The same token by token:"
-        f" `grpolab show {signature}`."
+        f" `grpolab show {cell['signature']}`."
     )
-    return "\n\n".join([*(_ending(outcome) if outcome else ["Not finished."]), rest])
-
-
-def _ending(outcome: Record) -> list[str]:
-    name = outcome["outcome"]
-    lines = [f"**{name.capitalize()}**: {vocabulary.OUTCOMES[name]}."]
-    if outcome.get("reason"):
-        lines.append(f"Reason: {outcome['reason']}")
-    if outcome.get("error"):
-        lines.append(f"```\n{outcome['error'][-MAX_ERROR:]}\n```")
-    if outcome.get("final"):
-        lines.append("At the end: " + ", ".join(f"{key} {value:.4g}" for key, value in outcome["final"].items()))
-    return lines
+    return "\n\n".join(paragraphs)
 
 
 def summary_note(plan: Record) -> str:
@@ -215,6 +191,7 @@ def milliseconds(iso_time: str) -> int:
 # A run's picture and table are made from its folder, once, when it has ended.
 PICTURE, TABLE = "course.png", "samples.json"  # names of the artefacts
 SIZE, DPI = (7.2, 2.4), 90  # inches; dots per inch
+SAVED = {"format": "png", "metadata": {"Software": None}}
 # Title of a panel -> its lines; what a run does not have is left out.
 PANELS = {
     "Accuracy and reward": {
@@ -230,18 +207,16 @@ PANELS = {
 MOST_STEPS, MOST_COMPLETIONS = 4, 50  # of the kept rollout steps, evenly; in the table, of each
 
 
-def picture(points: Sequence[Point]) -> bytes | None:
-    """PNG of accuracy, reward and clip fraction over the rollout steps; None where there is nothing to draw."""
+def picture(points: Sequence[Point]) -> Figure | None:
+    """Accuracy, reward and clip fraction over the rollout steps; None where there is nothing to draw."""
     figure = Figure(figsize=SIZE, dpi=DPI)
-    FigureCanvasAgg(figure)
     figure.subplots_adjust(left=0.06, right=0.985, bottom=0.19, top=0.89, wspace=0.14)
-    drawn = 0
-    for panel, (title, lines) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
+    panels = figure.subplots(1, len(PANELS))
+    for panel, (title, lines) in zip(panels, PANELS.items(), strict=True):
         for name, label in lines.items():
             course = sorted((point.step, point.value) for point in points if point.name == name)
             if course:
                 panel.plot(*zip(*course, strict=True), label=label, linewidth=1, marker="." if len(course) < 20 else "")
-                drawn += 1
         panel.set_title(title, fontsize=8)
         panel.set_xlabel("rollout step", fontsize=7)
         panel.tick_params(labelsize=7)
@@ -250,11 +225,7 @@ def picture(points: Sequence[Point]) -> bytes | None:
             panel.set_ylim(0, 0.01)  # nothing but zeros: no clip
         if panel.lines:
             panel.legend(fontsize=6, frameon=False)
-    if not drawn:
-        return None
-    content = BytesIO()
-    figure.savefig(content, format="png", metadata={"Software": None})
-    return content.getvalue()
+    return figure if any(len(panel.lines) for panel in panels) else None
 
 
 def table(samples: Path) -> str | None:
@@ -266,34 +237,29 @@ def table(samples: Path) -> str | None:
     """
     files = sorted(samples.glob("step_*.parquet"))
     chosen = {files[round(place * (len(files) - 1) / (MOST_STEPS - 1))] for place in range(MOST_STEPS)} if files else ()
-    rows = [row for file in sorted(chosen) for row in _completions(file)]
-    if not rows:
+    frames = []
+    for file in sorted(chosen):
+        try:
+            tokens = pd.read_parquet(file)
+        except (OSError, ValueError):  # it is damaged
+            continue
+        frames.append(_completions(tokens, int(file.stem.removeprefix("step_"))))
+    if not frames or (rows := pd.concat(frames)).empty:
         return None
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    return json.dumps(plain({"columns": columns, "data": [[row.get(name) for name in columns] for row in rows]}))
+    return json.dumps(plain({"columns": list(rows), "data": rows.to_numpy(object).tolist()}))
 
 
-def _completions(file: Path) -> list[dict[str, Any]]:
-    """Rows of one rollout step; none where its file is damaged."""
-    try:
-        tokens = pq.read_table(file).to_pylist()
-    except (OSError, ValueError):
-        return []
-    step = int(file.stem.removeprefix("step_"))
-    rows: dict[tuple[int, int], dict[str, Any]] = {}
-    for token in tokens:
-        key = (token["prompt_index"], token["sample"])
-        if key not in rows:
-            if len(rows) == MOST_COMPLETIONS:
-                break
-            name = f"step {step}, prompt {key[0]}, sample {key[1]}"  # the same in every arm with this seed
-            texts = {"sample": name, "completion": token["completion"], "prompt": token["prompt"]}
-            scores = {name: round(token[name], 4) for name in token if name.startswith("reward") or name == "advantage"}
-            counts = {"tokens": 0, "ratio_min": math.inf, "ratio_max": 0.0, "clipped_low": 0, "clipped_high": 0}
-            rows[key] = {**texts, **scores, **counts}
-        row, ratio = rows[key], round(token["ratio"], 4)
-        row["tokens"] += 1
-        row["ratio_min"], row["ratio_max"] = min(row["ratio_min"], ratio), max(row["ratio_max"], ratio)
-        if token["clipped"]:
-            row[f"clipped_{token['clipped']}"] += 1
-    return list(rows.values())
+def _completions(tokens: pd.DataFrame, step: int) -> pd.DataFrame:
+    """A row for each of the first completions of a rollout step, from the rows of their tokens."""
+    completions = tokens.groupby(["prompt_index", "sample"], sort=False)
+    scores = [name for name in tokens if name.startswith("reward") or name == "advantage"]
+    rows = completions[["completion", "prompt", *scores]].first()
+    names = [f"step {step}, prompt {prompt}, sample {sample}" for prompt, sample in rows.index]  # equal in every arm
+    rows.insert(0, "sample", names)
+    rows["tokens"] = completions.size()
+    rows["ratio_min"], rows["ratio_max"] = completions["ratio"].min(), completions["ratio"].max()
+    for side in ("low", "high"):
+        rows[f"clipped_{side}"] = (tokens["clipped"] == side).groupby([tokens["prompt_index"], tokens["sample"]]).sum()
+    short = [*scores, "ratio_min", "ratio_max"]
+    rows[short] = rows[short].map(lambda value: round(value, 4))
+    return rows.head(MOST_COMPLETIONS)

@@ -1,22 +1,27 @@
-"""The points that MLflow draws of a run, made from its folder as it grows; and whether a store has the same ones."""
+"""What MLflow must hold of a run, read from its folder as it grows: points, tags, params, status; and what differs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+import yaml
+
 from grpolab import vocabulary
 from grpolab.frameworks.names import FRAMEWORK_METRICS
-from grpolab.paths import read_json
+from grpolab.identity import dotted
+from grpolab.paths import Results, read_json
+from grpolab.registry import SURROGATES
 from grpolab.run.folder import Tail, is_alive
-from grpolab.vocabulary import FAILED, METRICS
+from grpolab.vocabulary import FAILED, METRICS, TAGS
 
 Record = dict[str, Any]
 MIRRORED = {kind: set(vocabulary.mirrored(kind)) for kind in get_args(vocabulary.Kind)}
 FRAMEWORKS = tuple(f"{framework}/" for framework in FRAMEWORK_METRICS)
 TIMED = {metric.name for metric in METRICS.values() if metric.kind == "timing"}
+MAX_PARAM_LENGTH = 6000  # MLflow cuts longer ones
 
 
 class Point(NamedTuple):
@@ -41,102 +46,118 @@ def status(folder: Path, outcome: Record | None, now: float) -> str:
     return "RUNNING" if beat and is_alive(beat, now) else "KILLED"
 
 
-class History:
-    """The points of one run: one per metric that MLflow draws and rollout step, in the journal's order.
+@dataclass(frozen=True)
+class Course:
+    """The points of a run by metric and rollout step, and when it began and ended its last rollout step."""
+
+    points: dict[tuple[str, int], Point]
+    start: int  # milliseconds since 1970
+    end: int
+
+
+def course_of(folder: Path, outcome: Record | None) -> Course:
+    """What MLflow draws of a run folder: one point per metric and rollout step.
 
     Of the updates of a rollout step the last one counts: it is the most off-policy, so clipping shows in it if
     anywhere. A point's time is the end of its rollout step (`timing.jsonl`), so reading a folder twice gives equal
-    points. Values that are not finite are left out (MLflow would draw NaN as 0 and inf as 1.8e308); the journal, an
-    artefact of the run, has them.
+    points; a step that has not ended has none, unless the run has an outcome. Values that are not finite are left out
+    (MLflow would draw NaN as 0 and inf as 1.8e308); the journal, an artefact of the run, has them.
     """
+    journal, timing = (Tail(folder / name).read() for name in ("journal.jsonl", "timing.jsonl"))
+    ended = {record["rollout_step"] for record in journal if record["kind"] == "rollout"}
+    records = {}
+    for record in [*journal, *({**row, "kind": "timing"} for row in timing)]:
+        kind, step = record["kind"], record["rollout_step"]
+        if kind != "update" or step in ended or is_final(outcome):  # it may diverge in the middle of a rollout step
+            records[kind, step] = record
+    clock = {row["rollout_step"]: row["time_ms"] for row in timing}  # milliseconds at the end of a rollout step
+    for row in timing:
+        if row["rollout_step"] == 0:
+            clock[-1] = row["time_ms"] - round(1000 * row["seconds/elapsed"])  # the start
+    modified = round(1000 * folder.stat().st_mtime)
+    end = max(clock.values(), default=modified)
+    points = {}
+    for (kind, step), record in records.items():
+        closes = step - (kind == "evaluation")  # an evaluation at n is made at the end of rollout step n - 1
+        time = clock.get(closes, end if outcome else None)
+        if time is None:
+            continue
+        for name, value in record.items():
+            is_drawn = name in MIRRORED.get(kind, ()) or name.startswith(FRAMEWORKS)
+            if is_drawn and isinstance(value, int | float):  # not finite: a string
+                name = name.replace("@", ":")  # MLflow takes no @ in a name, which ROLL's have
+                points[name, step] = Point(name, value, time, step)
+    return Course(points, clock.get(-1, modified), end)
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._journal = Tail(folder / "journal.jsonl")
-        self._timing = Tail(folder / "timing.jsonl")
-        self._last_update: Record = {}
-        self._untimed: list[Record] = []
-        self._clock: dict[int, int] = {}  # rollout step -> milliseconds at its end; -1: the start
 
-    def read(self, outcome: Record | None) -> list[Point]:
-        """Points since the last call whose time is known; all of them where the run has an outcome."""
-        records = self._untimed
-        for record in self._journal.read():
-            if record["kind"] == "update":
-                self._last_update = record
-            elif record["kind"] == "rollout":
-                records += filter(None, (self._last_update, record))
-                self._last_update = {}
-            elif record["kind"] == "evaluation":
-                records.append(record)
-        for row in self._timing.read():
-            self._clock[row["rollout_step"]] = row["time_ms"]
-            if row["rollout_step"] == 0:
-                self._clock[-1] = row["time_ms"] - round(1000 * row["seconds/elapsed"])
-            records.append({**row, "kind": "timing"})
-        if is_final(outcome) and self._last_update:  # it diverged in the middle of a rollout step
-            records.append(self._last_update)
-        self._untimed = []
-        points: list[Point] = []
-        for record in records:
-            kind, step = record["kind"], record["rollout_step"]
-            closes = step - (kind == "evaluation")  # an evaluation at n is made at the end of rollout step n - 1
-            time = self._clock.get(closes, self.end if outcome else None)
-            if time is None:
-                self._untimed.append(record)
-                continue
-            points += [
-                Point(name.replace("@", ":"), value, time, step)  # MLflow takes no @ in a name, which ROLL's have
-                for name, value in record.items()
-                if (name in MIRRORED[kind] or name.startswith(FRAMEWORKS))
-                and isinstance(value, int | float)  # not finite: a string
-            ]
-        return points
+def params_of(folder: Path) -> dict[str, str]:
+    """A run's settings as params, `task.name` and so on; none where it failed before it wrote them.
 
-    @property
-    def start(self) -> int:
-        """Milliseconds at the start of the run."""
-        return self._clock.get(-1) or self._modified()
+    A clip range stands in every run's settings; where the surrogate has none it is no param.
+    """
+    file = folder / "settings.yaml"
+    settings: dict[str, Any] = yaml.safe_load(file.read_text()) if file.exists() else {}
+    surrogate = SURROGATES.get(settings.get("kernel", ""))
+    silent = {"machine", *(("epsilon", "epsilon_high") if surrogate and not surrogate.clips else ())}
+    shown = {key: value for key, value in settings.items() if key not in silent}
+    return {key: str(value)[:MAX_PARAM_LENGTH] for key, value in dotted(shown)}
 
-    @property
-    def end(self) -> int:
-        """Milliseconds at the end of the last rollout step."""
-        return max(self._clock.values(), default=0) or self._modified()
 
-    def _modified(self) -> int:
-        return round(1000 * self._folder.stat().st_mtime)
+def labels_of(plan: Record, cell: Record) -> dict[str, str]:
+    """The tags by which a run is found and grouped: those of the vocabulary, and one for each factor of the study.
+
+    A factor that is called as one of the vocabulary's tags (`task`) is `factor.task`.
+    """
+    factors = {f"factor.{name}" if name in TAGS else name: level for name, level in cell["levels"].items()}
+    return {
+        **factors,
+        "study": plan["study"],
+        "variant": cell["variant"],
+        "arm": str(cell["levels"].get(plan["compare"], cell["variant"])),
+        "task": str(cell["settings"]["task"]),
+        "seed": str(cell["seed"]),
+        "signature": cell["signature"],
+    }
+
+
+def plans_of(results: Results, studies: Iterable[str]) -> list[Record]:
+    """Plans of these studies and of those that they include, as far as they are written, each once."""
+    plans: dict[str, Record] = {}
+    for study in studies:
+        if study not in plans and (plan := read_json(results.plan(study))):
+            plans[study] = plan
+            plans |= {part["study"]: part for part in plans_of(results, plan["includes"])}
+    return list(plans.values())
 
 
 Stored = dict[tuple[str, int], list[float]]  # (metric, rollout step) -> values; more than one: it was written twice
 
 
-@dataclass
-class Difference:
+class Difference(NamedTuple):
     """What is not equal, one sentence each."""
 
-    wrong: list[str] = field(default_factory=list)  # cannot be put right by adding points
-    missing: list[str] = field(default_factory=list)
+    wrong: list[str]  # cannot be put right by adding points
+    missing: list[str]
 
 
-def compare(expected: Sequence[Point], stored: Stored, final: bool) -> Difference:
-    """Points that a folder makes (`History`) against those that the store has.
+def compare(expected: Mapping[tuple[str, int], Point], stored: Stored, final: bool) -> Difference:
+    """Points that a folder makes (`Course.points`) against those that the store has.
 
     A run that is not `final` may have been set back to its checkpoint: what the store has beyond the last point of the
     folder is then no difference, because the run will take those steps again and come to the same values. The times of
     points and what the clock measured are not compared: a run that was resumed has new ones.
     """
-    difference = Difference()
-    values = {(point.name, point.step): point.value for point in expected}
-    last = dict(sorted(values))  # step of each metric's last point
-    for (name, step), value in values.items():
-        have = stored.get((name, step))
-        if have is None:
-            difference.missing.append(f"{name} at step {step} is missing")
-        elif name not in TIMED and any(other != value for other in have):
-            difference.wrong.append(f"{name} at step {step} is {have[0]}, the journal says {value}")
-    for (name, step), have in stored.items():
-        if len(have) > 1:
-            difference.wrong.append(f"{name} at step {step} is there {len(have)} times")
-        if (name, step) not in values and (final or step <= last.get(name, -1)):
-            difference.wrong.append(f"{name} at step {step} is in no journal")
-    return difference
+    wrong, missing = [], []
+    last = dict(sorted(expected))  # step of each metric's last point
+    for (name, step), point in expected.items():
+        in_store = stored.get((name, step))
+        if in_store is None:
+            missing.append(f"{name} at step {step} is missing")
+        elif name not in TIMED and any(value != point.value for value in in_store):
+            wrong.append(f"{name} at step {step} is {in_store[0]}, the journal says {point.value}")
+    for (name, step), in_store in stored.items():
+        if len(in_store) > 1:
+            wrong.append(f"{name} at step {step} is there {len(in_store)} times")
+        if (name, step) not in expected and (final or step <= last.get(name, -1)):
+            wrong.append(f"{name} at step {step} is in no journal")
+    return Difference(wrong, missing)

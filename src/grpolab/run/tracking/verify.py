@@ -13,9 +13,9 @@ from mlflow.entities import Run
 from grpolab.paths import Results, read_json
 from grpolab.run.folder import exclusive, is_begun
 from grpolab.run.tracking import pages, sqlite_file
-from grpolab.run.tracking.mirror import labels_of, lock_of, plans_of
-from grpolab.run.tracking.points import History, Record, Stored, compare, is_final, status
-from grpolab.run.tracking.store import MAX_RUNS, UNUSABLE, Store, batches, unusable
+from grpolab.run.tracking.mirror import lock_of
+from grpolab.run.tracking.points import Record, Stored, compare, course_of, is_final, labels_of, plans_of, status
+from grpolab.run.tracking.store import MAX_RUNS, UNUSABLE, Store, ask, batches, unusable
 
 SHOWN = 5  # differences of a study that are printed
 
@@ -53,16 +53,19 @@ def verify(results: Results, store: Store, studies: Sequence[str]) -> list[Check
 
 
 def _study(results: Results, store: Store, plan: Record) -> Checked:
-    experiment_id = store.find_experiment(plan["study"])
-    runs = list(store.runs(experiment_id)) if experiment_id else []
+    experiment = ask(store.client.get_experiment_by_name, plan["study"])
+    in_use = experiment is not None and experiment.lifecycle_stage == "active"  # else in MLflow's bin
+    runs = list(store.runs(experiment.experiment_id)) if in_use else []
+    runs_of: dict[tuple[str | None, str | None], list[Run]] = {}  # a chart that is grouped by variant counts these
+    for run in runs:
+        runs_of.setdefault((run.data.tags.get("variant"), run.data.tags.get("seed")), []).append(run)
     checked = Checked(plan["study"])
     begun = [cell for cell in plan["cells"] if is_begun(results.run(cell["signature"]))]
     for cells in batches(begun, MAX_RUNS):  # the points of so many runs fit into memory
-        runs_of = {pages.run_name(cell): [run for run in runs if _is_of(run, cell)] for cell in cells}
-        histories = store.histories([run for same_cell in runs_of.values() for run in same_cell])
-        for cell in cells:
-            same_cell = runs_of[pages.run_name(cell)]
-            _cell(results, plan, cell, [(run, histories[run.info.run_id]) for run in same_cell], checked)
+        copies = [runs_of.get((cell["variant"], str(cell["seed"])), []) for cell in cells]
+        histories = store.histories([run for of_cell in copies for run in of_cell])
+        for cell, of_cell in zip(cells, copies, strict=True):
+            _cell(results, plan, cell, of_cell, histories, checked)
     planned = {cell["signature"] for cell in plan["cells"]}
     for run in runs:
         signature = run.data.tags.get("signature")
@@ -74,13 +77,9 @@ def _study(results: Results, store: Store, plan: Record) -> Checked:
     return checked
 
 
-def _is_of(run: Run, cell: Record) -> bool:
-    """Whether a chart that is grouped by variant counts the run as this cell."""
-    tags = run.data.tags
-    return (tags.get("variant"), tags.get("seed")) == (cell["variant"], str(cell["seed"]))
-
-
-def _cell(results: Results, plan: Record, cell: Record, runs: list[tuple[Run, Stored]], checked: Checked) -> None:
+def _cell(
+    results: Results, plan: Record, cell: Record, runs: list[Run], histories: dict[str, Stored], checked: Checked
+) -> None:
     """Compare the runs that stand for a cell, which must be one, with its folder."""
     folder = results.run(cell["signature"])
     outcome = read_json(folder / "outcome.json")
@@ -90,14 +89,15 @@ def _cell(results: Results, plan: Record, cell: Record, runs: list[tuple[Run, St
     checked.running += alive
     differences = [] if runs or alive else ["the store does not have it"]
     if len(runs) > 1:
-        differences.append(f"the store has {len(runs)} runs of it: {', '.join(run.info.run_id for run, _ in runs)}")
-    for run, stored in runs:
+        differences.append(f"the store has {len(runs)} runs of it: {', '.join(run.info.run_id for run in runs)}")
+    labels = labels_of(plan, cell) | ({"outcome": outcome["outcome"]} if outcome else {})
+    course = course_of(folder, outcome)
+    for run in runs:
+        stored, tags = histories[run.info.run_id], run.data.tags
         checked.points += sum(map(len, stored.values()))
-        difference = compare(History(folder).read(outcome), stored, is_final(outcome))
+        difference = compare(course.points, stored, is_final(outcome))
         differences += difference.wrong
         if not alive:
-            labels = labels_of(plan, cell) | ({"outcome": outcome["outcome"]} if outcome else {})
-            tags = run.data.tags
             differences += difference.missing
             differences += [
                 f"the tag {name} is {tags.get(name)}, the run folder says {value}"
@@ -108,9 +108,10 @@ def _cell(results: Results, plan: Record, cell: Record, runs: list[tuple[Run, St
     checked.differences += [f"{pages.run_name(cell)} ({cell['signature']}): {text}" for text in differences]
 
 
-def _wrong_status(run: Run, state: str) -> Iterator[str]:
-    if run.info.status != state:
-        yield f"the status of {run.info.run_name} is {run.info.status}, the run folder says {state}"
+def _wrong_status(run: Run, state: str) -> list[str]:
+    if run.info.status == state:
+        return []
+    return [f"the status of {run.info.run_name} is {run.info.status}, the run folder says {state}"]
 
 
 def _lines(checks: list[Checked]) -> Iterator[str]:
