@@ -113,7 +113,7 @@ def start_up(values: dict[str, Any], folder: str) -> float:
         assert parts.state.rollout_step == settings.planned_steps
         began = time.perf_counter()
 
-    setattr(train, "train", loop)  # noqa: B010  (mypy: another signature)
+    setattr(train, "training_loop", loop)  # noqa: B010  (mypy: another signature)
     started = time.perf_counter()
     train.run(settings, results)
     return began - started

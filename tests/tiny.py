@@ -16,7 +16,7 @@ import yaml
 from grpolab.grpo.model import Policy, make_policy
 from grpolab.identity import signature
 from grpolab.paths import Results, project_root
-from grpolab.run.assembly import Parts, assemble
+from grpolab.run.train import Parts, assemble
 from grpolab.run.warm_start import WarmStart, demonstrations, make_supervised_optimizer, supervised_step
 from grpolab.settings.run import RunSettings
 from grpolab.tasks import make_task

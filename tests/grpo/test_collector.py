@@ -14,7 +14,7 @@ from grpolab.grpo.batch import Rollout
 from grpolab.grpo.model import Policy
 from grpolab.grpo.rollout import Collector
 from grpolab.grpo.step import EntropyControl
-from grpolab.run.assembly import Parts
+from grpolab.run.train import Parts
 from grpolab.settings.objective import AdaptiveEntropySettings
 from grpolab.settings.task import RewardSettings
 from grpolab.tasks import make_task

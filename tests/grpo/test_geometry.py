@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from grpolab.run.replay import CURVES, SURFACES, surface, table
+from grpolab.run.surrogate_tables import CURVES, SURFACES, curve_table, surface_table
 
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, str | float]]:
-    return table(points=300, largest=3.0)
+    return curve_table(points=300, largest=3.0)
 
 
 def test_one_row_per_curve_advantage_and_ratio(rows: list[dict[str, str | float]]) -> None:
@@ -53,7 +53,7 @@ def test_values_by_hand(rows: list[dict[str, str | float]]) -> None:
 def test_surfaces_by_hand() -> None:
     """Which weights follow from the ratio, which from the change of the probability, and where there is none."""
     points = {
-        (row["rule"], row["advantage"], row["old"], row["new"]): float(row["weight"]) for row in surface(points=4)
+        (row["rule"], row["advantage"], row["old"], row["new"]): float(row["weight"]) for row in surface_table(points=4)
     }
     assert len(points) == len(SURFACES) * 2 * 4 * 4
     assert {old for _, _, old, _ in points} == {0.125, 0.375, 0.625, 0.875}

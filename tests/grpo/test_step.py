@@ -16,7 +16,7 @@ from grpolab.grpo.batch import Prompts, TrainingBatch
 from grpolab.grpo.model import old_log_probs
 from grpolab.grpo.step import Diverged, Learner, LearnerState, Update, flat_weights, step_norm
 from grpolab.registry import AGGREGATIONS
-from grpolab.run.assembly import Parts
+from grpolab.run.train import Parts
 
 # A large AdamW epsilon makes the step proportional to the gradient: with a small one its sign is all that matters.
 SMOOTH = {"adam_epsilon": 1.0, "max_grad_norm": math.inf, "learning_rate": 1.0}

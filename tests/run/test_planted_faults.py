@@ -19,9 +19,8 @@ from grpolab.grpo.model import Policy, old_log_probs
 from grpolab.grpo.step import Learner
 from grpolab.paths import Results, project_root
 from grpolab.registry import FAULTS, resolve
-from grpolab.run.assembly import Parts
 from grpolab.run.checkpoint import load_weights
-from grpolab.run.train import run
+from grpolab.run.train import Parts, run
 
 FILES = {file.stem: file for file in (project_root() / "conf" / "fault").glob("*.yaml")}
 SAMPLER = {"old_log_probs": "sampler"}

@@ -57,7 +57,7 @@ def _surrogate(arguments: argparse.Namespace) -> int:
         raise RequestError(
             f"study {arguments.study} has no finished run yet: run `grpolab sweep {arguments.study}` first"
         )
-    from grpolab.run.replay import extend_table
+    from grpolab.run.surrogate_tables import extend_table
 
     print(extend_table(results, list(signatures), print))
     return OK

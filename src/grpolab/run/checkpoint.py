@@ -39,17 +39,15 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
 def save_state(folder: Path, state: LearnerState, **position: Any) -> None:
     """Write the state and `position` as the latest generation; where that fails, those that are there stay."""
+    content = {
+        "weights": state.policy.weights(),
+        "optimizer": state.optimizer.state_dict(),
+        "rollout_step": state.rollout_step,
+        "optimizer_step": state.optimizer_step,
+        "position": position,
+    }
     buffer = io.BytesIO()
-    torch.save(
-        {
-            "weights": state.policy.weights(),
-            "optimizer": state.optimizer.state_dict(),
-            "rollout_step": state.rollout_step,
-            "optimizer_step": state.optimizer_step,
-            "position": position,
-        },
-        buffer,
-    )
+    torch.save(content, buffer)
     payload = buffer.getvalue()
     latest, previous = (folder / name for name in GENERATIONS)
     new = folder / "new.part"  # swept away where the process dies before it has its name
@@ -71,9 +69,13 @@ def restore_state(
     for path in (folder / name for name in GENERATIONS):
         if not path.exists():
             continue
-        saved = _read(path)
-        problem = "its checksum is wrong" if saved is None else misfit(saved["position"])
-        if saved is None or problem:
+        content = path.read_bytes()
+        digest, payload = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
+        problem: str | None = "its checksum is wrong"
+        if hashlib.sha256(payload).digest() == digest:
+            saved = torch.load(io.BytesIO(payload), weights_only=True)
+            problem = misfit(saved["position"])
+        if problem:
             problems.append(f"{folder.name}/{path.name} cannot be used: {problem}")
             continue
         state.policy.load_weights(saved["weights"])
@@ -81,12 +83,3 @@ def restore_state(
         state.rollout_step, state.optimizer_step = saved["rollout_step"], saved["optimizer_step"]
         return saved["position"], problems
     return {}, problems
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """The file's content; None where its checksum is wrong."""
-    content = path.read_bytes()
-    payload = content[DIGEST_BYTES:]
-    if hashlib.sha256(payload).digest() != content[:DIGEST_BYTES]:
-        return None
-    return torch.load(io.BytesIO(payload), weights_only=True)

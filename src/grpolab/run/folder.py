@@ -25,14 +25,12 @@ from grpolab.paths import plain, read_json, write_json_atomic
 from grpolab.vocabulary import FAILED
 
 
-def rounded(value: float) -> float:
-    """Nine significant digits: float32 survives the round trip exactly, and the file stays small."""
-    return float(f"{value:.9g}")
-
-
 def line(record: dict[str, Any]) -> bytes:
-    """A record as it stands in a file; floats are rounded to nine digits, infinity becomes "inf"."""
-    values = {key: rounded(value) if isinstance(value, float) else value for key, value in record.items()}
+    """A record as it stands in a file; infinity becomes "inf".
+
+    Floats have nine significant digits: float32 survives the round trip exactly, and the file stays small.
+    """
+    values = {key: float(f"{value:.9g}") if isinstance(value, float) else value for key, value in record.items()}
     return json.dumps(plain(values), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
@@ -96,37 +94,32 @@ class Tail:
     def read(self) -> list[dict[str, Any]]:
         """Records since the last call."""
         try:
-            if self._path.stat().st_size < self._offset:
-                self._restart()
-            return self._read()
+            with self._path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._offset:
+                    self._restart()
+                file.seek(self._offset)
+                lines = file.read()
         except FileNotFoundError:
             return []
+        lines = lines[: lines.rfind(b"\n") + 1]  # the last line may still be on its way
+        try:
+            records = [json.loads(line) for line in lines.splitlines() if line.startswith(self._beginning)]
         except json.JSONDecodeError:
             if not self._offset:
                 raise
             self._restart()
-            return self._read()
+            return self.read()
+        self._offset += len(lines)
+        return records
 
     def _restart(self) -> None:
         self._offset = 0
         self.restarts += 1
 
-    def _read(self) -> list[dict[str, Any]]:
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            lines = file.read()
-        lines = lines[: lines.rfind(b"\n") + 1]  # the last line may still be on its way
-        records = [json.loads(line) for line in lines.splitlines() if line.startswith(self._beginning)]
-        self._offset += len(lines)
-        return records
-
-
-# A lock that dies with its owner: `flock` on a file.
-
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the file's lock; waits for another holder, whose death frees it."""
+    """Hold the file's lock (`flock`); waits for another holder, whose death frees it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -145,9 +138,6 @@ def is_held(path: Path) -> bool:
     return False
 
 
-# `running.json` says who runs a cell and how far it is; it is gone when the outcome stands.
-
-
 INTERVAL = 1.0  # least seconds between two beats
 # The process of another machine cannot be looked at: its heartbeat counts for so long.
 LEASE_SECONDS = 600.0
@@ -155,16 +145,15 @@ CLOCK_TOLERANCE = 2.0  # seconds between two readings of a process's start time
 
 
 class Heartbeat:
-    """Written at most once in INTERVAL seconds of the clock that the caller passes in."""
+    """`running.json`, which says who runs a cell and how far it is; it is gone when the outcome stands.
+
+    Written at most once in INTERVAL seconds of the clock that the caller passes in.
+    """
 
     def __init__(self, folder: Path, rollout_steps: int) -> None:
         self.path = folder / "running.json"
         self.rollout_steps = rollout_steps
-        self.owner = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "process_start": _start(psutil.Process()),
-        }
+        self.owner = {"pid": os.getpid(), "host": socket.gethostname(), "process_start": _start(psutil.Process())}
         self._last = float("-inf")
 
     def beat(self, rollout_step: int, now: float) -> None:
@@ -192,12 +181,9 @@ def _start(process: psutil.Process) -> float:
     return process.create_time() - psutil.boot_time()
 
 
-# outcome.json: how a run ended, written last. Light: the parent of a sweep writes it for a worker that died.
-
-
 @dataclass(frozen=True)
 class Outcome:
-    """The file's keys; what is not known is None."""
+    """outcome.json: how a run ended, written last; what is not known is None. A sweep writes it for a dead worker."""
 
     outcome: str  # of the vocabulary
     reason: str | None  # where it did not run to its last rollout step; the first line says it all
@@ -232,10 +218,8 @@ def record_failure(folder: Path, reason: str, rollout_steps: int, error: str | N
 
 def reason_of(error: BaseException) -> str:
     """The error in words; where code of the user's raised it, with the place in front."""
-    said = str(error) if isinstance(error, RequestError) else f"{type(error).__name__}: {error}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
-    return f"{frames[-1].filename}, line {frames[-1].lineno}: {said}" if frames else said
-
-
-def _is_users(file: str) -> bool:
-    return not file.startswith("<") and not is_library(Path(file))
+    text = str(error) if isinstance(error, RequestError) else f"{type(error).__name__}: {error}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith("<") and not is_library(Path(frame.filename)):
+            return f"{frame.filename}, line {frame.lineno}: {text}"
+    return text

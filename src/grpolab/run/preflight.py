@@ -10,7 +10,7 @@ from grpolab.grpo.rewards import try_score
 from grpolab.identity import dotted
 from grpolab.paths import Results
 from grpolab.settings.run import RunSettings
-from grpolab.settings.task import PretrainedModel, hub_commit
+from grpolab.settings.task import ModelSettings, PretrainedModel, hub_commit
 from grpolab.tasks import make_task
 from grpolab.tasks.jsonl import Jsonl
 from grpolab.vocabulary import evaluated
@@ -20,7 +20,7 @@ LEAST_FREE_BYTES = 200 * 2**20
 
 def check(settings: RunSettings, results: Results) -> list[str]:
     """A sentence for each problem of task, files, reward, model, device or disk; empty when all is well."""
-    problems = [*_device(settings.device), *_model(settings)]
+    problems = [*_device(settings.device), *_model(settings.model)]
     free = shutil.disk_usage(results.root).free
     if free < LEAST_FREE_BYTES:
         problems.append(
@@ -33,7 +33,12 @@ def check(settings: RunSettings, results: Results) -> list[str]:
         problems += in_files
         if not in_files:
             try_score(settings.reward, task, task.examples("evaluation", 1)[0])
-        problems += _unmeasured(settings, evaluated(task.unique_answer))
+        measured, rule = evaluated(task.unique_answer), settings.early_stop
+        if rule and rule.metric not in measured:
+            problems.append(
+                f"early_stop.metric={rule.metric} is not measured with task={settings.task.name}:"
+                f" it must be one of {', '.join(measured)}"
+            )
     except RequestError as error:
         problems += error.problems
     return problems
@@ -55,39 +60,23 @@ def _device(device: str) -> list[str]:
     ]
 
 
-def _model(settings: RunSettings) -> list[str]:
+def _model(model: ModelSettings) -> list[str]:
     """A pretrained model must be a folder, or of the hub at a commit that is known."""
-    model = settings.model
     if not isinstance(model, PretrainedModel):
         return []
     if Path(model.path).is_dir():
         reason = "" if (Path(model.path) / "config.json").is_file() else "the folder has no config.json"
     else:
         reason = hub_commit(model.path, model.revision)[1]
-    said = f"model.path={model.path} is neither a folder with a model nor a model of the hub that is known: {reason}"
-    return [said] if reason else []
-
-
-def _unmeasured(settings: RunSettings, metrics: list[str]) -> list[str]:
-    """The early stop must watch something that this task's evaluation measures."""
-    rule = settings.early_stop
-    if rule is None or rule.metric in metrics:
-        return []
-    return [
-        f"early_stop.metric={rule.metric} is not measured with task={settings.task.name}:"
-        f" it must be one of {', '.join(metrics)}"
-    ]
+    says = f"model.path={model.path} is neither a folder with a model nor a model of the hub that is known: {reason}"
+    return [says] if reason else []
 
 
 def refuse_another(planned: str, now: str, settings: RunSettings) -> None:
     """Raises RequestError where a run, or its warm start, is no longer the one whose signature was planned."""
     if now == planned:
         return
-    changed = " or ".join(f"{key}={value}" for key, value in _named(settings)) or "the program or its environment"
-    raise RequestError(f"{changed} has changed since run {planned} was planned: the same command plans it anew")
-
-
-def _named(settings: RunSettings) -> list[tuple[str, object]]:
-    """The settings that name content, with their values."""
     values = dict(dotted(settings.model_dump()))
-    return [(key, values.get(key, "...")) for key in settings.content()]
+    named = [f"{key}={values.get(key, '...')}" for key in settings.content()]  # the settings that name content
+    changed = " or ".join(named) or "the program or its environment"
+    raise RequestError(f"{changed} has changed since run {planned} was planned: the same command plans it anew")

@@ -22,15 +22,6 @@ from grpolab import RESULTS_VERSION, __version__
 from grpolab.paths import project_root
 from grpolab.settings.run import RunSettings
 
-
-def set_up_torch(settings: RunSettings) -> None:
-    """The threads of these settings; on a GPU deterministic algorithms."""
-    torch.set_num_threads(settings.machine.threads)
-    if settings.device == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first matrix product
-        torch.use_deterministic_algorithms(True)
-
-
 MKL_VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE")
 PACKAGES = (
     "torch",
@@ -45,44 +36,12 @@ PACKAGES = (
 )
 
 
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout
-
-
-def _cpu() -> str:
-    """The processor's model: Linux names it per core, other systems in one place."""
-    with suppress(OSError):
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-        if found:
-            return found[1]
-    return platform.processor() or platform.machine()
-
-
-def _mkl() -> str | None:
-    """MKL's version, and what the environment asks of it; None where torch has none.
-
-    Which code it then chooses cannot be asked: torch's build keeps those functions to itself. It shows in `float32`.
-    """
-    found = re.search(r"Math Kernel Library Version ([\d.]+)", torch.__config__.show())
-    asked = [f"{name}={os.environ[name]}" for name in MKL_VARIABLES if name in os.environ]
-    return " ".join([found[1], *asked]) if found else None
-
-
-def _float32_fingerprint() -> str:
-    """Eight hex digits of the SHA-256 of float32 results on fixed inputs: other digits, other code of torch or MKL.
-
-    Matrix products of the shapes of a tiny model, exp, log and log-softmax, which round differently by code path.
-    """
-    numbers = torch.arange(64 * 128, dtype=torch.float32).mul(0.7548777).frac().mul(8).sub(4).reshape(64, 128)
-    results = (numbers @ numbers.T, numbers.T @ numbers, numbers.exp(), numbers.abs().log(), numbers.log_softmax(-1))
-    digest = hashlib.sha256(b"".join(result.numpy().tobytes() for result in results))
-    return digest.hexdigest()[:8]
+def set_up_torch(settings: RunSettings) -> None:
+    """The threads of these settings; on a GPU deterministic algorithms."""
+    torch.set_num_threads(settings.machine.threads)
+    if settings.device == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first matrix product
+        torch.use_deterministic_algorithms(True)
 
 
 @functools.cache
@@ -113,3 +72,39 @@ def of_program() -> dict[str, Any]:
         },
         "threads": torch.get_num_threads(),
     }
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _cpu() -> str:
+    """The processor's model: Linux names it per core, other systems in one place."""
+    with suppress(OSError):
+        if model := re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+            return model[1]
+    return platform.processor() or platform.machine()
+
+
+def _mkl() -> str | None:
+    """MKL's version, and what the environment asks of it; None where torch has none.
+
+    Which code it then chooses cannot be asked: torch's build keeps those functions to itself. It shows in `float32`.
+    """
+    version = re.search(r"Math Kernel Library Version ([\d.]+)", torch.__config__.show())
+    asked = [f"{name}={os.environ[name]}" for name in MKL_VARIABLES if name in os.environ]
+    return " ".join([version[1], *asked]) if version else None
+
+
+def _float32_fingerprint() -> str:
+    """Eight hex digits of the SHA-256 of float32 results on fixed inputs: other digits, other code of torch or MKL.
+
+    Matrix products of the shapes of a tiny model, exp, log and log-softmax, which round differently by code path.
+    """
+    numbers = torch.arange(64 * 128, dtype=torch.float32).mul(0.7548777).frac().mul(8).sub(4).reshape(64, 128)
+    results = (numbers @ numbers.T, numbers.T @ numbers, numbers.exp(), numbers.abs().log(), numbers.log_softmax(-1))
+    return hashlib.sha256(b"".join(result.numpy().tobytes() for result in results)).hexdigest()[:8]

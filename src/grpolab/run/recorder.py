@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from grpolab.grpo.batch import Rollout, joined, sampler_gap
+from grpolab.grpo.batch import Rollout, TrainingBatch, joined, sampler_gap
 from grpolab.grpo.evaluation import Evaluation
 from grpolab.grpo.metrics import histograms, rollout_metrics
 from grpolab.grpo.model import Policy
@@ -25,8 +26,6 @@ from grpolab.paths import write_atomic, write_json_atomic
 from grpolab.run.checkpoint import Position
 from grpolab.run.folder import Heartbeat, Journal, line
 from grpolab.settings.run import RunSettings
-
-MIB = 2**20
 
 
 class Recorder:
@@ -78,8 +77,9 @@ class Recorder:
         self, rollout: Rollout, updates: list[Update], state: LearnerState, measured: Mapping[str, float]
     ) -> None:
         """A rollout step after its updates, with those of its last pass and the metrics that the loop measured."""
-        step, switches = state.rollout_step, self.settings.diagnostics
-        group = self.settings.num_generations
+        step, switches, group = state.rollout_step, self.settings.diagnostics, self.settings.num_generations
+        trained = joined([update.batch for update in updates])
+        assert trained.old_log_probs_BT is not None
         if switches.histogram_every and step % switches.histogram_every == 0:
             self.journal.append(
                 kind="histogram",
@@ -90,10 +90,11 @@ class Recorder:
                 **histograms(updates[-1]),
             )
         if switches.samples_every and step % switches.samples_every == 0:
-            write_samples(self.folder, step, sample_table(rollout, updates, state.policy, group))
-        trained = joined([update.batch for update in updates])
+            content = pa.BufferOutputStream()
+            pq.write_table(sample_table(rollout, trained, updates, state.policy, group), content, compression="zstd")
+            path = self.folder / "samples" / f"step_{step:06d}.parquet"
+            write_atomic(path, content.getvalue().to_pybytes(), durable=False)
         if self.settings.old_log_probs == "trainer":  # else the trainer's are not known
-            assert trained.old_log_probs_BT is not None
             gap = sampler_gap(trained, trained.old_log_probs_BT).max().item()
             measured = {**measured, "gap/sampler_trainer": gap}
         self.journal.append(
@@ -125,16 +126,12 @@ class Recorder:
         times, now = self._process.cpu_times(), time.perf_counter()
         (earlier, then), self._cpu = self._cpu, (times, now)
         used = times.user + times.system - earlier.user - earlier.system
-        self.timing.append(
-            rollout_step=rollout_step,
-            **{
-                "time_ms": _unix_ms(),
-                **self._laps,
-                "seconds/elapsed": self.seconds,
-                "system/rss_mib": self._process.memory_info().rss / MIB,
-                "system/cpu_percent": 100 * used / max(now - then, 1e-9),
-            },
-        )
+        measured = {
+            "seconds/elapsed": self.seconds,
+            "system/rss_mib": self._process.memory_info().rss / 2**20,
+            "system/cpu_percent": 100 * used / max(now - then, 1e-9),
+        }
+        self.timing.append(rollout_step=rollout_step, time_ms=_unix_ms(), **self._laps, **measured)
         self._laps = {}
         self.timing.flush()
         self.journal.flush()
@@ -179,51 +176,40 @@ def _unix_ms() -> int:
     return int(time.time() * 1000)
 
 
-def sample_table(rollout: Rollout, updates: list[Update], policy: Policy, group: int) -> pa.Table:
+def sample_table(
+    rollout: Rollout, trained: TrainingBatch, updates: list[Update], policy: Policy, group: int
+) -> pa.Table:
     """One row per completion token, for `grpolab show` and the tracking server.
 
-    Ratio and clip mark are those of the last pass over the batch, whose optimiser steps are `updates`.
+    Ratio and clip mark are those of the last pass over the batch, whose optimiser steps are `updates`; `trained` has
+    their minibatches in one.
     """
-    trained = joined([update.batch for update in updates])
-    assert trained.old_log_probs_BT is not None
     order_B = torch.argsort(trained.rows_B)
     mask_BT = trained.mask_BT[order_B].cpu()
-    row_N, position_N = (index.tolist() for index in mask_BT.nonzero(as_tuple=True))
+    row_N, position_N = mask_BT.nonzero(as_tuple=True)
+    rows = row_N.tolist()
 
-    def tokens(pieces: list[torch.Tensor]) -> list[float]:
-        values_BT = torch.cat(
-            [piece.expand_as(update.batch.mask_BT) for piece, update in zip(pieces, updates, strict=True)]
-        )
-        return values_BT[order_B].cpu()[mask_BT].tolist()
+    def of_tokens(pieces: list[torch.Tensor]) -> list[Any]:
+        shaped = [piece.expand_as(update.batch.mask_BT) for piece, update in zip(pieces, updates, strict=True)]
+        return torch.cat(shaped)[order_B].cpu()[mask_BT].tolist()
 
-    low_N = tokens([update.surrogate.active_low for update in updates])
-    high_N = tokens([update.surrogate.active_high for update in updates])
-    ids_N = tokens([update.batch.tokens_BT for update in updates])
+    def of_rows(values_B: torch.Tensor) -> list[float]:
+        return values_B.cpu()[row_N].tolist()
+
+    low_N = of_tokens([update.surrogate.active_low for update in updates])
+    high_N = of_tokens([update.surrogate.active_high for update in updates])
     columns = {
-        "prompt_index": [row // group for row in row_N],
-        "sample": [row % group for row in row_N],
-        "prompt": [rollout.examples_B[row].prompt for row in row_N],
-        "completion": [rollout.texts_B[row] for row in row_N],
-        "reward": _per_row(rollout.rewards_B, row_N),
-        **{f"reward_{name}": _per_row(values_B, row_N) for name, values_B in rollout.parts.items()},
-        "advantage": _per_row(rollout.batch.advantages_B, row_N),
-        "position": position_N,
-        "token": policy.tokenizer.convert_ids_to_tokens([int(token) for token in ids_N]),
-        "old_log_prob": tokens([update.old_log_probs_BT for update in updates]),
-        "ratio": tokens([update.log_ratio_BT.exp() for update in updates]),
+        "prompt_index": [row // group for row in rows],
+        "sample": [row % group for row in rows],
+        "prompt": [rollout.examples_B[row].prompt for row in rows],
+        "completion": [rollout.texts_B[row] for row in rows],
+        "reward": of_rows(rollout.rewards_B),
+        **{f"reward_{name}": of_rows(values_B) for name, values_B in rollout.parts.items()},
+        "advantage": of_rows(rollout.batch.advantages_B),
+        "position": position_N.tolist(),
+        "token": policy.tokenizer.convert_ids_to_tokens(of_tokens([update.batch.tokens_BT for update in updates])),
+        "old_log_prob": of_tokens([update.old_log_probs_BT for update in updates]),
+        "ratio": of_tokens([update.log_ratio_BT.exp() for update in updates]),
         "clipped": ["low" if low else "high" if high else "" for low, high in zip(low_N, high_N, strict=True)],
     }
     return pa.table(columns)
-
-
-def _per_row(values_B: torch.Tensor, row_N: list[int]) -> list[float]:
-    values = values_B.tolist()
-    return [values[row] for row in row_N]
-
-
-def write_samples(folder: Path, rollout_step: int, table: pa.Table) -> None:
-    """Write a rollout step's sample table, `samples/step_000010.parquet` in the run folder."""
-    path = folder / "samples" / f"step_{rollout_step:06d}.parquet"
-    content = pa.BufferOutputStream()
-    pq.write_table(table, content, compression="zstd")
-    write_atomic(path, content.getvalue().to_pybytes(), durable=False)

@@ -1,4 +1,4 @@
-"""One run, from its warm start to its outcome. `train` is the loop: it repeats the GRPO step, and says when to stop.
+"""One run, from its warm start to its outcome. `training_loop` repeats the GRPO step; around it, what makes it a run.
 
 What differs from the paper (DeepSeekMath, 2402.03300, algorithm 1):
 1. The reference of the KL is the warm start, and there is none where beta = 0; it is never replaced during a run.
@@ -20,18 +20,37 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
-from grpolab.grpo.step import Diverged, EntropyControl, flat_weights, step_norm
+from grpolab.frameworks.base import clip_conventions, metrics_of, recipe_of
+from grpolab.frameworks.names import CLIP_METRIC, convention
+from grpolab.grpo.evaluation import Evaluator
+from grpolab.grpo.loss import Objective
+from grpolab.grpo.model import make_policy
+from grpolab.grpo.rewards import make_score
+from grpolab.grpo.rollout import Collector
+from grpolab.grpo.step import (
+    Diverged,
+    EntropyControl,
+    Learner,
+    LearnerState,
+    Update,
+    flat_weights,
+    make_optimizer,
+    step_norm,
+)
 from grpolab.identity import signature
 from grpolab.paths import Results, is_refusal, plain, read_json, remove_parts, write_json_atomic, write_text_atomic
+from grpolab.registry import FAULTS, resolve
 from grpolab.run import checkpoint, provenance, warm_start
-from grpolab.run.assembly import Parts, assemble
 from grpolab.run.folder import Outcome, conclude, exclusive, reason_of, record_failure
 from grpolab.run.preflight import refuse_another
-from grpolab.run.provenance import set_up_torch
 from grpolab.run.recorder import Recorder, journal_misfit, say_recovery
+from grpolab.run.warm_start import TRAINING_ITEMS, WarmStart
 from grpolab.settings.run import RunSettings
+from grpolab.tasks import make_task
+from grpolab.tasks.base import content_hash
 from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
 
 
@@ -39,51 +58,10 @@ class Interrupted(Exception):
     """The run was asked to leave off at a rollout boundary; its checkpoint stands, it has no outcome."""
 
 
-@dataclass
-class Ending:
-    """When a run ends: after its last planned rollout step, when its time is up, or when its early stop says so.
-
-    As long as there is no reason, it goes on. It is kept in the checkpoint, so that a resumed run ends where the
-    straight one does.
-    """
-
-    settings: RunSettings
-    outcome: str = COMPLETED
-    reason: str | None = None
-    bad_evaluations: int = 0  # in a row, by the early stop
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the keyword arguments that make it again."""
-        return {"outcome": self.outcome, "reason": self.reason, "bad_evaluations": self.bad_evaluations}
-
-    def reached(self, finished: int) -> bool:
-        """Whether the run is over after so many rollout steps."""
-        return self.reason is not None or finished >= self.settings.planned_steps
-
-    def see_time(self, finished: int, seconds: float) -> None:
-        """The run has taken so many seconds, for so many rollout steps."""
-        limit, planned = self.settings.max_seconds, self.settings.planned_steps
-        if limit is not None and seconds >= limit and finished < planned:
-            self.reason = f"max_seconds={limit:g} ended it after {finished} of {planned} rollout steps"
-
-    def see_evaluation(self, finished: int, metrics: dict[str, float]) -> None:
-        """It was evaluated after so many rollout steps; after the last one nothing is left to be stopped."""
-        rule = self.settings.early_stop
-        if rule is None or finished < rule.after or self.reached(finished):
-            return
-        self.bad_evaluations = self.bad_evaluations + 1 if metrics[rule.metric] <= rule.at_most else 0
-        if self.bad_evaluations == rule.evaluations:
-            self.outcome = STOPPED
-            self.reason = (
-                f"early_stop: {rule.metric} <= {rule.at_most:g} at {rule.evaluations} evaluations in a row,"
-                f" the first {rule.after} rollout steps aside, after {finished} of {self.settings.planned_steps}"
-            )
-
-
-def train(
+def training_loop(
     parts: Parts, ending: Ending, recorder: Recorder, on_step: Callable[[int], None], stop: Callable[[], bool]
 ) -> None:
-    """The loop, from the rollout step that `parts.state` is at. Raises Diverged or Interrupted."""
+    """GRPO steps, evaluations and checkpoints, from where `parts.state` is on. Raises Diverged or Interrupted."""
     settings, learner, state = parts.settings, parts.learner, parts.state
     policy, saved = state.policy, time.perf_counter()
     if state.rollout_step == 0:
@@ -144,6 +122,121 @@ def _due(every: int, finished: int, last: bool) -> bool:
     return every > 0 and (finished % every == 0 or last)
 
 
+@dataclass
+class Ending:
+    """When a run ends: after its last planned rollout step, when its time is up, or when its early stop says so.
+
+    As long as there is no reason, it goes on. A checkpoint keeps it, so that a resumed run ends where the straight one
+    does.
+    """
+
+    settings: RunSettings
+    outcome: str = COMPLETED
+    reason: str | None = None
+    bad_evaluations: int = 0  # in a row, by the early stop
+
+    def reached(self, finished: int) -> bool:
+        """Whether the run is over after so many rollout steps."""
+        return self.reason is not None or finished >= self.settings.planned_steps
+
+    def see_time(self, finished: int, seconds: float) -> None:
+        """The run has taken so many seconds, for so many rollout steps."""
+        limit, planned = self.settings.max_seconds, self.settings.planned_steps
+        if limit is not None and seconds >= limit and finished < planned:
+            self.reason = f"max_seconds={limit:g} ended it after {finished} of {planned} rollout steps"
+
+    def see_evaluation(self, finished: int, metrics: dict[str, float]) -> None:
+        """It was evaluated after so many rollout steps; after the last one nothing is left to be stopped."""
+        rule = self.settings.early_stop
+        if rule is None or finished < rule.after or self.reached(finished):
+            return
+        self.bad_evaluations = self.bad_evaluations + 1 if metrics[rule.metric] <= rule.at_most else 0
+        if self.bad_evaluations == rule.evaluations:
+            self.outcome = STOPPED
+            self.reason = (
+                f"early_stop: {rule.metric} <= {rule.at_most:g} at {rule.evaluations} evaluations in a row,"
+                f" the first {rule.after} rollout steps aside, after {finished} of {self.settings.planned_steps}"
+            )
+
+
+def run(
+    settings: RunSettings,
+    results: Results,
+    *,
+    on_step: Callable[[int], None] = lambda step: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Do one run, or what is left of it, and return its outcome; a finished one is returned as it stands.
+
+    A failure of the run itself is an outcome (`failed`), not an exception. Raises Interrupted when `stop()` said so,
+    and OSError where the results folder cannot be written: the run has no outcome then, and the next call goes on.
+    """
+    settings = settings.resolved()
+    folder = results.run(signature(settings.identity()))
+    with exclusive(folder / ".lock"):
+        if outcome := read_json(folder / "outcome.json"):
+            return outcome
+        provenance.set_up_torch(settings)
+        gc.collect()
+        gc.freeze()  # what the imports made lives on: collections need not walk half a million objects again and again
+        parts: Parts | None = None
+        try:
+            remove_parts(folder)
+            parts = _begin(settings, results, folder)
+            return conclude(folder, _to_the_end(parts, folder, on_step, stop))
+        except Interrupted:
+            raise
+        except Exception as error:
+            if is_refusal(error, results.root):
+                raise
+            finished = parts.state.rollout_step if parts else 0
+            return record_failure(folder, reason_of(error), finished, traceback.format_exc())
+        finally:
+            with contextlib.suppress(OSError):  # the error that is on its way says more
+                (folder / "running.json").unlink(missing_ok=True)
+
+
+def _begin(settings: RunSettings, results: Results, folder: Path) -> Parts:
+    """The run as it is before its first rollout step, and what it is made of written down."""
+    warm = warm_start.ensure(settings, results)
+    content = settings.content()
+    parts = assemble(settings, warm)
+    refuse_another(folder.name, signature(settings.identity()), settings)  # files and code were read meanwhile
+    write_text_atomic(folder / "settings.yaml", yaml.safe_dump(plain(settings.model_dump()), sort_keys=False))
+    made_of = {
+        **provenance.of_program(),
+        "content": content,
+        "dataset": parts.dataset,
+        "warm_start": {name: getattr(warm, name) for name in ("signature", "sha256", "accuracy", "steps")},
+    }
+    write_json_atomic(folder / "provenance.json", made_of)
+    return parts
+
+
+def _to_the_end(parts: Parts, folder: Path, on_step: Callable[[int], None], stop: Callable[[], bool]) -> Outcome:
+    """The loop from the last checkpoint, if there is one; the weights at its end, and what the run came to."""
+    ending, recorder = _resume(parts, folder)
+    state, diverged = parts.state, None
+    try:
+        training_loop(parts, ending, recorder, on_step, stop)
+    except Diverged as error:
+        diverged = f"{error}, after {state.rollout_step} rollout steps and {state.optimizer_step} optimiser steps"
+    finally:
+        recorder.close()
+    checkpoint.save_weights(folder / "policy.safetensors", state.policy.weights())
+    return Outcome(
+        outcome=DIVERGED if diverged else ending.outcome,
+        reason=diverged or ending.reason,
+        rollout_steps=state.rollout_step,
+        optimizer_steps=state.optimizer_step,
+        completions=state.rollout_step * parts.settings.batch_size,
+        final=recorder.final,
+        policy_sha256=state.policy.fingerprint(),
+        journal_sha256=recorder.journal.sha256,
+        seconds=recorder.seconds,
+    )
+
+
 def save_checkpoint(parts: Parts, ending: Ending, recorder: Recorder) -> None:
     """Keep all that a run which goes on from here needs; `_resume` reads it."""
     state = parts.state
@@ -152,7 +245,7 @@ def save_checkpoint(parts: Parts, ending: Ending, recorder: Recorder) -> None:
         state,
         **recorder.sync(),
         final=recorder.final,
-        ending=ending.state_dict(),
+        ending={name: value for name, value in vars(ending).items() if name != "settings"},
         seconds=recorder.seconds,
         waiting=parts.learner.collector.state_dict(state.stale_batches),
         **({"entropy": astuple(state.entropy)} if state.entropy else {}),
@@ -175,86 +268,74 @@ def _resume(parts: Parts, folder: Path) -> tuple[Ending, Recorder]:
     return Ending(parts.settings, **saved.get("ending", {})), recorder
 
 
-def run(
-    settings: RunSettings,
-    results: Results,
-    *,
-    on_step: Callable[[int], None] = lambda step: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:
-    """Do one run, or what is left of it, and return its outcome; a finished one is returned as it stands.
+@dataclass(frozen=True)
+class Parts:
+    """What the loop works with."""
 
-    A failure of the run itself is an outcome (`failed`), not an exception. Raises Interrupted when `stop()` said so,
-    and OSError where the results folder cannot be written: the run has no outcome then, and the next call goes on.
+    settings: RunSettings  # resolved
+    learner: Learner
+    evaluator: Evaluator
+    state: LearnerState
+    dataset: dict[str, Any]  # content hashes and sizes, for provenance
+
+
+def assemble(settings: RunSettings, warm: WarmStart) -> Parts:
+    """Everything as it is before the first rollout step; `settings` are resolved.
+
+    Raises RequestError where a user's task, reward or model cannot be used.
     """
-    settings = settings.resolved()
-    folder = results.run(signature(settings.identity()))
-    with exclusive(folder / ".lock"):
-        if outcome := read_json(folder / "outcome.json"):
-            return outcome
-        set_up_torch(settings)
-        gc.collect()
-        gc.freeze()  # what the imports made lives on: collections need not walk half a million objects again and again
-        parts: Parts | None = None
-        try:
-            remove_parts(folder)
-            parts = _begin(settings, results, folder)
-            return conclude(folder, _finish(parts, folder, on_step, stop))
-        except Interrupted:
-            raise
-        except Exception as error:
-            if is_refusal(error, results.root):
-                raise
-            finished = parts.state.rollout_step if parts else 0
-            return record_failure(folder, reason_of(error), finished, traceback.format_exc())
-        finally:
-            with contextlib.suppress(OSError):  # the error that is on its way says more
-                (folder / "running.json").unlink(missing_ok=True)
-
-
-def _begin(settings: RunSettings, results: Results, folder: Path) -> Parts:
-    """The run as it is before its first rollout step, and what it is made of written down."""
-    warm = warm_start.ensure(settings, results)
-    content = settings.content()
-    parts = assemble(settings, warm)
-    refuse_another(folder.name, signature(settings.identity()), settings)  # files and code were read meanwhile
-    write_text_atomic(folder / "settings.yaml", yaml.safe_dump(plain(settings.model_dump()), sort_keys=False))
-    write_json_atomic(
-        folder / "provenance.json",
-        {
-            **provenance.of_program(),
-            "content": content,
-            "dataset": parts.dataset,
-            "warm_start": {
-                "signature": warm.signature,
-                "sha256": warm.sha256,
-                "accuracy": warm.accuracy,
-                "steps": warm.steps,
-            },
-        },
+    task = make_task(settings.task)
+    policy = make_policy(settings, task)
+    weights = warm.weights()
+    if weights is not None:
+        policy.load_weights(weights)
+    score = make_score(settings.reward, task)
+    chat = getattr(task, "chat", False)
+    train = task.examples("train", TRAINING_ITEMS)
+    held_out = task.examples("evaluation", settings.evaluation.items)
+    needs_reference = settings.beta > 0 or settings.diagnostics.kl_ref_every > 0
+    reference = policy.frozen_copy() if needs_reference else None
+    learner = Learner(
+        settings=settings,
+        objective=Objective.of(settings),
+        collector=Collector(settings=settings, examples=train, score=score, reference=reference, chat=chat),
+        recipe=recipe_of(settings.framework),
+        framework_metrics=partial(framework_metrics, settings),
     )
-    return parts
-
-
-def _finish(parts: Parts, folder: Path, on_step: Callable[[int], None], stop: Callable[[], bool]) -> Outcome:
-    """Go on from the last checkpoint, if there is one, to the end."""
-    ending, recorder = _resume(parts, folder)
-    state, diverged = parts.state, None
-    try:
-        train(parts, ending, recorder, on_step, stop)
-    except Diverged as error:
-        diverged = f"{error}, after {state.rollout_step} rollout steps and {state.optimizer_step} optimiser steps"
-    finally:
-        recorder.close()
-    checkpoint.save_weights(folder / "policy.safetensors", state.policy.weights())
-    return Outcome(
-        outcome=DIVERGED if diverged else ending.outcome,
-        reason=diverged or ending.reason,
-        rollout_steps=state.rollout_step,
-        optimizer_steps=state.optimizer_step,
-        completions=state.rollout_step * parts.settings.batch_size,
-        final=recorder.final,
-        policy_sha256=state.policy.fingerprint(),
-        journal_sha256=recorder.journal.sha256,
-        seconds=recorder.seconds,
+    evaluator = Evaluator(
+        task=task,
+        score=score,
+        examples_I=held_out,
+        tokenizer=policy.tokenizer,
+        device=policy.device,
+        chat=chat,
+        batch_size=settings.evaluation.batch_size,
+        samples=settings.evaluation.samples,
+        length=settings.max_completion_length,
+        seed=settings.seed,
     )
+    dataset: dict[str, Any] = {}
+    for split, examples in (("train", train), ("evaluation", held_out)):
+        dataset |= {f"{split}_sha256": content_hash(examples), f"{split}_items": len(examples)}
+    entropy = EntropyControl(settings.entropy_coef or 0.0) if settings.adaptive_entropy else None
+    state = LearnerState(policy, make_optimizer(policy, settings), entropy=entropy)
+    if settings.fault:
+        learner = resolve(FAULTS[settings.fault]).plant(learner, state)
+    return Parts(settings, learner, evaluator, state, dataset)
+
+
+@torch.no_grad()
+def framework_metrics(settings: RunSettings, update: Update) -> dict[str, float]:
+    """What frameworks log of an optimiser step, by journal name.
+
+    The run's own framework's, and the clip fraction by each framework's definition where the diagnostics ask for it.
+    """
+    framework = settings.framework
+    logged = metrics_of(framework, update.objective, update.inputs, update.whole_loss) if framework else {}
+    metrics = {f"{framework}/{name}": value for name, value in logged.items()}
+    if settings.diagnostics.clip_conventions:
+        shares = clip_conventions(update.objective, update.inputs)
+        if framework and (name := CLIP_METRIC.get(framework)) in logged:
+            shares[framework] = logged[name]
+        metrics |= {convention(name): share for name, share in shares.items()}
+    return metrics

@@ -33,6 +33,97 @@ from grpolab.tasks import make_task
 from grpolab.tasks.base import Example, Task
 
 DRAWS = 32  # uniform numbers that a demonstration may use
+TRAINING_ITEMS = 10**9  # all of them
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """A finished warm start, as its outcome.json says."""
+
+    folder: Path
+    signature: str
+    sha256: str  # of the weights
+    accuracy: float | None  # sampled, on training prompts; None where no step was asked for
+    steps: int
+    seconds: float
+
+    def weights(self) -> dict[str, Tensor] | None:
+        """The weights; None where the warm start has no step and the model is used as it is."""
+        return load_weights(self.folder / "policy.safetensors") if self.steps else None
+
+
+def ensure(settings: RunSettings, results: Results, on_step: Callable[[int], None] = lambda step: None) -> WarmStart:
+    """The warm start of these settings, made now if no earlier run has left it. Safe to call from many processes.
+
+    Raises RequestError where what the settings name changes meanwhile.
+    """
+    name = signature(settings.warm_start_identity())
+    folder = results.warm_start(name)
+    with exclusive(results.warm_starts / f"{name}.lock"):
+        if not (folder / "outcome.json").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _make(settings.resolved(), folder, name, on_step)
+    return WarmStart(folder, **json.loads((folder / "outcome.json").read_text()))
+
+
+def _make(settings: RunSettings, folder: Path, name: str, on_step: Callable[[int], None]) -> None:
+    started = time.monotonic()
+    set_up_torch(settings)
+    task = make_task(settings.task)
+    policy = make_policy(settings, task)
+    accuracy, steps = None, 0
+    if settings.warm_start.max_steps:
+        journal = Journal(folder / "journal.jsonl")
+        accuracy, steps = _train_to_target(settings, task, policy, journal, on_step)
+        journal.close()
+        save_weights(folder / "policy.safetensors", policy.weights())
+    refuse_another(name, signature(settings.warm_start_identity()), settings)  # files were read meanwhile
+    outcome = {"signature": name, "sha256": policy.fingerprint(), "accuracy": accuracy, "steps": steps}
+    write_json_atomic(folder / "outcome.json", outcome | {"seconds": time.monotonic() - started})
+
+
+def _train_to_target(
+    settings: RunSettings, task: Task, policy: Policy, journal: Journal, on_step: Callable[[int], None]
+) -> tuple[float, int]:
+    """Train until a check passes the target; leave the checked weights nearest to it in `policy`.
+
+    Returns their accuracy and step.
+    """
+    warm = settings.warm_start
+    seed, chat = warm.seed or 0, getattr(task, "chat", False)
+    examples = task.examples("train", TRAINING_ITEMS)
+    check = Evaluator(
+        task=task,
+        score=task.score,  # not a reward of one's own: arms with different rewards share the warm start
+        examples_I=examples[: warm.check_items],  # training prompts: the held-out ones choose nothing
+        tokenizer=policy.tokenizer,
+        device=policy.device,
+        chat=chat,
+        batch_size=warm.batch_size,  # in the identity, which evaluation.batch_size is not
+        samples=1,
+        length=settings.max_completion_length,
+        seed=seed,
+    )
+    optimizer = make_supervised_optimizer(policy, warm.learning_rate)
+    best: tuple[float, float, int, dict[str, Tensor]] | None = None  # distance, accuracy, step, weights
+    for step in range(1, warm.max_steps + 1):
+        prompts, targets = demonstrations(task, examples, seed, step, warm.batch_size)
+        loss = supervised_step(policy, optimizer, prompts, targets, chat)
+        on_step(step)
+        if step % warm.check_every and step != warm.max_steps:
+            journal.append(step=step, loss=loss)
+            continue
+        accuracy = check(policy).metrics["eval/accuracy_expected"]
+        journal.append(step=step, loss=loss, accuracy=accuracy)
+        journal.flush()  # whoever waits looks here
+        distance = abs(accuracy - warm.target_accuracy)
+        if best is None or distance < best[0]:
+            best = distance, accuracy, step, copy.deepcopy(policy.weights())
+        if accuracy >= warm.target_accuracy:
+            break
+    assert best is not None
+    policy.load_weights(best[3])
+    return best[1], best[2]
 
 
 def demonstrations(
@@ -63,107 +154,3 @@ def supervised_step(policy: Policy, optimizer: AdamW, prompts: list[str], target
     torch.nn.utils.clip_grad_norm_(policy.weights().values(), 1.0)
     optimizer.step()
     return loss.item()
-
-
-TRAINING_ITEMS = 10**9  # all of them
-
-
-@dataclass(frozen=True)
-class WarmStart:
-    """A finished warm start, as its outcome.json says."""
-
-    folder: Path
-    signature: str
-    sha256: str  # of the weights
-    accuracy: float | None  # sampled, on training prompts; None where no step was asked for
-    steps: int
-    seconds: float
-
-    def weights(self) -> dict[str, Tensor] | None:
-        """The weights; None where the warm start has no step and the model is used as it is."""
-        return load_weights(self.folder / "policy.safetensors") if self.steps else None
-
-
-def ensure(settings: RunSettings, results: Results, on_step: Callable[[int], None] = lambda step: None) -> WarmStart:
-    """The warm start of these settings, trained now if no earlier run has left it. Safe to call from many processes.
-
-    Raises RequestError where what the settings name changes meanwhile.
-    """
-    name = signature(settings.warm_start_identity())
-    folder = results.warm_start(name)
-    with exclusive(results.warm_starts / f"{name}.lock"):
-        if not (folder / "outcome.json").exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            _train(settings.resolved(), folder, name, on_step)
-    return WarmStart(folder, **json.loads((folder / "outcome.json").read_text()))
-
-
-def _train(settings: RunSettings, folder: Path, name: str, on_step: Callable[[int], None]) -> None:
-    started = time.monotonic()
-    set_up_torch(settings)
-    task = make_task(settings.task)
-    policy = make_policy(settings, task)
-    accuracy, steps = None, 0
-    if settings.warm_start.max_steps:
-        journal = Journal(folder / "journal.jsonl")
-        accuracy, steps = _to_target(settings, task, policy, journal, on_step)
-        journal.close()
-        save_weights(folder / "policy.safetensors", policy.weights())
-    refuse_another(name, signature(settings.warm_start_identity()), settings)  # files were read meanwhile
-    write_json_atomic(
-        folder / "outcome.json",
-        {
-            "signature": name,
-            "sha256": policy.fingerprint(),
-            "accuracy": accuracy,
-            "steps": steps,
-            "seconds": time.monotonic() - started,
-        },
-    )
-
-
-def _to_target(
-    settings: RunSettings, task: Task, policy: Policy, journal: Journal, on_step: Callable[[int], None]
-) -> tuple[float, int]:
-    """Train until a check passes the target; leave the checked weights nearest to it in `policy`."""
-    warm = settings.warm_start
-    seed = warm.seed or 0
-    examples = task.examples("train", TRAINING_ITEMS)
-    check = _checker(settings, task, examples, policy)
-    optimizer = make_supervised_optimizer(policy, warm.learning_rate)
-    chat = getattr(task, "chat", False)
-    best: tuple[float, float, int, dict[str, Tensor]] | None = None
-    for step in range(1, warm.max_steps + 1):
-        prompts, targets = demonstrations(task, examples, seed, step, warm.batch_size)
-        loss = supervised_step(policy, optimizer, prompts, targets, chat)
-        on_step(step)
-        if step % warm.check_every and step != warm.max_steps:
-            journal.append(step=step, loss=loss)
-            continue
-        accuracy = check(policy).metrics["eval/accuracy_expected"]
-        journal.append(step=step, loss=loss, accuracy=accuracy)
-        journal.flush()  # whoever waits looks here
-        distance = abs(accuracy - warm.target_accuracy)
-        if best is None or distance < best[0]:
-            best = distance, accuracy, step, copy.deepcopy(policy.weights())
-        if accuracy >= warm.target_accuracy:
-            break
-    assert best is not None
-    policy.load_weights(best[3])
-    return best[1], best[2]
-
-
-def _checker(settings: RunSettings, task: Task, examples: list[Example], policy: Policy) -> Evaluator:
-    """Accuracy on training prompts: the held-out ones choose nothing."""
-    return Evaluator(
-        task=task,
-        score=task.score,  # not a reward of one's own: arms with different rewards share the warm start
-        examples_I=examples[: settings.warm_start.check_items],
-        tokenizer=policy.tokenizer,
-        device=policy.device,
-        chat=getattr(task, "chat", False),
-        batch_size=settings.warm_start.batch_size,  # in the identity, which evaluation.batch_size is not
-        samples=1,
-        length=settings.max_completion_length,
-        seed=settings.warm_start.seed or 0,
-    )

@@ -13,7 +13,7 @@ from tiny import run_folder, tiny_settings
 from grpolab.errors import RequestError
 from grpolab.grpo.model import old_log_probs
 from grpolab.paths import Results
-from grpolab.run import replay
+from grpolab.run import surrogate_tables as tables
 from grpolab.run.train import run
 
 AXES: list[dict[str, Any]] = [
@@ -31,11 +31,11 @@ def finished(results: Results, **changes: Any) -> tuple[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("axes", AXES)
 def test_a_replay_ends_with_the_weights_of_the_run(results: Results, axes: dict[str, Any]) -> None:
-    signature, outcome = finished(results, rollout_steps=replay.BATCHES, **axes)
-    after = [after.fingerprint() for _, _, after, _ in replay.updates(results, signature)]
-    assert len(after) == replay.BATCHES
+    signature, outcome = finished(results, rollout_steps=tables.BATCHES, **axes)
+    after = [after.fingerprint() for _, _, after, _ in tables.first_updates(results, signature)]
+    assert len(after) == tables.BATCHES
     assert after[-1] == outcome["policy_sha256"]
-    assert len(set(after)) == replay.BATCHES
+    assert len(set(after)) == tables.BATCHES
 
 
 def test_a_run_whose_reward_has_changed_is_not_replayed_with_the_new_one(results: Results, tmp_path: Path) -> None:
@@ -44,17 +44,17 @@ def test_a_run_whose_reward_has_changed_is_not_replayed_with_the_new_one(results
     signature, _ = finished(results, rollout_steps=1, reward={"function": f"{file}:score", "weights": {"correct": 1.0}})
     file.write_text(file.read_text().replace("1.0", "0.5"))
     with pytest.raises(RequestError, match=f"run {signature} cannot be replayed: .*reward.function"):
-        next(replay.updates(results, signature))
+        next(tables.first_updates(results, signature))
 
 
 def test_surrogates_begin_at_the_old_policy_and_part_beyond_the_range(results: Results) -> None:
     signature, _ = finished(results, rollout_steps=1, epsilon=0.01, epsilon_high=0.01)
-    ((learner, before, after, batch),) = replay.updates(results, signature)
+    ((learner, before, after, batch),) = tables.first_updates(results, signature)
     ends = before.fingerprint(), after.fingerprint()
-    rows = replay.interpolate(learner, before, after, batch, replay.ALPHAS)
+    rows = tables.interpolate(learner, before, after, batch, tables.ALPHAS)
     assert (before.fingerprint(), after.fingerprint()) == ends
-    assert [row["alpha"] for row in rows] == replay.ALPHAS
-    start, end = rows[0], rows[replay.ALPHAS.index(1)]
+    assert [row["alpha"] for row in rows] == tables.ALPHAS
+    start, end = rows[0], rows[tables.ALPHAS.index(1)]
     assert start["l_cpi"] == start["l_clip"] == pytest.approx(batch.advantages_B.mean().item(), abs=1e-6)
     assert start["kl"] == 0
     assert all(row["kl"] > 0 and row["l_clip"] < row["l_cpi"] for row in rows[1:])
@@ -63,8 +63,8 @@ def test_surrogates_begin_at_the_old_policy_and_part_beyond_the_range(results: R
 
 def test_the_unclipped_surrogate_is_ratio_times_advantage(results: Results) -> None:
     signature, _ = finished(results, rollout_steps=1, num_iterations=1, kernel="ratio")
-    ((learner, before, after, batch),) = replay.updates(results, signature)
-    (row,) = replay.interpolate(learner, before, after, batch, [1.0])
+    ((learner, before, after, batch),) = tables.first_updates(results, signature)
+    (row,) = tables.interpolate(learner, before, after, batch, [1.0])
     assert row["l_cpi"] == pytest.approx(_mean_surrogate(learner, before, after, batch), rel=1e-5)
 
 
@@ -83,14 +83,16 @@ def test_the_table_grows_by_what_it_lacks(results: Results, monkeypatch: pytest.
     first, _ = finished(results, rollout_steps=1)
     second, _ = finished(results, rollout_steps=1, seed=1)
     said: list[str] = []
-    path = replay.extend_table(results, [first], said.append)
+    path = tables.extend_table(results, [first], said.append)
     before = path.read_text()
-    monkeypatch.setattr(replay, "surrogates", lambda results, signature: [{**_rows(before)[0], "signature": signature}])
-    replay.extend_table(results, [first, second], said.append)
+    monkeypatch.setattr(
+        tables, "update_rows", lambda results, signature: [{**_rows(before)[0], "signature": signature}]
+    )
+    tables.extend_table(results, [first, second], said.append)
     assert said == [f"run 1/1: {first}", f"run 1/1: {second}"]
     rows = _rows(path.read_text())
     assert path.read_text().startswith(before)
-    assert [row["signature"] for row in rows] == [first] * len(replay.ALPHAS) + [second]
+    assert [row["signature"] for row in rows] == [first] * len(tables.ALPHAS) + [second]
 
 
 def test_settings_that_this_program_does_not_allow_are_refused(results: Results) -> None:
@@ -98,7 +100,7 @@ def test_settings_that_this_program_does_not_allow_are_refused(results: Results)
     file = results.run(signature) / "settings.yaml"
     file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "kernel": "nobody's"}))
     with pytest.raises(RequestError, match=f"run {signature}: kernel of its settings.yaml is not allowed"):
-        replay.surrogates(results, signature)
+        tables.update_rows(results, signature)
 
 
 def _rows(text: str) -> list[dict[str, str]]:

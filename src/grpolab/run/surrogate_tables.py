@@ -28,11 +28,11 @@ from grpolab.grpo.step import Diverged, Learner
 from grpolab.identity import in_words, unrecorded
 from grpolab.paths import Results, read_json, write_csv_atomic
 from grpolab.run import preflight, warm_start
-from grpolab.run.assembly import assemble
 from grpolab.run.provenance import set_up_torch
+from grpolab.run.train import assemble
 from grpolab.settings.run import RunSettings
 
-GeometryRows = list[dict[str, str | float]]
+Rows = list[dict[str, str | float]]
 SIGNS = (1.0, -1.0)
 
 
@@ -68,11 +68,11 @@ SURFACES = {
 }
 
 
-def table(points: int = 301, largest: float = 3.0) -> GeometryRows:
+def curve_table(points: int = 301, largest: float = 3.0) -> Rows:
     """One row per curve, advantage (+1, -1) and ratio: the objective (minus the loss) of a token whose old probability
     is .25, and its weight, d objective / d log-prob.
     """
-    rows: GeometryRows = []
+    rows: Rows = []
     ratios_N = torch.linspace(0.01, largest, points, dtype=torch.double)
     old_N = torch.full_like(ratios_N, 0.25)
     for curve, objective in CURVES.items():
@@ -85,12 +85,12 @@ def table(points: int = 301, largest: float = 3.0) -> GeometryRows:
     return rows
 
 
-def surface(points: int = 40) -> GeometryRows:
+def surface_table(points: int = 40) -> Rows:
     """One row per rule, advantage (+1, -1), old and new probability: the weight, d objective / d log-prob.
 
     The probabilities are the middles of `points` equal parts of (0, 1); weights have six digits.
     """
-    rows: GeometryRows = []
+    rows: Rows = []
     middles_N = (torch.arange(points, dtype=torch.double) + 0.5) / points
     old_N, new_N = torch.cartesian_prod(middles_N, middles_N).T
     for name, objective in SURFACES.items():
@@ -114,87 +114,12 @@ def objective_and_weight(objective: Objective, advantage: float, old_N: Tensor, 
     return objective_N1.detach()[:, 0], weight_N1[:, 0]
 
 
-# The table behind F11: what the surrogates say on the way from the policy before an update to the one after it.
-#
-# PPO (1707.06347), figure 2: weights in between (and beyond), the batch of the update, ratios to the policy before.
-
-
-def objectives(settings: RunSettings) -> dict[str, Objective]:
-    """L_CPI and L_CLIP at the run's ratio level, clip range and aggregation, whatever kernel it trains with."""
-    own = Objective.of(settings)
-    plain = Objective(
-        importance_sampling_level=own.importance_sampling_level,
-        kernel="ratio",
-        epsilon=own.epsilon,
-        epsilon_high=own.epsilon_high,
-        delta=None,
-        loss_form="min_positive",
-        aggregation=own.aggregation,
-        beta=0.0,
-    )
-    return {"l_cpi": plain, "l_clip": replace(plain, kernel="clipped", delta=own.delta, dual_clip=own.dual_clip)}
-
-
-@torch.no_grad()
-def interpolate(
-    learner: Learner, before: Policy, after: Policy, batch: TrainingBatch, alphas: Sequence[float]
-) -> list[dict[str, float]]:
-    """One row per alpha: L_CPI, L_CLIP and the exact KL(before || there) at before + alpha (after - before).
-
-    The batch's advantages are used, its old log-probs are computed from `before`. Neither policy is changed.
-    """
-    old: list[Tensor] = []  # log-probs of the batch under `before`, a micro-batch each
-    new: list[list[Tensor]] = [[] for _ in alphas]
-    kl = [0.0] * len(alphas)
-    there = before.frozen_copy()
-    for micro in batch.split(learner.micro_batch_size):
-        before_BTV = _log_probs(before, micro)
-        old.append(_of_tokens(before_BTV, micro))
-        for at, alpha in enumerate(alphas):
-            there.load_weights(_between(before, after, alpha))
-            there_BTV = _log_probs(there, micro)
-            new[at].append(_of_tokens(there_BTV, micro))
-            kl[at] += exact_kl(before_BTV, there_BTV)[micro.mask_BT].double().sum().item()
-    inputs = LossInputs(
-        log_probs_BT=torch.cat(old),
-        old_log_probs_BT=torch.cat(old),
-        advantages=batch.advantages_B[:, None],
-        mask_BT=batch.mask_BT,
-        totals=Totals.of(batch.mask_BT, learner.settings.max_completion_length),
-    )
-    asked, rows = objectives(learner.settings), []
-    for at, alpha in enumerate(alphas):
-        there_now = replace(inputs, log_probs_BT=torch.cat(new[at]))
-        surrogates = {name: -policy_loss(objective, there_now).total.item() for name, objective in asked.items()}
-        rows.append({"alpha": alpha, **surrogates, "kl": kl[at] / inputs.totals.tokens})
-    return rows
-
-
-def _between(before: Policy, after: Policy, alpha: float) -> dict[str, Tensor]:
-    ends = after.weights()
-    return {name: torch.lerp(start, ends[name], alpha) for name, start in before.weights().items()}
-
-
-def _log_probs(policy: Policy, batch: TrainingBatch) -> Tensor:
-    """Over the vocabulary at every position, (B, T, V)."""
-    return completion_logits(policy, *batch.own_prompts(), batch.tokens_BT).log_softmax(-1)
-
-
-def _of_tokens(log_probs_BTV: Tensor, batch: TrainingBatch) -> Tensor:
-    return log_probs_BTV.gather(-1, batch.tokens_BT[..., None]).squeeze(-1)
-
-
-# The first rollout steps of finished runs once more, in memory, for the table behind F11.
-#
-# Every draw has its own seed, so that they are the runs' own steps, and a warm start is all that is needed.
-
+# The table behind F11, as PPO (1707.06347), figure 2: weights in between (and beyond), the batch of the update, ratios
+# to the policy before. Every draw has its own seed, so that a run's first steps, once more in memory, are its own.
 
 ALPHAS = [step / 5 for step in range(11)]  # 0: before the update; 1: after it; then as far again
 BATCHES = 4  # of each run
 DIGITS = 7
-
-Row = dict[str, str | float]
-Rows = list[Row]
 
 
 def extend_table(results: Results, signatures: Sequence[str], progress: Callable[[str], None]) -> Path:
@@ -206,24 +131,23 @@ def extend_table(results: Results, signatures: Sequence[str], progress: Callable
     rows: Rows = list(csv.DictReader(path.open())) if path.is_file() else []
     missing = [signature for signature in signatures if signature not in {row["signature"] for row in rows}]
     for done, signature in enumerate(missing, start=1):
-        rows += surrogates(results, signature)
+        rows += update_rows(results, signature)
         if rows:  # none where the run diverged in its first rollout step
             write_csv_atomic(path, rows)
         progress(f"run {done}/{len(missing)}: {signature}")
     return path
 
 
-def surrogates(results: Results, signature: str) -> Rows:
+def update_rows(results: Results, signature: str) -> Rows:
     """Surrogates and KL along the first updates of a run. Columns: signature, rollout_step, those of `interpolate`."""
-    rows: Rows = []
-    for step, (learner, before, after, batch) in enumerate(updates(results, signature)):
-        place: Row = {"signature": signature, "rollout_step": step}
-        points = interpolate(learner, before, after, batch, ALPHAS)
-        rows += [{**place, **{key: round(value, DIGITS) for key, value in point.items()}} for point in points]
-    return rows
+    return [
+        {"signature": signature, "rollout_step": step, **{key: round(value, DIGITS) for key, value in point.items()}}
+        for step, (learner, before, after, batch) in enumerate(first_updates(results, signature))
+        for point in interpolate(learner, before, after, batch, ALPHAS)
+    ]
 
 
-def updates(results: Results, signature: str) -> Iterator[tuple[Learner, Policy, Policy, TrainingBatch]]:
+def first_updates(results: Results, signature: str) -> Iterator[tuple[Learner, Policy, Policy, TrainingBatch]]:
     """The first BATCHES rollout steps of a run: the policy before and after, and the batch between them.
 
     Fewer where the run is shorter or diverges. The policy after goes on to the next step.
@@ -262,3 +186,52 @@ def _settings(folder: Path, results: Results) -> RunSettings:
     if problems:
         raise RequestError(f"run {folder.name} cannot be replayed: {problem}" for problem in problems)
     return settings
+
+
+@torch.no_grad()
+def interpolate(
+    learner: Learner, before: Policy, after: Policy, batch: TrainingBatch, alphas: Sequence[float]
+) -> list[dict[str, float]]:
+    """One row per alpha: L_CPI, L_CLIP and the exact KL(before || there) at before + alpha (after - before).
+
+    L_CPI and L_CLIP are at the run's ratio level, clip range and aggregation, whatever kernel it trains with, without
+    KL and other terms. The batch's advantages are used, its old log-probs are computed from `before`. Neither policy is
+    changed.
+    """
+    trained = Objective.of(learner.settings)
+    axes = {name: getattr(trained, name) for name in ("importance_sampling_level", "epsilon", "epsilon_high")}
+    l_cpi = Objective(
+        **axes, kernel="ratio", delta=None, loss_form="min_positive", aggregation=trained.aggregation, beta=0.0
+    )
+    l_clip = replace(l_cpi, kernel="clipped", delta=trained.delta, dual_clip=trained.dual_clip)
+
+    def log_probs(policy: Policy, micro: TrainingBatch) -> tuple[Tensor, Tensor]:
+        """Over the vocabulary at every position, (B, T, V); and of the tokens, (B, T)."""
+        all_BTV = completion_logits(policy, *micro.own_prompts(), micro.tokens_BT).log_softmax(-1)
+        return all_BTV, all_BTV.gather(-1, micro.tokens_BT[..., None]).squeeze(-1)
+
+    old: list[Tensor] = []  # of the tokens under `before`, a micro-batch each
+    new: list[list[Tensor]] = [[] for _ in alphas]
+    kl = [0.0] * len(alphas)
+    there, end = before.frozen_copy(), after.weights()
+    for micro in batch.split(learner.micro_batch_size):
+        before_BTV, old_BT = log_probs(before, micro)
+        old.append(old_BT)
+        for at, alpha in enumerate(alphas):
+            there.load_weights({name: torch.lerp(w, end[name], alpha) for name, w in before.weights().items()})
+            there_BTV, there_BT = log_probs(there, micro)
+            new[at].append(there_BT)
+            kl[at] += exact_kl(before_BTV, there_BTV)[micro.mask_BT].double().sum().item()
+    inputs = LossInputs(
+        log_probs_BT=torch.cat(old),
+        old_log_probs_BT=torch.cat(old),
+        advantages=batch.advantages_B[:, None],
+        mask_BT=batch.mask_BT,
+        totals=Totals.of(batch.mask_BT, learner.settings.max_completion_length),
+    )
+    rows = []
+    for at, alpha in enumerate(alphas):
+        there_now = replace(inputs, log_probs_BT=torch.cat(new[at]))
+        cpi, clip = (-policy_loss(objective, there_now).total.item() for objective in (l_cpi, l_clip))
+        rows.append({"alpha": alpha, "l_cpi": cpi, "l_clip": clip, "kl": kl[at] / inputs.totals.tokens})
+    return rows
