@@ -68,7 +68,7 @@ def test_values_that_are_not_finite_leave_a_gap_and_divergence_is_a_result(resul
     run = FakeRun(results, cell).take(1)
     with (run.folder / "journal.jsonl").open("a") as journal:
         update = {"kind": "update", "rollout_step": 1, "iteration": 0, "minibatch": 0, "loss": "nan", "grad_norm": 2.0}
-        journal.write(json.dumps(update) + "\n")
+        journal.write(json.dumps(update, separators=(",", ":")) + "\n")
     run.end("diverged", "the loss is nan")
     mirror(results)
     tracked_run = tracked(results)["low/addition, seed 0"]

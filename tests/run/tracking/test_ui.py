@@ -40,7 +40,7 @@ def opened(tag: str) -> dict:
 def test_the_shipped_view_groups_by_variant_and_begins_with_the_primary_metric(tmp_path: Path) -> None:
     plan = study(Results(tmp_path))
     tags = pages.view_tags(plan, created=1)
-    assert list(tags) == [f"mlflow.sharedViewState.{pages.ALL_VARIANTS}"]
+    assert list(tags) == [f"mlflow.sharedViewState.{pages.EVERY_VARIANT.key}"]
     state = opened(tags.popitem()[1])
     assert state["searchFilter"] == ""
     assert state["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "variant"}]

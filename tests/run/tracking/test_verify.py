@@ -142,7 +142,7 @@ def test_a_failed_run_that_goes_on_has_no_point_of_its_half_step(results: Result
     run = FakeRun(results, cell).take(1)
     journal = (run.folder / "journal.jsonl").read_bytes()
     half = {"kind": "update", "rollout_step": 1, "iteration": 0, "minibatch": 0, "optimizer_step": 4, "loss": 7.0}
-    (run.folder / "journal.jsonl").write_bytes(journal + json.dumps(half).encode() + b"\n")
+    (run.folder / "journal.jsonl").write_bytes(journal + json.dumps(half, separators=(",", ":")).encode() + b"\n")
     outcome = run.folder / "outcome.json"
     outcome.write_text('{"outcome": "failed", "reason": "OSError: no space", "error": "..."}')
     mirror(results)

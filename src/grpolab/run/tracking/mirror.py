@@ -119,7 +119,7 @@ class StudyMirror:
         """The run that holds what the report made of the study."""
         study, start, name = plan["study"], pages.milliseconds(plan["created"]), pages.SUMMARY_NAME
         tags = {"study": study, pages.NOTE: pages.summary_note(plan), "mlflow.source.name": "grpolab report"}
-        run = next(store.runs(experiment_id, f"attributes.run_name = '{name}'"), None)
+        run = next(iter(store.runs(experiment_id, f"attributes.run_name = '{name}'")), None)
         if run is None:
             run = store.client.create_run(experiment_id, start, tags, name)
         else:
@@ -177,9 +177,10 @@ class StudyMirror:
         if "outcome" in run.data.tags:
             client.delete_tag(run_id, "outcome")
         _log_tags(store, run_id, dict(shown.items() - run.data.tags.items()))
-        params = params_of(folder).items() - run.data.params.items()
-        for batch in batches(sorted(params), MAX_PARAMS):
-            client.log_batch(run_id, params=[Param(*item) for item in batch])
+        if outcome or not run.data.params:
+            params = sorted(params_of(folder).items() - run.data.params.items())
+            for batch in batches(params, MAX_PARAMS):
+                client.log_batch(run_id, params=[Param(*item) for item in batch])
         new = [point for key, point in course.points.items() if key not in stored]
         for points in batches(new, MAX_POINTS):
             client.log_batch(run_id, metrics=[Metric(*point) for point in points])
@@ -199,16 +200,18 @@ def _find_run(store: Store, experiment_id: str, plan: Record, labels: dict[str, 
     A run whose variant is none of the study's any more, because an arm was renamed, becomes that of its signature.
     """
     variant, signature, seed = (labels[name] for name in ("variant", "signature", "seed"))
-    runs = list(store.runs(experiment_id, f"{pages.variant_filter(f'{variant}%')} and tags.seed = '{seed}'"))
+    runs = store.runs(experiment_id, f"{pages.variant_filter(f'{variant}%')} and tags.seed = '{seed}'")
     named = [run for run in runs if run.data.tags["variant"] == variant]
     earlier = [run for run in runs if run.data.tags["variant"] == variant + EARLIER]
     mine = next((run for run in named + earlier if run.data.tags.get("signature") == signature), None)
     for run in named:
         if run is not mine:
             store.client.set_tag(run.info.run_id, "variant", variant + EARLIER)
+    if mine:
+        return mine
     variants = {cell["variant"] for cell in plan["cells"]}
-    renamed = store.runs(experiment_id, f"tags.signature = '{signature}'")
-    return mine or next((run for run in renamed if run.data.tags.get("variant", "") not in variants), None)
+    same = store.runs(experiment_id, f"tags.signature = '{signature}'")
+    return next((run for run in same if run.data.tags.get("variant", "") not in variants), None)
 
 
 def _log_tags(store: Store, run_id: str, tags: dict[str, str]) -> None:

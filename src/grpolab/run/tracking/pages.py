@@ -22,7 +22,6 @@ from grpolab import vocabulary
 from grpolab.paths import plain
 from grpolab.run.tracking.points import Point, Record
 
-ALL_VARIANTS = "by_variant"
 # Charts that stand first on the page, after the study's primary metric.
 HEADLINE = ("reward/mean", "entropy/behaviour", "clip/active_low", "clip/active_high", "kl_old/k3")
 # As MLflow's pages write them; what is null here is filled in.
@@ -55,6 +54,9 @@ class View:
     pattern: str | None  # of the variants that it shows; None: all
 
 
+EVERY_VARIANT = View("by_variant", "all variants", None)
+
+
 def address(experiment_id: str, key: str) -> str:
     """Where a view is, below the root of the MLflow server."""
     query = f"workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey={key}"
@@ -69,11 +71,11 @@ def views(plan: Record) -> list[View]:
         levels = cell["levels"]
         condition = "/".join(level for factor, level in levels.items() if factor != compare)
         conditions[condition] = "/".join("%" if factor == compare else level for factor, level in levels.items())
-    every = View(ALL_VARIANTS, "all variants", None)
     if len(conditions) < 2:
-        return [every]
-    key = re.compile(r"\W+")
-    return [*(View(f"{ALL_VARIANTS}_{key.sub('_', name)}", name, where) for name, where in conditions.items()), every]
+        return [EVERY_VARIANT]
+    words = {name: re.sub(r"\W+", "_", name) for name in conditions}
+    parts = [View(f"{EVERY_VARIANT.key}_{words[name]}", name, pattern) for name, pattern in conditions.items()]
+    return [*parts, EVERY_VARIANT]
 
 
 def variant_filter(pattern: str) -> str:

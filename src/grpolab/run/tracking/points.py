@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,14 @@ from grpolab.frameworks.names import FRAMEWORK_METRICS
 from grpolab.identity import dotted
 from grpolab.paths import Results, read_json
 from grpolab.registry import SURROGATES
-from grpolab.run.folder import Tail, is_alive
+from grpolab.run.folder import is_alive
 from grpolab.vocabulary import FAILED, METRICS, TAGS
 
 Record = dict[str, Any]
 MIRRORED = {kind: set(vocabulary.mirrored(kind)) for kind in get_args(vocabulary.Kind)}
 FRAMEWORKS = tuple(f"{framework}/" for framework in FRAMEWORK_METRICS)
 TIMED = {metric.name for metric in METRICS.values() if metric.kind == "timing"}
+UPDATE = b'{"kind":"update"'  # how a line of the journal begins
 MAX_PARAM_LENGTH = 6000  # MLflow cuts longer ones
 
 
@@ -63,13 +65,21 @@ def course_of(folder: Path, outcome: Record | None) -> Course:
     points; a step that has not ended has none, unless the run has an outcome. Values that are not finite are left out
     (MLflow would draw NaN as 0 and inf as 1.8e308); the journal, an artefact of the run, has them.
     """
-    journal, timing = (Tail(folder / name).read() for name in ("journal.jsonl", "timing.jsonl"))
-    ended = {record["rollout_step"] for record in journal if record["kind"] == "rollout"}
-    records = {}
-    for record in [*journal, *({**row, "kind": "timing"} for row in timing)]:
-        kind, step = record["kind"], record["rollout_step"]
-        if kind != "update" or step in ended or is_final(outcome):  # it may diverge in the middle of a rollout step
-            records[kind, step] = record
+    records: list[Record] = []
+    last_update = b""  # as it stands in the file: most of them are not parsed
+    for line in _whole_lines(folder / "journal.jsonl"):
+        if line.startswith(UPDATE):
+            last_update = line
+            continue
+        record = json.loads(line)
+        if record["kind"] == "rollout" and last_update:
+            records.append(json.loads(last_update))
+            last_update = b""
+        records.append(record)
+    if last_update and is_final(outcome):  # it diverged in the middle of a rollout step
+        records.append(json.loads(last_update))
+    timing = [json.loads(line) for line in _whole_lines(folder / "timing.jsonl")]
+    records += [{**row, "kind": "timing"} for row in timing]
     clock = {row["rollout_step"]: row["time_ms"] for row in timing}  # milliseconds at the end of a rollout step
     for row in timing:
         if row["rollout_step"] == 0:
@@ -77,7 +87,8 @@ def course_of(folder: Path, outcome: Record | None) -> Course:
     modified = round(1000 * folder.stat().st_mtime)
     end = max(clock.values(), default=modified)
     points = {}
-    for (kind, step), record in records.items():
+    for record in records:
+        kind, step = record["kind"], record["rollout_step"]
         closes = step - (kind == "evaluation")  # an evaluation at n is made at the end of rollout step n - 1
         time = clock.get(closes, end if outcome else None)
         if time is None:
@@ -88,6 +99,12 @@ def course_of(folder: Path, outcome: Record | None) -> Course:
                 name = name.replace("@", ":")  # MLflow takes no @ in a name, which ROLL's have
                 points[name, step] = Point(name, value, time, step)
     return Course(points, clock.get(-1, modified), end)
+
+
+def _whole_lines(file: Path) -> list[bytes]:
+    """The last line may still be on its way."""
+    content = file.read_bytes() if file.exists() else b""
+    return content[: content.rfind(b"\n") + 1].splitlines()
 
 
 def params_of(folder: Path) -> dict[str, str]:

@@ -20,6 +20,7 @@ from grpolab.errors import RequestError
 from grpolab.run.tracking import SQLITE, sqlite_file
 from grpolab.run.tracking.points import Stored
 
+MOST_RUNS = 50_000  # that MLflow gives in one answer
 MAX_RUNS = 50  # in one query for histories
 MAX_REASON = 200  # characters
 READ_ATTEMPTS = 3
@@ -68,14 +69,9 @@ class Store:
             self.client.restore_experiment(experiment.experiment_id)
         return str(experiment.experiment_id)
 
-    def runs(self, experiment_id: str, where: str = "") -> Iterator[Run]:
+    def runs(self, experiment_id: str, where: str = "") -> list[Run]:
         """The experiment's runs that MLflow's search finds, except those in its bin."""
-        token = None
-        while True:
-            page = ask(self.client.search_runs, [experiment_id], where, page_token=token)
-            yield from page
-            if not (token := page.token):
-                return
+        return list(ask(self.client.search_runs, [experiment_id], where, max_results=MOST_RUNS))
 
     def histories(self, runs: Sequence[Run]) -> dict[str, Stored]:
         """All points of some runs, by run id.
@@ -85,10 +81,9 @@ class Store:
         """
         points: dict[str, Stored] = {run.info.run_id: defaultdict(list) for run in runs}
         if self._is_server:
-            for run in runs:
-                for name in run.data.metrics:
-                    for metric in ask(self.client.get_metric_history, run.info.run_id, name):
-                        points[run.info.run_id][name, metric.step].append(metric.value)
+            for run_id, name in ((run.info.run_id, name) for run in runs for name in run.data.metrics):
+                for metric in ask(self.client.get_metric_history, run_id, name):
+                    points[run_id][name, metric.step].append(metric.value)
             return points
         columns: list[sqlalchemy.ColumnClause[Any]] = [
             sqlalchemy.column(name) for name in ("run_uuid", "key", "step", "value", "is_nan")

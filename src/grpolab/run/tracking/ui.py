@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from grpolab.errors import RequestError
 from grpolab.paths import Results, read_json
 from grpolab.run.tracking import check_store, sqlite_file
-from grpolab.run.tracking.pages import ALL_VARIANTS, View, address, views
+from grpolab.run.tracking.pages import EVERY_VARIANT, address, views
 
 HOST = "127.0.0.1"
 PORTS_TRIED = 50
@@ -67,19 +67,14 @@ def free_port(port: int) -> int:
 
 def _say_links(root: str, results: Results, study: str, say: Callable[[str], None]) -> None:
     """The study's chart pages, the arms at each combination of the other factors first; of each that it includes."""
-    for name in _charted(results, study):
+    for name in (read_json(results.plan(study)) or {}).get("includes") or [study]:
         experiment = _experiment_id(root, name)
         if experiment is None:
             say(f"{name}: not tracked yet (`grpolab sweep {name}`)")
-        else:
-            plan = read_json(results.plan(name))
-            for view in views(plan) if plan else [View(ALL_VARIANTS, "all variants", None)]:
-                say(f"{name}, {view.title}: {root}/{address(experiment, view.key)}")
-
-
-def _charted(results: Results, study: str) -> list[str]:
-    plan = read_json(results.plan(study)) or {}
-    return plan.get("includes") or [study]
+            continue
+        plan = read_json(results.plan(name))
+        for view in views(plan) if plan else [EVERY_VARIANT]:
+            say(f"{name}, {view.title}: {root}/{address(experiment, view.key)}")
 
 
 def _experiment_id(root: str, name: str) -> str | None:
@@ -99,15 +94,11 @@ def _experiment_id(root: str, name: str) -> str | None:
 @contextmanager
 def _server(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """MLflow's server, ready; it ends with the block, however that is left."""
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", HOST, "--port", str(port)]
+    where = ["--backend-store-uri", uri, "--host", HOST, "--port", str(port), "--workers", "1"]
+    command, environment = [sys.executable, "-m", "mlflow", "ui", *where], {**os.environ, **ENVIRONMENT}
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            [*command, "--workers", "1"],
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **ENVIRONMENT},
-            start_new_session=True,  # it starts processes of its own; they end as one group
-        )
+        # In a session of its own: it starts processes, and they end as one group.
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
         try:
             if not _ready(process, port):
                 output.seek(0)

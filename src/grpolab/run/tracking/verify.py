@@ -55,7 +55,7 @@ def verify(results: Results, store: Store, studies: Sequence[str]) -> list[Check
 def _study(results: Results, store: Store, plan: Record) -> Checked:
     experiment = ask(store.client.get_experiment_by_name, plan["study"])
     in_use = experiment is not None and experiment.lifecycle_stage == "active"  # else in MLflow's bin
-    runs = list(store.runs(experiment.experiment_id)) if in_use else []
+    runs = store.runs(experiment.experiment_id) if in_use else []
     runs_of: dict[tuple[str | None, str | None], list[Run]] = {}  # a chart that is grouped by variant counts these
     for run in runs:
         runs_of.setdefault((run.data.tags.get("variant"), run.data.tags.get("seed")), []).append(run)
