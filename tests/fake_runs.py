@@ -150,8 +150,8 @@ def expected_points(folder: Path) -> dict[tuple[str, int], float]:
     records = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
     records += [{"kind": "timing"} | json.loads(line) for line in (folder / "timing.jsonl").read_text().splitlines()]
     for record in records:  # of the updates of a rollout step the last one stays
-        for name in vocabulary.mirrored(record["kind"]):
-            if isinstance(record.get(name), int | float):
+        for name, metric in vocabulary.METRICS.items():
+            if metric.mirrored and metric.kind == record["kind"] and isinstance(record.get(name), int | float):
                 points[name, record["rollout_step"]] = record[name]
     return points
 

@@ -60,18 +60,17 @@ def check_store(uri: str) -> None:
     A server that does not answer is no reason: training goes on without it and the mirror catches up.
     Raises RequestError.
     """
-    if not _is_well_formed(uri):
-        raise RequestError(
-            f"machine.tracking_uri={uri} is no MLflow store: use auto, sqlite:///FILE, http(s)://HOST:PORT, the URI of"
-            " a database (postgresql, mysql, mssql), or leave it empty to switch tracking off"
-        )
     file = sqlite_file(uri)
-    problem = _sqlite_problem(file) if file else None
-    if problem:
-        raise RequestError(
-            f"machine.tracking_uri={uri} cannot be opened: {problem}; name another store, or leave it empty to switch"
-            " tracking off"
+    if not _is_well_formed(uri):
+        problem = (
+            "is no MLflow store: use auto, sqlite:///FILE, http(s)://HOST:PORT, the URI of a database"
+            " (postgresql, mysql, mssql)"
         )
+    elif file and (reason := _sqlite_problem(file)):
+        problem = f"cannot be opened: {reason}; name another store"
+    else:
+        return
+    raise RequestError(f"machine.tracking_uri={uri} {problem}, or leave it empty to switch tracking off")
 
 
 def _is_well_formed(uri: str) -> bool:

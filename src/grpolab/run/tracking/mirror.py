@@ -26,7 +26,7 @@ from grpolab.run.tracking.points import (
     plans_of,
     status,
 )
-from grpolab.run.tracking.store import UNUSABLE, Store, ask, batches, unusable
+from grpolab.run.tracking.store import UNUSABLE, Store, ask, unusable
 
 MAX_PARAMS, MAX_POINTS = 100, 1000  # MLflow's limits for one batch
 MAX_PROBLEM = 300  # characters
@@ -155,7 +155,7 @@ class StudyMirror:
         if complete and not self._repair:
             return
         course = course_of(folder, outcome)
-        stored = store.histories([run])[run.info.run_id] if run else {}
+        stored = store.history(run) if run else {}
         if run and self._repair:
             difference = compare(course.points, stored, is_final(outcome))
             if difference.wrong:  # into MLflow's bin, to be made again: MLflow takes no point back
@@ -179,11 +179,11 @@ class StudyMirror:
         _log_tags(store, run_id, dict(shown.items() - run.data.tags.items()))
         if outcome or not run.data.params:
             params = sorted(params_of(folder).items() - run.data.params.items())
-            for batch in batches(params, MAX_PARAMS):
-                client.log_batch(run_id, params=[Param(*item) for item in batch])
-        new = [point for key, point in course.points.items() if key not in stored]
-        for points in batches(new, MAX_POINTS):
-            client.log_batch(run_id, metrics=[Metric(*point) for point in points])
+            for at in range(0, len(params), MAX_PARAMS):
+                client.log_batch(run_id, params=[Param(*item) for item in params[at : at + MAX_PARAMS]])
+        metrics = [Metric(*point) for key, point in course.points.items() if key not in stored]
+        for at in range(0, len(metrics), MAX_POINTS):
+            client.log_batch(run_id, metrics=metrics[at : at + MAX_POINTS])
         if outcome:
             commit = _log_files(store, run_id, folder, list(course.points.values()), labels["task"])
             _log_model(store, experiment_id, run_id, folder / "policy.safetensors", pages.model_name(cell), tags)

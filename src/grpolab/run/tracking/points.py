@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import yaml
 
-from grpolab import vocabulary
 from grpolab.frameworks.names import FRAMEWORK_METRICS
 from grpolab.identity import dotted
 from grpolab.paths import Results, read_json
@@ -19,7 +18,7 @@ from grpolab.run.folder import is_alive
 from grpolab.vocabulary import FAILED, METRICS, TAGS
 
 Record = dict[str, Any]
-MIRRORED = {kind: set(vocabulary.mirrored(kind)) for kind in get_args(vocabulary.Kind)}
+MIRRORED = {metric.name for metric in METRICS.values() if metric.mirrored}
 FRAMEWORKS = tuple(f"{framework}/" for framework in FRAMEWORK_METRICS)
 TIMED = {metric.name for metric in METRICS.values() if metric.kind == "timing"}
 UPDATE = b'{"kind":"update"'  # how a line of the journal begins
@@ -78,23 +77,23 @@ def course_of(folder: Path, outcome: Record | None) -> Course:
         records.append(record)
     if last_update and is_final(outcome):  # it diverged in the middle of a rollout step
         records.append(json.loads(last_update))
-    timing = [json.loads(line) for line in _whole_lines(folder / "timing.jsonl")]
-    records += [{**row, "kind": "timing"} for row in timing]
-    clock = {row["rollout_step"]: row["time_ms"] for row in timing}  # milliseconds at the end of a rollout step
-    for row in timing:
+    clock: dict[int, int] = {}  # rollout step -> milliseconds at its end; -1: the start
+    for row in map(json.loads, _whole_lines(folder / "timing.jsonl")):
+        records.append({**row, "kind": "timing"})
+        clock[row["rollout_step"]] = row["time_ms"]
         if row["rollout_step"] == 0:
-            clock[-1] = row["time_ms"] - round(1000 * row["seconds/elapsed"])  # the start
+            clock[-1] = row["time_ms"] - round(1000 * row["seconds/elapsed"])
     modified = round(1000 * folder.stat().st_mtime)
     end = max(clock.values(), default=modified)
     points = {}
     for record in records:
-        kind, step = record["kind"], record["rollout_step"]
-        closes = step - (kind == "evaluation")  # an evaluation at n is made at the end of rollout step n - 1
+        step = record["rollout_step"]
+        closes = step - (record["kind"] == "evaluation")  # an evaluation at n is made at the end of rollout step n - 1
         time = clock.get(closes, end if outcome else None)
         if time is None:
             continue
         for name, value in record.items():
-            is_drawn = name in MIRRORED.get(kind, ()) or name.startswith(FRAMEWORKS)
+            is_drawn = name in MIRRORED or name.startswith(FRAMEWORKS)
             if is_drawn and isinstance(value, int | float):  # not finite: a string
                 name = name.replace("@", ":")  # MLflow takes no @ in a name, which ROLL's have
                 points[name, step] = Point(name, value, time, step)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy
 from mlflow import MlflowClient
@@ -21,12 +21,10 @@ from grpolab.run.tracking import SQLITE, sqlite_file
 from grpolab.run.tracking.points import Stored
 
 MOST_RUNS = 50_000  # that MLflow gives in one answer
-MAX_RUNS = 50  # in one query for histories
 MAX_REASON = 200  # characters
 READ_ATTEMPTS = 3
 # What a store raises that is away, locked, full, of another version or without its driver.
 UNUSABLE = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, ImportError)
-Item = TypeVar("Item")
 
 
 class Store:
@@ -73,26 +71,24 @@ class Store:
         """The experiment's runs that MLflow's search finds, except those in its bin."""
         return list(ask(self.client.search_runs, [experiment_id], where, max_results=MOST_RUNS))
 
-    def histories(self, runs: Sequence[Run]) -> dict[str, Stored]:
-        """All points of some runs, by run id.
+    def history(self, run: Run) -> Stored:
+        """All points of a run; from a database as they stand in the table `metrics`.
 
-        From a database in one query for many runs, of the table `metrics` itself: MLflow's client asks once per run and
-        metric and takes minutes.
+        MLflow's client asks once per metric, which takes minutes for a study.
         """
-        points: dict[str, Stored] = {run.info.run_id: defaultdict(list) for run in runs}
+        run_id, points = run.info.run_id, defaultdict(list)
         if self._is_server:
-            for run_id, name in ((run.info.run_id, name) for run in runs for name in run.data.metrics):
+            for name in run.data.metrics:
                 for metric in ask(self.client.get_metric_history, run_id, name):
-                    points[run_id][name, metric.step].append(metric.value)
+                    points[name, metric.step].append(metric.value)
             return points
         columns: list[sqlalchemy.ColumnClause[Any]] = [
             sqlalchemy.column(name) for name in ("run_uuid", "key", "step", "value", "is_nan")
         ]
         query = sqlalchemy.select(*columns).select_from(sqlalchemy.table("metrics", *columns))
         with sqlalchemy.create_engine(self._uri, poolclass=sqlalchemy.NullPool).connect() as connection:
-            for ids in batches(list(points), MAX_RUNS):
-                for run_id, name, step, value, is_nan in connection.execute(query.where(columns[0].in_(ids))):
-                    points[run_id][name, step].append(math.nan if is_nan else value)
+            for _, name, step, value, is_nan in connection.execute(query.where(columns[0] == run_id)):
+                points[name, step].append(math.nan if is_nan else value)
         return points
 
 
@@ -104,11 +100,6 @@ def _create(file: Path) -> None:
         leftover.unlink(missing_ok=True)
     MlflowClient(f"{SQLITE}{part.resolve()}").search_experiments(max_results=1)
     part.rename(file)
-
-
-def batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """So many items at a time."""
-    return (items[i : i + size] for i in range(0, len(items), size))
 
 
 def ask(question: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -14,8 +14,8 @@ from grpolab.paths import Results, read_json
 from grpolab.run.folder import exclusive, is_begun
 from grpolab.run.tracking import pages, sqlite_file
 from grpolab.run.tracking.mirror import lock_of
-from grpolab.run.tracking.points import Record, Stored, compare, course_of, is_final, labels_of, plans_of, status
-from grpolab.run.tracking.store import MAX_RUNS, UNUSABLE, Store, ask, batches, unusable
+from grpolab.run.tracking.points import Record, compare, course_of, is_final, labels_of, plans_of, status
+from grpolab.run.tracking.store import UNUSABLE, Store, ask, unusable
 
 SHOWN = 5  # differences of a study that are printed
 
@@ -60,12 +60,9 @@ def _study(results: Results, store: Store, plan: Record) -> Checked:
     for run in runs:
         runs_of.setdefault((run.data.tags.get("variant"), run.data.tags.get("seed")), []).append(run)
     checked = Checked(plan["study"])
-    begun = [cell for cell in plan["cells"] if is_begun(results.run(cell["signature"]))]
-    for cells in batches(begun, MAX_RUNS):  # the points of so many runs fit into memory
-        copies = [runs_of.get((cell["variant"], str(cell["seed"])), []) for cell in cells]
-        histories = store.histories([run for of_cell in copies for run in of_cell])
-        for cell, of_cell in zip(cells, copies, strict=True):
-            _cell(results, plan, cell, of_cell, histories, checked)
+    for cell in plan["cells"]:
+        if is_begun(results.run(cell["signature"])):
+            _cell(results, store, plan, cell, runs_of.get((cell["variant"], str(cell["seed"])), []), checked)
     planned = {cell["signature"] for cell in plan["cells"]}
     for run in runs:
         signature = run.data.tags.get("signature")
@@ -77,9 +74,7 @@ def _study(results: Results, store: Store, plan: Record) -> Checked:
     return checked
 
 
-def _cell(
-    results: Results, plan: Record, cell: Record, runs: list[Run], histories: dict[str, Stored], checked: Checked
-) -> None:
+def _cell(results: Results, store: Store, plan: Record, cell: Record, runs: list[Run], checked: Checked) -> None:
     """Compare the runs that stand for a cell, which must be one, with its folder."""
     folder = results.run(cell["signature"])
     outcome = read_json(folder / "outcome.json")
@@ -93,7 +88,7 @@ def _cell(
     labels = labels_of(plan, cell) | ({"outcome": outcome["outcome"]} if outcome else {})
     course = course_of(folder, outcome)
     for run in runs:
-        stored, tags = histories[run.info.run_id], run.data.tags
+        stored, tags = store.history(run), run.data.tags
         checked.points += sum(map(len, stored.values()))
         difference = compare(course.points, stored, is_final(outcome))
         differences += difference.wrong
