@@ -19,18 +19,18 @@ from grpolab.doctor.evidence import PLANTED, TABLES, USUAL_RANGE, Evidence, Row,
 from grpolab.doctor.first_pass import FIRST_RATIO_IS_NOT_ONE
 from grpolab.doctor.ratio_is_one import RATIO_IS_ONE
 from grpolab.report.figures.panels import (
+    Sheet,
     draw_seeds,
     label_x,
-    legend_arms,
     lines_by_arm,
     note_gaps,
-    panel_grid,
     pivot_seeds,
     start_at_zero,
 )
 from grpolab.report.journals import column
 from grpolab.report.load import Study
-from grpolab.report.style import arm_styles
+from grpolab.report.stability import after_first_step
+from grpolab.report.statistics.intervals import share_band
 from grpolab.report.text import count, markdown_table, number
 from grpolab.vocabulary import METRICS
 
@@ -182,28 +182,27 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def passes(study: Study) -> Figure:
     """Clip fraction by pass over the batch: 0 on the first, by construction."""
-    figure, grid = panel_grid(study.facets, ["clipped tokens by pass over the batch"], share_x=False)
-    styles = arm_styles(study.arms)
-    for facet, panel in zip(study.facets, grid.values(), strict=True):
+    sheet = Sheet(study, study.facets, ["clipped tokens by pass over the batch"], share_x=False)
+    for (facet, _), panel in sheet.grid.items():
         for arm, updates in study.by_arm("updates", facet):
-            draw_seeds(panel, pivot_seeds(updates, "iteration", "clip/active"), styles[arm], share=True)
+            draw_seeds(panel, pivot_seeds(updates, "iteration", "clip/active"), sheet.styles[arm], share_band)
         panel.yaxis.set_major_formatter(PercentFormatter(1))
-    start_at_zero(grid)
-    label_x(grid, "pass over the batch")
-    legend_arms(figure, study, study.arms)
-    return figure
+    start_at_zero(sheet.grid)
+    label_x(sheet.grid, "pass over the batch")
+    sheet.legend()
+    return sheet.figure
 
 
 def reach(study: Study) -> Figure:
     """Largest ratio - 1 on updates after a batch's first, over the run, and the usual clip range."""
-    later = study.updates[(study.updates["iteration"] > 0) | (study.updates["minibatch"] > 0)]
+    later = after_first_step(study.updates)
     shown = replace(study, updates=later.assign(reach=later["ratio/token_max"] - 1))
-    figure, grid, _ = lines_by_arm(shown, {"largest ratio - 1": ("updates", "reach")})
-    for panel in grid.values():
+    sheet = lines_by_arm(shown, {"largest ratio - 1": ("updates", "reach")})
+    for panel in sheet.panels:
         panel.set_yscale("symlog", linthresh=1e-3)
         panel.axhline(USUAL_RANGE["token"], color="0.4", linewidth=0.7, linestyle="--")
-    note_gaps(figure, shown)
-    return figure
+    note_gaps(sheet.figure, shown)
+    return sheet.figure
 
 
 def section(parts: Sequence[Study]) -> str:

@@ -92,9 +92,9 @@ class Study:
         """Cells without a result: missing or failed."""
         return self.cells[~self.cells["outcome"].isin(RESULTS)]
 
-    def by_arm(self, table: str, facet: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    def by_arm(self, table: str | pd.DataFrame, facet: str) -> Iterator[tuple[str, pd.DataFrame]]:
         """The arms that have rows in a table of this facet, with those rows, in the order of the study file."""
-        frame: pd.DataFrame = getattr(self, table)
+        frame: pd.DataFrame = getattr(self, table) if isinstance(table, str) else table
         here = frame[frame["facet"] == facet]
         yield from ((arm, here[here["arm"] == arm]) for arm in self.arms if (here["arm"] == arm).any())
 

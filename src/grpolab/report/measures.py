@@ -13,16 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from grpolab.errors import RequestError, near_matches
 from grpolab.quantities import QUANTITIES, SCORES, SHARES
 from grpolab.report.load import Study
-from grpolab.report.stability import largest_clip_share, stability_table
-from grpolab.report.statistics.intervals import (
-    LEAST_FOR_BOOTSTRAP,
-    LEAST_RUNS,
-    LEAST_TASKS,
-    Interval,
-    bootstrap,
-    share_interval,
-    t_interval,
-)
+from grpolab.report.stability import after_first_step, largest_clip_share, stability_table
+from grpolab.report.statistics import intervals
+from grpolab.report.statistics.intervals import LEAST_FOR_BOOTSTRAP, LEAST_RUNS, LEAST_TASKS, Band, Interval
 from grpolab.report.text import count
 from grpolab.vocabulary import METRICS
 
@@ -55,11 +48,6 @@ def means_after_first_step(study: Study, metric: str) -> pd.Series:
     return _means(after_first_step(study.updates), metric)
 
 
-def after_first_step(updates: pd.DataFrame) -> pd.DataFrame:
-    """The updates but the first on each batch, before which every ratio is 1."""
-    return updates[(updates["iteration"] > 0) | (updates["minibatch"] > 0)]
-
-
 def _means(frame: pd.DataFrame, metric: str) -> pd.Series:
     if metric not in frame:
         return pd.Series(dtype="float64", index=pd.MultiIndex.from_arrays([[], [], []], names=_KEYS))
@@ -81,13 +69,14 @@ def is_share(study: Study, metric: str) -> bool:
     return name in SHARES or unit.startswith(("share", "mean share", "probability"))
 
 
+def band_of(study: Study, metric: str) -> Callable[[ArrayLike], Band]:
+    """How means of `metric` over seeds get their 95% band: Student's, of a share `share_band`."""
+    return intervals.share_band if is_share(study, metric) else intervals.t_band
+
+
 def mean_interval(study: Study, metric: str, values_S: ArrayLike) -> Interval:
     """Mean over seeds of what `measure` gives with its 95% interval: Student's, of a share `share_interval`."""
-    return (share_interval if is_share(study, metric) else t_interval)(values_S)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The same numbers in other shapes.
+    return (intervals.share_interval if is_share(study, metric) else intervals.t_interval)(values_S)
 
 
 def at(values: pd.Series, facet: str, arm: str) -> pd.Series:
@@ -130,14 +119,12 @@ def add_ragged(rows: pd.Series) -> NDArray:
     return total
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Scores of runs on several tasks as arrays: what is averaged over tasks (Agarwal et al. 2021, arXiv:2108.13264).
-
+# Scores of runs on several tasks: what is averaged over tasks (Agarwal et al. 2021, arXiv:2108.13264).
 SCORE = "(final accuracy - start) / (1 - start)"
 _TASK = "factor/task"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pool:
     """Runs that differ in arm, task and seed alone.
 
@@ -167,17 +154,15 @@ def pools(study: Study) -> list[Pool]:
     if _TASK not in cells:
         cells[_TASK] = cells["setting/task"]
     others = [c for c in cells if c.startswith("factor/") and c not in (_TASK, f"factor/{study.plan['compare']}")]
-    groups = cells.groupby(others, sort=False) if others else [((), cells)]
-    return [_pool(study, " · ".join(levels), frame) for levels, frame in groups]
-
-
-def _pool(study: Study, title: str, cells: pd.DataFrame) -> Pool:
-    ran = set(cells.loc[cells["score"].notna(), "arm"])
-    arms, tasks = [arm for arm in study.arms if arm in ran], list(cells[_TASK].unique())
-    wide = cells.set_index(["seed", "arm", _TASK])["score"].unstack(["arm", _TASK])
-    complete = wide[list(product(arms, tasks))].dropna().sort_index()
-    scores_ATS = complete.to_numpy(dtype=np.float64).T.reshape(len(arms), len(tasks), len(complete))
-    return Pool(title, arms, tasks, [int(seed) for seed in complete.index], scores_ATS)
+    groups = []
+    for levels, frame in cells.groupby(others, sort=False) if others else [((), cells)]:
+        ran = set(frame.loc[frame["score"].notna(), "arm"])
+        arms, tasks = [arm for arm in study.arms if arm in ran], list(frame[_TASK].unique())
+        wide = frame.set_index(["seed", "arm", _TASK])["score"].unstack(["arm", _TASK])
+        complete = wide[list(product(arms, tasks))].dropna().sort_index()
+        scores_ATS = complete.to_numpy(dtype=np.float64).T.reshape(len(arms), len(tasks), len(complete))
+        groups.append(Pool(" · ".join(levels), arms, tasks, [int(seed) for seed in complete.index], scores_ATS))
+    return groups
 
 
 def estimated(
@@ -188,7 +173,7 @@ def estimated(
     Shapes as in `bootstrap`; its generator is seeded with 0. Raises TooFewError as the statistic does.
     """
     if scores_TS.shape[-1] >= LEAST_FOR_BOOTSTRAP:
-        return bootstrap(scores_TS, statistic, np.random.default_rng(0), replicates)
+        return intervals.bootstrap(scores_TS, statistic, np.random.default_rng(0), replicates)
     value = statistic(scores_TS)
     return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
 

@@ -55,6 +55,7 @@ def page(results: Results) -> str:
     study = load(results, STUDY)[-1]
     table = pd.DataFrame([_row(study, facet) for facet in study.facets])
     settings = study.cells.drop_duplicates("facet").set_index("facet")[[f"setting/{name}" for name in SETTINGS]]
+    settings = settings.map(lambda value: number(value) if isinstance(value, float) else str(value))
     settings.columns = pd.Index(SETTINGS)
     length = _free_length(load(results, LENGTH_STUDY)[-1])
     return "\n\n".join(
@@ -64,7 +65,7 @@ def page(results: Results) -> str:
             markdown_table(table),
             f"Condition {length.verdict}: {length.measured}.",
             "Settings that the plan records:",
-            markdown_table(settings.map(_shown).reset_index()),
+            markdown_table(settings.reset_index()),
         ]
     )
 
@@ -80,11 +81,8 @@ def unmet(studies: Sequence[Study]) -> list[str]:
             conditions += [condition for facet in study.facets for condition in _conditions(study, facet)]
         elif study.name == LENGTH_STUDY and "eval/length_std" in study.evaluations:
             conditions.append(_free_length(study))
-    return [
-        f"{condition.verdict}: {condition.measured}; {condition.meaning}."
-        for condition in conditions
-        if condition.met is False
-    ]
+    failed = [condition for condition in conditions if condition.met is False]
+    return [f"{condition.verdict}: {condition.measured}; {condition.meaning}." for condition in failed]
 
 
 def unmet_of(results: Results, name: str) -> list[str]:
@@ -97,7 +95,7 @@ def unmet_of(results: Results, name: str) -> list[str]:
 def _row(study: Study, facet: str) -> dict[str, str]:
     """One regime: what the conditions ask for."""
     start = mean_interval(study, "start", at(measure(study, "start"), facet, study.baseline))
-    lost = {arm: _collapses(study, facet, arm) for arm in (study.baseline, _unclipped(study))}
+    lost = {arm: at(measure(study, "lost"), facet, arm) for arm in (study.baseline, _unclipped(study))}
     low, high = _clipped(study, facet)
     return {
         "regime": facet,
@@ -112,42 +110,34 @@ def _row(study: Study, facet: str) -> dict[str, str]:
 
 def _conditions(study: Study, facet: str) -> list[Condition]:
     """1 and 2 of a healthy regime, 3 of a stressed one."""
-    if (study.cells.loc[study.cells["facet"] == facet, "factor/regime"] == "healthy").all():
-        return [_learns(study, facet), _clips(study, facet)]
-    return [_collapses_unclipped(study, facet)]
-
-
-def _learns(study: Study, facet: str) -> Condition:
-    gain = _gain(study, facet)
-    return Condition(
+    base, no_clip = study.baseline, _unclipped(study)
+    if not (study.cells.loc[study.cells["facet"] == facet, "factor/regime"] == "healthy").all():
+        # Whether each run collapsed, diverged or was early-stopped.
+        lost, lost_base = (at(measure(study, "lost"), facet, arm) > 0 for arm in (no_clip, base))
+        collapse = Condition(
+            3,
+            bool(lost.all() and not lost_base.any()) if len(lost) and len(lost_base) else None,
+            f"in {facet} {int(lost.sum())} of {count(len(lost), 'run')} of `{no_clip}` and {int(lost_base.sum())} of"
+            f" {len(lost_base)} of `{base}` collapse (asked: all, and none)",
+            "what is said there of training without clipping is not about the regime that it is meant for",
+        )
+        return [collapse]
+    gain, (low, high) = _gain(study, facet), _clipped(study, facet)
+    learns = Condition(
         1,
         gain.mean >= LEAST_GAIN and gain.low > 0 if gain.n else None,
-        f"in {facet} the baseline `{study.baseline}` gains {estimate(*gain[:3], signed)} ({count(gain.n, 'seed')};"
+        f"in {facet} the baseline `{base}` gains {estimate(*gain[:3], signed)} ({count(gain.n, 'seed')};"
         f" asked: {LEAST_GAIN} or more, the interval above 0)",
         "arms are compared there with one that is not shown to learn, and differences between them may be noise",
     )
-
-
-def _clips(study: Study, facet: str) -> Condition:
-    low, high = _clipped(study, facet)
-    return Condition(
+    clips = Condition(
         2,
         None if pd.isna(low) else min(low, high) >= LEAST_CLIPPED,
-        f"in {facet} clipping in `{study.baseline}` silences {percent(low)} of the tokens below its range and"
+        f"in {facet} clipping in `{base}` silences {percent(low)} of the tokens below its range and"
         f" {percent(high)} above (asked: {LEAST_CLIPPED:.0%} each)",
         "arms that differ in a clip range that hardly acts are one arm under two names",
     )
-
-
-def _collapses_unclipped(study: Study, facet: str) -> Condition:
-    unclipped, base = (_collapses(study, facet, arm) for arm in (_unclipped(study), study.baseline))
-    return Condition(
-        3,
-        bool(unclipped.all() and not base.any()) if len(unclipped) and len(base) else None,
-        f"in {facet} {int(unclipped.sum())} of {count(len(unclipped), 'run')} of `{_unclipped(study)}` and"
-        f" {int(base.sum())} of {len(base)} of `{study.baseline}` collapse (asked: all, and none)",
-        "what is said there of training without clipping is not about the regime that it is meant for",
-    )
+    return [learns, clips]
 
 
 def _unclipped(study: Study) -> str:
@@ -160,18 +150,10 @@ def _gain(study: Study, facet: str) -> Interval:
     return t_interval(at(measure(study, "gain"), facet, study.baseline))
 
 
-def _clipped(study: Study, facet: str) -> tuple[float, float]:
+def _clipped(study: Study, facet: str) -> list[float]:
     """Mean share of the baseline's tokens with an advantage that clipping silences, below and above its range."""
-    low, high = (
-        at(means_after_first_step(study, f"clip/active_{side}_nz"), facet, study.baseline).mean()
-        for side in ("low", "high")
-    )
-    return float(low), float(high)
-
-
-def _collapses(study: Study, facet: str, arm: str) -> pd.Series:
-    """Whether each run of an arm collapsed, diverged or was early-stopped, by seed."""
-    return at(measure(study, "lost"), facet, arm) > 0
+    sides = (means_after_first_step(study, f"clip/active_{side}_nz") for side in ("low", "high"))
+    return [float(at(shares, facet, study.baseline).mean()) for shares in sides]
 
 
 def _free_length(study: Study) -> Condition:
@@ -184,7 +166,3 @@ def _free_length(study: Study) -> Condition:
         f" the end is {number(last.min())} to {number(last.max())} tokens (asked: above {LEAST_LENGTH_STD:.0f})",
         "claims about length are void where lengths are all the same",
     )
-
-
-def _shown(value: object) -> str:
-    return number(value) if isinstance(value, float) else str(value)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import pandas as pd
 
 from grpolab.report.load import Study
 from grpolab.report.measures import at, by_setting, means_after_first_step, measure, run_means
 from grpolab.report.stability import count_lost, stability_table
-from grpolab.report.statistics.intervals import Interval, share_interval, t_interval
+from grpolab.report.statistics.intervals import geometric_interval, share_interval, t_interval
 from grpolab.report.statistics.tests import fisher, page_trend, paired_difference, wilson
 from grpolab.report.text import bounds, count, estimate, number, p_equals, percent, signed
 
@@ -21,6 +20,10 @@ def findings(study: Study) -> list[str]:
         return ["No run of this study has a result yet."]
     makers = (_baseline_learns, _clipping_acts, _clip_is_zero, _reuse, _ratio_levels, _unclipped, _against_baseline)
     return [sentence for maker in makers for sentence in maker(study)]
+
+
+def _in(facet: str) -> str:
+    return f" in {facet}" if facet else ""
 
 
 def _baseline_learns(study: Study) -> Iterator[str]:
@@ -52,22 +55,18 @@ def _clip_is_zero(study: Study) -> Iterator[str]:
     if "clip/out_of_range" not in study.updates:
         return
     first = study.updates[(study.updates["iteration"] == 0) & (study.updates["minibatch"] == 0)]
-    yield f"At the first update on a batch the clip fraction is {_zero(first)}."
     cells = study.done
     once = cells[cells["setting/num_iterations"] * cells["setting/num_minibatches"] == 1]
-    updates = study.updates[study.updates["signature"].isin(once["signature"])]
-    if len(updates):
+    updates_of_once = study.updates[study.updates["signature"].isin(once["signature"])]
+    cases = {"At the first update on a batch": first}
+    if len(updates_of_once):
         arms = ", ".join(f"`{arm}`" for arm in dict.fromkeys(once["arm"]))
-        yield f"With one update per batch ({arms}) the clip fraction is {_zero(updates)}."
-
-
-def _zero(updates: pd.DataFrame) -> str:
-    """`exactly 0 in all 400 updates of 4 runs`, or where it is not."""
-    share = updates["clip/out_of_range"]
-    where = f"{count(len(updates), 'update')} of {count(updates['signature'].nunique(), 'run')}"
-    if (share == 0).all():
-        return f"exactly 0 in all {where}"
-    return f"not 0 in {(share != 0).sum():,} of {where} (largest {number(share.max())})"
+        cases[f"With one update per batch ({arms})"] = updates_of_once
+    for where, updates in cases.items():
+        share = updates["clip/out_of_range"]
+        size = f"{count(len(updates), 'update')} of {count(updates['signature'].nunique(), 'run')}"
+        value = f"not 0 in {(share != 0).sum():,} of {size} (largest {number(share.max())})"
+        yield f"{where} the clip fraction is {f'exactly 0 in all {size}' if (share == 0).all() else value}."
 
 
 def _reuse(study: Study) -> Iterator[str]:
@@ -89,14 +88,14 @@ def _ratio_levels(study: Study) -> Iterator[str]:
     if study.cells["setting/importance_sampling_level"].nunique() < 2:
         return
     clip = run_means(study, "clip/active")
-    same_run = [run_means(study, f"cf/{level}_0.2") for level in ("sequence", "token")]
+    sequence, token = (run_means(study, f"cf/{level}_0.2") for level in ("sequence", "token"))
     for facet in study.facets:
         for arm in study.arms:
-            factor = _factor(at(clip, facet, arm), at(clip, facet, study.baseline))
+            factor = geometric_interval(at(clip, facet, arm) / at(clip, facet, study.baseline))
             if arm != study.baseline and factor.n:
                 size = estimate(*factor[:3])
                 yield f"`{arm}` clips {size} times the share of tokens that `{study.baseline}` clips{_in(facet)}."
-        factor = _factor(*(at(values, facet, study.baseline) for values in same_run))
+        factor = geometric_interval(at(sequence, facet, study.baseline) / at(token, facet, study.baseline))
         if factor.n:
             yield (
                 f"On the same batches (of `{study.baseline}`), a sequence ratio at epsilon .2 would clip"
@@ -104,33 +103,23 @@ def _ratio_levels(study: Study) -> Iterator[str]:
             )
 
 
-def _factor(of: pd.Series, over: pd.Series) -> Interval:
-    """Geometric mean of of / over by seed, with the t-interval of its logarithm; seeds with a zero are left out."""
-    with np.errstate(divide="ignore"):
-        logs = t_interval((np.log(of) - np.log(over)).replace([np.inf, -np.inf], np.nan))
-    return Interval(float(np.exp(logs.mean)), float(np.exp(logs.low)), float(np.exp(logs.high)), logs.n)
-
-
 def _unclipped(study: Study) -> Iterator[str]:
     """Collapse without clipping against collapse of the baseline."""
     runs = stability_table(study)
-    unclipped = study.cells.loc[study.cells["setting/kernel"] == "ratio", "arm"].unique()
     for facet in study.facets:
-        for arm in unclipped:
+        for arm in study.cells.loc[study.cells["setting/kernel"] == "ratio", "arm"].unique():
             counts = [count_lost(runs, facet, name) for name in (arm, study.baseline)]
             p = fisher(*counts[0], *counts[1])
             if np.isfinite(p):
-                rate, base = (_rate(*pair) for pair in counts)
+                intervals = [wilson(*pair) for pair in counts]
+                rate, base = (
+                    f"{lost} of {count(n, 'run')} (95%: {bounds(interval.low, interval.high)})"
+                    for (lost, n), interval in zip(counts, intervals, strict=True)
+                )
                 yield (
                     f"Without clipping (`{arm}`), {rate} collapse{_in(facet)}; of `{study.baseline}`, {base}"
                     f" (Fisher's exact test, unpaired: {p_equals(p)})."
                 )
-
-
-def _rate(lost: int, n: int) -> str:
-    """`2 of 3 runs (95%: [.2, .9])`."""
-    rate = wilson(lost, n)
-    return f"{lost} of {count(n, 'run')} (95%: {bounds(rate.low, rate.high)})"
 
 
 def _against_baseline(study: Study) -> Iterator[str]:
@@ -140,22 +129,14 @@ def _against_baseline(study: Study) -> Iterator[str]:
         for facet in study.facets:
             base = at(values, facet, study.baseline)
             others = {arm: at(values, facet, arm) for arm in study.arms if arm != study.baseline}
-            if len(base) and any(len(other) for other in others.values()):
-                sides = _sides(others, base)
-                groups = "; ".join(f"{side}: {', '.join(arms)}" for side, arms in sides.items() if arms)
-                yield f"{words}{_in(facet)}: `{study.baseline}` {number(base.mean())}; against it, {groups}."
-
-
-def _sides(others: dict[str, pd.Series], base: pd.Series) -> dict[str, list[str]]:
-    sides: dict[str, list[str]] = {"higher": [], "lower": [], "undecided": [], "equal": []}
-    for arm, values in others.items():
-        difference = paired_difference(values, base)
-        if difference.n:
-            low, high = difference.low, difference.high
-            side = "equal" if low == high == 0 else "higher" if low > 0 else "lower" if high < 0 else "undecided"
-            sides[side].append(f"`{arm}` {estimate(difference.effect, low, high, signed)}")
-    return sides
-
-
-def _in(facet: str) -> str:
-    return f" in {facet}" if facet else ""
+            if not len(base) or not any(len(other) for other in others.values()):
+                continue
+            sides: dict[str, list[str]] = {"higher": [], "lower": [], "undecided": [], "equal": []}
+            for arm, other in others.items():
+                difference = paired_difference(other, base)
+                low, high = difference.low, difference.high
+                side = "higher" if low > 0 else "lower" if high < 0 else "equal" if low == high == 0 else "undecided"
+                if difference.n:
+                    sides[side].append(f"`{arm}` {estimate(difference.effect, low, high, signed)}")
+            groups = "; ".join(f"{side}: {', '.join(arms)}" for side, arms in sides.items() if arms)
+            yield f"{words}{_in(facet)}: `{study.baseline}` {number(base.mean())}; against it, {groups}."

@@ -1,7 +1,7 @@
-"""What a report says about a whole run: how steadily it learns, and how its objective works; each number defined once.
+"""What a report says about a whole run: how steadily it learns, and how its objective works.
 
-Letters: E evaluations, R rollout steps. 'First' and 'last' mean a tenth of the run (`Thresholds.tail`). What has
-nothing to be computed from, because the journal lacks its metrics, is NaN.
+`quantities.py` says what each number and label means. Letters: E evaluations, R rollout steps. What has nothing to be
+computed from, because the journal lacks its metrics, is NaN.
 """
 
 from __future__ import annotations
@@ -48,6 +48,12 @@ def stability_table(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*CELL_COLUMNS, *QUANTITIES])
 
 
+def count_lost(runs: pd.DataFrame, facet: str, arm: str) -> tuple[int, int]:
+    """How many runs of one arm in one facet are lost, and how many it has."""
+    of_arm = runs[(runs["facet"] == facet) & (runs["arm"] == arm)]
+    return int(of_arm["lost"].sum()), len(of_arm)
+
+
 def run_quantities(
     accuracy_E: NDArray,
     updates: pd.DataFrame,
@@ -60,26 +66,29 @@ def run_quantities(
     """Every quantity and every label of one run.
 
     accuracy_E are its evaluations (of `items` items each, the first one before training), carried forward where it
-    ended early; `updates` and `rollouts` its journal; `settings` what it was run with. A quantity that has nothing to
-    be computed from is NaN.
+    ended early; `updates` and `rollouts` its journal; `settings` what it was run with.
     """
-    return (
-        _scores(accuracy_E, outcome, items, thresholds)
-        | _gradients(updates, thresholds)
-        | _ratios(updates, thresholds)
-        | _batches(rollouts, thresholds)
-        | mechanism_quantities(updates, rollouts, settings, thresholds.tail)
-    )
-
-
-def _scores(accuracy_E: NDArray, outcome: str, items: int, thresholds: Thresholds) -> dict[str, float | bool]:
     start, final = mean(accuracy_E[:1]), final_score(accuracy_E, thresholds.tail)
     error = np.sqrt(start * (1 - start) / items)
-    labels = {
+    ended = {
         "collapsed": outcome == COMPLETED and collapsed(accuracy_E, thresholds),
         "diverged": outcome == DIVERGED,
         "stopped": outcome == STOPPED,
     }
+    norms, spikes = column(updates, "grad_norm"), np.nan
+    if "grad_norm" in updates and len(updates):
+        norm_R = updates.groupby("rollout_step")["grad_norm"].max().to_numpy(dtype=np.float64)
+        spikes = 100 * float(gradient_spikes(norm_R, thresholds).mean())
+    ratio, ess = largest(column(updates, "ratio/token_max")), -largest(-column(updates, "ratio/ess"))
+    kl_old = mean(column(updates.groupby("rollout_step").tail(1), "kl_old/k3"))
+
+    n = tail_length(len(rollouts), thresholds.tail)
+    first = {name: mean(column(rollouts.head(n), name)) for name in ("entropy/behaviour", "reward/mean")}
+    last = {name: mean(column(rollouts.tail(n), name)) for name in (*first, *_LAST.values())}
+    entropy_first, entropy_last = first["entropy/behaviour"], last["entropy/behaviour"]
+    entropy_drop = entropy_first - entropy_last
+    much_higher = entropy_last > thresholds.entropy_explosion * entropy_first
+    tails = {quantity: last[metric] for quantity, metric in _LAST.items()}
     return {
         "start": start,
         "final_score": final,
@@ -87,31 +96,14 @@ def _scores(accuracy_E: NDArray, outcome: str, items: int, thresholds: Threshold
         "mean_score": mean(accuracy_E),
         "drawdown": drawdown(accuracy_E),
         "jitter": jitter(accuracy_E),
-        **labels,
-        "lost": any(labels.values()),
+        **ended,
+        "lost": any(ended.values()),
         "below_start": bool(final < start - thresholds.below_start_errors * error),
-    }
-
-
-def _gradients(updates: pd.DataFrame, thresholds: Thresholds) -> dict[str, float | bool]:
-    norms, spikes = column(updates, "grad_norm"), np.nan
-    if "grad_norm" in updates and len(updates):
-        norm_R = updates.groupby("rollout_step")["grad_norm"].max().to_numpy(dtype=np.float64)
-        spikes = 100 * float(gradient_spikes(norm_R, thresholds).mean())
-    return {
         "spikes_per_100": spikes,
         "spiky": spikes > thresholds.spikes_per_100,
         "grad_norm_p50": float(np.quantile(norms, 0.5, method="nearest")) if len(norms) else np.nan,
         "grad_norm_p99": float(np.quantile(norms, 0.99, method="nearest")) if len(norms) else np.nan,
         "grad_norm_max": largest(norms),
-    }
-
-
-def _ratios(updates: pd.DataFrame, thresholds: Thresholds) -> dict[str, float | bool]:
-    ratio, ess = largest(column(updates, "ratio/token_max")), -largest(-column(updates, "ratio/ess"))
-    last_update = updates.groupby("rollout_step").tail(1)
-    kl_old = mean(column(last_update, "kl_old/k3"))
-    return {
         "ratio_max": ratio,
         "sequence_ratio_max": largest(column(updates, "ratio/sequence_max")),
         "ess_min": ess,
@@ -119,45 +111,29 @@ def _ratios(updates: pd.DataFrame, thresholds: Thresholds) -> dict[str, float | 
         "outer_mass": mean(column(updates, "clip/outer")),
         "kl_old": kl_old,
         "kl_old_high": kl_old > thresholds.kl_old,
-    }
-
-
-def _batches(rollouts: pd.DataFrame, thresholds: Thresholds) -> dict[str, float | bool]:
-    def last(metric: str) -> float:
-        return mean(column(rollouts.tail(n), metric))
-
-    def first(metric: str) -> float:
-        return mean(column(rollouts.head(n), metric))
-
-    n = tail_length(len(rollouts), thresholds.tail)
-    start, end = first("entropy/behaviour"), last("entropy/behaviour")
-    starvation, truncation = last("zero_variance/share"), last("truncation/share")
-    return {
-        "entropy_first": start,
-        "entropy_last": end,
+        "entropy_first": entropy_first,
+        "entropy_last": entropy_last,
         "entropy_min": -largest(-column(rollouts, "entropy/behaviour")),
-        "entropy_drop": start - end,
-        "entropy_ratio": end / start if start else np.nan,
-        "entropy_collapsed": start - end > thresholds.entropy_drop or end < thresholds.entropy_ratio * start,
-        "entropy_exploded": end > thresholds.entropy_explosion * start and last("reward/mean") < first("reward/mean"),
+        "entropy_drop": entropy_drop,
+        "entropy_ratio": entropy_last / entropy_first if entropy_first else np.nan,
+        "entropy_collapsed": entropy_drop > thresholds.entropy_drop
+        or entropy_last < thresholds.entropy_ratio * entropy_first,
+        "entropy_exploded": much_higher and last["reward/mean"] < first["reward/mean"],
         "kl_ref": mean(column(rollouts, "kl_ref/exact")[-1:]),  # measured now and then
-        "starvation": starvation,
-        "starved_right": last("zero_variance/all_right"),
-        "starved_wrong": last("zero_variance/all_wrong"),
-        "starved": starvation > thresholds.starvation,
-        "truncation": truncation,
-        "truncated": truncation > thresholds.truncation,
+        **tails,
+        "starved": tails["starvation"] > thresholds.starvation,
+        "truncated": tails["truncation"] > thresholds.truncation,
+        **mechanism_quantities(updates, rollouts, settings, thresholds.tail),
     }
 
 
-def count_lost(runs: pd.DataFrame, facet: str, arm: str) -> tuple[int, int]:
-    """How many runs of one arm in one facet are lost, and how many it has."""
-    of_arm = runs[(runs["facet"] == facet) & (runs["arm"] == arm)]
-    return int(of_arm["lost"].sum()), len(of_arm)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# How steadily a run learns.
+# Quantities that are a metric's mean over the last rollout steps.
+_LAST = {
+    "starvation": "zero_variance/share",
+    "starved_right": "zero_variance/all_right",
+    "starved_wrong": "zero_variance/all_wrong",
+    "truncation": "truncation/share",
+}
 
 
 def final_score(accuracy_E: NDArray, share: float = Thresholds.tail) -> float:
@@ -198,36 +174,8 @@ def gradient_spikes(norm_R: NDArray, thresholds: Thresholds = DEFAULT) -> NDArra
     rewards) are no part of the median: after a collapse every ordinary norm would be a spike. A non-finite norm is one.
     """
     norms = pd.Series(np.asarray(norm_R, dtype=np.float64))
-    median = (
-        norms.where(norms > 0).shift(1).rolling(thresholds.spike_window, min_periods=thresholds.spike_least).median()
-    )
-    return (~np.isfinite(norms) | (norms > thresholds.spike_factor * median)).to_numpy()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# How its objective works, for the hypotheses that are about mechanisms.
-
-
-def mechanism_quantities(
-    updates: pd.DataFrame, rollouts: pd.DataFrame, settings: Mapping[str, float], tail: float
-) -> dict[str, float]:
-    """Every quantity of a run that says how its objective works. `tail`: share of the run that 'last' means."""
-    clip = mean(column(updates, "clip/active"))
-    reuse = settings.get("num_iterations", np.nan) * settings.get("num_minibatches", np.nan)
-    ceiling = largest_clip_share(mean(column(rollouts, "zero_variance/share")), reuse)
-    return {
-        "clip_share": mean(column(updates, "clip/active_nz")),
-        "clip_change": clip_change(updates, tail),
-        "ceiling_share": clip / ceiling if ceiling else np.nan,
-        "counterfactual_log_ratio": counterfactual_log_ratio(updates),
-        "up_clipped_gap": mean(np.subtract(*both(updates, "p_old/up_clipped", "p_old/all"))),
-        "zero_variance_gap": zero_variance_gap(rollouts, settings.get("num_generations", np.nan)),
-        "sequence_sign_gap": sequence_sign_gap(updates),
-        "log_ratio_range": log_ratio_range(updates),
-        "clipped_gradients": clipped_gradients(updates, settings.get("max_grad_norm", np.nan)),
-        "entropy_slope": entropy_slope(rollouts),
-        "entropy_last20": mean(column(rollouts.tail(tail_length(len(rollouts), 0.2)), "entropy/behaviour")),
-    }
+    before = norms.where(norms > 0).shift(1).rolling(thresholds.spike_window, min_periods=thresholds.spike_least)
+    return (~np.isfinite(norms) | (norms > thresholds.spike_factor * before.median())).to_numpy()
 
 
 Share = TypeVar("Share", float, pd.Series)
@@ -241,59 +189,42 @@ def largest_clip_share(zero_variance: Share, updates_per_batch: Share) -> Share:
     return (1 - zero_variance) * (1 - 1 / updates_per_batch)
 
 
-def clip_change(updates: pd.DataFrame, tail: float) -> float:
-    """Mean clip/active in the last tenth of the rollout steps minus the mean in the first."""
-    if "clip/active" not in updates or updates.empty:
-        return np.nan
-    share_R = updates.groupby("rollout_step")["clip/active"].mean().to_numpy(dtype=np.float64)
-    n = tail_length(len(share_R), tail)
-    return mean(share_R[-n:]) - mean(share_R[:n])
-
-
-def counterfactual_log_ratio(updates: pd.DataFrame) -> float:
-    """log of what a sequence ratio would clip at epsilon .2 over what a token ratio would, on the same tokens.
-
-    Negative: the sequence ratio clips less. -inf where only the token ratio would clip; NaN where neither would.
-    """
+def mechanism_quantities(
+    updates: pd.DataFrame, rollouts: pd.DataFrame, settings: Mapping[str, float], tail: float
+) -> dict[str, float]:
+    """Every quantity of a run that says how its objective works. `tail`: share of the run that 'last' means."""
+    step_columns = ["rollout_step", "clip/active", "ratio/token_min", "ratio/token_max"]
+    steps = updates.reindex(columns=step_columns).groupby("rollout_step")
+    clip_R = steps["clip/active"].mean().to_numpy(dtype=np.float64)
+    n = tail_length(len(clip_R), tail)
     sequence, token = (mean(column(updates, f"cf/{level}_0.2")) for level in ("sequence", "token"))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.log(sequence) - np.log(token))
+        counterfactual = float(np.log(sequence) - np.log(token))
+        log_range_R = (np.log(steps["ratio/token_max"].max()) - np.log(steps["ratio/token_min"].min())).dropna()
 
-
-def zero_variance_gap(rollouts: pd.DataFrame, group_size: float) -> float:
-    """Mean of the measured share of zero-variance groups minus p^G + (1-p)^G, p the batch's share of right ones.
-
-    It is 0 where all prompts are equally hard, and above 0 the more they differ.
-    """
-    measured_R, p_R = both(rollouts, "zero_variance/share", "reward/correct")
-    return mean(measured_R - (p_R**group_size + (1 - p_R) ** group_size))
-
-
-def sequence_sign_gap(updates: pd.DataFrame) -> float:
-    """Mean sequence ratio of completions with A>0 minus that with A<0, where the batch has been learnt from before."""
-    later = updates[(updates["iteration"] > 0) | (updates["minibatch"] > 0)] if len(updates) else updates
-    return mean(np.subtract(*both(later, "ratio/sequence_mean_pos", "ratio/sequence_mean_neg")))
-
-
-def log_ratio_range(updates: pd.DataFrame) -> float:
-    """Mean over rollout steps of log(largest / smallest token ratio among the updates of the step)."""
-    if not {"ratio/token_min", "ratio/token_max"} <= set(updates):
-        return np.nan
-    steps = updates.groupby("rollout_step")
-    high_R, low_R = steps["ratio/token_max"].max(), steps["ratio/token_min"].min()
-    with np.errstate(divide="ignore"):
-        return mean((np.log(high_R) - np.log(low_R)).dropna().to_numpy(dtype=np.float64))
-
-
-def clipped_gradients(updates: pd.DataFrame, max_grad_norm: float) -> float:
-    """Share of optimiser steps whose gradient was scaled down to max_grad_norm."""
-    return mean(column(updates, "grad_norm") > max_grad_norm) if np.isfinite(max_grad_norm) else np.nan
-
-
-def entropy_slope(rollouts: pd.DataFrame) -> float:
-    """Least-squares slope of the sampling policy's entropy, nat per rollout step; NaN below two rollout steps."""
+    equal_R, p_R = both(rollouts, "zero_variance/share", "reward/correct")
+    group_size, max_norm = settings.get("num_generations", np.nan), settings.get("max_grad_norm", np.nan)
+    reuse = settings.get("num_iterations", np.nan) * settings.get("num_minibatches", np.nan)
+    ceiling = largest_clip_share(mean(column(rollouts, "zero_variance/share")), reuse)
+    later = after_first_step(updates) if len(updates) else updates
     step_R, entropy_R = both(rollouts, "rollout_step", "entropy/behaviour")
-    if len(step_R) < 2:
-        return np.nan
-    centred_R = step_R - step_R.mean()
-    return float(centred_R @ entropy_R / (centred_R @ centred_R))
+    centred_R = step_R - mean(step_R)
+    return {
+        "clip_share": mean(column(updates, "clip/active_nz")),
+        "clip_change": mean(clip_R[-n:]) - mean(clip_R[:n]),
+        "ceiling_share": mean(column(updates, "clip/active")) / ceiling if ceiling else np.nan,
+        "counterfactual_log_ratio": counterfactual,  # -inf where only the token ratio would clip, NaN where neither
+        "up_clipped_gap": mean(np.subtract(*both(updates, "p_old/up_clipped", "p_old/all"))),
+        # 0 where all prompts are equally hard, and above 0 the more they differ.
+        "zero_variance_gap": mean(equal_R - (p_R**group_size + (1 - p_R) ** group_size)),
+        "sequence_sign_gap": mean(np.subtract(*both(later, "ratio/sequence_mean_pos", "ratio/sequence_mean_neg"))),
+        "log_ratio_range": mean(log_range_R.to_numpy(dtype=np.float64)),
+        "clipped_gradients": mean(column(updates, "grad_norm") > max_norm) if np.isfinite(max_norm) else np.nan,
+        "entropy_slope": float(centred_R @ entropy_R / (centred_R @ centred_R)) if len(step_R) > 1 else np.nan,
+        "entropy_last20": mean(column(rollouts.tail(tail_length(len(rollouts), 0.2)), "entropy/behaviour")),
+    }
+
+
+def after_first_step(updates: pd.DataFrame) -> pd.DataFrame:
+    """The updates but the first on each batch, before which every ratio is 1."""
+    return updates[(updates["iteration"] > 0) | (updates["minibatch"] > 0)]

@@ -69,6 +69,11 @@ class ArmStyle(NamedTuple):
     line: Any  # what matplotlib takes for a line style
     marker: str
 
+    @property
+    def line_options(self) -> dict[str, Any]:
+        """For matplotlib's `plot`."""
+        return {"color": self.colour, "linestyle": self.line, "marker": self.marker}
+
 
 def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
     """A style for each arm: fixed for known names, else a slot that follows from the name.
@@ -85,42 +90,24 @@ def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
     return {arm: ArmStyle(*_SLOTS[taken[arm]]) for arm in arms}
 
 
+# fmt: off
+_PAPER: Any = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same bytes on every machine
+    "font.size": 7.5, "axes.titlesize": 8, "axes.labelsize": 7.5, "legend.fontsize": 7.5, "figure.titlesize": 7.5,
+    "xtick.labelsize": 7, "xtick.major.width": 0.6, "xtick.major.size": 2.5, "xtick.minor.size": 1.5,
+    "ytick.labelsize": 7, "ytick.major.width": 0.6, "ytick.major.size": 2.5, "ytick.minor.size": 1.5,
+    "axes.linewidth": 0.6, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "grid.color": "0.92", "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3, "lines.markersize": 3.2, "legend.frameon": False,
+    "pdf.fonttype": 42,  # TrueType
+}
+# fmt: on
+
+
 @contextmanager
 def paper_style() -> Iterator[None]:
     """Inside, matplotlib draws for print: seaborn's ticks style, fonts of 7-8 points, embedded TrueType."""
-    with (
-        mpl.rc_context(),
-        sns.axes_style("ticks"),
-        sns.plotting_context("paper"),
-    ):
-        mpl.rcParams.update(
-            {
-                "font.family": "DejaVu Sans",  # comes with matplotlib: the same bytes on every machine
-                "font.size": 7.5,
-                "axes.titlesize": 8,
-                "axes.labelsize": 7.5,
-                "xtick.labelsize": 7,
-                "ytick.labelsize": 7,
-                "legend.fontsize": 7.5,
-                "legend.frameon": False,
-                "figure.titlesize": 7.5,
-                "axes.spines.top": False,
-                "axes.spines.right": False,
-                "axes.linewidth": 0.6,
-                "axes.grid": True,
-                "grid.color": "0.92",
-                "grid.linewidth": 0.5,
-                "xtick.major.width": 0.6,
-                "ytick.major.width": 0.6,
-                "xtick.major.size": 2.5,
-                "ytick.major.size": 2.5,
-                "ytick.minor.size": 1.5,
-                "xtick.minor.size": 1.5,
-                "lines.linewidth": 1.3,
-                "lines.markersize": 3.2,
-                "pdf.fonttype": 42,
-            }
-        )
+    with sns.axes_style("ticks"), sns.plotting_context("paper"), mpl.rc_context(_PAPER):
         yield
 
 
@@ -147,10 +134,6 @@ def png(figure: Figure) -> bytes:
         image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
         image.quantize(256, dither=Image.Dither.NONE).save(file, "png", optimize=True, dpi=(DPI, DPI))
         return file.getvalue()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What stands behind a figure: which runs, which statistic, and the numbers that are drawn.
 
 
 # One drawn series: labels (row, facet, arm, ...) and lists of equal length (x, mean, low, high, n); `seeds` maps a
@@ -191,16 +174,20 @@ def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: l
     """The manifest of a figure that shows `study`; the alt text is the caption with the arms, unless it is given."""
     done, absent = study.done, study.absent
     failed = absent["outcome"] == FAILED
+
+    def distinct(column: str) -> list:
+        return sorted(done[column].dropna().unique().tolist()) if column in done else []
+
     return Manifest(
         figure=figure,
         study=study.name,
         caption=caption,
-        alt=alt or " ".join([caption, *_arms(study)]),
+        alt=alt or caption + ("" if study.cells.empty else f" Arms of {study.name}: {', '.join(study.arms)}."),
         statistic=statistic,
         seeds=sorted(int(seed) for seed in done["seed"].unique()),
-        commits=_distinct(done, "commit"),
-        results_versions=_distinct(done, "results_version"),
-        locks=_distinct(done, "lock_sha256"),
+        commits=distinct("commit"),
+        results_versions=distinct("results_version"),
+        locks=distinct("lock_sha256"),
         signatures=sorted(done["signature"].unique()),
         diverged=cell_names(done[done["outcome"] == DIVERGED]),
         stopped=cell_names(done[done["outcome"] == STOPPED]),
@@ -213,14 +200,6 @@ def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: l
 def cell_names(cells: pd.DataFrame) -> list[str]:
     """`variant seed 2` of each cell."""
     return [f"{cell.variant} seed {cell.seed}" for cell in cells.itertuples()]
-
-
-def _arms(study: Study) -> list[str]:
-    return [] if study.cells.empty else [f"Arms of {study.name}: {', '.join(study.arms)}."]
-
-
-def _distinct(cells: pd.DataFrame, column: str) -> list:
-    return sorted(cells[column].dropna().unique().tolist()) if column in cells else []
 
 
 def _rounded(value: Any) -> Any:
