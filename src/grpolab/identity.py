@@ -91,11 +91,17 @@ def content_of(settings: Mapping[str, Any], cache: Path | None = None) -> dict[s
     content: dict[str, Any] = {}
     for key in keys_with_content(settings):
         group, _, last = key.partition(".")
-        name = settings[group][last]
-        read = _model if key == "model.path" else _data_file if last.endswith("_file") else _code
-        with suppress(OSError):
-            content[key] = read(name, cache)
-        content[key] = content.get(key) or {ABSENT: name}
+        name, hashes = settings[group][last], {}
+        with suppress(OSError, ValueError):
+            if key == "model.path":
+                hashes = _model(Path(name), cache)
+            elif last.endswith("_file"):
+                hashes = _data_file(name, cache)
+            else:
+                folder, module, object_name = place_of(name)
+                if code := sources(module, folder):
+                    hashes = {"object": object_name, "sources": code}
+        content[key] = hashes or {ABSENT: name}
     options = (settings.get("task") or {}).get("options")
     if options and (named := _with_files(options, cache)) != options:
         content["task.options"] = named
@@ -121,9 +127,9 @@ def _data_file(name: str, cache: Path | None) -> dict[str, Any]:
     return {"sha256": file_sha256(Path(name).expanduser(), cache)}
 
 
-def _model(name: str, cache: Path | None) -> dict[str, Any]:
+def _model(folder: Path, cache: Path | None) -> dict[str, Any]:
     """Every file below a model's folder; hidden ones hold no model."""
-    folder, hashes = Path(name), dict[str, str]()
+    hashes: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
         if path.is_file() and not any(part.startswith(".") for part in place.parts):
@@ -194,15 +200,6 @@ def place_of(path: str) -> tuple[Path, str, str]:
 def is_library(file: Path) -> bool:
     """Whether code is not the user's: Python's own, installed, or of this program."""
     return "site-packages" in file.parts or any(file.is_relative_to(library) for library in _LIBRARIES)
-
-
-def _code(path: str, _cache: Path | None) -> dict[str, Any]:
-    try:
-        folder, module, name = place_of(path)
-    except ValueError:
-        return {}
-    hashes = sources(module, folder)
-    return {"object": name, "sources": hashes} if hashes else {}
 
 
 def sources(module: str, folder: Path) -> dict[str, str]:

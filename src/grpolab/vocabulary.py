@@ -27,6 +27,9 @@ OUTCOMES = {
     MISSING: "planned, and not run yet",
 }
 
+# --- states of a tuning's trial, in trials.json; it diverges and fails as a run does ---------------------------------
+COMPLETE, PRUNED, RUNNING = "complete", "pruned", "running"
+
 # --- tags of an MLflow run; besides them each factor of its study is one, with the level of the cell ----------------
 TAGS = {
     "study": "the study that asks for the run",

@@ -80,13 +80,11 @@ def _events(wanted: bool) -> AbstractContextManager[Events | None]:
 
 
 def _tune(arguments: argparse.Namespace) -> int:
-    from grpolab.settings.equalities import why_the_same
     from grpolab.sweep.tuning.arms import Arms, load_tuned
     from grpolab.sweep.tuning.command import tune
     from grpolab.sweep.tuning.settings import path_of
 
     arms = Arms(load_tuned(arguments.study), arguments.overrides)
-    arms.check_effects(why_the_same)
     return tune(arms, quantities, _draw, path_of(arms.study.name), arguments.jobs, arguments.storage)
 
 

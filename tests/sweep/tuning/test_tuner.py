@@ -12,10 +12,11 @@ from tuning_project import STUDY
 
 from grpolab.paths import Results
 from grpolab.report.tuning import page
-from grpolab.report.tuning.trials import COMPLETE, load_trials
+from grpolab.report.tuning.trials import load_trials
 from grpolab.sweep.ledger import status
 from grpolab.sweep.plan import plans
 from grpolab.sweep.tuning.arms import CurrentMedianPruner
+from grpolab.vocabulary import COMPLETE
 
 GRID = {"learning_rate": {"choices": [1.0e-4, 3.0e-4, 1.0e-3, 2.0e-3, 2.0e-2]}}
 

@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike
 from grpolab.report.figures.panels import Drawing, handle, label_x, panel_grid, say, whole_numbers
 from grpolab.report.style import COLUMN_WIDTH, NOTE_COLOUR, QUIET, Manifest, Series, arm_styles, paper_style
 from grpolab.report.text import count
-from grpolab.report.tuning.trials import COMPLETE, DIVERGED, FAILED, PRUNED, Key, Tuning, number_of
+from grpolab.report.tuning.trials import Key, Tuning, number_of
+from grpolab.vocabulary import COMPLETE, DIVERGED, FAILED, PRUNED
 
 OVER_SEEDS = "mean over the tuning seeds"
 BEST, COMMON, COMMON_PAIR = "best", "common value", "common values"

@@ -16,7 +16,8 @@ from grpolab.report.style import Manifest, paper_style, save
 from grpolab.report.tables import Table
 from grpolab.report.text import NONE, begun, count, listing, markdown_table, number, percent
 from grpolab.report.tuning import figures, values
-from grpolab.report.tuning.trials import COMPLETE, DIVERGED, FAILED, PRUNED, Tuning, load_trials, mean_of
+from grpolab.report.tuning.trials import Tuning, load_trials, mean_of
+from grpolab.vocabulary import COMPLETE, DIVERGED, FAILED, PRUNED
 
 _ENDED = (COMPLETE, PRUNED, DIVERGED)  # a failed trial is made up for, so it is no part of the budget
 
@@ -104,7 +105,7 @@ class _Writer:
         table.write(self.output / "tables" / self.inner)
         return f"{table.caption}\n\n{markdown_table(table.shown)}"
 
-    def trials(self, tuning: Tuning) -> Iterator[str]:
+    def blocks(self, tuning: Tuning) -> Iterator[str]:
         """One tuning: sentences, budget, figures, every trial."""
         yield "\n".join(f"- {sentence}" for sentence in sentences(tuning))
         yield self.table(budget(tuning))
@@ -128,7 +129,7 @@ def section(study: Study, output: Path, inner: Path = Path()) -> Section:
         blocks += [writer.figure(*drawn), writer.table(values.table(study, rows))]
     for name in dict.fromkeys([*(tuning["study"] for tuning in study.plan.get("tuned", [])), study.name]):
         if study.results.trials(name).is_file():
-            blocks += writer.trials(load_trials(study.results, name))
+            blocks += writer.blocks(load_trials(study.results, name))
         elif name != study.name:
             blocks.append(f"The trials of `tuned={name}` are not in this results folder.")
     return Section("\n\n".join(["## Tuning", *blocks]) if blocks else "", writer.pictures)
@@ -141,7 +142,7 @@ def write(results: Results, study: str, say: Callable[[str], None] = lambda line
     """
     tuning, output = load_trials(results, study), results.output(f"{study}.tuning")
     say(f"drawing the trials of {study}")
-    blocks = [f"# Tuning of {study}", *_Writer(output).trials(tuning)]
+    blocks = [f"# Tuning of {study}", *_Writer(output).blocks(tuning)]
     write_text_atomic(output / "report.md", "\n\n".join(blocks) + "\n")
     return output / "report.md"
 

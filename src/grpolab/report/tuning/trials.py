@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from grpolab.errors import RequestError
 from grpolab.paths import Results, read_json
 from grpolab.report.figures.panels import log_axis
+from grpolab.vocabulary import COMPLETE, RUNNING
 
-COMPLETE, PRUNED, DIVERGED, FAILED, RUNNING = "complete", "pruned", "diverged", "failed", "running"
 FORMAT = 1
 _COLUMNS = ["arm", "number", "state", "reason", "full", "decided", "run"]
 _COLUMNS += ["values", "scores", "intermediate", "signatures"]

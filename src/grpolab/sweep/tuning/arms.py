@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import optuna
@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grpolab.errors import RequestError
 from grpolab.identity import dotted, signature
+from grpolab.settings.equalities import why_the_same
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.plan import Cell
@@ -31,7 +32,6 @@ FIXED = {"seed", "task", "reward", "evaluation", "diagnostics", "machine", "devi
 FIXED |= {"rollout_steps", "max_completions", "max_optimizer_steps", "max_seconds"}
 
 Point = Mapping[str, Scalar]
-WhySame = Callable[[RunSettings, RunSettings], list[str] | None]
 
 
 def override(key: str, value: Scalar) -> str:
@@ -59,31 +59,20 @@ class Arms:
             raise RequestError(dict.fromkeys(problems))
 
     def _problems(self, arm: str) -> Iterator[str]:
-        fixed = [key for key in self.tuning.space_of(arm) if key.partition(".")[0] in FIXED]
+        """A sentence for each key that cannot be tuned or that the arm does not use, and where values do not fit."""
+        space = self.tuning.space_of(arm)
+        fixed = [key for key in space if key.partition(".")[0] in FIXED]
         for key in fixed:
             yield f"tuning: {key} cannot be tuned: it decides what is learnt, how it is measured or how long it lasts"
         try:
             self.settings(arm, {})
-            if not fixed:
-                list(self._corners(arm))
+            for key, values in space.items() if not fixed else ():
+                first, *others = [self.settings(arm, {key: value}) for value in values.choices or values.bounds]
+                reasons = [why_the_same(first, other) for other in others]
+                if all(reason is not None for reason in reasons):
+                    yield f"tuning: arm {arm} makes no use of {key}: {'; '.join(reasons[0] or [])}"
         except RequestError as error:
             yield from (f"{problem} (tuning, arm {arm})" for problem in error.problems)
-
-    def _corners(self, arm: str) -> Iterator[tuple[str, list[RunSettings]]]:
-        """Each key with the settings of its outermost values, the other keys as the study has them."""
-        for key, values in self.tuning.space_of(arm).items():
-            yield key, [self.settings(arm, {key: value}) for value in values.choices or values.bounds]
-
-    def check_effects(self, why_same: WhySame) -> None:
-        """Raises RequestError for each key that an arm does not use: `why_same` says why two runs are one function."""
-        problems = []
-        for arm in self.names:
-            for key, (first, *others) in self._corners(arm):
-                reasons = [why_same(first, other) for other in others]
-                if all(reason is not None for reason in reasons):
-                    problems.append(f"tuning: arm {arm} makes no use of {key}: {'; '.join(reasons[0] or [])}")
-        if problems:
-            raise RequestError(problems)
 
     def levels(self, arm: str) -> dict[str, str]:
         """The variant whose values are tuned."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import WORKER_COMMAND, Pool, WorkerStartError
 from grpolab.sweep.progress import SILENCE_SECONDS, outcome_line, print_table
 from grpolab.sweep.tuning.arms import Arms, override
-from grpolab.sweep.tuning.search import COMPLETE, Score, Tuner
+from grpolab.sweep.tuning.search import Score, Tuner
 from grpolab.sweep.tuning.storage import JOURNAL, SQLITE, ArmTrials, Owner, check_uri, open_storage
-from grpolab.vocabulary import FAILED
+from grpolab.vocabulary import COMPLETE, FAILED
 
 
 class TuningProgress:
@@ -121,7 +120,8 @@ def tune(
     if uri.startswith(SQLITE) and (others := Owner(folder).others()):
         raise RequestError(f"--storage {uri} serves one command at a time, and {others[0]} is at work on it")
     places = slots_for(request, jobs)
-    with _quiet(), interruptible():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it says every trial, and that parts of it may change
+    with warnings.catch_warnings(action="ignore", category=ExperimentalWarning), interruptible():
         opened = open_storage(uri, name)
         trials = [ArmTrials(opened, arms, arm, parallel=len(places) > 1) for arm in arms.names]
         tuner = Tuner(arms, trials, results, score, folder, len(places))
@@ -168,12 +168,3 @@ def _say_plan(arms: Arms, trials: Sequence[ArmTrials], uri: str, workers: int) -
     tuning = arms.tuning
     how = f"sampler {tuning.sampler}, pruner {tuning.pruner.name}, seeds {', '.join(map(str, tuning.seeds))}"
     print(f"{how}; storage {uri}; workers: {workers}" if workers else "0 trials to do: every arm has its own")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Optuna says every trial, and that parts of it may change."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        yield

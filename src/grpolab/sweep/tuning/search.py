@@ -29,10 +29,8 @@ from grpolab.sweep.ledger import Record, first_line, last_row
 from grpolab.sweep.plan import Cell, Plan
 from grpolab.sweep.tuning.arms import TRIAL, WATCHED, Arms, override, point_of
 from grpolab.sweep.tuning.storage import OWNER, RECORD, ArmTrials, Owner
-from grpolab.vocabulary import DIVERGED, FAILED
+from grpolab.vocabulary import COMPLETE, DIVERGED, FAILED, PRUNED, RUNNING
 
-# States of a trial, in trials.json; it fails and diverges as a run does.
-COMPLETE, PRUNED, RUNNING = "complete", "pruned", "running"
 TOLD = {COMPLETE: TrialState.COMPLETE, DIVERGED: TrialState.COMPLETE, PRUNED: TrialState.PRUNED}
 
 TRIALS_FORMAT = 1
