@@ -14,7 +14,6 @@ import torch
 
 from grpolab.cli import main
 from grpolab.frameworks import conformance
-from grpolab.frameworks.base import framework
 from grpolab.frameworks.conformance import (
     not_reproduced_page,
     read_variants,
@@ -22,6 +21,7 @@ from grpolab.frameworks.conformance import (
     replay_variant,
     replayed_cases,
 )
+from grpolab.frameworks.framework import framework
 from grpolab.frameworks.rounding import OtherLibrary
 from grpolab.paths import project_root
 from grpolab.registry import FRAMEWORKS

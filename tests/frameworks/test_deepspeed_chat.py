@@ -10,7 +10,7 @@ import torch
 from small_batches import batch
 from torch import Tensor
 
-from grpolab.frameworks.deepspeed_chat import FRAMEWORK, advantages_and_returns, token_rewards
+from grpolab.frameworks.deepspeed_chat import DEFAULTS, FRAMEWORK, token_rewards
 from grpolab.grpo.loss import LossInputs, policy_loss
 
 NUMBERS = torch.double
@@ -48,7 +48,9 @@ def test_padding_cannot_overflow_but_what_is_no_number_there_poisons() -> None:
 def test_the_score_comes_one_past_the_last_token_where_there_is_room() -> None:
     """KL of -.1 (old - ref) at every position that is kept, 2 (old - ref = 1); scores 9 and -9 are cut to 5."""
     old_BT, mask_BT = torch.full((3, 3), -1.0, dtype=NUMBERS), torch.tensor([[1, 0, 0], [1, 1, 1], [0, 0, 0]]).bool()
-    rewards_BT, kept_BT = token_rewards(old_BT, old_BT - 1, torch.tensor([9.0, -9.0, 2.0], dtype=NUMBERS), mask_BT, 0)
+    rewards_BT, kept_BT = token_rewards(
+        old_BT, old_BT - 1, torch.tensor([9.0, -9.0, 2.0], dtype=NUMBERS), mask_BT, 0, DEFAULTS
+    )
     expected_BT = torch.tensor([[-0.1, 4.9, 0], [-0.1, -0.1, -5.1], [1.9, 0, 0]], dtype=NUMBERS)
     torch.testing.assert_close(rewards_BT, expected_BT)
     assert kept_BT.sum(1).tolist() == [2, 3, 1]
@@ -56,13 +58,21 @@ def test_the_score_comes_one_past_the_last_token_where_there_is_room() -> None:
 
 def test_columns_of_the_prompt_have_the_kl_alone() -> None:
     old_BT, mask_BT = torch.full((1, 4), -1.0, dtype=NUMBERS), torch.tensor([[1, 1, 1, 0]]).bool()
-    rewards_BT, _ = token_rewards(old_BT, old_BT - 1, torch.tensor([2.0], dtype=NUMBERS), mask_BT, start=2)
+    rewards_BT, _ = token_rewards(old_BT, old_BT - 1, torch.tensor([2.0], dtype=NUMBERS), mask_BT, 2, DEFAULTS)
     assert rewards_BT[0].tolist() == pytest.approx([-0.1, -0.1, -0.1, 1.9])
 
 
 def test_advantages_of_given_values_by_hand() -> None:
-    """Errors from behind: 2 - 1 = 1; 0 + 1 - 3 = -2; discounted by gamma lambda = .95 each."""
-    rewards_BT, values_BT = torch.tensor([[0.0, 2.0]], dtype=NUMBERS), torch.tensor([[3.0, 1.0]], dtype=NUMBERS)
-    advantages_BT, returns_BT = advantages_and_returns(rewards_BT, values_BT)
-    assert advantages_BT[0].tolist() == pytest.approx([-2 + 0.95, 1])
-    assert returns_BT[0].tolist() == pytest.approx([1.95, 2])
+    """No KL, a score of 2 past the first token. Errors: 2 - 1 = 1; 0 + 1 - 3 = -2; discounted by gamma lambda = .95."""
+    log_probs_BT = torch.tensor([[-1.0, -1.0]], dtype=NUMBERS)
+    inputs = {
+        "old_logprobs": log_probs_BT,
+        "ref_logprobs": log_probs_BT,
+        "reward_score": torch.tensor([2.0], dtype=NUMBERS),
+        "values": torch.tensor([[3.0, 1.0]], dtype=NUMBERS),
+        "mask": torch.tensor([[True, False]]),
+    }
+    replayed = FRAMEWORK.replays["DeepSpeedPPOTrainer.compute_rewards + get_advantages_and_returns"]({}, inputs)
+    assert replayed.tensors["rewards"][0].tolist() == [0, 2]
+    assert replayed.tensors["advantages"][0].tolist() == pytest.approx([-2 + 0.95, 1])
+    assert replayed.tensors["returns"][0].tolist() == pytest.approx([1.95, 2])

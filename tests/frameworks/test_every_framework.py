@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny import VALUES
 
-from grpolab.frameworks.base import clip_conventions, metrics_of, recipe_of
+from grpolab.frameworks.framework import clip_conventions, metrics_of, recipe_of
 from grpolab.frameworks.names import FRAMEWORK_METRICS
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, Objective, SamplerCorrection, policy_loss

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from grpolab.frameworks.base import recipe_of
 from grpolab.frameworks.exchange import export
+from grpolab.frameworks.framework import recipe_of
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, Objective, policy_loss
 from grpolab.paths import project_root

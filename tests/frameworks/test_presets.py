@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
-from grpolab.frameworks.base import framework
 from grpolab.frameworks.conformance import inputs_of, read_variants
+from grpolab.frameworks.framework import framework
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.loss import Objective
 from grpolab.paths import project_root

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.base import clip_conventions, metrics_of
+from grpolab.frameworks.framework import clip_conventions, metrics_of
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs, Objective, policy_loss
 from grpolab.grpo.metrics import UpdateTensors, update_metrics

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tiny import records, run_folder, tiny_settings
 
-from grpolab.frameworks.base import clip_conventions, metrics_of
+from grpolab.frameworks.framework import clip_conventions, metrics_of
 from grpolab.frameworks.names import CLIP_METRIC, FRAMEWORK_METRICS, convention
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, Objective, SamplerCorrection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grpolab.frameworks.base import recipe_of
+from grpolab.frameworks.framework import recipe_of
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, Objective, policy_loss
 from grpolab.settings import equalities

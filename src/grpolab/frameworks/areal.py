@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.replay import loss_inputs, replay_kl, replay_loss
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.vector_replay import loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, importance_ratio
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
@@ -39,6 +38,15 @@ def objective(options: Options) -> Objective:
     o = {**DEFAULTS, **options}
     high = o["eps_clip"] if o["eps_clip_higher"] is None else o["eps_clip_higher"]
     sapo = {"temperature_positive": o["sapo_tau_pos"], "temperature_negative": o["sapo_tau_neg"]}
+    correction = None
+    if o["rejection_sampling"] is not None:  # the behaviour weight, geometric mean of a sequence's
+        rule = {**REJECTION, **o["rejection_sampling"]}
+        level = "geometric" if rule["level"] == "sequence" and rule["metric"] == "ratio" else "token"
+        mode, bounds = "truncate", (0.0, torch.inf)  # where the bounds act on the mask, not on the weight
+        if rule["metric"] == "ratio" and rule["agg"] == "mean":
+            mode = "truncate" if rule["action"] == "clamp" else "mask"
+            bounds = (rule["lower"] or 0.0, rule["upper"])
+        correction = SamplerCorrection(level, mode, *bounds)
     return Objective(
         importance_sampling_level=o["importance_sampling_level"],
         kernel="sapo" if o["use_sapo_loss"] else "clipped",
@@ -52,18 +60,7 @@ def objective(options: Options) -> Objective:
         beta=0.0,
         kl_estimator=o["kl_estimator"],
         kl_output_clamp=10.0,
-        sampler_correction=None if o["rejection_sampling"] is None else _correction(o["rejection_sampling"]),
-    )
-
-
-def _correction(rule: Mapping[str, Any]) -> SamplerCorrection:
-    """The behaviour weight, geometric mean of a sequence's, and its bounds where they are on the weight itself."""
-    rule = {**REJECTION, **rule}
-    level = "geometric" if rule["level"] == "sequence" and rule["metric"] == "ratio" else "token"
-    if rule["metric"] != "ratio" or rule["agg"] != "mean":  # the bounds act on the mask, not on the weight
-        return SamplerCorrection(level, "truncate", 0.0, torch.inf)
-    return SamplerCorrection(
-        level, "truncate" if rule["action"] == "clamp" else "mask", rule["lower"] or 0.0, rule["upper"]
+        sampler_correction=correction,
     )
 
 
@@ -108,19 +105,12 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         "dual_clip_ratio": loss.surrogate.outer & kept_BT,
         "actor_loss": loss.per_token,
     }
-    if objective.sampler_correction is not None:
-        logged["rs_filtered_fraction"] = ~kept_BT | bounded(objective.sampler_correction, inputs)
+    if (rule := objective.sampler_correction) is not None:
+        free = replace(rule, mode="truncate", low=0.0, high=torch.inf)
+        bounded = behaviour_weight(rule, inputs) != behaviour_weight(free, inputs)
+        logged["rs_filtered_fraction"] = ~kept_BT | bounded
     tokens = max(int(mask_BT.sum()), 1)
     return {name: float(torch.where(mask_BT, value, 0).double().sum()) / tokens for name, value in logged.items()}
-
-
-def bounded(rule: SamplerCorrection, inputs: LossInputs) -> Tensor:
-    """Where the bounds changed the behaviour weight."""
-    free = replace(rule, mode="truncate", low=0.0, high=torch.inf)
-    return behaviour_weight(rule, inputs) != behaviour_weight(free, inputs)
-
-
-RECIPE = LossRecipe(prepare, base.log_ratio, ratio, correct_importance=correct_importance)
 
 
 def ppo_actor_loss_fn(options: Options, inputs: Inputs) -> Replayed:
@@ -128,7 +118,7 @@ def ppo_actor_loss_fn(options: Options, inputs: Inputs) -> Replayed:
     given = loss_inputs(inputs)
     rule = {**REJECTION, **(options.get("rejection_sampling") or {})}
     kept_BT = given.mask_BT if (rule["metric"], rule["agg"]) == ("ratio", "mean") else in_bounds(rule, given)
-    return replay_loss(FRAMEWORK, FRAMEWORK.objective(options), given, kept_BT)
+    return replay_loss(FRAMEWORK, objective(options), given, kept_BT)
 
 
 def in_bounds(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
@@ -140,26 +130,22 @@ def in_bounds(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
         own = torch.ones_like(judged)
         judged = kl_penalty(-judged, rule["metric"].removeprefix("kl_"), "plain", None, None, own, own)
     if rule["level"] == "sequence":
-        judged = {"mean": row_mean, "sum": _row_sum, "max": _row_max}[rule["agg"]](judged, mask_BT)
+        judged = {
+            "mean": row_mean(judged, mask_BT),
+            "sum": (judged * mask_BT).sum(1, keepdim=True),
+            "max": torch.where(mask_BT, judged, -torch.inf).amax(1, keepdim=True),
+        }[rule["agg"]]
     if rule["metric"] == "ratio":
         judged = judged.exp()
     low = -torch.inf if rule["lower"] is None else rule["lower"]
     return mask_BT & (judged >= low) & (judged <= rule["upper"])
 
 
-def _row_sum(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    return (values_BT * mask_BT).sum(1, keepdim=True)
-
-
-def _row_max(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    return torch.where(mask_BT, values_BT, -torch.inf).amax(1, keepdim=True)
-
-
 def sapo_loss_fn(options: Options, inputs: Inputs) -> Replayed:
     """The SAPO loss."""
     names = {"tau_pos": "sapo_tau_pos", "tau_neg": "sapo_tau_neg"}
     renamed = {names.get(name, name): value for name, value in options.items()}
-    return replay_loss(FRAMEWORK, FRAMEWORK.objective({**renamed, "use_sapo_loss": True}), loss_inputs(inputs))
+    return replay_loss(FRAMEWORK, objective({**renamed, "use_sapo_loss": True}), loss_inputs(inputs))
 
 
 def kl_estimator(options: Options, inputs: Inputs) -> Replayed:
@@ -169,35 +155,33 @@ def kl_estimator(options: Options, inputs: Inputs) -> Replayed:
 
 
 def normalization(options: Options, inputs: Inputs) -> Replayed:
-    """Rewards less a mean, over the root mean square of what is left, as float32."""
+    """Rewards less a mean, over the root mean square of what is left, as float32.
+
+    The mean of the group or batch, or of the others in it; 0 where there is none, and a group of one is divided by 1.
+    """
     rewards_B, size = inputs["rewards"], inputs["group_size"]
-    centred_B = rewards_B - mean_reward(options, rewards_B, size)
+    centred_B = rewards_B
+    if options["mean_level"] is not None:
+        rewards_PN = rewards_B.view(-1, size if options["mean_level"] == "group" else len(rewards_B))
+        total_P1, count = rewards_PN.sum(1, keepdim=True), rewards_PN.shape[1]
+        mean_PN = total_P1 / count
+        if options.get("mean_leave1out"):
+            mean_PN = (total_P1 - rewards_PN) / max(count - 1, 1)
+        centred_B = (rewards_PN - mean_PN).flatten()
     if options["std_level"] is None:
         return Replayed(tensors={"advantages": centred_B.float()})
     centred_PN = centred_B.view(-1, size if options["std_level"] == "group" else len(rewards_B))
-    unbiased = options.get("std_unbiased", True)
-    divisor = centred_PN.shape[1] - unbiased  # a group of one is divided by 1
-    scale_P1 = (
-        (centred_PN.square().sum(1, keepdim=True) / divisor).sqrt() if divisor else torch.ones(len(centred_PN), 1)
-    )
-    scale_P1 = scale_P1 + options.get("eps", 1e-5)
-    return Replayed(tensors={"advantages": (centred_PN / scale_P1).flatten().float()})
-
-
-def mean_reward(options: Options, rewards_B: Tensor, size: int) -> Tensor:
-    """Mean of the group or batch, or of the others in it, 0 where there is none; (B,)."""
-    if options["mean_level"] is None:
-        return torch.zeros_like(rewards_B)
-    rewards_PN = rewards_B.view(-1, size if options["mean_level"] == "group" else len(rewards_B))
-    total_P1, count = rewards_PN.sum(1, keepdim=True), rewards_PN.shape[1]
-    if not options.get("mean_leave1out"):
-        return (total_P1 / count).expand_as(rewards_PN).flatten()
-    return ((total_P1 - rewards_PN) / max(count - 1, 1)).flatten()
+    divisor = centred_PN.shape[1] - options.get("std_unbiased", True)
+    scale_P1 = torch.ones(len(centred_PN), 1)
+    if divisor:
+        scale_P1 = (centred_PN.square().sum(1, keepdim=True) / divisor).sqrt()
+    advantages_PN = centred_PN / (scale_P1 + options.get("eps", 1e-5))
+    return Replayed(tensors={"advantages": advantages_PN.flatten().float()})
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=RECIPE,
+    recipe=LossRecipe(prepare=prepare, ratio=ratio, correct_importance=correct_importance),
     metrics=metrics,
     replays={
         "ppo_actor_loss_fn": ppo_actor_loss_fn,

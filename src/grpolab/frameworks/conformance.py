@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from grpolab.errors import RequestError
-from grpolab.frameworks.base import Replay, Replayed, framework
+from grpolab.frameworks.framework import Replay, Replayed, framework
 from grpolab.frameworks.rounding import deviation, spreads
 from grpolab.registry import FRAMEWORKS
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.base import metrics_of
+from grpolab.frameworks.framework import metrics_of
 from grpolab.frameworks.names import CLIP_METRIC, FRAMEWORK_METRICS
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, Objective

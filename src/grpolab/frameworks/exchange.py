@@ -27,7 +27,7 @@ from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.run import RunSettings
 
 if TYPE_CHECKING:
-    from grpolab.frameworks.base import Framework
+    from grpolab.frameworks.framework import Framework
     from grpolab.grpo.loss import Objective
 
 Options: TypeAlias = dict[str, Any]
@@ -102,7 +102,7 @@ def convert(name: str, given: Mapping[str, Any], compose: Compose) -> Converted:
 
 
 def _framework(name: str) -> tuple[Framework, Config]:
-    from grpolab.frameworks.base import framework  # here, because it imports torch
+    from grpolab.frameworks.framework import framework  # here, because it imports torch
 
     config = framework(name).config
     assert config is not None

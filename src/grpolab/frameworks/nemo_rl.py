@@ -6,15 +6,13 @@ gradient where the input clamp acts; an infinite sampler weight counts as 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.replay import loss_inputs, replay_kl, replay_loss
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, as_given, average_everywhere
+from grpolab.frameworks.vector_replay import loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.advantages import by_group, whiten
 from grpolab.grpo.kl import k3, kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, importance_ratio
@@ -47,8 +45,16 @@ def objective(options: Options) -> Objective:
     """The point on our axes of options of `ClippedPGLossConfig`; `force_on_policy_ratio` also says old = current."""
     o = {**DEFAULTS, **options}
     kernels = {"disable_ppo_ratio": "policy_gradient", "force_on_policy_ratio": "ratio", "use_cispo": "cispo"}
+    level = "sequence" if o["sequence_level_importance_ratios"] else "token"
+    kind, low, high = (o[f"truncated_importance_sampling_{name}"] for name in ("type", "ratio_min", "ratio"))
+    correction = None
+    if o["use_importance_sampling_correction"] and kind == "seq-mask-tis":
+        correction = SamplerCorrection("geometric", "mask", low, high)  # of rows; their tokens have their own weight
+    elif o["use_importance_sampling_correction"]:
+        mode = "mask" if kind == "icepop" else "truncate"
+        correction = SamplerCorrection(level, mode, low or 0.0, torch.inf if kind is None else high)
     return Objective(
-        importance_sampling_level="sequence" if o["sequence_level_importance_ratios"] else "token",
+        importance_sampling_level=level,
         kernel=next((kernel for option, kernel in kernels.items() if o[option]), "clipped"),
         epsilon=o["ratio_clip_min"],
         epsilon_high=o["ratio_clip_max"],
@@ -61,18 +67,8 @@ def objective(options: Options) -> Objective:
         kl_gradient="importance_weighted" if o["use_on_policy_kl_approximation"] else "score_function",
         kl_input_clamp=o["kl_input_clamp_value"],
         kl_output_clamp=o["kl_output_clamp_value"],
-        sampler_correction=_correction(o) if o["use_importance_sampling_correction"] else None,
+        sampler_correction=correction,
     )
-
-
-def _correction(o: Mapping[str, Any]) -> SamplerCorrection:
-    """`geometric` and `mask` are seq-mask-tis: rows by their geometric mean, their tokens by their own weight."""
-    kind, low, high = (o[f"truncated_importance_sampling_{name}"] for name in ("type", "ratio_min", "ratio"))
-    level = "sequence" if o["sequence_level_importance_ratios"] else "token"
-    if kind == "seq-mask-tis":
-        return SamplerCorrection("geometric", "mask", low, high)
-    mode = "mask" if kind == "icepop" else "truncate"
-    return SamplerCorrection(level, mode, low or 0.0, torch.inf if kind is None else high)
 
 
 def divided(values: Tensor, mask: Tensor, count: float) -> Tensor:
@@ -132,7 +128,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Mean over tokens, or over rows of their means, with +1e-8 in every divisor."""
     if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
-        return base.average(objective, inputs, per_token)
+        return average_everywhere(objective, inputs, per_token)
     mask_BT, totals = inputs.mask_BT, inputs.totals
     if objective.aggregation == "token_mean_minibatch":
         return divided(per_token, mask_BT, totals.tokens)
@@ -140,57 +136,47 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """The dictionary that the loss returns."""
-    mask_BT, log_probs_BT = inputs.mask_BT, inputs.log_probs_BT
-    ratio = log_probs_BT if objective.kernel == "policy_gradient" else loss.ratio.expand_as(log_probs_BT)
-    unbounded = objective.kernel in ("policy_gradient", "ratio")
-    clamped = ratio if unbounded else ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
-    logged = {
-        "loss": loss.total,
-        "kl_penalty": 0.0 if loss.kl_ref_BT is None else average(objective, inputs, loss.kl_ref_BT),
-        "num_valid_samples": inputs.totals.nonempty_sequences,
-        "positive_nll_loss": 0.0,
-    }
-    for name, values in {"probs_ratio": ratio, "probs_ratio_clamped": clamped}.items():
-        logged[name] = divided(values, mask_BT, inputs.totals.tokens)
-        logged[f"{name}_min"] = torch.where(mask_BT, values, torch.inf).min()
-        logged[f"{name}_max"] = torch.where(mask_BT, values, -torch.inf).max()
-    logged |= _mismatch(objective, inputs) | _sampling(objective, inputs)
-    return {name: float(value) for name, value in logged.items()}
+    """The dictionary that the loss returns.
 
-
-def _mismatch(objective: Objective, inputs: LossInputs) -> dict[str, Tensor]:
-    """Distances between the trainer's old policy and the sampler, and the entropy of the policy under the latter."""
-    old_BT, mask_BT, new_BT = inputs.old_log_probs_BT, inputs.mask_BT, inputs.log_probs_BT
+    A weight per sequence meets a mask of all sequences: `sampling_importance_ratio` is then a sum.
+    """
+    mask_BT, totals, new_BT, old_BT = inputs.mask_BT, inputs.totals, inputs.log_probs_BT, inputs.old_log_probs_BT
     sampler_BT = old_BT if inputs.sampler_log_probs_BT is None else inputs.sampler_log_probs_BT
+    ratio = new_BT if objective.kernel == "policy_gradient" else loss.ratio.expand_as(new_BT)
+    unbounded = objective.kernel in ("policy_gradient", "ratio")
+    clamped = ratio if unbounded else ratio.clamp(objective.low, objective.high)
     mixture_BT = (0.5 * old_BT.exp() + 0.5 * sampler_BT.exp()).log()
-    estimate = resolve(KL_ESTIMATORS[objective.kl_estimator or "k3"])
+    divergence = resolve(KL_ESTIMATORS[objective.kl_estimator or "k3"])
+    (weight, out), rule = actor_weight(objective, inputs), objective.sampler_correction
     per_token = {
+        "probs_ratio": ratio,
+        "probs_ratio_clamped": clamped,
         "token_mult_prob_error": ((sampler_BT - old_BT).abs() * mask_BT).exp(),
-        "gen_kl_error": estimate(old_BT - sampler_BT),
-        "policy_kl_error": estimate(sampler_BT - old_BT),
+        "gen_kl_error": divergence(old_BT - sampler_BT),
+        "policy_kl_error": divergence(sampler_BT - old_BT),
         "js_divergence_error": (k3(old_BT - mixture_BT) + k3(sampler_BT - mixture_BT)) / 2,
         "approx_entropy": -(new_BT - sampler_BT).exp() * new_BT,
+        "sampling_importance_ratio": weight,
     }
-    return {name: divided(values, mask_BT, inputs.totals.tokens) for name, values in per_token.items()}
-
-
-def _sampling(objective: Objective, inputs: LossInputs) -> dict[str, Tensor]:
-    """The mean weight and the share out of bounds; a weight per sequence meets a mask of all sequences: summed."""
-    weight, out = actor_weight(objective, inputs)
-    mask_BT, totals, rule = inputs.mask_BT, inputs.totals, objective.sampler_correction
-    logged = {"sampling_importance_ratio": divided(weight, mask_BT, totals.tokens)}
+    logged: dict[str, Any] = {name: divided(values, mask_BT, totals.tokens) for name, values in per_token.items()}
+    logged |= {
+        "loss": loss.total,
+        "kl_penalty": 0.0 if loss.kl_ref_BT is None else average(objective, inputs, loss.kl_ref_BT),
+        "num_valid_samples": totals.nonempty_sequences,
+        "positive_nll_loss": 0.0,
+    }
+    for name in ("probs_ratio", "probs_ratio_clamped"):
+        logged[f"{name}_min"] = torch.where(mask_BT, per_token[name], torch.inf).min()
+        logged[f"{name}_max"] = torch.where(mask_BT, per_token[name], -torch.inf).max()
     if objective.importance_sampling_level == "sequence":
-        full = totals.nonempty_sequences
-        logged = {"sampling_importance_ratio": weight.sum() * full / (full + TINY)}
+        logged["sampling_importance_ratio"] = (
+            weight.sum() * totals.nonempty_sequences / (totals.nonempty_sequences + TINY)
+        )
     if rule is not None and rule.level == "geometric":
         logged["is_oob_ratio"] = divided(out.to(weight), mask_BT.any(1, keepdim=True), totals.nonempty_sequences)
     elif rule is not None and rule.high < torch.inf:
         logged["is_oob_ratio"] = divided(out.to(weight), mask_BT, totals.tokens)
-    return logged
-
-
-RECIPE = LossRecipe(base.as_given, base.log_ratio, ratio, correct_importance=correct_importance, kl=kl, average=average)
+    return {name: float(value) for name, value in logged.items()}
 
 
 def clipped_pg_loss(options: Options, inputs: Inputs) -> Replayed:
@@ -199,7 +185,7 @@ def clipped_pg_loss(options: Options, inputs: Inputs) -> Replayed:
     if options.get("force_on_policy_ratio"):
         changed["old_log_probs_BT"] = inputs["logprobs"].detach()
     given = loss_inputs(inputs, **changed)
-    return replay_loss(FRAMEWORK, FRAMEWORK.objective(options), given)
+    return replay_loss(FRAMEWORK, objective(options), given)
 
 
 def calculate_kl(options: Options, inputs: Inputs) -> Replayed:
@@ -226,20 +212,18 @@ def reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
     return Replayed(tensors={"advantages": whiten(rewards_BT, inputs["mask"], "population")})
 
 
-def baseline_and_std(rewards_B: Tensor, inputs: Mapping[str, Any], leave_one_out: bool) -> tuple[Tensor, Tensor]:
+def baseline_and_std(rewards_B: Tensor, inputs: Inputs, leave_one_out: bool) -> tuple[Tensor, Tensor]:
     """Mean and std of a group, or of its others, (B,) each: the variance E[x^2] - E[x]^2 cancels where they are close.
 
-    A group of one is its own baseline.
+    A group of one is its own baseline, and its std is 0.
     """
 
     def mean(rewards_PN: Tensor) -> Tensor:
-        others_NN = torch.ones(rewards_PN.shape[1], rewards_PN.shape[1]) - leave_one_out * torch.eye(
-            rewards_PN.shape[1]
-        )
-        return torch.stack([others_NN @ rewards_N for rewards_N in rewards_PN]) / (len(others_NN) - leave_one_out)
-
-    def baseline(rewards_PN: Tensor) -> Tensor:
-        return rewards_PN if rewards_PN.shape[1] == 1 else mean(rewards_PN)
+        size = rewards_PN.shape[1]
+        if size == 1:
+            return rewards_PN
+        others_NN = torch.ones(size, size) - leave_one_out * torch.eye(size)
+        return torch.stack([others_NN @ rewards_N for rewards_N in rewards_PN]) / (size - leave_one_out)
 
     def std(rewards_PN: Tensor) -> Tensor:
         count = torch.tensor(float(rewards_PN.shape[1] - leave_one_out))
@@ -249,12 +233,12 @@ def baseline_and_std(rewards_B: Tensor, inputs: Mapping[str, Any], leave_one_out
         return variance_PN.sqrt().nan_to_num(0)
 
     group_B = torch.as_tensor(inputs["group_ids"])
-    return by_group(group_B, baseline, rewards_B), by_group(group_B, std, rewards_B)
+    return by_group(group_B, mean, rewards_B), by_group(group_B, std, rewards_B)
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=RECIPE,
+    recipe=LossRecipe(prepare=as_given, ratio=ratio, correct_importance=correct_importance, kl=kl, average=average),
     metrics=metrics,
     replays={
         "ClippedPGLossFn.__call__": clipped_pg_loss,

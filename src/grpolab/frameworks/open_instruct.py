@@ -6,15 +6,13 @@ clipped. Rows are packed sequences; here a row is one sequence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.replay import loss_inputs, replay_loss
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
 from grpolab.grpo.ratios import masked_log_ratio, row_mean
@@ -43,6 +41,13 @@ def objective(options: Options) -> Objective:
     """The point on our axes of options of `GRPOExperimentConfig`."""
     o = {**DEFAULTS, **options}
     cispo, (estimator, gradient) = o["loss_fn"] == "cispo", ESTIMATORS[o["kl_estimator"]]
+    correction = None
+    if o["use_rho_correction"]:  # the mask's bounds where there is one, else the clamp's; 0 is no bound
+        level = "geometric" if o["rho_mask_sequence_level"] else "token"
+        level = "tv" if o["rho_mask_tv_divergence"] else level  # exists in this framework only
+        masks = o["rho_mask_lower_bound"] or o["rho_mask_upper_bound"]
+        low, high = (o[f"rho_{'mask' if masks else 'clamp'}_{side}_bound"] for side in ("lower", "upper"))
+        correction = SamplerCorrection(level, "mask" if masks else "truncate", low, high or torch.inf)
     return Objective(
         importance_sampling_level="token",
         kernel="cispo" if cispo else "clipped",
@@ -55,18 +60,8 @@ def objective(options: Options) -> Objective:
         kl_estimator=estimator,
         kl_gradient=gradient,
         kl_input_clamp=CLAMP,
-        sampler_correction=_correction(o) if o["use_rho_correction"] else None,
+        sampler_correction=correction,
     )
-
-
-def _correction(o: Mapping[str, Any]) -> SamplerCorrection:
-    """The mask's bounds where there is one, else the clamp's; 0 is no bound. `tv` exists in this framework only."""
-    level = "geometric" if o["rho_mask_sequence_level"] else "token"
-    if o["rho_mask_tv_divergence"]:
-        level = "tv"
-    mode = "mask" if o["rho_mask_lower_bound"] or o["rho_mask_upper_bound"] else "truncate"
-    kind = "mask" if mode == "mask" else "clamp"
-    return SamplerCorrection(level, mode, o[f"rho_{kind}_lower_bound"], o[f"rho_{kind}_upper_bound"] or torch.inf)
 
 
 @dataclass(frozen=True)
@@ -123,7 +118,10 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
             "val/rho_clipfrac": rho.clamped,
         }
     per_token["policy/clipfrac_avg"] = clipped
-    per_token |= {f"objective/kl{number}_avg": values_BT for number, values_BT in enumerate(all_kl(inputs, loss))}
+    if inputs.reference_log_probs_BT is not None:
+        log_ratio_BT = inputs.reference_log_probs_BT - inputs.log_probs_BT
+        estimates = all_kl(log_ratio_BT, loss.ratio)
+        per_token |= {f"objective/kl{number}_avg": values_BT for number, values_BT in enumerate(estimates)}
     if loss.kl_ref_BT is not None:
         per_token["loss/kl_avg"] = loss.kl_ref_BT
     mask_BT = inputs.mask_BT
@@ -135,45 +133,36 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return {**means, "loss/total_avg": float(loss.total)}
 
 
-def all_kl(inputs: LossInputs, loss: Loss) -> list[Tensor]:
-    """The four estimates of the KL to the reference, (B, T) each; none without a reference."""
-    if inputs.reference_log_probs_BT is None:
-        return []
-    log_ratio_BT = masked_log_ratio(inputs.reference_log_probs_BT, inputs.log_probs_BT, inputs.mask_BT)
-    return [kl_penalty(log_ratio_BT, *names, CLAMP, None, loss.ratio, loss.ratio) for names in ESTIMATORS]
-
-
-RECIPE = LossRecipe(correct_importance=correct_importance)
+def all_kl(log_ratio_BT: Tensor, ratio_BT: Tensor) -> list[Tensor]:
+    """The four estimates of the KL to the reference, (B, T) each."""
+    return [kl_penalty(log_ratio_BT, *names, CLAMP, None, ratio_BT, ratio_BT) for names in ESTIMATORS]
 
 
 def compute_grpo_loss(options: Options, inputs: Inputs) -> Replayed:
     """The loss; without `rollout_logprobs` there is no correction, without `ref_logprobs` no KL."""
     corrected = "rollout_logprobs" in inputs and options.get("use_rho_correction", True)
-    objective = FRAMEWORK.objective({**options, "use_rho_correction": corrected})
+    point = objective({**options, "use_rho_correction": corrected})
     given, constant = loss_inputs(inputs), options.get("loss_denominator", "token")
     if constant != "token":  # of all rows together
         given = replace(given, totals=replace(given.totals, sequences=1, max_completion_length=int(constant)))
-    replayed = replay_loss(FRAMEWORK, objective, given)
-    if objective.sampler_correction is None:
+    replayed = replay_loss(FRAMEWORK, point, given)
+    if point.sampler_correction is None:
         return replayed
-    weight_N = rho_correction(objective.sampler_correction, given.without_padding()).weight[given.mask_BT]
+    weight_N = rho_correction(point.sampler_correction, given.without_padding()).weight[given.mask_BT]
     return replayed.with_metrics({"val/rho_weight": weight_N.float().mean().nan_to_num()})
 
 
 def estimate_kl(options: Options, inputs: Inputs) -> Replayed:
     """The four estimates at each position; the loss is the sum of the third over the tokens."""
     ratio_BT = (inputs["logprobs"] - inputs["old_logprobs"]).exp()
-    log_ratio_BT = inputs["ref_logprobs"] - inputs["logprobs"]
-    values_4BT = torch.stack(
-        [kl_penalty(log_ratio_BT, *names, CLAMP, None, ratio_BT, ratio_BT) for names in ESTIMATORS]
-    )
-    summed = values_4BT[2][inputs["mask"]].sum()
-    return Replayed(summed, float(summed.detach()), tensors={"per_token": values_4BT})
+    values_4BT = torch.stack(all_kl(inputs["ref_logprobs"] - inputs["logprobs"], ratio_BT))
+    loss = values_4BT[2][inputs["mask"]].sum()
+    return Replayed(loss, float(loss.detach()), tensors={"per_token": values_4BT})
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=RECIPE,
+    recipe=LossRecipe(correct_importance=correct_importance),
     metrics=metrics,
     replays={"compute_grpo_loss": compute_grpo_loss, "estimate_kl": estimate_kl},
     limits=("a rho mask together with a rho clamp other than 2.0 is not carried.",),

@@ -6,17 +6,15 @@ means over tokens even where the loss is a mean over sequences.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import base as base_module
-from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.replay import at_last_token, groups_of, loss_inputs, replay_loss
-from grpolab.frameworks.returns import discounted_returns
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, as_given, average_everywhere, kl_axes
+from grpolab.frameworks.vector_replay import at_last_token, discounted_returns, groups_of, loss_inputs, replay_loss
+from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, group_std
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
 from grpolab.grpo.ratios import bounded_weight, row_mean
@@ -52,12 +50,6 @@ def objective(options: Options) -> Objective:
     correction = None
     if ppo and o["enable_vllm_is_correction"]:
         correction = SamplerCorrection(*CORRECTION[o["vllm_is_correction_type"]], *o["vllm_is_truncated_threshold"])
-    kl = {
-        "kl_estimator": o["kl_estimator"],
-        "kl_gradient": "plain",
-        "kl_input_clamp": None,
-        "kl_output_clamp": KL_CLAMP,
-    }
     return Objective(
         importance_sampling_level="token" if ppo else "sequence",
         log_ratio_clamp=20.0 if ppo else None,
@@ -68,8 +60,9 @@ def objective(options: Options) -> Objective:
         dual_clip=o["dual_clip"],
         loss_form="min_positive",
         aggregation="token_mean_minibatch" if ppo and o["token_level_loss"] else "sequence_mean_nonempty",
-        beta=o["kl_init_coef"] if o["kl_use_loss"] else 0.0,  # else it is in the reward
-        **(kl if o["kl_init_coef"] else dict.fromkeys(kl)),
+        # Where it is not in the loss it is in the reward.
+        **kl_axes(o["kl_init_coef"], o["kl_estimator"], output_clamp=KL_CLAMP)
+        | {"beta": o["kl_init_coef"] if o["kl_use_loss"] else 0.0},
         entropy_coef=o["entropy_coef"] or 0.0,
         sampler_correction=correction,
     )
@@ -77,7 +70,7 @@ def objective(options: Options) -> Objective:
 
 def log_ratio(objective: Objective, inputs: LossInputs) -> Tensor:
     """log pi_new - log pi_old within the clamp, times the mask, (B, T)."""
-    return base_module.log_ratio(objective, inputs) * inputs.mask_BT
+    return core.log_ratio(objective, inputs) * inputs.mask_BT
 
 
 def sampler_log_ratio(inputs: LossInputs) -> Tensor:
@@ -117,16 +110,15 @@ def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, 
     """The KL enters so that it becomes a mean over tokens, however the loss is averaged."""
     weight: Tensor | float = objective.beta
     if objective.aggregation == "sequence_mean_nonempty":
-        weight = (
-            weight * inputs.mask_BT.sum(1, keepdim=True) * (inputs.totals.nonempty_sequences / inputs.totals.tokens)
-        )
+        lengths_B1, totals = inputs.mask_BT.sum(1, keepdim=True), inputs.totals
+        weight = weight * lengths_B1 * (totals.nonempty_sequences / totals.tokens)
     return per_token + weight * kl_ref_BT
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """`aggregate_loss`: what is not finite at padding poisons it; nothing to average is 0/0."""
     if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
-        return base_module.average(objective, inputs, per_token)
+        return average_everywhere(objective, inputs, per_token)
     mask_BT, totals = inputs.mask_BT, inputs.totals
     masked_BT = per_token * mask_BT
     if objective.aggregation == "token_mean_minibatch":
@@ -148,7 +140,7 @@ def token_mean(values_BT: Tensor, mask_BT: Tensor) -> float:
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """Means over tokens; `ppo_clip_ratio` is the share where the clip, before the dual one, changed the loss."""
     mask_BT, A = inputs.mask_BT, inputs.advantages
-    clipped = loss.ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
+    clipped = loss.ratio.clamp(objective.low, objective.high)
     logged = {
         "ppo_clip_ratio": token_mean(clipped * A < loss.ratio * A, mask_BT),
         "ppo_kl": token_mean(inputs.old_log_probs_BT - inputs.log_probs_BT, mask_BT),
@@ -158,43 +150,29 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return logged
 
 
-RECIPE = LossRecipe(
-    prepare=base_module.as_given,
-    log_ratio=log_ratio,
-    correct_importance=correct_importance,
-    kl=reference_kl,
-    add_kl_penalty=add_kl_penalty,
-    average=average,
-    entropy_bonus=entropy_bonus,
-)
-
-
 def policy_loss(options: Options, inputs: Inputs) -> Replayed:
-    """`PolicyLoss.forward`; a batch that is given by its global counts is one of `dp_size` equal parts."""
-    objective, given = FRAMEWORK.objective(options), loss_inputs(inputs)
-    totals = given.totals
+    """`PolicyLoss.forward`; a batch that is given by its global counts is one of `dp_size` equal parts.
+
+    GSPO with the correction on has its ratio to the sampler's policy, its `ppo_kl` still to the old one.
+    """
+    point, given = objective(options), loss_inputs(inputs)
+    totals, parts = given.totals, options.get("dp_size", 1)
     if (tokens := options.get("batch_num_tokens")) is not None:
-        totals = replace(totals, tokens=tokens / options["dp_size"])
+        totals = replace(totals, tokens=tokens / parts)
     if (sequences := options.get("global_batch_size")) is not None:
-        totals = replace(totals, nonempty_sequences=sequences / options["dp_size"])
+        totals = replace(totals, nonempty_sequences=sequences / parts)
     given = replace(given, totals=totals)
-    if options.get("enable_vllm_is_correction") and objective.importance_sampling_level == "sequence":
-        return _against_the_sampler(inputs, replace(given, old_log_probs_BT=inputs["rollout_logprobs"]), objective)
-    return replay_loss(FRAMEWORK, objective, given)
-
-
-def _against_the_sampler(inputs: Mapping[str, Any], given: Any, objective: Any) -> Replayed:
-    """GSPO with the correction on: its ratio is to the sampler's policy, its `ppo_kl` still to the old one."""
-    replayed = replay_loss(FRAMEWORK, objective, given)
-    drift = token_mean((inputs["old_logprobs"] - inputs["logprobs"]).detach(), inputs["mask"])
-    return replayed.with_metrics({"ppo_kl": drift})
+    if not (options.get("enable_vllm_is_correction") and point.importance_sampling_level == "sequence"):
+        return replay_loss(FRAMEWORK, point, given)
+    replayed = replay_loss(FRAMEWORK, point, replace(given, old_log_probs_BT=inputs["rollout_logprobs"]))
+    drift_BT = (inputs["old_logprobs"] - inputs["logprobs"]).detach()
+    return replayed.with_metrics({"ppo_kl": token_mean(drift_BT, inputs["mask"])})
 
 
 def compute_approx_kl(options: Options, inputs: Inputs) -> Replayed:
     """A KL estimate at each position, padding too, in float32."""
-    values_BT = approx_kl(inputs["logprobs"], inputs["ref_logprobs"], options["kl_estimator"]).clamp(
-        -KL_CLAMP, KL_CLAMP
-    )
+    values_BT = approx_kl(inputs["logprobs"], inputs["ref_logprobs"], options["kl_estimator"])
+    values_BT = values_BT.clamp(-KL_CLAMP, KL_CLAMP)
     masked_BT = values_BT * inputs["mask"]
     return Replayed(masked_BT.sum(), float(masked_BT.detach().abs().sum()), tensors={"per_token": values_BT})
 
@@ -210,31 +188,39 @@ ESTIMATOR = {
 
 
 def compute_advantages(options: Options, inputs: Inputs) -> Replayed:
-    """Rewards less their baseline, summed from each position on; every position is a step. No KL in the reward."""
+    """Rewards less their baseline, summed from each position on; every position is a step. No KL in the reward.
+
+    Where it whitens, mean and variance (over N, at least 1e-8) are those of the tokens in float32.
+    """
     if options["estimator"] not in ESTIMATOR:
         raise ValueError(f"estimator={options['estimator']} needs a critic")
     baseline, scale, whitened = ESTIMATOR[options["estimator"]]
-    rewards_B, mask_BT, size = inputs["rewards"], inputs["mask"], inputs["group_size"]
-    scored = Scored(rewards_B, groups_of(rewards_B, size))
+    rewards_B, mask_BT = inputs["rewards"], inputs["mask"]
+    scored = Scored(rewards_B, groups_of(rewards_B, inputs["group_size"]))
     shaped_B = advantages(scored, baseline, scale, 1e-9)
     gamma = options["gamma"] if options["estimator"] == "reinforce" else 1.0
     returns_BT = discounted_returns(at_last_token(shaped_B, mask_BT), torch.ones_like(mask_BT), gamma)
-    advantages_BT = _whitened(returns_BT, mask_BT, options["no_std_norm"]) if whitened else returns_BT
+    advantages_BT = returns_BT
+    if whitened:
+        low_N, mask_N = returns_BT.float().flatten(), mask_BT.flatten()
+        mean = torch.where(mask_N, low_N, 0.0).sum() / mask_N.sum()
+        variance = torch.where(mask_N, (low_N - mean).pow(2), 0.0).sum() / mask_N.sum()
+        advantages_BT = (returns_BT - mean) * (1.0 if options["no_std_norm"] else variance.clamp(min=1e-8).rsqrt())
     metrics = {"group_reward_std": group_std(scored, 0.0).tolist(), "return": shaped_B.tolist()}
     return Replayed(metrics=metrics, tensors={"advantages": advantages_BT, "returns": returns_BT})
 
 
-def _whitened(values_BT: Tensor, mask_BT: Tensor, centred_only: bool) -> Tensor:
-    """Over all positions; mean and variance (over N, at least 1e-8) are those of the tokens in float32."""
-    low_N = torch.where(mask_BT, values_BT.float(), 0.0).flatten()
-    mean = low_N.sum() / mask_BT.sum()
-    square = torch.where(mask_BT.flatten(), (values_BT.float().flatten() - mean).pow(2), 0.0).sum() / mask_BT.sum()
-    return (values_BT - mean) * (1.0 if centred_only else square.clamp(min=1e-8).rsqrt())
-
-
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=RECIPE,
+    recipe=LossRecipe(
+        prepare=as_given,
+        log_ratio=log_ratio,
+        correct_importance=correct_importance,
+        kl=reference_kl,
+        add_kl_penalty=add_kl_penalty,
+        average=average,
+        entropy_bonus=entropy_bonus,
+    ),
     metrics=metrics,
     replays={
         "PolicyLoss.forward": policy_loss,

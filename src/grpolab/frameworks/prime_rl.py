@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.replay import loss_inputs, replay_loss
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, as_given, average_everywhere
+from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
+from grpolab.grpo import loss as core
 from grpolab.grpo.kl import k3
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SurrogateParts, policy_loss
-from grpolab.grpo.loss import surrogate as core_surrogate
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SurrogateParts
 from grpolab.grpo.ratios import row_mean
 
 DEFAULTS = {
@@ -35,13 +34,13 @@ NO_KL: dict[str, Any] = {"kl_estimator": None, "kl_gradient": None}  # none to a
 def objective(options: Options) -> Objective:
     """The point on our axes of options of `DefaultLossConfig` or `IPOLossConfig` (type `ipo`)."""
     o = {**DEFAULTS, **options}
-    bounds = ("ipo_threshold", "ipo_threshold") if o["type"] == "ipo" else ("dppo_mask_low", "dppo_mask_high")
+    ipo = o["type"] == "ipo"
     return Objective(
         importance_sampling_level="token",
-        kernel="ipo" if o["type"] == "ipo" else "dppo_ratio",
+        kernel="ipo" if ipo else "dppo_ratio",
         kernel_options={"advantage_weight": o["adv_tau"], "drift_weight": o["kl_tau"]},
-        epsilon=o[bounds[0]],
-        epsilon_high=o[bounds[1]],
+        epsilon=o["ipo_threshold" if ipo else "dppo_mask_low"],
+        epsilon_high=o["ipo_threshold" if ipo else "dppo_mask_high"],
         delta=None,
         loss_form="min_positive",
         aggregation="token_mean_minibatch",
@@ -52,7 +51,7 @@ def objective(options: Options) -> Objective:
 
 def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
     """The core's; a dropped token is multiplied by 0, which an infinite ratio survives as NaN."""
-    parts = core_surrogate(objective, inputs, log_ratio_BT, ratio)
+    parts = core.surrogate(objective, inputs, log_ratio_BT, ratio)
     return replace(parts, loss=parts.loss + torch.where(parts.out_of_range, ratio * 0, 0.0))
 
 
@@ -85,19 +84,16 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return {name: float(values_B.mean()) for name, values_B in per_sequence(objective, inputs, loss).items()}
 
 
-RECIPE = LossRecipe(base.as_given, base.log_ratio, surrogate=surrogate, average=base.average)
-
-
 def compute_loss(kind: str, options: Options, inputs: Inputs) -> Replayed:
     """The loss over the batch's tokens, and the metrics of each sequence; `old_logprobs` are the sampler's."""
-    objective, given = FRAMEWORK.objective({**options, "type": kind}), loss_inputs(inputs)
-    loss = policy_loss(objective, given, RECIPE)
-    return replace(replay_loss(FRAMEWORK, objective, given), metrics=per_sequence(objective, given, loss))
+    point, given = objective({**options, "type": kind}), loss_inputs(inputs)
+    loss = core.policy_loss(point, given, FRAMEWORK.recipe)
+    return replace(replay_loss(FRAMEWORK, point, given), metrics=per_sequence(point, given, loss))
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=RECIPE,
+    recipe=LossRecipe(prepare=as_given, surrogate=surrogate, average=average_everywhere),
     metrics=metrics,
     replays={
         "compute_loss + default_loss_fn": functools.partial(compute_loss, "default"),

@@ -10,25 +10,22 @@ base worker's names have no such note; rlvr's and the agentic worker's names are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.replay import (
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, kl_axes, kl_everywhere
+from grpolab.frameworks.vector_replay import (
     at_last_token,
+    discounted_returns,
     groups_of,
     loss_inputs,
     masked_whiten,
     replay_kl,
     replay_loss,
 )
-from grpolab.frameworks.returns import Moments, discounted_returns, running_normalized
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.kl import k2
 from grpolab.grpo.loss import (
@@ -75,6 +72,16 @@ AGGREGATION = {
 }
 ROW_MEANS, TOKEN_MEAN = "sequence_mean_nonempty", "token_mean_minibatch"
 LEVEL = {"token": "token", "seq": "sequence", "segment": "segment"}
+# `pg_variant` -> kernel.
+KERNEL = {
+    None: "clipped",
+    "ppo": "clipped",
+    "vanilla": "policy_gradient",
+    "tis": "cispo",
+    "cispo": "cispo",
+    "topr": "topr",
+    "kimi15": "dro",
+}
 ESTIMATOR = {"kl": "k1", "abs": "abs", "mse": "k2", "k3": "k3"}  # `kl_penalty`
 KL_CLAMP = 10.0
 
@@ -82,54 +89,41 @@ KL_CLAMP = 10.0
 def objective(options: Options) -> Objective:
     """The point on our axes that ROLL's options mean. Raises ValueError for a value that ROLL or our axes lack."""
     o = DEFAULTS | dict(options)
+    variant, weight = o["pg_variant"], {"weight_type": "token", "upper_bound": 1.2, **(o["is_weight"] or {})}
     if o["rl_loss_coef"] != 1:
         raise ValueError(f"rl_loss_coef={o['rl_loss_coef']} has no place on our axes, only 1 has")
-    clip = (o["pg_clip_low"], o["pg_clip_high"]) if o["use_pg_clip_range"] else (o["pg_clip"], o["pg_clip"])
-    level = o["importance_sampling"] if o["ratio_type"] == "token" else o["ratio_type"]
+    if weight["weight_type"] not in ("token", "geometric", "sequence"):
+        raise ValueError(f"is_weight.weight_type={weight['weight_type']} has no place on our axes")
     try:
-        axes = {
-            "importance_sampling_level": LEVEL[level],
-            "aggregation": AGGREGATION[o["loss_agg_mode"]],
-            **_kernel(o, *clip),
-        }
+        level = LEVEL[o["importance_sampling"] if o["ratio_type"] == "token" else o["ratio_type"]]
+        aggregation, kernel = AGGREGATION[o["loss_agg_mode"]], KERNEL[variant]
     except KeyError as unknown:
         raise ValueError(f"ROLL has no {unknown}") from unknown
-    return Objective(
-        **axes,
-        delta=None,
-        loss_form="min_positive",
-        **base.kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, "k3", output_clamp=KL_CLAMP),
-        entropy_coef=max(o["entropy_loss_coef"], 0.0),
-        sampler_correction=o["is_weight"] and _weight(**o["is_weight"]),
-    )
-
-
-def _kernel(o: Mapping[str, Any], low: float, high: float) -> dict[str, Any]:
-    """Kernel, its options and its range; the dual clip's constant follows from `pg_clip`, not from the range."""
-    dual_clip = 1 + 2 * o["pg_clip"] if o["dual_clip_loss"] else None
-    cispo = "cispo_masked" if o["cispo_use_unified_mask"] else "cispo"
-    weights = {"positive_weight": o["topr_positive_weight"], "negative_weight": o["topr_negative_weight"]}
-    bounds = {
+    clip = (o["pg_clip_low"], o["pg_clip_high"]) if o["use_pg_clip_range"] else (o["pg_clip"], o["pg_clip"])
+    epsilon, epsilon_high = {
         "tis": (1 - o["tis_lower_bound"], o["tis_upper_bound"] - 1),
         "cispo": (o["cispo_epsilon_low"], o["cispo_epsilon_high"]),
+    }.get(variant, clip)
+    numbers = {
+        "topr": {"positive_weight": o["topr_positive_weight"], "negative_weight": o["topr_negative_weight"]},
+        "kimi15": {"coefficient": o["kimi15_tau"]},
     }
-    kernels: dict[str | None, dict[str, Any]] = {
-        None: {"kernel": "clipped", "dual_clip": dual_clip},
-        "ppo": {"kernel": "clipped", "dual_clip": dual_clip},
-        "vanilla": {"kernel": "policy_gradient"},
-        "tis": {"kernel": "cispo"},
-        "cispo": {"kernel": cispo},
-        "topr": {"kernel": "topr", "kernel_options": weights},
-        "kimi15": {"kernel": "dro", "kernel_options": {"coefficient": o["kimi15_tau"]}},
-    }
-    epsilon, epsilon_high = bounds.get(o["pg_variant"], (low, high))
-    return {**kernels[o["pg_variant"]], "epsilon": epsilon, "epsilon_high": epsilon_high}
-
-
-def _weight(weight_type: str = "token", upper_bound: float = 1.2) -> SamplerCorrection:
-    if weight_type not in ("token", "geometric", "sequence"):
-        raise ValueError(f"is_weight.weight_type={weight_type} has no place on our axes")
-    return SamplerCorrection(weight_type, "truncate", 0.0, upper_bound)
+    return Objective(
+        importance_sampling_level=level,
+        kernel="cispo_masked" if variant == "cispo" and o["cispo_use_unified_mask"] else kernel,
+        kernel_options=numbers.get(variant, {}),
+        epsilon=epsilon,
+        epsilon_high=epsilon_high,
+        delta=None,
+        dual_clip=1 + 2 * o["pg_clip"] if o["dual_clip_loss"] and kernel == "clipped" else None,  # not by the range
+        loss_form="min_positive",
+        aggregation=aggregation,
+        **kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, "k3", output_clamp=KL_CLAMP),
+        entropy_coef=max(o["entropy_loss_coef"], 0.0),
+        sampler_correction=SamplerCorrection(weight["weight_type"], "truncate", 0.0, weight["upper_bound"])
+        if o["is_weight"] is not None
+        else None,
+    )
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
@@ -158,10 +152,10 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
 def token_weights(aggregation: str, inputs: LossInputs) -> Tensor:
     """What `agg_loss` weighs each position with, (B, T): padding too in token-mean, a count + 1e-8 of sequences."""
     mask_BT, totals = inputs.mask_BT, inputs.totals
-    if aggregation == "token_mean_minibatch":
+    if aggregation == TOKEN_MEAN:
         return torch.ones_like(inputs.log_probs_BT.detach()) / totals.tokens
     weights_BT: Tensor = resolve(AGGREGATIONS[aggregation])(mask_BT.to(inputs.log_probs_BT.dtype), totals)
-    if aggregation in ("sequence_mean_nonempty", "sequence_sum_nonempty"):
+    if aggregation in (ROW_MEANS, "sequence_sum_nonempty"):
         weights_BT = weights_BT * (totals.nonempty_sequences / (totals.nonempty_sequences + 1e-8))
     return weights_BT
 
@@ -182,9 +176,7 @@ def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
     return average(objective, inputs, inputs.entropy_BT)
 
 
-RECIPE = LossRecipe(
-    prepare=prepare, log_ratio=base.log_ratio, ratio=ratio, kl=base.kl, average=average, entropy_bonus=entropy_bonus
-)
+RECIPE = LossRecipe(prepare=prepare, ratio=ratio, kl=kl_everywhere, average=average, entropy_bonus=entropy_bonus)
 # Numbers that the base worker reports without the note.
 OF_BASE = (
     *("pg_loss@sum", "total_loss@sum", "kl_loss@sum", "approxkl@sum", "policykl@sum", "clipfrac@sum"),
@@ -196,165 +188,125 @@ Logged = dict[str, Tensor | float]
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """ROLL's metrics under all its workers' names that fit the kernel."""
     inputs = prepare(objective, inputs)
-    policy = average(objective, inputs, correct_importance(objective, inputs, loss.surrogate.loss))
-    k3_BT = None
+    mask_BT, log_ratio_BT = inputs.mask_BT, inputs.log_probs_BT - inputs.old_log_probs_BT
+    ratio_BT = loss.ratio.expand_as(mask_BT)  # at padding 1, or the sequence's
+    own_BT, rows_BT = (token_weights(name, inputs) for name in (objective.aggregation, ROW_MEANS))
+    policy = weighted_sum(correct_importance(objective, inputs, loss.surrogate.loss), own_BT)
+    valid = mask_BT.any(1).sum()
+    logged: Logged = {
+        "pg_loss@sum": policy,
+        "weighted_pg_loss@sum": policy,
+        "total_loss@sum": loss.total,
+        "approxkl@sum": weighted_sum(k2(log_ratio_BT) * mask_BT, own_BT),
+        "policykl@sum": weighted_sum(log_ratio_BT * mask_BT, own_BT),
+        "ratio_max@max": (ratio_BT * mask_BT).max(),
+        "ratio_min@min": (ratio_BT * mask_BT + (~mask_BT) * 1e10).min(),
+        "ratio_mean@sum": weighted_sum(ratio_BT, rows_BT),
+        "ratio_mean": mean_of_all_rows(ratio_BT, mask_BT),
+        "valid_samples@sum": valid,
+        "total_samples@sum": float(len(mask_BT)),
+        "valid_sample_ratio": valid / len(mask_BT),
+        "valid_sample_ratio@sum": valid / valid.new_tensor(inputs.totals.nonempty_sequences),
+    }
+    for statistic in ("mean", "min", "max"):  # sequences have no weights here
+        logged |= dict.fromkeys((f"sample_weights_{statistic}", f"sample_weights_{statistic}@{statistic}"), 1.0)
     if inputs.reference_log_probs_BT is not None:  # ROLL reports it whether it is in the loss or not
-        k3_BT = base.kl(replace(objective, **base.kl_axes(1.0, "k3", output_clamp=KL_CLAMP)), inputs, loss.ratio)
-    weights = cache(partial(token_weights, inputs=inputs))
-    measured = Measured(objective, inputs, loss, lambda values, aggregation: weighted_sum(values, weights(aggregation)))
-    return measured.metrics(policy, k3_BT)
+        reported = replace(objective, **kl_axes(1.0, "k3", output_clamp=KL_CLAMP))
+        k3_BT = kl_everywhere(reported, inputs, loss.ratio)
+        assert k3_BT is not None
+        logged["kl_loss@sum"] = weighted_sum(k3_BT * mask_BT, own_BT)
+    match objective.kernel:
+        case "clipped":
+            logged |= clip_metrics(objective, inputs, ratio_BT, own_BT)
+        case "cispo" | "cispo_masked":
+            logged |= weight_metrics(objective, inputs, ratio_BT, rows_BT)
+        case "topr":
+            logged |= topr_metrics(objective, inputs, ratio_BT, own_BT)
+        case "dro":
+            logged |= kimi_metrics(objective, inputs, ratio_BT)
+    if objective.kernel == "cispo_masked":
+        high_BT, low_BT = loss.surrogate.active_high, loss.surrogate.active_low
+        logged["cispo_cispo_masked_positive_tokens"] = high_BT.float().mean()
+        logged["cispo_cispo_masked_negative_tokens"] = low_BT.float().mean()
+        logged["cispo_cispo_kept_tokens"] = (~(high_BT | low_BT)).float().mean()
+    tensors = {name: value for name, value in logged.items() if isinstance(value, Tensor)}
+    values = torch.stack([value.double() for value in tensors.values()]).tolist()
+    numbers: dict[str, Any] = logged | dict(zip(tensors, values, strict=True))
+    numbers |= {name.partition("@")[0]: numbers[name] for name in OF_BASE if name in numbers}
+    return {f"actor/{name}": value for name, value in numbers.items()}
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A minibatch after its loss, as ROLL's metrics see it."""
-
-    objective: Objective
-    inputs: LossInputs  # as the dialect prepared them
-    loss: Loss
-    average: Callable[[Tensor, str], Tensor]  # ROLL's `agg_loss` of per-token values by our name of its mode
-
-    def metrics(self, policy: Tensor, reference_kl_BT: Tensor | None) -> dict[str, float]:
-        """All that the workers of this kernel report; `policy` is the loss without KL and entropy."""
-        logged = self._common(policy, reference_kl_BT) | self._samples()
-        for kernels, group in GROUPS:
-            if self.objective.kernel in kernels:
-                logged |= group(self)
-        tensors = {name: value for name, value in logged.items() if isinstance(value, Tensor)}
-        values = torch.stack([value.double() for value in tensors.values()]).tolist()
-        numbers: dict[str, Any] = logged | dict(zip(tensors, values, strict=True))
-        numbers |= {name.partition("@")[0]: numbers[name] for name in OF_BASE if name in numbers}
-        return {f"actor/{name}": value for name, value in numbers.items()}
-
-    @property
-    def ratio_BT(self) -> Tensor:
-        """The ratio, at padding too: 1, or the sequence's."""
-        return self.loss.ratio.expand_as(self.inputs.mask_BT)
-
-    @property
-    def out_of_range(self) -> tuple[Tensor, Tensor]:
-        """Ratios below and above the clip range, whatever the advantage and at padding too; (B, T) each, 0 or 1."""
-        low_BT, high_BT = self.ratio_BT < 1 - self.objective.epsilon, self.ratio_BT > 1 + self.objective.epsilon_high
-        return low_BT.float(), high_BT.float()
-
-    def averaged(self, values_BT: Tensor) -> Tensor:
-        """By the objective's own mode."""
-        return self.average(values_BT, self.objective.aggregation)
-
-    def over_all_rows(self, values_BT: Tensor) -> Tensor:
-        """`masked_mean(dim=-1).mean()`: mean of rows' means, where an empty row counts as 0."""
-        mask_BT = self.inputs.mask_BT
-        means_B = (values_BT * mask_BT).sum(1) / mask_BT.sum(1).clamp(min=1)
-        return torch.where(mask_BT.any(1), means_B, 0.0).mean()
-
-    def _common(self, policy: Tensor, reference_kl_BT: Tensor | None) -> Logged:
-        mask_BT, log_ratio_BT = self.inputs.mask_BT, self.inputs.log_probs_BT - self.inputs.old_log_probs_BT
-        kl: Logged = {} if reference_kl_BT is None else {"kl_loss@sum": self.averaged(reference_kl_BT * mask_BT)}
-        return kl | {
-            "pg_loss@sum": policy,
-            "weighted_pg_loss@sum": policy,
-            "total_loss@sum": self.loss.total,
-            "approxkl@sum": self.averaged(k2(log_ratio_BT) * mask_BT),
-            "policykl@sum": self.averaged(log_ratio_BT * mask_BT),
-            "ratio_max@max": (self.ratio_BT * mask_BT).max(),
-            "ratio_min@min": (self.ratio_BT * mask_BT + (~mask_BT) * 1e10).min(),
-            "ratio_mean@sum": self.average(self.ratio_BT, ROW_MEANS),
-            "ratio_mean": self.over_all_rows(self.ratio_BT),
-        }
-
-    def _samples(self) -> Logged:
-        """How many sequences count, and their weights, which are all 1 here."""
-        mask_BT = self.inputs.mask_BT
-        valid = mask_BT.any(1).sum()
-        weights: Logged = {f"sample_weights_{name}": 1.0 for name in ("mean", "min", "max")}
-        return {
-            "valid_samples@sum": valid,
-            "total_samples@sum": float(len(mask_BT)),
-            "valid_sample_ratio": valid / len(mask_BT),
-            "valid_sample_ratio@sum": valid / valid.new_tensor(self.inputs.totals.nonempty_sequences),
-            **weights,
-            **{f"{name}@{name.rpartition('_')[2]}": value for name, value in weights.items()},
-        }
+def mean_of_all_rows(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """`masked_mean(dim=-1).mean()`: mean of rows' means, where an empty row counts as 0."""
+    means_B = (values_BT * mask_BT).sum(1) / mask_BT.sum(1).clamp(min=1)
+    return torch.where(mask_BT.any(1), means_B, 0.0).mean()
 
 
-def clip_metrics(measured: Measured) -> Logged:
+def clip_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own_BT: Tensor) -> Logged:
     """Clip fractions: `ppo_ratio_*` by the ratio only, padding in the numerator; `clipfrac` where the loss changed.
 
-    The base worker (no `@sum`) takes the mean over all positions.
+    The base worker (no `@sum`) takes the mean over all positions. `own_BT`: the weights of the objective's average.
     """
-    low_BT, high_BT = measured.out_of_range
-    logged: Logged = {}
-    for name, clipped_BT in (("high", high_BT), ("low", low_BT), ("", low_BT + high_BT)):
-        key = f"ppo_ratio_{name}_clipfrac".replace("__", "_")
-        logged[key] = clipped_BT.mean()
-        logged[f"{key}@sum"] = measured.average(clipped_BT, TOKEN_MEAN)
-    ratio_BT, A, objective = measured.ratio_BT, measured.inputs.advantages, measured.objective
-    clipped_BT = ratio_BT.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
-    return logged | {"clipfrac@sum": measured.averaged((clipped_BT * A < ratio_BT * A).float())}
-
-
-def weight_metrics(measured: Measured) -> Logged:
-    """How often the weight was cut, over all positions; the pg worker's names of tis and cispo, for both."""
-    low_BT, high_BT = measured.out_of_range
-    objective = measured.objective
-    least, most = 1 - objective.epsilon, 1 + objective.epsilon_high
-    cut_BT = measured.ratio_BT.clamp(least, most)
-    shares = {"lower": low_BT, "upper": high_BT, "total": low_BT + high_BT}
-    logged: Logged = {f"tis_{name}_clipfrac": share_BT.mean() for name, share_BT in shares.items()}
-    logged |= {f"cispo_cispo_{name}_clipfrac": share_BT.mean() for name, share_BT in shares.items()}
-    logged |= {
-        "tis_lower_bound": least,
-        "tis_upper_bound": most,
-        "cispo_cispo_epsilon_low": objective.epsilon,
-        "cispo_cispo_epsilon_high": objective.epsilon_high,
-        "cispo_cispo_clip_lower": least,
-        "cispo_cispo_clip_upper": most,
-        "cispo_cispo_use_unified_mask": float(objective.kernel == "cispo_masked"),
-    }
-    logged["tis_clipped_ratio_mean@sum"] = measured.average(cut_BT, ROW_MEANS)
-    logged["cispo_clipped_ratio_mean"] = measured.over_all_rows(cut_BT)
+    low_BT, high_BT = (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
+    everywhere_BT = token_weights(TOKEN_MEAN, inputs)
+    clipped_BT = ratio_BT.clamp(objective.low, objective.high)
+    changed_BT = clipped_BT * inputs.advantages < ratio_BT * inputs.advantages
+    logged: Logged = {"clipfrac@sum": weighted_sum(changed_BT.float(), own_BT)}
+    for side, outside_BT in (("high_", high_BT), ("low_", low_BT), ("", low_BT + high_BT)):
+        logged[f"ppo_ratio_{side}clipfrac"] = outside_BT.mean()
+        logged[f"ppo_ratio_{side}clipfrac@sum"] = weighted_sum(outside_BT, everywhere_BT)
     return logged
 
 
-def masked_metrics(measured: Measured) -> Logged:
-    """Shares of all positions that the unified mask left out and kept."""
-    kernel = measured.loss.surrogate
-    return {
-        "cispo_cispo_masked_positive_tokens": kernel.active_high.float().mean(),
-        "cispo_cispo_masked_negative_tokens": kernel.active_low.float().mean(),
-        "cispo_cispo_kept_tokens": (~(kernel.active_high | kernel.active_low)).float().mean(),
+def weight_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, rows_BT: Tensor) -> Logged:
+    """How often the weight was cut, over all positions; the pg worker's names of tis and cispo, for both."""
+    low_BT, high_BT = (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
+    cut_BT = ratio_BT.clamp(objective.low, objective.high)
+    logged: Logged = {
+        "tis_lower_bound": objective.low,
+        "tis_upper_bound": objective.high,
+        "cispo_cispo_epsilon_low": objective.epsilon,
+        "cispo_cispo_epsilon_high": objective.epsilon_high,
+        "cispo_cispo_clip_lower": objective.low,
+        "cispo_cispo_clip_upper": objective.high,
+        "cispo_cispo_use_unified_mask": float(objective.kernel == "cispo_masked"),
+        "tis_clipped_ratio_mean@sum": weighted_sum(cut_BT, rows_BT),
+        "cispo_clipped_ratio_mean": mean_of_all_rows(cut_BT, inputs.mask_BT),
     }
+    for side, outside_BT in (("lower", low_BT), ("upper", high_BT), ("total", low_BT + high_BT)):
+        logged |= dict.fromkeys((f"tis_{side}_clipfrac", f"cispo_cispo_{side}_clipfrac"), outside_BT.mean())
+    return logged
 
 
-def topr_metrics(measured: Measured) -> Logged:
+def topr_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own_BT: Tensor) -> Logged:
     """TOPR's two kinds of sequences, by their score: how many, how often cut, and the loss of each."""
-    inputs, options, ratio_BT = measured.inputs, measured.objective.kernel_options, measured.ratio_BT
     assert inputs.rewards_B1 is not None
-    scores_B1 = inputs.rewards_B1
+    scores_B1, options = inputs.rewards_B1, objective.kernel_options
     positive_B1, negative_B1 = scores_B1 > 0, scores_B1 <= 0
     gradient_BT = -inputs.advantages * inputs.log_probs_BT
-    loss = {
-        "positive": measured.averaged(gradient_BT * positive_B1),
-        "negative": measured.averaged(ratio_BT.clamp(0, 1) * gradient_BT * negative_B1),
+    below_BT, above_BT = (ratio_BT < 0) & negative_B1, (ratio_BT > 1) & negative_B1
+    logged: Logged = {
+        "topr_negative_lower_clipfrac": below_BT.float().mean(),
+        "topr_negative_upper_clipfrac": above_BT.float().mean(),
+        "topr_negative_total_clipfrac": (below_BT | above_BT).float().mean(),
+        "topr_scores_mean": scores_B1.mean(),
+        "topr_scores_std": sample_std(scores_B1),
+        "topr_positive_loss": weighted_sum(gradient_BT * positive_B1, own_BT),
+        "topr_negative_loss": weighted_sum(ratio_BT.clamp(0, 1) * gradient_BT * negative_B1, own_BT),
     }
-    logged: Logged = {}
     for name, chosen_B1 in (("positive", positive_B1), ("negative", negative_B1)):
         logged[f"topr_{name}_samples@sum"] = chosen_B1.sum()
         logged[f"topr_{name}_ratio"] = chosen_B1.sum() / (len(scores_B1) + 1e-8)
         logged[f"topr_{name}_weight"] = options[f"{name}_weight"]
-        logged[f"topr_{name}_loss"] = loss[name]
-        logged[f"topr_weighted_{name}_loss"] = options[f"{name}_weight"] * loss[name]
-    cut = {"lower": (ratio_BT < 0) & negative_B1, "upper": (ratio_BT > 1) & negative_B1}
-    logged |= {f"topr_negative_{name}_clipfrac": cut_BT.float().mean() for name, cut_BT in cut.items()}
-    logged["topr_negative_total_clipfrac"] = (cut["lower"] | cut["upper"]).float().mean()
-    return logged | {"topr_scores_mean": scores_B1.mean(), "topr_scores_std": sample_std(scores_B1)}
+        logged[f"topr_weighted_{name}_loss"] = options[f"{name}_weight"] * logged[f"topr_{name}_loss"]
+    return logged
 
 
-def kimi_metrics(measured: Measured) -> Logged:
+def kimi_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor) -> Logged:
     """Sizes of the policy gradient and of the penalty, over all positions, from log(ratio + 1e-8)."""
-    tau = measured.objective.kernel_options["coefficient"]
-    log_ratio_BT = (measured.ratio_BT + 1e-8).log()
-    gradient = (measured.inputs.advantages * log_ratio_BT).abs().mean()
+    tau = objective.kernel_options["coefficient"]
+    log_ratio_BT = (ratio_BT + 1e-8).log()
+    gradient = (inputs.advantages * log_ratio_BT).abs().mean()
     penalty = (tau * log_ratio_BT.square() * 0.5).mean()
     return {
         "kimi15_kimi15_tau": tau,
@@ -372,21 +324,10 @@ def sample_std(values: Tensor) -> Tensor:
     return ((values - values.mean()).square().sum() / (values.numel() - 1)).sqrt()
 
 
-# Kernels -> what the workers that have them report beside the common metrics.
-GROUPS: tuple[tuple[set[str], Callable[[Measured], Logged]], ...] = (
-    ({"clipped"}, clip_metrics),
-    ({"cispo", "cispo_masked"}, weight_metrics),
-    ({"cispo_masked"}, masked_metrics),
-    ({"topr"}, topr_metrics),
-    ({"dro"}, kimi_metrics),
-)
-BASELINE = {None: "none", "batch": "batch_mean", "group": "group_mean"}  # `norm_mean_type` -> ours
-
-
 def worker_loss(options: Options, inputs: Inputs) -> Replayed:
     """base_worker.py, rlvr/actor_worker.py and agentic/agentic_actor_worker.py: one loss, their options apart."""
     scores = {"rewards_B1": inputs["scores"][:, None]} if "scores" in inputs else {}
-    return replay_loss(FRAMEWORK, FRAMEWORK.objective(options), loss_inputs(inputs, **scores))
+    return replay_loss(FRAMEWORK, objective(options), loss_inputs(inputs, **scores))
 
 
 def pg_worker_loss(options: Options, inputs: Inputs) -> Replayed:
@@ -407,7 +348,7 @@ def compute_advantage(options: Options, inputs: Inputs) -> Replayed:
 
     The reward stands at the last token; every position is a step, padding too.
     """
-    rewards_B, mask_BT = _normalized(options, inputs), inputs["mask"]
+    rewards_B, mask_BT = reward_norm(options, inputs), inputs["mask"]
     rewards_BT = at_last_token(rewards_B.float(), mask_BT)
     returns_BT = discounted_returns(rewards_BT, torch.ones_like(mask_BT), options["gamma"])
     advantages_BT = returns_BT
@@ -419,17 +360,30 @@ def compute_advantage(options: Options, inputs: Inputs) -> Replayed:
     return Replayed(tensors={"normalized_rewards": rewards_B, "advantages": advantages_BT, "returns": returns_BT})
 
 
-def _normalized(options: Options, inputs: Inputs) -> torch.Tensor:
+def reward_norm(options: Options, inputs: Inputs) -> Tensor:
     """`reward_norm`, which has the group's std only with the group's mean; grpo always has both."""
-    chosen = options["norm_mean_type"], options["norm_std_type"]
-    mean, std = ("group", "group") if options["adv_estimator"] == "grpo" else chosen
+    mean, std = options["norm_mean_type"], options["norm_std_type"]
+    if options["adv_estimator"] == "grpo":
+        mean, std = "group", "group"
     rewards_B = inputs["rewards"]
     if mean == std == "running":
-        return running_normalized(rewards_B, Moments())[0]
+        return running_normalized(rewards_B)
     if "running" in (mean, std) or (std == "group" and mean != "group"):
         raise ValueError(f"norm_mean_type={mean} with norm_std_type={std} is not replayed")
-    scored = Scored(rewards_B, groups_of(rewards_B, inputs["group_size"]))
-    return advantages(scored, BASELINE[mean], std or "none", 1e-6)
+    baseline = {None: "none", "batch": "batch_mean", "group": "group_mean"}[mean]
+    return advantages(Scored(rewards_B, groups_of(rewards_B, inputs["group_size"])), baseline, std or "none", 1e-6)
+
+
+def running_normalized(rewards_B: Tensor, epsilon: float = 1e-6) -> Tensor:
+    """The first rewards less the mean, over the std, of all rewards so far, (B,).
+
+    `RunningMoments` (Chan's parallel update) begin at mean 0 and variance 1 of nearly nothing.
+    """
+    before, more, mean = 1e-24, len(rewards_B), rewards_B.mean().item()
+    count = before + more
+    square = before + rewards_B.var(correction=0).item() * more + mean**2 * before * more / count
+    std = (square / count * count / (count - 1)) ** 0.5
+    return (rewards_B - mean * more / count) / (std + epsilon)
 
 
 FRAMEWORK = Framework(

@@ -7,7 +7,6 @@ mean over rows of their means; a sampler mask keeps or drops and is no weight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,21 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Inputs, Options, Replay, Replayed
-from grpolab.frameworks.replay import loss_inputs, replay_kl, replay_loss
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, as_given, capped_sequence_token_ratio
+from grpolab.frameworks.vector_replay import loss_inputs, replay_kl, replay_loss
 from grpolab.frameworks.verl import outcome, reinforce_plus_plus
+from grpolab.grpo import loss as core
 from grpolab.grpo.aggregation import aggregate, sequence_mean
-from grpolab.grpo.loss import (
-    Loss,
-    LossInputs,
-    LossRecipe,
-    Objective,
-    SamplerCorrection,
-    SurrogateParts,
-    importance_ratio,
-)
-from grpolab.grpo.loss import surrogate as core_surrogate
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, SurrogateParts
 from grpolab.grpo.ratios import row_mean
 from grpolab.grpo.surrogates import binary_kl
 from grpolab.registry import AGGREGATIONS, resolve
@@ -69,6 +59,7 @@ REDUCTIONS = {
     "seq_mean_token_sum_norm": "token_sum_constant",
     "prompt_mean": "token_sum",  # of advantages that were divided by their prompt's tokens and by the prompts
 }
+# `policy_loss_type` -> kernel, where they have not one name.
 KERNELS = {
     "regular": "clipped",
     "dual_clip": "clipped",
@@ -87,9 +78,27 @@ def objective(options: Options) -> Objective:
         for name, value in DEFAULTS.items()
     }
     kind, k3 = o["policy_loss_type"], o["kl_estimator_type"] == "k3"
+    kernel, low, high, numbers = KERNELS.get(kind, kind), o["eps_clip_low"], o["eps_clip_high"], {}
+    match kind:
+        case "cispo":
+            low, high = o["cispo"]["cispo_eps_clip_low"], o["cispo"]["cispo_eps_clip_high"]
+        case "dppo":
+            kernel, numbers = o["dppo"]["dppo_type"].replace("binary", "dppo"), {"cap": torch.inf}
+            low, high = o["dppo"]["delta_low"], o["dppo"]["delta_high"]
+        case "sapo":
+            numbers = {"temperature_positive": o["sapo"]["tau_pos"], "temperature_negative": o["sapo"]["tau_neg"]}
+        case "clip_cov":
+            names = {"share": "clip_ratio", "lower": "clip_cov_lb", "upper": "clip_cov_ub"}
+            numbers = {ours: o["clip_cov"][theirs] for ours, theirs in names.items()}
+        case "kl_cov":
+            numbers = {"share": o["kl_cov"]["kl_cov_frac"], "coefficient": o["kl_cov"]["ppo_kl_coef"]}
     return Objective(
         importance_sampling_level="sequence_token" if kind == "gspo" else "token",
         log_ratio_clamp=None if kind in UNBOUNDED else LOG_RATIO,
+        kernel=kernel,
+        kernel_options=numbers,
+        epsilon=low,
+        epsilon_high=high,
         delta=None,
         dual_clip=o["clip_ratio_c"] if kind == "dual_clip" else None,
         loss_form="max_negative" if kind == "clip_cov" else "min_positive",
@@ -98,28 +107,11 @@ def objective(options: Options) -> Objective:
         kl_estimator=o["kl_estimator_type"],
         kl_input_clamp=20.0 if k3 else None,
         kl_output_clamp=10.0 if k3 else None,
-        sampler_correction=_correction(o["off_policy_correction"]),
-        **_kernel(kind, o),
+        sampler_correction=sampler_rule(o["off_policy_correction"]),
     )
 
 
-def _kernel(kind: str, o: Mapping[str, Any]) -> dict[str, Any]:
-    cispo, dppo, sapo, cov, kl = (o[name] for name in ("cispo", "dppo", "sapo", "clip_cov", "kl_cov"))
-    low, high = {
-        "cispo": (cispo["cispo_eps_clip_low"], cispo["cispo_eps_clip_high"]),
-        "dppo": (dppo["delta_low"], dppo["delta_high"]),
-    }.get(kind, (o["eps_clip_low"], o["eps_clip_high"]))
-    kernel = {**KERNELS, "dppo": dppo["dppo_type"].replace("binary", "dppo")}.get(kind, kind)
-    numbers = {
-        "sapo": {"temperature_positive": sapo["tau_pos"], "temperature_negative": sapo["tau_neg"]},
-        "clip_cov": {"share": cov["clip_ratio"], "lower": cov["clip_cov_lb"], "upper": cov["clip_cov_ub"]},
-        "kl_cov": {"share": kl["kl_cov_frac"], "coefficient": kl["ppo_kl_coef"]},
-        "dppo": {"cap": torch.inf},
-    }.get(kind, {})
-    return {"kernel": kernel, "kernel_options": numbers, "epsilon": low, "epsilon_high": high}
-
-
-def _correction(o: Mapping[str, Any]) -> SamplerCorrection | None:
+def sampler_rule(o: Options) -> SamplerCorrection | None:
     """The level `outlier`, of this framework only, drops rows with any token out of bounds."""
     rules = []
     if kind := o["tis_ratio_type"]:
@@ -144,9 +136,9 @@ def exp_float32(log_ratio: Tensor) -> Tensor:
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """exp in float32 within the bound; a sequence's logarithm is bounded from above, SAPO's not in float32."""
     if objective.importance_sampling_level == "sequence_token":
-        return base.capped_sequence_token_ratio(log_ratio_BT, mask_BT)
+        return capped_sequence_token_ratio(log_ratio_BT, mask_BT)
     if objective.log_ratio_clamp is None or objective.importance_sampling_level != "token":
-        return importance_ratio(objective, log_ratio_BT, mask_BT)
+        return core.importance_ratio(objective, log_ratio_BT, mask_BT)
     if objective.kernel == "sapo":
         return log_ratio_BT.clamp(-LOG_RATIO, LOG_RATIO).exp()
     return exp_float32(log_ratio_BT)
@@ -156,7 +148,7 @@ def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ra
     """The core's kernel on advantages that hold the reduction; DPPO's loss is -r A of the tokens that it keeps."""
     weights_BT = resolve(AGGREGATIONS[objective.aggregation])(inputs.mask_BT.to(ratio.dtype), inputs.totals)
     A = inputs.advantages * weights_BT
-    parts = core_surrogate(objective, replace(inputs, advantages=A), log_ratio_BT, ratio)
+    parts = core.surrogate(objective, replace(inputs, advantages=A), log_ratio_BT, ratio)
     if not objective.kernel.startswith("dppo"):
         return parts
     counts = torch.ones_like(parts.active_low)
@@ -210,65 +202,51 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """`loss_metrics` of the policy loss, and the worker's `policy_kl`."""
-    parts, mask_BT = loss.surrogate, inputs.mask_BT
+    parts, mask_BT, rule = loss.surrogate, inputs.mask_BT, objective.sampler_correction
 
     def mean(values: Tensor) -> Tensor:
         return (values * mask_BT).double().sum() / mask_BT.sum().clamp(min=1)
 
-    if objective.kernel == "ratio":
-        logged = {"importance_ratio": mean(loss.ratio)}
-    else:
-        acted = parts.out_of_range if objective.kernel == "cispo" else parts.active_low | parts.active_high
-        silent = objective.kernel in ("sapo", "kl_cov")
-        logged = {"clip_ratio": mean(parts.dropped if objective.kernel == "clip_cov" else acted) * (not silent)}
-    if objective.kernel == "cispo":
-        values_N = loss.ratio.expand_as(mask_BT)[mask_BT] if mask_BT.any() else loss.ratio
-        clamped = loss.ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
+    match objective.kernel:
+        case "ratio":
+            logged = {"importance_ratio": mean(loss.ratio)}
+        case "cispo":
+            values_N = loss.ratio.expand_as(mask_BT)[mask_BT] if mask_BT.any() else loss.ratio
+            logged = {
+                "clip_ratio": mean(parts.out_of_range),
+                "cispo/ratio_mean": mean(loss.ratio),
+                "cispo/ratio_clamped_mean": mean(loss.ratio.clamp(objective.low, objective.high)),
+                "cispo/ratio_max": values_N.max(),
+                "cispo/ratio_min": values_N.min(),
+            }
+        case "sapo" | "kl_cov":
+            logged = {"clip_ratio": torch.zeros(())}
+        case "clip_cov":
+            logged = {"clip_ratio": mean(parts.dropped)}
+        case _:
+            logged = {"clip_ratio": mean(parts.active_low | parts.active_high)}
+    if rule is not None:
+        token_BT = sampler_ratio_float32("token", inputs) * mask_BT
+        low, high = out_of_bounds(rule, inputs)
         logged |= {
-            "cispo/ratio_mean": mean(loss.ratio),
-            "cispo/ratio_clamped_mean": mean(clamped),
-            "cispo/ratio_max": values_N.max(),
-            "cispo/ratio_min": values_N.min(),
+            "is_ratio_mean": mean(token_BT),
+            "is_ratio_std": token_BT.std() if token_BT.numel() > 1 else token_BT.new_tensor(torch.nan),
+            "is_ratio_max": token_BT.max(),
+            "is_ratio_min": token_BT.min(),
         }
-    if objective.sampler_correction is not None:
-        logged |= _sampler_metrics(objective.sampler_correction, inputs, mean)
+        if rule.level == "token" and rule.mode == "truncate":
+            logged["tis_token_clip_high_ratio"] = mean(high)
+        elif rule.level == "token":
+            logged["token_mask_ratio"] = mean(low | high)
+        elif rule.mode == "truncate":
+            logged["tis_seq_clip_high_ratio"] = high.double().mean()
+        else:
+            rows = {"geometric": "geo_sequence_mask", "sequence": "product_sequence_mask", "outlier": "outlier_seq"}
+            for what, acted in (("under_low", low), ("over_high", high), ("masked", low | high)):
+                logged[f"{rows[rule.level]}_{what}_ratio"] = acted.double().mean()
     if loss.kl_ref_BT is not None:
         logged["policy_kl"] = aggregate("sequence_mean", loss.kl_ref_BT, mask_BT, inputs.totals)
     return {name: float(value) for name, value in logged.items()}
-
-
-def _sampler_metrics(
-    rule: SamplerCorrection, inputs: LossInputs, mean: Callable[[Tensor], Tensor]
-) -> dict[str, Tensor]:
-    """Moments of the tokens' sampler ratio (0 at padding), and the shares that the correction acted on."""
-    token_BT = sampler_ratio_float32("token", inputs) * inputs.mask_BT
-    low, high = out_of_bounds(rule, inputs)
-    logged = {
-        "is_ratio_mean": mean(token_BT),
-        "is_ratio_std": token_BT.std() if token_BT.numel() > 1 else token_BT.new_tensor(torch.nan),
-        "is_ratio_max": token_BT.max(),
-        "is_ratio_min": token_BT.min(),
-    }
-    rows = {name: values.double().mean() for name, values in (("under_low", low), ("over_high", high))}
-    rows["masked"] = (low | high).double().mean()
-    name = {"geometric": "geo_sequence_mask", "sequence": "product_sequence_mask", "outlier": "outlier_seq"}
-    if rule.level == "token":
-        label = "tis_token_clip_high_ratio" if rule.mode == "truncate" else "token_mask_ratio"
-        return logged | {label: mean(high if rule.mode == "truncate" else low | high)}
-    if rule.mode == "truncate":
-        return logged | {"tis_seq_clip_high_ratio": rows["over_high"]}
-    return logged | {f"{name[rule.level]}_{what}_ratio": share for what, share in rows.items()}
-
-
-RECIPE = LossRecipe(
-    base.as_given,
-    base.log_ratio,
-    ratio,
-    surrogate,
-    correct_importance=correct_importance,
-    add_kl_penalty=add_kl_penalty,
-    average=average,
-)
 
 
 LOSSES = (
@@ -286,30 +264,26 @@ LOSSES = (
 
 def policy_loss(options: Options, inputs: Inputs) -> Replayed:
     """A policy loss after its reduction; the KL is the worker's."""
-    objective = FRAMEWORK.objective({"use_kl_loss": False, **options})
     changed: dict[str, Any] = {"noise_BT": torch.zeros_like(inputs["advantages"])}
     anchored = options["policy_loss_type"] in ("rollout_is", "dppo") and "rollout_logprobs" in inputs
     if anchored or options.get("cispo", {}).get("cispo_anchor") == "rollout":
         changed["old_log_probs_BT"] = inputs["rollout_logprobs"]
+    if options["loss_reduction"] == "prompt_mean":  # over the tokens of each prompt, and over the prompts
+        pieces, bounds = [], inputs["prompt_boundaries"]
+        for begin, end in bounds:
+            tokens = max(int(inputs["mask"][begin:end].sum()), 1)
+            pieces.append(inputs["advantages"][begin:end] / (len(bounds) * tokens))
+        changed["advantages"] = torch.cat(pieces)
     given = loss_inputs(inputs, options["max_seq_len"], **changed)
-    if options["loss_reduction"] == "prompt_mean":
-        given = replace(given, advantages=of_prompts(given, inputs["prompt_boundaries"]))
-    return replay_loss(FRAMEWORK, objective, given)
-
-
-def of_prompts(inputs: LossInputs, boundaries: list[list[int]]) -> Tensor:
-    """Advantages over the tokens of their prompt and over the number of prompts, (B, T)."""
-    pieces = []
-    for begin, end in boundaries:
-        tokens = int(inputs.mask_BT[begin:end].sum())
-        pieces.append(inputs.advantages[begin:end] / (len(boundaries) * max(tokens, 1)))
-    return torch.cat(pieces)
+    return replay_loss(FRAMEWORK, objective({"use_kl_loss": False, **options}), given)
 
 
 def compute_approx_kl(options: Options, inputs: Inputs) -> Replayed:
     """The estimate, 0 at padding."""
     low, high = (20.0, 10.0) if options["kl_estimator_type"] == "k3" else (None, None)
-    return replay_kl(inputs, options["kl_estimator_type"], low, high, masked=True)
+    replayed = replay_kl(inputs, options["kl_estimator_type"], low, high)
+    values_BT = torch.where(inputs["mask"], replayed.tensors["per_token"], 0.0)
+    return replace(replayed, tensors={"per_token": values_BT})
 
 
 def grpo(options: Options, inputs: Inputs) -> Replayed:
@@ -317,21 +291,24 @@ def grpo(options: Options, inputs: Inputs) -> Replayed:
     return outcome("group_mean", "group" if options["grpo_norm_by_std"] else "none", options, inputs)
 
 
-ADVANTAGES: dict[str, Replay] = {
-    "grpo": grpo,
-    "maxrl": partial(outcome, "group_mean", "group_mean"),
-    "rloo": partial(outcome, "leave_one_out", "none", lone_reward=False),
-    "reinforce++": reinforce_plus_plus,
-}
-
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=RECIPE,
+    recipe=LossRecipe(
+        prepare=as_given,
+        ratio=ratio,
+        surrogate=surrogate,
+        correct_importance=correct_importance,
+        add_kl_penalty=add_kl_penalty,
+        average=average,
+    ),
     metrics=metrics,
     replays={
         **dict.fromkeys(LOSSES, policy_loss),
         "compute_approx_kl": compute_approx_kl,
-        **ADVANTAGES,
+        "grpo": grpo,
+        "maxrl": partial(outcome, "group_mean", "group_mean"),
+        "rloo": partial(outcome, "leave_one_out", "none", lone_reward=False),
+        "reinforce++": reinforce_plus_plus,
     },
     limits=(
         (

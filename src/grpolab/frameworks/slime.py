@@ -7,24 +7,19 @@ computed in float32; the row mask of OPSM looks at the old policy; an empty samp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.openrlhf import (
-    approx_kl,
-    sampler_log_ratio,  # slime's own are adapted from it
-)
-from grpolab.frameworks.replay import groups_of, loss_inputs, replay_loss
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, average_everywhere, kl_axes
+from grpolab.frameworks.openrlhf import approx_kl, sampler_log_ratio  # slime's own are adapted from it
+from grpolab.frameworks.vector_replay import groups_of, loss_inputs, replay_loss
+from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, importance_ratio, policy_loss
-from grpolab.grpo.loss import mask as core_mask
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
 from grpolab.grpo.ratios import bounded_weight, row_mean
 
 # The framework's argument names.
@@ -58,12 +53,10 @@ def objective(options: Options) -> Objective:
         raise ValueError(f"slime has no advantage_estimator={estimator} with kl_loss_type={kl_type}")
     if o["eps_clip_c"] is not None and o["eps_clip_c"] <= 1:
         raise ValueError(f"eps_clip_c={o['eps_clip_c']} must be more than 1")
-    kl = base.kl_axes(
-        o["kl_loss_coef"] if o["use_kl_loss"] else 0.0,
-        KL_TYPES[kl_type],
-        "importance_weighted" if o["use_unbiased_kl"] else "plain",
-        output_clamp=10.0 if kl_type == "low_var_kl" else None,
-    )
+    correction = None
+    if o["use_tis"]:
+        icepop = str(o["custom_tis_function_path"]).endswith("icepop_function")
+        correction = SamplerCorrection("token", "mask" if icepop else "truncate", o["tis_clip_low"], o["tis_clip"])
     return Objective(
         importance_sampling_level="sequence" if estimator == "gspo" else "token",
         kernel="cispo" if estimator == "cispo" else "clipped",
@@ -73,28 +66,25 @@ def objective(options: Options) -> Objective:
         dual_clip=None if estimator == "cispo" else o["eps_clip_c"],
         loss_form="max_negative",
         aggregation="token_mean_minibatch" if o["calculate_per_token_loss"] else "sequence_mean",
-        **kl,
+        **kl_axes(
+            o["kl_loss_coef"] if o["use_kl_loss"] else 0.0,
+            KL_TYPES[kl_type],
+            "importance_weighted" if o["use_unbiased_kl"] else "plain",
+            output_clamp=10.0 if kl_type == "low_var_kl" else None,
+        ),
         entropy_coef=o["entropy_coef"],
         off_policy_mask_threshold=o["opsm_delta"] if o["use_opsm"] else None,
-        sampler_correction=_correction(o) if o["use_tis"] else None,
+        sampler_correction=correction,
     )
 
 
-def _correction(o: Mapping[str, Any]) -> SamplerCorrection:
-    icepop = str(o["custom_tis_function_path"]).endswith("icepop_function")
-    return SamplerCorrection("token", "mask" if icepop else "truncate", o["tis_clip_low"], o["tis_clip"])
-
-
-def in_samples(mask_BT: Tensor) -> Tensor:
-    """Positions up to the last token of each sample, at least one; what is behind them does not exist. (B, T) bool."""
-    inside_BT = mask_BT.flip(1).int().cumsum(1).flip(1) > 0
-    inside_BT[:, 0] = True
-    return inside_BT
-
-
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
-    """0 behind each sample's end; gaps within it stay as they are."""
-    inside_BT = in_samples(inputs.mask_BT)
+    """0 behind each sample's last token, where nothing exists; gaps before it stay as they are.
+
+    An empty sample has one position.
+    """
+    inside_BT = inputs.mask_BT.flip(1).int().cumsum(1).flip(1) > 0
+    inside_BT[:, 0] = True
     ended = replace(inputs, mask_BT=inside_BT).without_padding()
     return replace(ended, mask_BT=inputs.mask_BT, advantages=torch.where(inside_BT, ended.advantages, 0.0))
 
@@ -102,7 +92,7 @@ def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """The core's ratio; that of a sequence without its gaps."""
     sequence = objective.importance_sampling_level == "sequence"
-    return importance_ratio(objective, log_ratio_BT * mask_BT if sequence else log_ratio_BT, mask_BT)
+    return core.importance_ratio(objective, log_ratio_BT * mask_BT if sequence else log_ratio_BT, mask_BT)
 
 
 def left_out(objective: Objective, inputs: LossInputs) -> Tensor:
@@ -116,7 +106,7 @@ def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """The core's, with the off-policy mask by the old policy."""
     if objective.off_policy_mask_threshold is not None:
         per_token = per_token * ~left_out(objective, inputs)
-    return core_mask(replace(objective, off_policy_mask_threshold=None), inputs, per_token)
+    return core.mask(replace(objective, off_policy_mask_threshold=None), inputs, per_token)
 
 
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
@@ -133,7 +123,7 @@ def reference_kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Ten
         return None
     kl_BT = approx_kl(inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_estimator)
     if objective.kl_gradient == "importance_weighted":
-        kl_BT = base.log_ratio(objective, inputs).exp() * kl_BT
+        kl_BT = core.log_ratio(objective, inputs).exp() * kl_BT
     bound = objective.kl_output_clamp
     return kl_BT if bound is None else kl_BT.clamp(-bound, bound)
 
@@ -141,7 +131,7 @@ def reference_kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Ten
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Means of samples over the number of samples, or the sum over the number of tokens."""
     if objective.aggregation not in ("sequence_mean", "token_mean_minibatch"):
-        return base.average(objective, inputs, per_token)
+        return average_everywhere(objective, inputs, per_token)
     of_samples_B = (per_token * inputs.mask_BT).sum(1)
     if objective.aggregation == "sequence_mean":
         of_samples_B = of_samples_B / inputs.mask_BT.sum(1).clamp(min=1)
@@ -165,8 +155,8 @@ def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """slime's metrics, each averaged as the loss is."""
     inputs = prepare(objective, inputs)
-    mask_BT, A = inputs.mask_BT, inputs.advantages
-    r, bounded = loss.ratio, loss.ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
+    mask_BT, A, rule = inputs.mask_BT, inputs.advantages, objective.sampler_correction
+    r, bounded = loss.ratio, loss.ratio.clamp(objective.low, objective.high)
     per_token = {
         "pg_loss": correct_importance(objective, inputs, mask(objective, inputs, loss.surrogate.loss)),
         "pg_clipfrac": bounded != r if objective.kernel == "cispo" else -bounded * A > -r * A,
@@ -178,8 +168,14 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         per_token["kl_loss"] = loss.kl_ref_BT
     if inputs.sampler_log_probs_BT is not None:
         per_token["train_rollout_logprob_abs_diff"] = sampler_log_ratio(inputs).abs()
-    if objective.sampler_correction is not None:
-        per_token |= _tis_metrics(objective.sampler_correction, inputs, r)
+    if rule is not None:
+        weight_BT = sampler_log_ratio(inputs).exp()
+        per_token |= {
+            "ois": r,
+            "tis": weight_BT,
+            "tis_clipfrac": bounded_weight(weight_BT, rule.mode, rule.low, rule.high) != weight_BT,
+            "tis_abs": (weight_BT - 1).abs(),
+        }
     numbers = {name: float(average(objective, inputs, values.expand_as(mask_BT))) for name, values in per_token.items()}
     if objective.off_policy_mask_threshold is not None:
         shares_B = left_out(objective, inputs).sum(1) / mask_BT.sum(1).clamp(min=1)
@@ -187,15 +183,8 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return numbers | {"loss": float(loss.total)}
 
 
-def _tis_metrics(rule: SamplerCorrection, inputs: LossInputs, r: Tensor) -> dict[str, Tensor]:
-    weight_BT = sampler_log_ratio(inputs).exp()
-    changed_BT = bounded_weight(weight_BT, rule.mode, rule.low, rule.high) != weight_BT
-    return {"ois": r, "tis": weight_BT, "tis_clipfrac": changed_BT, "tis_abs": (weight_BT - 1).abs()}
-
-
 RECIPE = LossRecipe(
     prepare=prepare,
-    log_ratio=base.log_ratio,
     ratio=ratio,
     mask=mask,
     correct_importance=correct_importance,
@@ -213,15 +202,13 @@ UNDIVIDED = Totals(
 
 def policy_loss_function(options: Options, inputs: Inputs) -> Replayed:
     """`policy_loss_function`, before the engine's division. The KL, float32, is added up before it joins the loss."""
-    given, stages = replace(loss_inputs(inputs), totals=UNDIVIDED), RECIPE
-    objective = FRAMEWORK.objective(options)
-    replayed = replay_loss(FRAMEWORK, objective, given)
-    prepared = stages.prepare(objective, given)
-    kl_BT = stages.kl(objective, prepared, torch.ones_like(given.mask_BT))
+    point, given = objective(options), loss_inputs(inputs, totals=UNDIVIDED)
+    replayed, prepared = replay_loss(FRAMEWORK, point, given), prepare(point, given)
+    kl_BT = reference_kl(point, prepared, torch.ones_like(given.mask_BT))
     if kl_BT is None:
         return replayed
-    without = policy_loss(replace(objective, beta=0.0), given, stages)
-    loss = without.total + objective.beta * stages.average(objective, prepared, kl_BT)
+    without = core.policy_loss(replace(point, beta=0.0), given, RECIPE)
+    loss = without.total + point.beta * average(point, prepared, kl_BT)
     return replace(replayed, loss=loss).with_metrics({"loss": loss})
 
 

@@ -11,9 +11,8 @@ import functools
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.replay import loss_inputs, replay_loss
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, as_given, average_everywhere
+from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, importance_ratio
 
@@ -49,24 +48,20 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
     return (log_ratio_BT * mask_BT).sum().exp().expand(len(mask_BT), 1)
 
 
-def reference_kl(objective: Objective, inputs: LossInputs) -> Tensor:
-    """k3 of each token, (B, T), or of the batch's product, (B, 1)."""
-    assert inputs.reference_log_probs_BT is not None
+def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+    """k3 of each token, (B, T), or of the batch's product, (B, 1), wherever there is a reference, for beta = 0 too."""
+    if inputs.reference_log_probs_BT is None:
+        return None
     log_ratio_BT = inputs.reference_log_probs_BT - inputs.log_probs_BT
     if objective.importance_sampling_level == "token":
         return k3(log_ratio_BT)
     return k3((log_ratio_BT * inputs.mask_BT).sum()).expand(len(log_ratio_BT), 1)
 
 
-def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
-    """The KL to the reference wherever there is one, with the weight 0 too."""
-    return None if inputs.reference_log_probs_BT is None else reference_kl(objective, inputs)
-
-
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Padding is a factor of 0; or the mean over all rows, empty ones included."""
     if objective.importance_sampling_level == "token":
-        return base.average(objective, inputs, per_token)
+        return average_everywhere(objective, inputs, per_token)
     return per_token.sum() / inputs.totals.sequences
 
 
@@ -81,25 +76,21 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         logged["ratios"] = (inputs.log_probs_BT - inputs.old_log_probs_BT).exp().mean()
     if objective.kernel == "ratio":
         logged |= {"ratios": torch.ones(()), "clipfrac": torch.zeros(())}
-    if inputs.reference_log_probs_BT is not None:
-        logged["kl_loss"] = average(objective, inputs, reference_kl(objective, inputs))
+    if loss.kl_ref_BT is not None:
+        logged["kl_loss"] = average(objective, inputs, loss.kl_ref_BT)
     return {name: float(value) for name, value in logged.items()}
-
-
-RECIPE = LossRecipe(base.as_given, base.log_ratio, ratio=ratio, kl=kl, average=average)
 
 
 def forward(loss: str, options: Options, inputs: Inputs) -> Replayed:
     """The loss of a class; the simple one takes the current policy, detached, for the old."""
-    given = loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None])
-    if loss == "GRPOSimpleLoss":
-        given = loss_inputs(inputs, advantages=given.advantages, old_log_probs_BT=inputs["logprobs"].detach())
-    return replay_loss(FRAMEWORK, FRAMEWORK.objective({**options, "loss": loss}), given)
+    old_BT = inputs["logprobs"].detach() if loss == "GRPOSimpleLoss" else inputs["old_logprobs"]
+    given = loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None], old_log_probs_BT=old_BT)
+    return replay_loss(FRAMEWORK, objective({**options, "loss": loss}), given)
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=RECIPE,
+    recipe=LossRecipe(prepare=as_given, ratio=ratio, kl=kl, average=average),
     metrics=metrics,
     replays={f"{loss}.forward": functools.partial(forward, loss) for loss in LOSSES},
     limits=("`torchtune/completion` sums over a whole minibatch: in micro-batches it is another loss.",),

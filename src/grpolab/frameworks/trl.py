@@ -9,17 +9,15 @@ defaults and the config file are in `trl_config.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.replay import groups_of, loss_inputs, replay_loss
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, kl_axes, kl_everywhere
 from grpolab.frameworks.trl_config import CONFIG, KERNEL_OPTIONS, LOSS, LOSS_TYPES
+from grpolab.frameworks.vector_replay import groups_of, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, by_group, weighted_sum
 from grpolab.grpo.aggregation import Totals
@@ -37,7 +35,13 @@ def objective(options: Options) -> Objective:
     if o["importance_sampling_level"] not in ("token", "sequence"):
         raise ValueError(f"importance_sampling_level={o['importance_sampling_level']}: TRL has token, sequence")
     kernel, aggregation = LOSS_TYPES[o["loss_type"]]
-    weighted = o["use_vllm"] and o["vllm_importance_sampling_correction"]
+    correction = None
+    if o["use_vllm"] and o["vllm_importance_sampling_correction"]:
+        level, _, mode = o["vllm_importance_sampling_mode"].partition("_")
+        if level not in ("token", "sequence") or mode not in ("truncate", "mask"):
+            raise ValueError(f"vllm_importance_sampling_mode={o['vllm_importance_sampling_mode']} is not of TRL")
+        low, high = o["vllm_importance_sampling_clip_min"], o["vllm_importance_sampling_clip_max"]
+        correction = SamplerCorrection(level, mode, 0.0 if low is None else low, math.inf if high is None else high)
     return Objective(
         importance_sampling_level=o["importance_sampling_level"],
         kernel=kernel,
@@ -47,20 +51,12 @@ def objective(options: Options) -> Objective:
         delta=o["delta"] if kernel == "clipped" else None,
         loss_form="min_positive",
         aggregation=aggregation,
-        **base.kl_axes(o["beta"], "k3", "importance_weighted" if o["use_bias_correction_kl"] else "plain"),
+        **kl_axes(o["beta"], "k3", "importance_weighted" if o["use_bias_correction_kl"] else "plain"),
         entropy_coef=o["entropy_coef"],
         top_entropy_quantile=o["top_entropy_quantile"] if o["top_entropy_quantile"] < 1 else None,
         off_policy_mask_threshold=o["off_policy_mask_threshold"],
-        sampler_correction=_weight(o) if weighted else None,
+        sampler_correction=correction,
     )
-
-
-def _weight(o: Mapping[str, Any]) -> SamplerCorrection:
-    level, _, mode = o["vllm_importance_sampling_mode"].partition("_")
-    if level not in ("token", "sequence") or mode not in ("truncate", "mask"):
-        raise ValueError(f"vllm_importance_sampling_mode={o['vllm_importance_sampling_mode']} is not of TRL")
-    low, high = o["vllm_importance_sampling_clip_min"], o["vllm_importance_sampling_clip_max"]
-    return SamplerCorrection(level, mode, 0.0 if low is None else low, math.inf if high is None else high)
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
@@ -154,7 +150,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
     """
     own = objective.kl_estimator == "k3" and objective.kl_input_clamp is None and objective.kl_output_clamp is None
     if not own or objective.kl_gradient not in ("plain", "importance_weighted"):  # what TRL does not have
-        return base.kl(objective, inputs, ratio)
+        return kl_everywhere(objective, inputs, ratio)
     log_probs_BT, reference_BT = inputs.log_probs_BT, inputs.reference_log_probs_BT
     if not objective.beta or reference_BT is None:
         return None
@@ -182,43 +178,40 @@ def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
     return (inputs.entropy_BT * keep_BT).sum() / keep_BT.sum().clamp(min=1) / inputs.totals.micro_batches
 
 
-RECIPE = LossRecipe(
-    prepare,
-    base.log_ratio,
-    ratio,
-    surrogate,
-    mask,
-    correct_importance,
-    kl,
-    average=average,
-    entropy_bonus=entropy_bonus,
-)
-
-
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """What a micro-batch logs, and the sampler's part of what a generation batch logs."""
-    logged: dict[str, float] = {}
+    mask_BT, logged = inputs.mask_BT, dict[str, float]()
     if objective.entropy_coef:
         policy_loss = float(average(objective, inputs, loss.per_token))
         own_scale = objective.aggregation == "token_mean_rollout"  # the others are divided by the accumulation later
         logged["policy_loss"] = policy_loss if own_scale else policy_loss * inputs.totals.micro_batches
         logged["entropy_coef"] = objective.entropy_coef
     if loss.kl_ref_BT is not None:
-        logged["kl"] = reduced(loss.kl_ref_BT, inputs.mask_BT)
+        logged["kl"] = reduced(loss.kl_ref_BT, mask_BT)
     if inputs.entropy_BT is not None:
-        logged["entropy"] = reduced(inputs.entropy_BT, inputs.mask_BT)
+        logged["entropy"] = reduced(inputs.entropy_BT, mask_BT)
     if objective.kernel == "clipped":
         logged |= clip_metrics(objective, inputs, loss.ratio)
     elif objective.kernel == "cispo":
         clipped = (loss.ratio > objective.epsilon_high) & (inputs.advantages > 0)
-        logged["cispo_clip_ratio"] = reduced(clipped, inputs.mask_BT)
+        logged["cispo_clip_ratio"] = reduced(clipped, mask_BT)
     elif objective.kernel == "vespo":
         log_BT = vespo_log_ratio(objective, inputs, loss.log_ratio_BT)
         phi = gamma_weight(inputs.advantages, log_BT, float32_options(objective))
-        logged["vespo/phi_seq_mean"] = reduced(phi, inputs.mask_BT)
+        logged["vespo/phi_seq_mean"] = reduced(phi, mask_BT)
     if objective.sampler_correction is not None:
         prepared = prepare(objective, inputs)
-        logged |= sampling_metrics(objective, prepared, vllm_weight(objective, prepared))
+        weight, sampler_BT = vllm_weight(objective, prepared), prepared.sampler_log_probs_BT
+        assert sampler_BT is not None
+        gap_N = (inputs.old_log_probs_BT - sampler_BT)[mask_BT].abs()
+        gap_N = gap_N[~gap_N.isnan()]
+        weight_N = weight.flatten() if weight.shape[1] == 1 else weight[mask_BT]
+        for name, values_N, statistics in (
+            ("sampling/sampling_logp_difference", gap_N, ("mean", "max")),
+            ("sampling/importance_sampling_ratio", weight_N, ("min", "mean", "max")),
+        ):
+            for statistic in statistics:
+                logged[f"{name}/{statistic}"] = float(getattr(values_N, statistic)()) if len(values_N) else 0.0
     return logged
 
 
@@ -233,8 +226,7 @@ def clip_metrics(objective: Objective, inputs: LossInputs, ratio: Tensor) -> dic
     """Shares where the clip range acted, on the ratio after the cap delta; the unit is that of the ratio."""
     A, mask = inputs.advantages, inputs.mask_BT
     ratio = ratio if objective.delta is None else ratio.clamp(max=objective.delta)
-    low = (ratio < 1 - objective.epsilon) & (A < 0)
-    high = (ratio > 1 + objective.epsilon_high) & (A > 0)
+    low, high = (ratio < objective.low) & (A < 0), (ratio > objective.high) & (A > 0)
     if low.shape[1] == 1:  # one column: every sequence counts, and an empty one as any other
         mask = torch.ones_like(low)
     below_B, above_B, length_B = torch.stack([(low & mask).sum(1), (high & mask).sum(1), mask.sum(1)]).cpu().numpy()
@@ -249,24 +241,6 @@ def clip_metrics(objective: Objective, inputs: LossInputs, ratio: Tensor) -> dic
     }
 
 
-def sampling_metrics(objective: Objective, inputs: LossInputs, weight: Tensor) -> dict[str, float]:
-    """How far the sampler was from the trainer, and the weights for it after truncation or masking."""
-    assert objective.sampler_correction is not None
-    assert inputs.sampler_log_probs_BT is not None
-    gap_N = (inputs.old_log_probs_BT - inputs.sampler_log_probs_BT)[inputs.mask_BT].abs()
-    weight_N = weight.flatten() if weight.shape[1] == 1 else weight[inputs.mask_BT]
-    return _spread("sampling/sampling_logp_difference", gap_N[~gap_N.isnan()], ("mean", "max")) | _spread(
-        "sampling/importance_sampling_ratio", weight_N, ("min", "mean", "max")
-    )
-
-
-def _spread(name: str, values_N: Tensor, statistics: Sequence[str]) -> dict[str, float]:
-    return {
-        f"{name}/{statistic}": float(getattr(values_N, statistic)()) if len(values_N) else 0.0
-        for statistic in statistics
-    }
-
-
 # What else of `GRPOConfig` the loss depends on; `steps_per_generation` is by default the accumulation.
 TRAINER = {"gradient_accumulation_steps": 1, "steps_per_generation": None, "max_completion_length": 512}
 EPSILON = 1e-4  # added to each std
@@ -274,17 +248,17 @@ EPSILON = 1e-4  # added to each std
 
 def compute_loss(options: Options, inputs: Inputs) -> Replayed:
     """Loss and metrics of a micro-batch. `effective` has the values that `options` leaves to the defaults."""
-    return replay_loss(FRAMEWORK, *_micro_batch(options, inputs))
+    return replay_loss(FRAMEWORK, *micro_batch(options, inputs))
 
 
 def vllm_loss(options: Options, inputs: Inputs) -> Replayed:
     """The same with a sampler whose log-probs are known, and its weights."""
-    objective, given = _micro_batch({**options, "use_vllm": True}, inputs)
-    weight = vllm_weight(objective, prepare(objective, given))
-    return replace(replay_loss(FRAMEWORK, objective, given), tensors={"importance_sampling_ratio": weight})
+    point, given = micro_batch({**options, "use_vllm": True}, inputs)
+    weight = vllm_weight(point, prepare(point, given))
+    return replace(replay_loss(FRAMEWORK, point, given), tensors={"importance_sampling_ratio": weight})
 
 
-def _micro_batch(options: Options, inputs: Inputs) -> tuple[Objective, LossInputs]:
+def micro_batch(options: Options, inputs: Inputs) -> tuple[Objective, LossInputs]:
     """The objective, and a micro-batch of one accumulation window, whose others are as large.
 
     TRL got one advantage per sequence, and one per token in the cases whose tag says that tokens differ.
@@ -303,8 +277,8 @@ def _micro_batch(options: Options, inputs: Inputs) -> tuple[Objective, LossInput
         max_completion_length=given["max_completion_length"],
         micro_batches=windows,
     )
-    chosen = objective({name: given[name] for name in LOSS if name in given})
-    return chosen, replace(loss_inputs(inputs, advantages=A), totals=totals)
+    point = objective({name: given[name] for name in LOSS if name in given})
+    return point, loss_inputs(inputs, advantages=A, totals=totals)
 
 
 def score(options: Options, inputs: Inputs) -> Replayed:
@@ -336,8 +310,17 @@ def normalized(values_B: Tensor, group_B: Tensor, scaled_B: Tensor | None) -> Te
 
 
 def std_by_group(values_B: Tensor, group_B: Tensor) -> Tensor:
-    """Std of the values with one number in `group_B`, (B,)."""
-    return by_group(group_B, lambda values_PN: torch.stack([_row_std(row_N) for row_N in values_PN]), values_B)
+    """`nanstd` of the values with one number in `group_B`, (B,): with Bessel's correction, NaN for fewer than two.
+
+    Its factor N / (N - 1), a quotient of two counts, is float32.
+    """
+
+    def nanstd(row_N: Tensor) -> Tensor:
+        known_N, count = row_N[~row_N.isnan()], (~row_N.isnan()).sum()
+        variance = known_N.var(correction=0) * (count / (count - 1)) if count > 1 else row_N.new_tensor(torch.nan)
+        return variance.sqrt().reshape(1)
+
+    return by_group(group_B, lambda values_PN: torch.stack([nanstd(row_N) for row_N in values_PN]), values_B)
 
 
 def reward_metrics(
@@ -348,34 +331,29 @@ def reward_metrics(
     `normalized_B`: the sum that the advantages come from (`rewards_B` but for `normalize_then_sum`). With `scale` batch
     the share of rows without variance looks at the whole batch and is 0 or 1.
     """
+    batch_B = torch.zeros_like(group_B)
+    named = {f"rewards/{name}/": part_B for name, part_B in parts.items()} | {"reward": rewards_B}
     logged: dict[str, float] = {}
-    for name, part_B in parts.items():
-        logged |= {f"rewards/{name}/mean": float(part_B.nanmean()), f"rewards/{name}/std": _std(part_B)}
-    counted_B = group_B if scale != "batch" else torch.zeros_like(group_B)
-    std_B = std_by_group(normalized_B, counted_B)
+    for name, values_B in named.items():
+        mean, std = ("reward", "reward_std") if name == "reward" else (f"{name}mean", f"{name}std")
+        logged |= {mean: float(values_B.nanmean()), std: float(std_by_group(values_B, batch_B)[0])}
+    std_B = std_by_group(normalized_B, batch_B if scale == "batch" else group_B)
     flat_B = torch.isclose(std_B, torch.zeros_like(std_B))
-    return logged | {
-        "reward": float(rewards_B.nanmean()),
-        "reward_std": _std(rewards_B),
-        "frac_reward_zero_std": float(flat_B.double().mean()),
-    }
-
-
-def _std(values_B: Tensor) -> float:
-    """With Bessel's correction, NaN for fewer than two numbers."""
-    return float(_row_std(values_B)[0])
-
-
-def _row_std(row_N: Tensor) -> Tensor:
-    """`nanstd`: its Bessel factor N / (N - 1), a quotient of two counts, is float32."""
-    known_N, count = row_N[~row_N.isnan()], (~row_N.isnan()).sum()
-    variance = known_N.var(correction=0) * (count / (count - 1)) if count > 1 else row_N.new_tensor(torch.nan)
-    return variance.sqrt().reshape(1)
+    return logged | {"frac_reward_zero_std": float(flat_B.double().mean())}
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=RECIPE,
+    recipe=LossRecipe(
+        prepare=prepare,
+        ratio=ratio,
+        surrogate=surrogate,
+        mask=mask,
+        correct_importance=correct_importance,
+        kl=kl,
+        average=average,
+        entropy_bonus=entropy_bonus,
+    ),
     metrics=metrics,
     config=CONFIG,
     replays={

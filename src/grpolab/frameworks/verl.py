@@ -8,19 +8,31 @@ padding is masked only where it is added up; the loss of no token at all is NaN.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from numpy.random import default_rng
 from torch import Tensor
 
-from grpolab.frameworks import base
-from grpolab.frameworks.base import Framework, Inputs, Options, Replay, Replayed
-from grpolab.frameworks.replay import loss_inputs, masked_whiten, replay_loss
-from grpolab.frameworks.returns import discounted_returns, generalized_advantages
+from grpolab.frameworks.framework import (
+    Framework,
+    Inputs,
+    Options,
+    Replayed,
+    as_given,
+    capped_sequence_token_ratio,
+    kl_axes,
+    kl_everywhere,
+)
+from grpolab.frameworks.vector_replay import (
+    discounted_returns,
+    generalized_advantages,
+    loss_inputs,
+    masked_whiten,
+    replay_loss,
+    summed,
+)
 from grpolab.frameworks.verl_config import AGGREGATION, BYPASS, CONFIG, KERNEL, KERNEL_OPTIONS, KL, LOSS
 from grpolab.frameworks.verl_correction import (
     BOUND,
@@ -51,6 +63,9 @@ def objective(options: Options) -> Objective:
     try:
         if mode == "bypass_mode":  # its ratio to the sampler takes the place of the weight
             mode, weighted = BYPASS[correction["loss_type"]], correction["loss_type"] == "reinforce"
+        estimator = KL[o["kl_loss_type"].removesuffix("+")]
+        gradient = "straight_through" if o["kl_loss_type"].endswith("+") else "plain"  # that of k2
+        clamps = (20.0, 10.0) if estimator == "k3" else (None, None)
         if mode == "dro" and not (policy["dro_beta"] or 0) > 0:
             raise ValueError(f"policy_loss.dro_beta={policy['dro_beta']} must be more than 0 for loss_mode=dro")
         return Objective(
@@ -64,7 +79,7 @@ def objective(options: Options) -> Objective:
             dual_clip=o["clip_ratio_c"] if mode == "vanilla" else None,
             loss_form="max_negative",
             aggregation=AGGREGATION[o["loss_agg_mode"]],
-            **_kl(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, o["kl_loss_type"]),
+            **kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, estimator, gradient, *clamps),
             entropy_coef=o["entropy_coeff"],
             sampler_correction=sampler_rule(correction) if weighted else None,
         )
@@ -72,18 +87,11 @@ def objective(options: Options) -> Objective:
         raise ValueError(f"verl has no {unknown}") from unknown
 
 
-def _kl(beta: float, name: str) -> dict[str, Any]:
-    """`kl_loss_type`; a `+` behind it is the gradient of k2."""
-    estimator, gradient = KL[name.removesuffix("+")], "straight_through" if name.endswith("+") else "plain"
-    clamps = (20.0, 10.0) if estimator == "k3" else (None, None)
-    return base.kl_axes(beta, estimator, gradient, *clamps)
-
-
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """The core's ratio; gspo's at most e^10, beyond which there is no gradient."""
     if objective.importance_sampling_level != "sequence_token":
         return core.importance_ratio(objective, log_ratio_BT, mask_BT)
-    return base.capped_sequence_token_ratio(log_ratio_BT, mask_BT)
+    return capped_sequence_token_ratio(log_ratio_BT, mask_BT)
 
 
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
@@ -133,11 +141,10 @@ def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, 
 
 
 RECIPE = LossRecipe(
-    prepare=base.as_given,
-    log_ratio=base.log_ratio,
+    prepare=as_given,
     ratio=ratio,
     correct_importance=correct_importance,
-    kl=base.kl,
+    kl=kl_everywhere,
     add_kl_penalty=add_kl_penalty,
     average=average,
     entropy_bonus=entropy_bonus,
@@ -146,17 +153,19 @@ RECIPE = LossRecipe(
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """The metrics of `ppo_loss`, and those of the rollout correction where there is one."""
-    mask_BT = inputs.mask_BT
+    mask_BT, parts = inputs.mask_BT, loss.surrogate
     sampler_BT = None if objective.sampler_correction is None else inputs.sampler_log_probs_BT
     tokens = clip_fractions(objective, inputs, loss)
     if objective.kernel != "policy_gradient":
         tokens["actor/ppo_kl"] = loss.log_ratio_BT.abs() if objective.kernel == "kl_cov" else -loss.log_ratio_BT
     elif sampler_BT is not None:  # bypass_mode
         tokens["actor/ppo_kl"] = masked_log_ratio(sampler_BT, inputs.log_probs_BT, mask_BT)
-    logged = masked_means(tokens, mask_BT)
-    logged["actor/pg_loss"] = float(
-        average(objective, inputs, correct_importance(objective, inputs, loss.surrogate.loss))
-    )
+    logged: dict[str, float] = {}
+    if tokens:  # means over the tokens, 0 without any
+        values_KBT = torch.stack([value.expand_as(mask_BT) for value in tokens.values()])  # masks become numbers
+        sums_K = torch.where(mask_BT, values_KBT, 0.0).sum((1, 2), dtype=torch.double)
+        logged = dict(zip(tokens, (sums_K / mask_BT.sum().clamp(min=1)).tolist(), strict=True))
+    logged["actor/pg_loss"] = float(average(objective, inputs, correct_importance(objective, inputs, parts.loss)))
     if inputs.entropy_BT is not None:
         logged["actor/entropy_loss"] = float(entropy_bonus(objective, inputs))
     if loss.kl_ref_BT is not None:
@@ -172,8 +181,10 @@ def clip_fractions(objective: Objective, inputs: LossInputs, loss: Loss) -> dict
     parts, A = loss.surrogate, inputs.advantages
     counted: tuple[Tensor, ...] = ()
     match objective.kernel:
-        case "clipped":
-            counted = clipped_losses(objective, A, loss.ratio)
+        case "clipped":  # where the loss itself changed: a product may round where the ratio did not
+            plain, clipped = -A * loss.ratio, -A * loss.ratio.clamp(objective.low, objective.high)
+            cap = torch.inf if objective.dual_clip is None else objective.dual_clip
+            counted = (clipped > plain, (torch.maximum(plain, clipped) > -A * cap) & (A < 0))
         case "sapo":
             counted = (parts.dropped, parts.dropped)  # none
         case "cispo":
@@ -185,23 +196,6 @@ def clip_fractions(objective: Objective, inputs: LossInputs, loss: Loss) -> dict
         case "dppo_tv" | "dppo_kl":
             counted = (parts.active_low | parts.active_high, parts.capped)
     return dict(zip(("actor/pg_clipfrac", "actor/pg_clipfrac_lower"), counted, strict=False))
-
-
-def clipped_losses(objective: Objective, A: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the clip, and after it the dual clip, changed the loss itself: a product may round where r did not."""
-    negated = -A
-    plain, clipped = negated * ratio, negated * ratio.clamp(1 - objective.epsilon, 1 + objective.epsilon_high)
-    cap = torch.inf if objective.dual_clip is None else objective.dual_clip
-    return clipped > plain, (torch.maximum(plain, clipped) > negated * cap) & (A < 0)
-
-
-def masked_means(values: Mapping[str, Tensor], mask_BT: Tensor) -> dict[str, float]:
-    """Means over the tokens, 0 without any."""
-    if not values:
-        return {}
-    values_KBT = torch.stack([value.expand_as(mask_BT) for value in values.values()])  # masks become numbers
-    sums_K = torch.where(mask_BT, values_KBT, 0.0).sum((1, 2), dtype=torch.double)
-    return dict(zip(values, (sums_K / mask_BT.sum().clamp(min=1)).tolist(), strict=True))
 
 
 # Replays: policy losses, `ppo_loss`, aggregations and KL penalties.
@@ -224,7 +218,7 @@ def times(replayed: Replayed, factor: float) -> Replayed:
 
 def of_mode(options: Options, mode: str) -> Objective:
     """The objective of a loss mode."""
-    return FRAMEWORK.objective({**options, "policy_loss": {**(options.get("policy_loss") or {}), "loss_mode": mode}})
+    return objective({**options, "policy_loss": {**(options.get("policy_loss") or {}), "loss_mode": mode}})
 
 
 def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
@@ -232,13 +226,13 @@ def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
     batch = options.get("global_batch_info") or {}
     if mode == "geo_mean":  # torch.mean over all rows
         batch = {"global_batch_size": len(inputs["mask"])}
-    objective, given = of_mode(options, mode), replace(loss_inputs(inputs), totals=totals(inputs["mask"], batch))
+    point, given = of_mode(options, mode), loss_inputs(inputs, totals=totals(inputs["mask"], batch))
     if "rollout_is_weights" in inputs:
-        objective = replace(objective, sampler_correction=AS_GIVEN)
+        point = replace(point, sampler_correction=AS_GIVEN)
         given = replace(given, sampler_log_probs_BT=given.old_log_probs_BT - inputs["rollout_is_weights"].log())
     if mode == "clip_cov":
-        given = replace(given, noise_BT=drawn_like_verl(objective, given, options.get("torch_manual_seed", 0)))
-    return times(replay_loss(FRAMEWORK, objective, given), batch.get("dp_size", 1))
+        given = replace(given, noise_BT=drawn_like_verl(point, given, options.get("torch_manual_seed", 0)))
+    return times(replay_loss(FRAMEWORK, point, given), batch.get("dp_size", 1))
 
 
 @torch.no_grad()
@@ -263,62 +257,39 @@ def bypass_mode(options: Options, inputs: Inputs) -> Replayed:
         kept_BT, rejected = rejection(rule["rollout_rs"], rule["rollout_rs_threshold"], log_ratio_BT, mask_BT)
     logged = {f"rollout_corr/{name}": value for name, value in rejected.items()}
     logged |= correction_metrics(sampler_rule(rule), now_BT, sampler_BT, mask_BT)
-    given = loss_inputs({**inputs, "mask": kept_BT})
-    given = replace(given, totals=totals(kept_BT, options.get("global_batch_info") or {}))
+    given = loss_inputs({**inputs, "mask": kept_BT}, totals=totals(kept_BT, options.get("global_batch_info") or {}))
     if rule["loss_type"] == "reinforce":  # the weight is the current policy's
         given = replace(given, old_log_probs_BT=now_BT, sampler_log_probs_BT=sampler_BT)
-    replayed = replay_loss(FRAMEWORK, of_mode(options, "bypass_mode"), given)
-    return replayed.with_metrics(logged)
+    return replay_loss(FRAMEWORK, of_mode(options, "bypass_mode"), given).with_metrics(logged)
 
 
 def ppo_loss(options: Options, inputs: Inputs) -> Replayed:
     """`ppo_loss`: policy loss, entropy bonus and KL; the global batch is this one, empty rows included."""
     counts = totals(inputs["mask"], {"global_batch_size": len(inputs["mask"])})
-    return replay_loss(FRAMEWORK, FRAMEWORK.objective(options), replace(loss_inputs(inputs), totals=counts))
+    return replay_loss(FRAMEWORK, objective(options), loss_inputs(inputs, totals=counts))
 
 
 def agg_loss(options: Options, inputs: Inputs) -> Replayed:
     """`agg_loss` of the entropies."""
-    values_BT, mask_BT = inputs["entropies"], inputs["mask"]
-    given = loss_inputs({**inputs, "logprobs": values_BT})
-    given = replace(given, totals=totals(mask_BT, options))
-    objective = FRAMEWORK.objective({"loss_agg_mode": options["loss_agg_mode"]})
-    aggregated = Replayed(
-        RECIPE.average(objective, given, values_BT),
-        float(RECIPE.average(objective, given, values_BT.detach().abs())),
-    )
-    return times(aggregated, options.get("dp_size", 1))
+    values_BT, point = inputs["entropies"], objective({"loss_agg_mode": options["loss_agg_mode"]})
+    given = loss_inputs({**inputs, "logprobs": values_BT}, totals=totals(inputs["mask"], options))
+    size = float(average(point, given, values_BT.detach().abs()))
+    return times(Replayed(average(point, given, values_BT), size), options.get("dp_size", 1))
 
 
 def kl_penalty(options: Options, inputs: Inputs) -> Replayed:
     """`kl_penalty`: the KL at each position, and its sum over the tokens as the loss."""
-    objective = FRAMEWORK.objective({"use_kl_loss": True, "kl_loss_coef": 1.0, "kl_loss_type": options["kl_penalty"]})
-    mask_BT = inputs["mask"]
-    everywhere = loss_inputs({**inputs, "mask": torch.ones_like(mask_BT)})
-    values_BT = RECIPE.kl(objective, everywhere, torch.ones_like(inputs["logprobs"]))
+    point = objective({"use_kl_loss": True, "kl_loss_coef": 1.0, "kl_loss_type": options["kl_penalty"]})
+    values_BT = kl_everywhere(point, loss_inputs(inputs), torch.ones_like(inputs["logprobs"]))
     assert values_BT is not None
-    scale = float(values_BT.detach()[mask_BT].abs().sum())
-    return Replayed(torch.where(mask_BT, values_BT, 0.0).sum(), scale, tensors={"per_token": values_BT})
+    return summed(values_BT, inputs["mask"])
 
 
 # Replays: advantages. Rewards are sums of `token_level_rewards`; where an estimator gives one number per completion,
 # every token has it.
 
-EPSILON = 1e-6
 
-
-def scored(inputs: Inputs, lone_reward: bool = True) -> Scored:
-    """Rewards and groups of a case; verl leaves a completion without a group its reward."""
-    by_token_BT = inputs.get("token_level_rewards")
-    return Scored(
-        inputs["rewards"] if by_token_BT is None else by_token_BT.sum(1),
-        torch.as_tensor(inputs["group_ids"]),
-        lengths_B=inputs["mask"].sum(1),
-        lone_reward=lone_reward,
-    )
-
-
-def replayed(advantages_BT: Tensor, returns_BT: Tensor | None = None) -> Replayed:
+def with_advantages(advantages_BT: Tensor, returns_BT: Tensor | None = None) -> Replayed:
     """Advantages, and what the function returns second: the same where it has no returns."""
     returns_BT = advantages_BT if returns_BT is None else returns_BT
     return Replayed(tensors={"advantages": advantages_BT, "returns": returns_BT})
@@ -328,17 +299,21 @@ def outcome(baseline: str, scale: str | None, options: Options, inputs: Inputs, 
     """One advantage per completion; `scale` None: the group's std if `norm_adv_by_std_in_grpo`.
 
     Equal rewards have exactly 0 here, and in verl what rounding leaves of them, divided by as little as epsilon.
+    `lone_reward`: a completion without a group keeps its reward.
     """
     scale = scale or ("group" if options.get("norm_adv_by_std_in_grpo", True) else "none")
-    epsilon, given = options.get("epsilon", EPSILON), scored(inputs, lone_reward)
+    epsilon, by_token_BT = options.get("epsilon", 1e-6), inputs.get("token_level_rewards")
+    rewards_B = inputs["rewards"] if by_token_BT is None else by_token_BT.sum(1)
+    lengths_B, group_B = inputs["mask"].sum(1), torch.as_tensor(inputs["group_ids"])
+    given = Scored(rewards_B, group_B, lengths_B=lengths_B, lone_reward=lone_reward)
     divisor_B = resolve(SCALES[scale])(given, epsilon)
     if scale == "group":  # the std of a group of one is torch.tensor(1.0)
-        _, index_B, sizes_P = given.group_B.unique(return_inverse=True, return_counts=True)
+        _, index_B, sizes_P = group_B.unique(return_inverse=True, return_counts=True)
         divisor_B = torch.where(sizes_P[index_B] == 1, torch.tensor(1.0) + epsilon, divisor_B)
     elif scale == "nonzero_share":  # a quotient of two counts
-        divisor_B = 1 / (len(given.rewards_B) / given.rewards_B.count_nonzero().clamp(min=1)).double()
+        divisor_B = 1 / (len(rewards_B) / rewards_B.count_nonzero().clamp(min=1)).double()
     centred_B = advantages(given, baseline, "none")
-    return replayed(torch.where(centred_B == 0, 0.0, centred_B / divisor_B)[:, None] * inputs["mask"])
+    return with_advantages(torch.where(centred_B == 0, 0.0, centred_B / divisor_B)[:, None] * inputs["mask"])
 
 
 def whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -351,13 +326,13 @@ def whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
 def whitened_outcome(scale: str | None, options: Options, inputs: Inputs) -> Replayed:
     """The same, then whitened over the tokens: reinforce++ with baseline, and GDPO with a single reward."""
     plain, mask_BT = outcome("group_mean", scale, options, inputs), inputs["mask"]
-    return replayed(whitened(plain.tensors["advantages"], mask_BT) * mask_BT)
+    return with_advantages(whitened(plain.tensors["advantages"], mask_BT) * mask_BT)
 
 
 def reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
     """Discounted returns, whitened over the tokens."""
     returns_BT = discounted_returns(inputs["token_level_rewards"], inputs["mask"], options["gamma"])
-    return replayed(whitened(returns_BT, inputs["mask"]) * inputs["mask"], returns_BT)
+    return with_advantages(whitened(returns_BT, inputs["mask"]) * inputs["mask"], returns_BT)
 
 
 def remax(options: Options, inputs: Inputs) -> Replayed:
@@ -366,7 +341,7 @@ def remax(options: Options, inputs: Inputs) -> Replayed:
     returns_BT = discounted_returns(inputs["token_level_rewards"] * mask_BT, everywhere_BT, 1.0)
     baseline = inputs.get("reward_baselines")
     baseline_B = torch.full((len(mask_BT),), 0.25) if baseline is None else baseline
-    return replayed(returns_BT - baseline_B[:, None] * mask_BT, returns_BT)
+    return with_advantages(returns_BT - baseline_B[:, None] * mask_BT, returns_BT)
 
 
 def gae(options: Options, inputs: Inputs) -> Replayed:
@@ -376,12 +351,12 @@ def gae(options: Options, inputs: Inputs) -> Replayed:
         values_BT = torch.from_numpy(default_rng(5).normal(0, 1, tuple(mask_BT.shape)))
     rewards_BT, gamma, lam = inputs["token_level_rewards"], options["gamma"], options["lam"]
     advantages_BT, returns_BT = generalized_advantages(rewards_BT, values_BT, mask_BT, gamma, lam)
-    return replayed(whitened(advantages_BT, mask_BT), returns_BT)
+    return with_advantages(whitened(advantages_BT, mask_BT), returns_BT)
 
 
 def grpo_vectorized(options: Options, inputs: Inputs) -> Replayed:
     """GRPO with the group's mean and std in float32, each added up in the order of the rows."""
-    rewards_B = scored(inputs).rewards_B
+    rewards_B = inputs["token_level_rewards"].sum(1)
     _, group_B, sizes_P = torch.as_tensor(inputs["group_ids"]).unique(return_inverse=True, return_counts=True)
 
     def group_sum(values_B: Tensor) -> Tensor:
@@ -393,23 +368,7 @@ def grpo_vectorized(options: Options, inputs: Inputs) -> Replayed:
     advantages_B = rewards_B - mean_P[group_B]
     if options["norm_adv_by_std_in_grpo"]:
         advantages_B = advantages_B / (std_P[group_B] + options["epsilon"])
-    return replayed(advantages_B[:, None] * inputs["mask"])
-
-
-ADVANTAGES: dict[str, Replay] = {
-    "compute_grpo_outcome_advantage": partial(outcome, "group_mean", None),
-    "compute_grpo_vectorized_outcome_advantage": grpo_vectorized,
-    "compute_grpo_passk_outcome_advantage": partial(outcome, "second_best", None),
-    "compute_rloo_outcome_advantage": partial(outcome, "leave_one_out", "none"),
-    "compute_rloo_vectorized_outcome_advantage": partial(outcome, "leave_one_out", "none", lone_reward=False),
-    "compute_opo_outcome_advantage": partial(outcome, "length_weighted", "none"),
-    "compute_gpg_outcome_advantage": partial(outcome, "group_mean", "nonzero_share"),
-    "compute_gdpo_outcome_advantage": partial(whitened_outcome, None),
-    "compute_reinforce_plus_plus_baseline_outcome_advantage": partial(whitened_outcome, "none"),
-    "compute_reinforce_plus_plus_outcome_advantage": reinforce_plus_plus,
-    "compute_remax_outcome_advantage": remax,
-    "compute_gae_advantage_return": gae,
-}
+    return with_advantages(advantages_B[:, None] * inputs["mask"])
 
 
 FRAMEWORK = Framework(
@@ -425,7 +384,18 @@ FRAMEWORK = Framework(
         "kl_penalty": kl_penalty,
         "compute_rollout_correction_weights": replay_weights,
         "compute_rollout_rejection_mask": replay_rejection,
-        **ADVANTAGES,
+        "compute_grpo_outcome_advantage": partial(outcome, "group_mean", None),
+        "compute_grpo_vectorized_outcome_advantage": grpo_vectorized,
+        "compute_grpo_passk_outcome_advantage": partial(outcome, "second_best", None),
+        "compute_rloo_outcome_advantage": partial(outcome, "leave_one_out", "none"),
+        "compute_rloo_vectorized_outcome_advantage": partial(outcome, "leave_one_out", "none", lone_reward=False),
+        "compute_opo_outcome_advantage": partial(outcome, "length_weighted", "none"),
+        "compute_gpg_outcome_advantage": partial(outcome, "group_mean", "nonzero_share"),
+        "compute_gdpo_outcome_advantage": partial(whitened_outcome, None),
+        "compute_reinforce_plus_plus_baseline_outcome_advantage": partial(whitened_outcome, "none"),
+        "compute_reinforce_plus_plus_outcome_advantage": reinforce_plus_plus,
+        "compute_remax_outcome_advantage": remax,
+        "compute_gae_advantage_return": gae,
     },
     not_reproduced={
         "adv__*optimal_token_baseline": "its baseline of every token needs the sum of squared probabilities over the"

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.base import Inputs, Options, Replayed
+from grpolab.frameworks.framework import Inputs, Options, Replayed
 from grpolab.frameworks.verl_config import LOSS
 from grpolab.grpo.kl import k1, k2, k3
 from grpolab.grpo.loss import SamplerCorrection
@@ -43,22 +43,12 @@ def weights(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> T
 def correction_metrics(
     rule: SamplerCorrection | None, log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, mask_BT: Tensor
 ) -> dict[str, float]:
-    """`rollout_corr/*`: how far trainer and sampler are apart, and the weights where there are any.
+    """`rollout_corr/*`: KL, perplexities and chi-squared between trainer and sampler, and the weights where there are.
 
     Raises ValueError where there is no token.
     """
     refuse_no_token(mask_BT)
     log_ratio_BT = masked_log_ratio(log_probs_BT, sampler_log_probs_BT, mask_BT)
-    metrics = distances(log_probs_BT, sampler_log_probs_BT, log_ratio_BT, mask_BT)
-    if rule is not None:
-        metrics |= weight_metrics(rule, log_ratio_BT, mask_BT)
-    return {f"rollout_corr/{name}": value for name, value in metrics.items()}
-
-
-def distances(
-    log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, log_ratio_BT: Tensor, mask_BT: Tensor
-) -> dict[str, float]:
-    """`compute_offpolicy_metrics`: KL, perplexities per sequence, chi-squared."""
     trainer_B, sampler_B = (
         -row_mean(torch.where(mask_BT, values_BT, 0.0), mask_BT)[:, 0]
         for values_BT in (log_probs_BT, sampler_log_probs_BT)
@@ -81,7 +71,10 @@ def distances(
         "chi2_token": token_mean(token_ratio_BT.square(), mask_BT) - 1,
         "chi2_seq": sequence_ratio_B.square().mean() - 1,
     }
-    return {name: float(value) for name, value in metrics.items()}
+    numbers = {name: float(value) for name, value in metrics.items()}
+    if rule is not None:
+        numbers |= weight_metrics(rule, log_ratio_BT, mask_BT)
+    return {f"rollout_corr/{name}": value for name, value in numbers.items()}
 
 
 def weight_metrics(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> dict[str, float]:
@@ -119,7 +112,7 @@ def weight_metrics(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tenso
 
 
 def rejection(options: str, thresholds: str, log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, dict[str, float]]:
-    """`compute_rollout_rejection_mask`: the tokens that pass every option, (B, T) bool, and the metrics.
+    """`compute_rollout_rejection_mask`: the tokens that pass every option, (B, T) bool, and `compute_rs_metrics`.
 
     `token_k1,seq_mean_k3` with one threshold for all or one for each. That of k1, `0.5_1.25`, bounds sampler / trainer,
     the reciprocal of the ratio; the others are an upper bound of the divergence. Raises ValueError where there is no
@@ -129,19 +122,35 @@ def rejection(options: str, thresholds: str, log_ratio_BT: Tensor, mask_BT: Tens
     names = list(dict.fromkeys(name.strip() for name in options.split(",")))
     bounds = [bound.strip() for bound in str(thresholds).split(",")]
     bounds = bounds * len(names) if len(bounds) == 1 else bounds
-    kept_BT = mask_BT
+    kept_BT, nonempty_B = mask_BT, mask_BT.any(1)
     metrics: dict[str, float] = {}
     for name, bound in zip(names, bounds, strict=True):
-        values_BT, low, high = _judged(name, bound, log_ratio_BT, mask_BT)
+        values_BT, low, high = judged(name, bound, log_ratio_BT, mask_BT)
         passes_BT = (values_BT <= high) & (values_BT >= low)
         kept_BT = kept_BT & passes_BT
-        metrics |= rejection_metrics(name, values_BT, passes_BT, mask_BT, low, high)
+        by_token = name.startswith("token")
+        sequence_N = (row_mean(values_BT, mask_BT) if by_token else values_BT)[nonempty_B, 0]
+        unit_N = values_BT[mask_BT] if by_token else sequence_N
+        counted = {
+            "mean": token_mean(values_BT, mask_BT),
+            "max": unit_N.max(),
+            "min": unit_N.min(),
+            "fraction_high": share(unit_N > high),
+            "fraction_low": share(unit_N < low),
+            "std": bounded_std(values_BT.clamp(0.0 if low == -math.inf else low, high), mask_BT),
+            **of_sequences(sequence_N, sequence_N.abs()),
+            "seq_fraction_high": share(sequence_N > high),
+            "seq_fraction_low": share(sequence_N < low),
+            "masked_fraction": token_mean(~passes_BT, mask_BT),
+            "seq_masked_fraction": share((mask_BT & ~passes_BT).any(1)[nonempty_B]),
+        }
+        metrics |= {f"rollout_rs_{name}_{metric}": float(value) for metric, value in counted.items()}
     metrics["rollout_rs_masked_fraction"] = float(token_mean(~kept_BT, mask_BT))
     metrics["rollout_rs_seq_masked_fraction"] = float(share((mask_BT & ~kept_BT).any(1)))
     return kept_BT, metrics
 
 
-def _judged(option: str, threshold: str, log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, float, float]:
+def judged(option: str, threshold: str, log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, float, float]:
     """The divergence that an option looks at, (B, T), and its bounds; only that of k1, a log ratio, has a lower one."""
     level, _, divergence = option.rpartition("_")
     if level not in LEVELS or divergence not in DIVERGENCES or option == "seq_max_k1":
@@ -158,30 +167,6 @@ def _judged(option: str, threshold: str, log_ratio_BT: Tensor, mask_BT: Tensor) 
         return values_BT, -math.inf, float(threshold)
     low, _, high = threshold.rpartition("_")
     return values_BT, math.log(float(low) if low else 1 / float(high)), math.log(float(high))
-
-
-def rejection_metrics(
-    option: str, values_BT: Tensor, passes_BT: Tensor, mask_BT: Tensor, low: float, high: float
-) -> dict[str, float]:
-    """`compute_rs_metrics`: of the tokens and of the sequences that are not empty."""
-    nonempty_B = mask_BT.any(1)
-    by_token = option.startswith("token")
-    sequence_N = (row_mean(values_BT, mask_BT) if by_token else values_BT)[nonempty_B, 0]
-    unit = values_BT[mask_BT] if by_token else sequence_N
-    metrics = {
-        "mean": token_mean(values_BT, mask_BT),
-        "max": unit.max(),
-        "min": unit.min(),
-        "fraction_high": share(unit > high),
-        "fraction_low": share(unit < low),
-        "std": bounded_std(values_BT.clamp(0.0 if low == -math.inf else low, high), mask_BT),
-        **of_sequences(sequence_N, sequence_N.abs()),
-        "seq_fraction_high": share(sequence_N > high),
-        "seq_fraction_low": share(sequence_N < low),
-        "masked_fraction": token_mean(~passes_BT, mask_BT),
-        "seq_masked_fraction": share((mask_BT & ~passes_BT).any(1)[nonempty_B]),
-    }
-    return {f"rollout_rs_{option}_{name}": float(value) for name, value in metrics.items()}
 
 
 def of_sequences(values_N: Tensor, deviation_N: Tensor) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import yaml
 
-from grpolab.frameworks.base import clip_conventions, metrics_of, recipe_of
+from grpolab.frameworks.framework import clip_conventions, metrics_of, recipe_of
 from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.grpo.evaluation import Evaluator
 from grpolab.grpo.loss import Objective

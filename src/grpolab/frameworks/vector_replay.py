@@ -1,21 +1,20 @@
-"""Steps that the replays of several frameworks share: a case's inputs as ours, and the outputs of our own functions."""
+"""Steps that the replays of several frameworks share: a case's inputs as ours, its loss and KL, returns of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.base import Framework, Replayed
+from grpolab.frameworks.framework import Framework, Inputs, Replayed
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.kl import kl_penalty, own_gradient
 from grpolab.grpo.loss import LossInputs, Objective, policy_loss
 
 
-def loss_inputs(inputs: Mapping[str, Any], max_completion_length: int | None = None, **changed: Tensor) -> LossInputs:
+def loss_inputs(inputs: Inputs, max_completion_length: int | None = None, **changed: Tensor | Totals) -> LossInputs:
     """A case's inputs as the loss takes them, the whole batch in one micro-batch; `changed` replaces fields."""
     fields: dict[str, Any] = {
         "log_probs_BT": inputs["logprobs"],
@@ -44,21 +43,23 @@ def replay_loss(
 
 
 def replay_kl(
-    inputs: Mapping[str, Any],
+    inputs: Inputs,
     estimator: str,
     input_clamp: float | None = None,
     output_clamp: float | None = None,
     dtype: torch.dtype = torch.double,
-    masked: bool = False,
 ) -> Replayed:
-    """A KL estimate at each position (`masked`: 0 at padding) and its sum over the tokens as the loss, in `dtype`."""
-    log_probs_BT, mask_BT = inputs["logprobs"].to(dtype), inputs["mask"]
+    """A KL estimate at each position, in `dtype`, and its sum over the tokens as the loss."""
+    log_probs_BT = inputs["logprobs"].to(dtype)
     log_ratio_BT = inputs["ref_logprobs"].to(dtype) - log_probs_BT
     own = own_gradient(log_probs_BT)
-    values_BT = kl_penalty(log_ratio_BT, estimator, "plain", input_clamp, output_clamp, own, own)
-    masked_BT = torch.where(mask_BT, values_BT, 0.0)
-    scale = float(masked_BT.detach().abs().sum())
-    return Replayed(masked_BT.sum(), scale, tensors={"per_token": masked_BT if masked else values_BT})
+    return summed(kl_penalty(log_ratio_BT, estimator, "plain", input_clamp, output_clamp, own, own), inputs["mask"])
+
+
+def summed(values_BT: Tensor, mask_BT: Tensor) -> Replayed:
+    """Values at each position, and their sum over the tokens as the loss."""
+    of_tokens_BT = torch.where(mask_BT, values_BT, 0.0)
+    return Replayed(of_tokens_BT.sum(), float(of_tokens_BT.detach().abs().sum()), tensors={"per_token": values_BT})
 
 
 def at_last_token(values_B: Tensor, mask_BT: Tensor) -> Tensor:
@@ -81,3 +82,35 @@ def masked_whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     mean = (values_BT * mask_BT).sum() / tokens
     variance = ((values_BT - mean).square() * mask_BT).sum() / tokens * (tokens / (tokens - 1))
     return (values_BT - mean) * (variance + 1e-8).rsqrt()
+
+
+def discounted_returns(rewards_BT: Tensor, mask_BT: Tensor, gamma: float) -> Tensor:
+    """Sum of the rewards from a token on, each discounted by its distance in tokens; 0 at padding, shape (B, T).
+
+    What stands outside the mask is no step: a later reward passes over it. REINFORCE++ (2501.03262); verl
+    `reinforce_plus_plus`.
+    """
+    returns_BT = torch.zeros_like(rewards_BT)
+    running_B = rewards_BT.new_zeros(len(rewards_BT))
+    for t in reversed(range(rewards_BT.shape[1])):
+        running_B = torch.where(mask_BT[:, t], rewards_BT[:, t] + gamma * running_B, running_B)
+        returns_BT[:, t] = torch.where(mask_BT[:, t], running_B, 0.0)
+    return returns_BT
+
+
+def generalized_advantages(
+    rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, gamma: float, lam: float
+) -> tuple[Tensor, Tensor]:
+    """Advantages and returns (advantage + value) of given values, (B, T) each.
+
+    GAE (1506.02438, eq. 16). What stands outside the mask is no step: it has the advantage of the token behind it.
+    verl `gae` (before its whitening); DeepSpeed-Chat with a mask that is full.
+    """
+    advantages_BT = torch.zeros_like(rewards_BT)
+    next_value_B = running_B = rewards_BT.new_zeros(len(rewards_BT))
+    for t in reversed(range(rewards_BT.shape[1])):
+        error_B = rewards_BT[:, t] + gamma * next_value_B - values_BT[:, t]
+        running_B = torch.where(mask_BT[:, t], error_B + gamma * lam * running_B, running_B)
+        next_value_B = torch.where(mask_BT[:, t], values_BT[:, t], next_value_B)
+        advantages_BT[:, t] = running_B
+    return advantages_BT, advantages_BT + values_BT

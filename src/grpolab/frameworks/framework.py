@@ -18,7 +18,6 @@ from torch import Tensor
 from grpolab.frameworks.names import CLIP_METRIC
 from grpolab.grpo.aggregation import aggregate
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, Objective, kl_to_reference, policy_loss
-from grpolab.grpo.loss import log_ratio as core_log_ratio
 from grpolab.grpo.ratios import row_mean
 from grpolab.registry import FRAMEWORKS, resolve
 
@@ -62,23 +61,6 @@ class Framework:
     config: Config | None = None  # how its config file is read and written
 
 
-def kl_axes(
-    beta: float,
-    estimator: str,
-    gradient: str = "plain",
-    input_clamp: float | None = None,
-    output_clamp: float | None = None,
-) -> dict[str, Any]:
-    """The axes of the KL to the reference; only its weight where that is 0."""
-    axes = {
-        "kl_estimator": estimator,
-        "kl_gradient": gradient,
-        "kl_input_clamp": input_clamp,
-        "kl_output_clamp": output_clamp,
-    }
-    return {"beta": beta, **(axes if beta else dict.fromkeys(axes))}
-
-
 def framework(name: str) -> Framework:
     """The framework of that name."""
     chosen: Framework = resolve(FRAMEWORKS[name])
@@ -120,6 +102,23 @@ def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, floa
     return {name: logged[name][metric] for name, metric in CLIP_METRIC.items() if metric in logged[name]}
 
 
+def kl_axes(
+    beta: float,
+    estimator: str,
+    gradient: str = "plain",
+    input_clamp: float | None = None,
+    output_clamp: float | None = None,
+) -> dict[str, Any]:
+    """The axes of the KL to the reference; only its weight where that is 0."""
+    axes = {
+        "kl_estimator": estimator,
+        "kl_gradient": gradient,
+        "kl_input_clamp": input_clamp,
+        "kl_output_clamp": output_clamp,
+    }
+    return {"beta": beta, **(axes if beta else dict.fromkeys(axes))}
+
+
 # Functions of frameworks whose mask is a factor of a sum: padding is computed too, and poisons where it is not finite.
 
 
@@ -128,19 +127,9 @@ def as_given(objective: Objective, inputs: LossInputs) -> LossInputs:
     return inputs
 
 
-def log_ratio(objective: Objective, inputs: LossInputs) -> Tensor:
-    """The core's log pi_new - log pi_old, at padding too; (B, T)."""
-    return core_log_ratio(objective, everywhere(inputs))
-
-
-def everywhere(inputs: LossInputs) -> LossInputs:
-    """The inputs with padding as if it were tokens."""
-    return replace(inputs, mask_BT=torch.ones_like(inputs.mask_BT))
-
-
-def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+def kl_everywhere(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
     """The core's KL to the reference, at padding too, (B, T)."""
-    return kl_to_reference(objective, everywhere(inputs), ratio)
+    return kl_to_reference(objective, replace(inputs, mask_BT=torch.ones_like(inputs.mask_BT)), ratio)
 
 
 def capped_sequence_token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor, cap: float = 10.0) -> Tensor:
@@ -149,7 +138,7 @@ def capped_sequence_token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor, cap: floa
     return (own_BT + row_mean(log_ratio_BT, mask_BT).detach()).clamp(max=cap).exp()
 
 
-def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The core's, with padding as a factor of 0."""
+def average_everywhere(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """The core's average, with padding as a factor of 0."""
     poison = (per_token * ~inputs.mask_BT).sum() * 0
     return aggregate(objective.aggregation, per_token, inputs.mask_BT, inputs.totals) + poison
