@@ -16,9 +16,9 @@ import fnmatch
 import json
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from grpolab.errors import RequestError
-from grpolab.frameworks.framework import Replay, Replayed, framework
+from grpolab.frameworks.framework import framework
 from grpolab.frameworks.rounding import deviation, spreads
 from grpolab.registry import FRAMEWORKS
 
@@ -42,6 +42,7 @@ STORED = 2 * torch.finfo(torch.float32).eps
 SAFETY = 4.0
 LEAST_METRIC, LEAST_TENSOR = 1e-4, 1e-6  # metrics are shares, ratios and nats: smaller ones count as this large
 KINDS = ("loss", "gradient", "metric", "tensor")
+MISS = ("case", "output", "error", "bound")  # of a miss in the JSON
 PLANTED = {True: 1e-6, False: 1e-8}  # by whether float32 has part in an output: the relative error it must show
 
 
@@ -66,7 +67,22 @@ def read_variants(path: Path) -> Iterator[Variant]:
 
     Raises RequestError where nothing is there or a file is not in the format.
     """
-    texts = dict(_texts(path))
+    texts: dict[str, bytes] = {}
+    if path.is_dir():
+        texts = {file.name: file.read_bytes() for file in path.rglob("*.json")}
+    elif path.suffix == ".json" and path.is_file():
+        texts = {path.name: path.read_bytes()}
+    elif path.is_file():
+        try:
+            with tarfile.open(path) as archive:
+                for member in archive:
+                    file = archive.extractfile(member) if member.name.endswith(".json") else None
+                    if file is not None:
+                        texts[Path(member.name).name] = file.read()
+        except tarfile.TarError as error:
+            raise RequestError(f"{path} is neither a folder, a .json file nor a tar archive: {error}") from error
+    else:
+        raise RequestError(f"{path} does not exist: give an archive, a folder or a .json file of vectors")
     if not texts:
         raise RequestError(f"{path} holds no .json file with vectors")
     for name in sorted(texts):
@@ -79,24 +95,6 @@ def read_variants(path: Path) -> Iterator[Variant]:
             raise RequestError(f"{name} is not a file of vectors: it lacks {', '.join(sorted(absent))}")
         function = content["function"].rpartition(":")[2]
         yield Variant(content["framework"], content["variant"], function, content["options"], content["cases"])
-
-
-def _texts(path: Path) -> Iterator[tuple[str, bytes]]:
-    if path.is_dir():
-        yield from ((file.name, file.read_bytes()) for file in path.rglob("*.json"))
-    elif path.suffix == ".json" and path.is_file():
-        yield path.name, path.read_bytes()
-    elif path.is_file():
-        try:
-            with tarfile.open(path) as archive:
-                for member in archive:
-                    file = archive.extractfile(member) if member.name.endswith(".json") else None
-                    if file is not None:
-                        yield Path(member.name).name, file.read()
-        except tarfile.TarError as error:
-            raise RequestError(f"{path} is neither a folder, a .json file nor a tar archive: {error}") from error
-    else:
-        raise RequestError(f"{path} does not exist: give an archive, a folder or a .json file of vectors")
 
 
 def inputs_of(case: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,23 +118,6 @@ def leaf_of(inputs: Mapping[str, Any]) -> Tensor | None:
 
 
 @dataclass(frozen=True)
-class Planted:
-    """An error planted in an output, in the place of its largest number."""
-
-    case: str
-    output: str
-    error: float  # relative
-    bound: float  # the output's own
-    already: float  # its error before
-    caught: bool
-
-    @property
-    def looser(self) -> bool:
-        """Whether the output's own bound cannot show it, should it be on the other side of ours."""
-        return self.bound + self.already >= self.error
-
-
-@dataclass(frozen=True)
 class Compared:
     """One output of one case: its relative error (infinite where it is missing or finite on one side only)."""
 
@@ -144,38 +125,42 @@ class Compared:
     output: str  # `loss`, `gradient`, `metric <name>`, or the name of a tensor
     error: float
     bound: float
+    planted: float = 0.0  # the part of the error that was planted in the output's largest number
+    already: float = 0.0  # the error before that
 
     @property
     def agrees(self) -> bool:
-        """Whether the error is within its bound."""
+        """Whether the error is within its bound; a planted one is then not seen."""
         return self.error <= self.bound
+
+    @property
+    def looser(self) -> bool:
+        """Whether the output's own bound cannot show the planted error, should it be on the other side of ours."""
+        return self.bound + self.already >= self.planted
 
 
 class Case:
     """A case with our replay of it: errors of its outputs, and their bounds, which cost more replays."""
 
-    def __init__(
-        self, case: Mapping[str, Any], inputs: Mapping[str, Any], replay: Callable[[], Replayed], stored: set[str]
-    ) -> None:
-        self.name, self.inputs, self.replay, self.stored = case["name"], inputs, replay, stored
+    def __init__(self, variant: Variant, case: Mapping[str, Any], stored: set[str]) -> None:
+        self.variant, self.name, self.inputs, self.stored = variant, case["name"], inputs_of(case), stored
         self.expected = expected_outputs(case)
-        self.ours, self.terms = self._outputs()
+        self.ours, self.terms = self.outputs()
 
-    def _outputs(self) -> tuple[dict[str, Tensor], float]:
-        replayed = self.replay()
+    def outputs(self) -> tuple[dict[str, Tensor], float]:
+        """What our replay gives, by the output's name, and the sum of the absolute terms of its loss."""
+        replayed = framework(self.variant.framework).replays[self.variant.function](self.variant.options, self.inputs)
         outputs = {f"metric {name}": as_float64(value) for name, value in replayed.metrics.items()}
         outputs |= {name: as_float64(value) for name, value in replayed.tensors.items()}
         if replayed.loss is not None:
-            outputs |= {"loss": as_float64(replayed.loss), "gradient": self._gradient(replayed.loss)}
+            leaf = leaf_of(self.inputs)
+            assert leaf is not None
+            gradient = None
+            if replayed.loss.requires_grad:
+                (gradient,) = torch.autograd.grad(replayed.loss, leaf, retain_graph=True, allow_unused=True)
+            outputs["loss"] = as_float64(replayed.loss)
+            outputs["gradient"] = torch.zeros_like(leaf) if gradient is None else gradient
         return outputs, replayed.scale
-
-    def _gradient(self, loss: Tensor) -> Tensor:
-        leaf = leaf_of(self.inputs)
-        assert leaf is not None
-        if not loss.requires_grad:
-            return torch.zeros_like(leaf)
-        (gradient,) = torch.autograd.grad(loss, leaf, retain_graph=True, allow_unused=True)
-        return torch.zeros_like(leaf) if gradient is None else gradient
 
     def scale(self, output: str) -> float:
         """What an error is relative to: the largest finite number of the output, or of what a loss adds up."""
@@ -199,10 +184,11 @@ class Case:
         return difference / scale if scale else (0.0 if difference == 0 else torch.inf)
 
     @cached_property
-    def _spreads(self) -> tuple[dict[str, float], set[torch.dtype]]:
+    def spreads(self) -> tuple[dict[str, float], set[torch.dtype]]:
+        """How far each output moves with other last places, and in which types they are (`rounding.py`)."""
         # Rewards of a group may be equal but for the last place: there float64 cancels too.
         dtypes = [torch.float32, torch.float64] if "rewards" in self.inputs else [torch.float32]
-        return spreads(self.ours, lambda: self._outputs()[0], dtypes)
+        return spreads(self.ours, lambda: self.outputs()[0], dtypes)
 
     def cheap_bound(self, output: str) -> float:
         """The largest relative error that float64 explains, and the float32 in which the framework stored a number."""
@@ -215,7 +201,7 @@ class Case:
     def bound(self, output: str) -> float:
         """The same with what float32 explains on the way to the output; costs some replays."""
         scale = self.scale(output)
-        spread = self._spreads[0].get(output, 0.0) / scale if scale else 0.0
+        spread = self.spreads[0].get(output, 0.0) / scale if scale else 0.0
         return self.cheap_bound(output) + SAFETY * spread
 
     def compared(self) -> Iterator[Compared]:
@@ -224,15 +210,14 @@ class Case:
             error, bound = self.error(output), self.cheap_bound(output)
             yield Compared(self.name, output, error, bound if error <= bound else self.bound(output))
 
-    def planted(self) -> Iterator[Planted]:
-        """An error in each output that has a finite number other than 0, and whether it is seen."""
+    def planted(self) -> Iterator[Compared]:
+        """The same with an error planted in each output that has a finite number other than 0."""
         for output in self.expected:
             if self.scale(output) and self.expected[output].isfinite().any():
                 bound = self.bound(output)
-                float32 = output in self.stored or (bound > FLOAT64 and torch.float32 in self._spreads[1])
+                float32 = output in self.stored or (bound > FLOAT64 and torch.float32 in self.spreads[1])
                 error = PLANTED[float32]
-                caught = self.error(output, error) > bound
-                yield Planted(self.name, output, error, bound, self.error(output), caught)
+                yield Compared(self.name, output, self.error(output, error), bound, error, self.error(output))
 
 
 def kind_of(output: str) -> str:
@@ -298,19 +283,18 @@ class Verdict:
 
 def replay_archive(path: Path) -> Iterator[Verdict]:
     """A verdict for every variant. Raises RequestError where the archive cannot be read."""
-    for variant in read_variants(path):
-        yield replay_variant(variant)
+    return map(replay_variant, read_variants(path))
 
 
 def replay_variant(variant: Variant) -> Verdict:
-    """Replay every case of a variant, or say why not."""
+    """Replay every case of a variant, or say why not; what the framework refused must be refused here too."""
     if reason := reason_against(variant):
         return Verdict(variant.full_name, 0, 0, [], reason)
-    compared: list[Compared] = []
     refusals = [case for case in variant.cases if "error" in case]
+    compared = []
     for case in refusals:
         try:
-            replay_of(variant)(variant.options, inputs_of(case))
+            framework(variant.framework).replays[variant.function](variant.options, inputs_of(case))
         except ValueError:
             compared.append(Compared(case["name"], "refusal", 0.0, 0))
         else:
@@ -334,21 +318,13 @@ def reason_against(variant: Variant) -> str | None:
     return None if variant.function in chosen.replays else f"function {variant.function} is unknown here"
 
 
-def replay_of(variant: Variant) -> Replay:
-    """Our replay of the variant's function."""
-    return framework(variant.framework).replays[variant.function]
-
-
 def replayed_cases(variant: Variant) -> Iterator[Case]:
     """The cases that the framework did not refuse, with our replays of them."""
     stored = stored_as_float32(variant.cases)
-    for case in variant.cases:
-        if "error" not in case:
-            inputs = inputs_of(case)
-            yield Case(case, inputs, partial(replay_of(variant), variant.options, inputs), stored)
+    return (Case(variant, case, stored) for case in variant.cases if "error" not in case)
 
 
-def plant_in_archive(path: Path) -> Iterator[tuple[Variant, list[Planted]]]:
+def plant_in_archive(path: Path) -> Iterator[tuple[Variant, list[Compared]]]:
     """Every variant that is replayed, with an error planted in each output of each case."""
     for variant in read_variants(path):
         if reason_against(variant) is None:
@@ -360,25 +336,23 @@ def plant_in_archive(path: Path) -> Iterator[tuple[Variant, list[Planted]]]:
 
 def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """Counts, and every variant with its worst errors and its misses."""
+    rows = [
+        {
+            "variant": verdict.variant,
+            "cases": verdict.cases,
+            "refused": verdict.refused,
+            "agrees": verdict.agrees if verdict.unsupported is None else None,
+            "worst": {kind: verdict.worst(kind) for kind in KINDS},
+            "misses": [{name: asdict(miss)[name] for name in MISS} for miss in verdict.misses],
+            "unsupported": verdict.unsupported,
+        }
+        for verdict in verdicts
+    ]
     return {
         "replayed": sum(verdict.unsupported is None for verdict in verdicts),
         "agree": sum(verdict.agrees for verdict in verdicts),
         "unsupported": sum(verdict.unsupported is not None for verdict in verdicts),
-        "variants": [
-            {
-                "variant": verdict.variant,
-                "cases": verdict.cases,
-                "refused": verdict.refused,
-                "agrees": verdict.agrees if verdict.unsupported is None else None,
-                "worst": {kind: verdict.worst(kind) for kind in KINDS},
-                "misses": [
-                    {"case": miss.case, "output": miss.output, "error": miss.error, "bound": miss.bound}
-                    for miss in verdict.misses
-                ],
-                "unsupported": verdict.unsupported,
-            }
-            for verdict in verdicts
-        ],
+        "variants": rows,
     }
 
 
@@ -409,20 +383,20 @@ def lines(verdicts: Sequence[Verdict], each: bool = False) -> Iterator[str]:
     )
 
 
-def sensitivity_lines(planted: Iterable[tuple[Variant, Sequence[Planted]]]) -> Iterator[str]:
+def sensitivity_lines(planted: Iterable[tuple[Variant, Sequence[Compared]]]) -> Iterator[str]:
     """What planted errors come to: by framework and kind, outputs and how many have a bound that is too loose."""
     count: Counter[tuple[str, str]] = Counter()
     looser: Counter[tuple[str, str]] = Counter()
     float32, unseen = 0, []
-    for variant, errors in planted:
-        for error in errors:
-            key = variant.framework, kind_of(error.output)
+    for variant, outputs in planted:
+        for output in outputs:
+            key = variant.framework, kind_of(output.output)
             count[key] += 1
-            looser[key] += error.looser
-            float32 += error.error == PLANTED[True]
-            if not error.looser and not error.caught:
-                where = f"{variant.full_name}: {error.output} of case {error.case}"
-                unseen.append(f"not seen: {where}, bound {error.bound:.1e}")
+            looser[key] += output.looser
+            float32 += output.planted == PLANTED[True]
+            if output.agrees and not output.looser:
+                where = f"{variant.full_name}: {output.output} of case {output.case}"
+                unseen.append(f"not seen: {where}, bound {output.bound:.1e}")
     yield f"{'outputs, of them with a bound too loose':<42}" + "".join(f"{kind:>16}" for kind in KINDS)
     for name in dict.fromkeys(name for name, _ in count):
         cells = (f"{count[name, kind]}, {looser[name, kind]}" for kind in KINDS)
@@ -436,11 +410,11 @@ def sensitivity_lines(planted: Iterable[tuple[Variant, Sequence[Planted]]]) -> I
     )
 
 
-def sensitive(planted: Iterable[tuple[Variant, Sequence[Planted]]]) -> bool:
+def sensitive(planted: Iterable[tuple[Variant, Sequence[Compared]]]) -> bool:
     """Whether every planted error is seen, but for 2% of them at most whose bound is looser."""
-    errors = [error for _, errors in planted for error in errors]
-    looser = sum(error.looser for error in errors)
-    return looser <= 0.02 * len(errors) and all(error.caught or error.looser for error in errors)
+    outputs = [output for _, outputs in planted for output in outputs]
+    looser = [output for output in outputs if output.looser]
+    return len(looser) <= 0.02 * len(outputs) and all(output.looser or not output.agrees for output in outputs)
 
 
 def not_reproduced_page() -> str:

@@ -28,7 +28,6 @@ from grpolab.settings.run import RunSettings
 
 if TYPE_CHECKING:
     from grpolab.frameworks.framework import Framework
-    from grpolab.grpo.loss import Objective
 
 Options: TypeAlias = dict[str, Any]
 Compose: TypeAlias = Callable[[list[str]], RunSettings]  # the run that some overrides ask for
@@ -44,7 +43,6 @@ OF_THE_RUN = {
 EXCHANGED = (ObjectiveSettings.model_fields.keys() | OF_THE_RUN) - {"framework"}
 # Guards that a run does not meet: a difference is said, and stops nothing.
 GUARDS = {"log_ratio_clamp", "scale_epsilon", "adam_epsilon"}
-SWITCHES = {"entropy_coef": 0.0}  # an Objective says 0 where the settings say null
 
 KINDS: dict[type, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
@@ -94,9 +92,15 @@ def convert(name: str, given: Mapping[str, Any], compose: Compose) -> Converted:
         objective = framework.objective(config.loss(options))
     except (ValueError, TypeError, AttributeError) as error:
         raise RequestError(f"{name}: {error}") from error
+    axes: Point = {axis: getattr(objective, axis) for axis in objective.__dataclass_fields__}
+    numbers, correction = axes.pop("kernel_options"), axes["sampler_correction"]
+    axes |= {f"kernel_options.{objective.kernel}.{option}": value for option, value in numbers.items()}
+    axes |= {"sampler_correction": correction and vars(correction), "entropy_coef": objective.entropy_coef or None}
+    if not objective.beta:
+        axes = {axis: value for axis, value in axes.items() if not axis.startswith("kl_")}
     preset = f"dialect={name}"
     base = dict(dotted(compose([preset]).model_dump()))
-    loss = {key: value for key, value in _axes(objective).items() if value != base.get(key)}
+    loss = {key: value for key, value in axes.items() if value != base.get(key)}
     overrides = [preset, *(f"{key}={written(value)}" for key, value in {**loss, **config.run(options)}.items())]
     return Converted(options, overrides, compose(overrides), list(config.left_out(options)))
 
@@ -107,17 +111,6 @@ def _framework(name: str) -> tuple[Framework, Config]:
     config = framework(name).config
     assert config is not None
     return framework(name), config
-
-
-def _axes(objective: Objective) -> Point:
-    """The keys of the objective, those of the kernel's options dotted."""
-    values = {name: getattr(objective, name) for name in objective.__dataclass_fields__}
-    options, correction = values.pop("kernel_options"), values["sampler_correction"]
-    values |= {f"kernel_options.{objective.kernel}.{name}": value for name, value in options.items()}
-    values |= {key: None for key, off in SWITCHES.items() if values[key] == off}
-    if not objective.beta:
-        values = {key: value for key, value in values.items() if not key.startswith("kl_")}
-    return values | {"sampler_correction": correction and vars(correction)}
 
 
 def written(value: Any) -> str:
@@ -147,21 +140,17 @@ def export(name: str, settings: RunSettings, compose: Compose) -> Exported:
     if not tried:
         raise RequestError(f"{name} cannot say this run: none of its losses takes these values")
     keys, options, back = min(tried, key=lambda attempt: len(attempt[0] - GUARDS))
-    if reasons := keys - GUARDS:
-        raise RequestError([f"{name} has no such function", *_differences(name, reasons, wanted, back)])
-    remarks = _differences(name, keys, wanted, back)
+    if "kernel" in keys:  # which takes its options along
+        raise RequestError([f"{name} has no such function", f"kernel={wanted['kernel']} is in none of its losses"])
+    reasons = keys - GUARDS
+    remarks = [f"{key}={written(wanted[key])}: {name} has {written(back[key])}" for key in sorted(reasons or keys)]
+    if reasons:
+        raise RequestError([f"{name} has no such function", *remarks])
     if settings.framework not in (None, name):
         remarks.append(f"framework={settings.framework}: what it computes its own way, {name} does not")
     if settings.framework != name:
         remarks += config.own_way(settings)
     return Exported(config.shown(options), options, remarks)
-
-
-def _differences(name: str, keys: set[str], wanted: Point, back: Point) -> list[str]:
-    """A sentence for each key; a kernel that the framework does not have takes its options along."""
-    if "kernel" in keys:
-        return [f"kernel={wanted['kernel']} is in none of its losses"]
-    return [f"{key}={written(wanted[key])}: {name} has {written(back[key])}" for key in sorted(keys)]
 
 
 def _function(settings: RunSettings) -> Point:
@@ -197,9 +186,8 @@ def flat(document: Options, prefix: str = "") -> Options:
     """Nested mappings as dotted keys."""
     dotted_keys: Options = {}
     for key, value in document.items():
-        dotted_keys |= (
-            flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-        )
+        nested = isinstance(value, dict) and value
+        dotted_keys |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return dotted_keys
 
 
@@ -209,28 +197,22 @@ def _yaml(text: str) -> Any:
 
 
 def _python(text: str) -> Options:
-    """The keywords of the first `GRPOConfig(...)`."""
+    """The keywords of the first `GRPOConfig(...)`, which must be plain values."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     named = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] == CONFIG_CLASS]
     if not named:
         raise ValueError(f"it has no {CONFIG_CLASS}(...)")
-    return {_name(keyword): _literal(keyword) for keyword in named[0].keywords}
-
-
-def _name(keyword: ast.keyword) -> str:
-    if keyword.arg is None:
-        raise ValueError(f"**{ast.unparse(keyword.value)} cannot be known without running it")
-    return keyword.arg
-
-
-def _literal(keyword: ast.keyword) -> Any:
-    text = ast.unparse(keyword.value)
-    if text in ("float('inf')", "math.inf", "torch.inf", "np.inf"):
-        return float("inf")
-    try:
-        return ast.literal_eval(keyword.value)
-    except ValueError as error:
-        raise ValueError(f"{keyword.arg}={text} is no plain value: write it out") from error
+    options: Options = {}
+    for keyword in named[0].keywords:
+        value = ast.unparse(keyword.value)
+        if keyword.arg is None:
+            raise ValueError(f"**{value} cannot be known without running it")
+        try:
+            infinite = value in ("float('inf')", "math.inf", "torch.inf", "np.inf")
+            options[keyword.arg] = float("inf") if infinite else ast.literal_eval(keyword.value)
+        except ValueError as error:
+            raise ValueError(f"{keyword.arg}={value} is no plain value: write it out") from error
+    return options
 
 
 def _words(text: str) -> Options:

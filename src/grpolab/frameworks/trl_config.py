@@ -126,6 +126,7 @@ PASSED_OVER = {
 # fmt: on
 
 COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations")
+REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 SCALES = {True: "group", False: "none"}
 SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
 ADAPTIVE = {
@@ -151,27 +152,24 @@ def options(given: Options) -> Options:
         options["vllm_importance_sampling_clip_max"] = options["vllm_importance_sampling_cap"]
     refuse_wrong_types("TRL", options, CARRIED)
     refuse_wrong_counts("TRL", options, COUNTS)
-    options["steps_per_generation"] = _steps_per_generation(options)
-    size, group = options["per_device_train_batch_size"] * options["steps_per_generation"], options["num_generations"]
-    if size % group:
-        raise RequestError(f"TRL: num_generations={group} must divide the generation batch of {size} sequences")
-    return options
-
-
-def _steps_per_generation(options: Options) -> int:
-    """Micro-batches of a generation batch, of one process."""
+    micro, group = options["per_device_train_batch_size"], options["num_generations"]
     whole, steps = options["generation_batch_size"], options["steps_per_generation"]
-    if whole is None:
-        steps = options["gradient_accumulation_steps"] if steps is None else steps
-        refuse_wrong_counts("TRL", {"steps_per_generation": steps}, ["steps_per_generation"])
-        return int(steps)
-    if steps is not None:
-        raise RequestError("TRL: generation_batch_size and steps_per_generation say the same thing: set one")
-    refuse_wrong_counts("TRL", options, ["generation_batch_size"])
-    micro = options["per_device_train_batch_size"]
-    if whole % micro:
-        raise RequestError(f"TRL: per_device_train_batch_size={micro} must divide generation_batch_size={whole}")
-    return int(whole // micro)
+    if whole is not None:
+        if steps is not None:
+            raise RequestError("TRL: generation_batch_size and steps_per_generation say the same thing: set one")
+        refuse_wrong_counts("TRL", options, ["generation_batch_size"])
+        if whole % micro:
+            raise RequestError(f"TRL: per_device_train_batch_size={micro} must divide generation_batch_size={whole}")
+        steps = whole // micro
+    elif steps is None:
+        steps = options["gradient_accumulation_steps"]
+    options["steps_per_generation"] = steps  # micro-batches of a generation batch, of one process
+    refuse_wrong_counts("TRL", options, ["steps_per_generation"])
+    if micro * steps % group:
+        raise RequestError(
+            f"TRL: num_generations={group} must divide the generation batch of {micro * steps} sequences"
+        )
+    return options
 
 
 def loss(options: Options) -> Options:
@@ -180,10 +178,21 @@ def loss(options: Options) -> Options:
 
 
 def run(options: Options) -> Options:
-    """What is no loss, by our keys."""
-    values: Options = {ours: options[theirs] for theirs, ours in TRL_NAMES.items()}
+    """What is no loss, by our keys.
+
+    How often a batch is learnt from, of one process, is the part of `generate_every` that is optimiser steps.
+    """
+    mu, slices, window = (options[name] for name in REUSE)
+    prompts = options["per_device_train_batch_size"] * slices // options["num_generations"]
+    if window % (slices * mu) == 0:  # several generation batches, each counted mu times, in one step
+        passes, minibatches, prompts = 1, 1, prompts * (window // (slices * mu))
+    elif slices % window == 0:
+        passes, minibatches = mu, slices // window
+    else:
+        passes, minibatches = max(mu * slices // window, 1), 1
     parts = options["multi_objective_aggregation"] == "normalize_then_sum"
     scale = options["scale_rewards"]
+    values: Options = {ours: options[theirs] for theirs, ours in TRL_NAMES.items()}
     values |= {
         "scale_rewards": "batch" if parts else SCALES.get(scale, scale),
         "advantage_estimator": "batch_mean" if parts else "group_mean",
@@ -192,7 +201,10 @@ def run(options: Options) -> Options:
         "max_grad_norm": options["max_grad_norm"] or math.inf,
         "dtype": "bfloat16" if options["bf16"] else "float32",
         "warm_start.max_steps": 0,
-        **_reuse(options),
+        "prompts_per_step": prompts,
+        "num_iterations": passes,
+        "num_minibatches": minibatches,
+        "micro_batch_size": options["per_device_train_batch_size"],
     }
     if options["use_adaptive_entropy"]:
         values["entropy_coef"] = options["entropy_coef"]  # its start, which may be 0
@@ -204,31 +216,9 @@ def run(options: Options) -> Options:
     return values
 
 
-def _reuse(options: Options) -> Options:
-    """How often a batch is learnt from, of one process: the part of `generate_every` that is optimiser steps."""
-    mu, slices, window = (
-        options[name] for name in ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
-    )
-    prompts = options["per_device_train_batch_size"] * slices // options["num_generations"]
-    if window % (slices * mu) == 0:  # several generation batches, each counted mu times, in one step
-        passes, minibatches, prompts = 1, 1, prompts * (window // (slices * mu))
-    elif slices % window == 0:
-        passes, minibatches = mu, slices // window
-    else:
-        passes, minibatches = max(mu * slices // window, 1), 1
-    return {
-        "prompts_per_step": prompts,
-        "num_iterations": passes,
-        "num_minibatches": minibatches,
-        "micro_batch_size": options["per_device_train_batch_size"],
-    }
-
-
 def left_out(options: Options) -> Iterator[str]:
     """What of a `GRPOConfig` has no counterpart here."""
-    mu, slices, window = (
-        options[name] for name in ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
-    )
+    mu, slices, window = (options[name] for name in REUSE)
     if window % (slices * mu) and slices % window and (window % slices or (mu * slices) % window):
         yield (
             f"gradient_accumulation_steps={window} cuts {mu} passes of steps_per_generation={slices} unevenly: here"
@@ -261,12 +251,10 @@ NOT_CARRIED: tuple[tuple[str, Any, str], ...] = (
 
 def guesses(settings: RunSettings) -> Iterator[Options]:
     """Options that may say what a run does, one for each loss_type: that of its kernel and average first."""
-
-    def unlike(loss_type: str) -> tuple[bool, bool]:
-        return LOSS_TYPES[loss_type] != (settings.kernel, settings.aggregation), loss_type != CARRIED["loss_type"]
-
-    for loss_type in sorted(LOSS_TYPES, key=unlike):
-        yield {name: value for name, value in _guess(settings, loss_type).items() if value != CARRIED[name]}
+    ours = (settings.kernel, settings.aggregation)
+    for loss_type in sorted(LOSS_TYPES, key=lambda name: (LOSS_TYPES[name] != ours, name != CARRIED["loss_type"])):
+        guess = _guess(settings, loss_type)
+        yield {name: value for name, value in guess.items() if value != CARRIED[name]}
 
 
 def _guess(settings: RunSettings, loss_type: str) -> Options:

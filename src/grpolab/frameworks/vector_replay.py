@@ -90,12 +90,8 @@ def discounted_returns(rewards_BT: Tensor, mask_BT: Tensor, gamma: float) -> Ten
     What stands outside the mask is no step: a later reward passes over it. REINFORCE++ (2501.03262); verl
     `reinforce_plus_plus`.
     """
-    returns_BT = torch.zeros_like(rewards_BT)
-    running_B = rewards_BT.new_zeros(len(rewards_BT))
-    for t in reversed(range(rewards_BT.shape[1])):
-        running_B = torch.where(mask_BT[:, t], rewards_BT[:, t] + gamma * running_B, running_B)
-        returns_BT[:, t] = torch.where(mask_BT[:, t], running_B, 0.0)
-    return returns_BT
+    sums_BT, _ = generalized_advantages(rewards_BT, torch.zeros_like(rewards_BT), mask_BT, gamma, 1.0)
+    return torch.where(mask_BT, sums_BT, 0.0)
 
 
 def generalized_advantages(

@@ -150,6 +150,7 @@ PROMPTS, GROUP = "data.train_batch_size", "actor_rollout_ref.rollout.n"
 MINI, EPOCHS = f"{ACTOR}ppo_mini_batch_size", f"{ACTOR}ppo_epochs"
 ESTIMATOR, BY_STD = f"{ALGORITHM}adv_estimator", f"{ALGORITHM}norm_adv_by_std_in_grpo"
 MODE, CORRECTION = f"{ACTOR}policy_loss.loss_mode", f"{ALGORITHM}rollout_correction."
+NEVER = 1e9  # above e^20, the largest ratio that verl knows
 BETAS, SCHEDULE = f"{ACTOR}optim.betas", f"{ACTOR}optim.lr_scheduler_type"
 SCHEDULES = ("constant", "cosine")
 TOTAL_STEPS, MODEL = "trainer.total_training_steps", "actor_rollout_ref.model.path"
@@ -194,13 +195,12 @@ def _known(name: str) -> bool:
 
 def loss(options: Options) -> Options:
     """What `frameworks/verl.py` takes."""
-    of_actor = {name: options[ACTOR + name] for name, value in LOSS.items() if not isinstance(value, dict)}
-    policy = {name: options[f"{ACTOR}policy_loss.{name}"] for name in LOSS["policy_loss"]}
-    return {
-        **of_actor,
-        "policy_loss": policy,
-        "rollout_correction": {name: options[CORRECTION + name] for name in LOSS["rollout_correction"]},
-    }
+    values: Options = {}
+    for name, default in LOSS.items():
+        prefix = CORRECTION if name == "rollout_correction" else f"{ACTOR}{name}."
+        section = isinstance(default, dict)
+        values[name] = {part: options[prefix + part] for part in default} if section else options[ACTOR + name]
+    return values
 
 
 def run(options: Options) -> Options:
@@ -260,8 +260,12 @@ NOT_CARRIED: tuple[tuple[str, Any, str], ...] = (
 
 
 def guesses(settings: RunSettings) -> Iterator[Options]:
-    """Options that may say what a run does, one for each loss_mode and average: that of its kernel first."""
-    ours = {settings.aggregation, *_also(rewritten(settings)["aggregation"])}
+    """Options that may say what a run does, one for each loss_mode and average: that of its kernel first.
+
+    The mean over a rollout batch that is a single minibatch is verl's mean over the minibatch.
+    """
+    same = str(rewritten(settings)["aggregation"])
+    ours = {settings.aggregation, same, same.replace("token_mean_rollout", "token_mean_minibatch")}
     averages = [name for name, aggregation in AGGREGATION.items() if aggregation in ours]
     averages.sort(key=lambda name: AGGREGATION[name] != settings.aggregation)
     by_sequence = settings.importance_sampling_level != "token"
@@ -271,16 +275,11 @@ def guesses(settings: RunSettings) -> Iterator[Options]:
             yield {name: value for name, value in guess.items() if value != CARRIED[name]}
 
 
-def _also(aggregation: str) -> set[str]:
-    """The mean over a rollout batch that is a single minibatch is verl's mean over the minibatch."""
-    return {aggregation, aggregation.replace("token_mean_rollout", "token_mean_minibatch")}
-
-
 def _guess(settings: RunSettings, mode: str, average: str) -> Options:
-    run = settings.resolved()
-    bypass = (
-        {theirs: name for name, theirs in BYPASS.items()}.get(mode) if settings.old_log_probs == "sampler" else None
-    )
+    run, bypass = settings.resolved(), None
+    if settings.old_log_probs == "sampler":
+        bypass = {theirs: name for name, theirs in BYPASS.items()}.get(mode)
+    given = (run.kernel_options or {}).get(run.kernel, {})
     guess: Options = {
         MODE: mode if bypass is None else "bypass_mode",
         f"{CORRECTION}loss_type": bypass or "ppo_clip",
@@ -293,10 +292,25 @@ def _guess(settings: RunSettings, mode: str, average: str) -> Options:
         BETAS: [run.adam_beta1, run.adam_beta2],
         f"{ACTOR}optim.lr_warmup_steps": run.warmup_steps or -1,
         BY_STD: run.scale_rewards == "group",
-        ESTIMATOR: _estimator(run),
-        **_of_kernel(run, mode),
-        **_kl(run),
+        ESTIMATOR: "grpo",
+        **{ACTOR + theirs: given[ours] for ours, theirs in KERNEL_OPTIONS.get(run.kernel, {}).items()},
     }
+    scales = {run.scale_rewards, None} if run.scale_rewards in ("group", "none") else {run.scale_rewards}
+    for name, (baseline, scale, whitening) in reversed(ESTIMATORS.items()):  # the first one of these stays
+        if (baseline, whitening) == (run.advantage_estimator, run.whiten_advantages) and scale in scales:
+            guess[ESTIMATOR] = name
+    if mode == "vanilla":  # dual clip is always on in verl: what no ratio reaches is off
+        guess[f"{ACTOR}clip_ratio_c"] = run.dual_clip or run.delta or NEVER
+    if run.beta and run.kl_placement == "reward":
+        guess |= {f"{ALGORITHM}use_kl_in_reward": True, f"{ALGORITHM}kl_ctrl.kl_coef": run.beta}
+    elif run.beta:
+        name = {estimator: name for name, estimator in reversed(KL.items())}[run.kl_estimator or "k3"]
+        straight = "+" if run.kl_gradient == "straight_through" else ""
+        guess |= {
+            f"{ACTOR}use_kl_loss": True,
+            f"{ACTOR}kl_loss_coef": run.beta,
+            f"{ACTOR}kl_loss_type": name + straight,
+        }
     if (weight := run.sampler_correction) is not None:
         bounds = f"{weight.low:g}_{weight.high:g}" if weight.mode == "mask" else weight.high
         guess |= {f"{CORRECTION}rollout_is": weight.level, f"{CORRECTION}rollout_is_threshold": bounds}
@@ -305,50 +319,14 @@ def _guess(settings: RunSettings, mode: str, average: str) -> Options:
     return guess
 
 
-def _estimator(run: RunSettings) -> str:
-    """The first estimator with that baseline, scale and whitening; grpo where there is none."""
-    scales = {run.scale_rewards, None} if run.scale_rewards in ("group", "none") else {run.scale_rewards}
-    for name, (baseline, scale, whitening) in ESTIMATORS.items():
-        if (baseline, whitening) == (run.advantage_estimator, run.whiten_advantages) and scale in scales:
-            return name
-    return "grpo"
-
-
-def _of_kernel(run: RunSettings, mode: str) -> Options:
-    """The kernel's own numbers. Dual clip is always on in verl: what no ratio reaches is off."""
-    given = (run.kernel_options or {}).get(run.kernel, {})
-    names = KERNEL_OPTIONS.get(run.kernel, {})
-    numbers = {ACTOR + theirs: given[ours] for ours, theirs in names.items()}
-    return numbers | ({f"{ACTOR}clip_ratio_c": run.dual_clip or run.delta or NEVER} if mode == "vanilla" else {})
-
-
-NEVER = 1e9  # above e^20, the largest ratio that verl knows
-
-
-def _kl(run: RunSettings) -> Options:
-    """The KL in the loss or in the reward."""
-    if not run.beta:
-        return {}
-    if run.kl_placement == "reward":
-        return {f"{ALGORITHM}use_kl_in_reward": True, f"{ALGORITHM}kl_ctrl.kl_coef": run.beta}
-    first_name = {estimator: name for name, estimator in reversed(KL.items())}
-    straight = "+" if run.kl_gradient == "straight_through" else ""
-    return {
-        f"{ACTOR}use_kl_loss": True,
-        f"{ACTOR}kl_loss_coef": run.beta,
-        f"{ACTOR}kl_loss_type": first_name[run.kl_estimator or "k3"] + straight,
-    }
-
-
 def shown(options: Options) -> str:
     """`key=value`, a line for each."""
-    return "\n".join(f"{name}={_shown(value)}" for name, value in options.items())
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float) and math.isinf(value):
-        return ".inf"
-    return "null" if value is None else str(value).replace(" ", "")
+    lines = []
+    for name, value in options.items():
+        infinite = isinstance(value, float) and math.isinf(value)
+        written = ".inf" if infinite else "null" if value is None else str(value).replace(" ", "")
+        lines.append(f"{name}={written}")
+    return "\n".join(lines)
 
 
 def own_way(settings: RunSettings) -> Iterator[str]:
