@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, as_given, average_everywhere
+from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import generalized_advantages, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.loss import LossInputs, LossRecipe, Objective
@@ -44,7 +45,7 @@ def log_ratio(objective: Objective, inputs: LossInputs) -> Tensor:
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Sum over the mask, over the number of tokens, 0/0 included."""
     if objective.aggregation != "token_mean_minibatch":
-        return average_everywhere(objective, inputs, per_token)
+        return shared.average_everywhere(objective, inputs, per_token)
     return (per_token * inputs.mask_BT).sum() / inputs.totals.tokens
 
 
@@ -89,7 +90,7 @@ def token_rewards(
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(prepare=as_given, log_ratio=log_ratio, average=average),
+    recipe=LossRecipe(prepare=shared.as_given, log_ratio=log_ratio, average=average),
     replays={
         "DeepSpeedPPOTrainer.actor_loss_fn": actor_loss,
         "DeepSpeedPPOTrainer.compute_rewards + get_advantages_and_returns": rewards_and_advantages,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from grpolab.frameworks.framework import metrics_of
 from grpolab.frameworks.names import CLIP_METRIC, FRAMEWORK_METRICS
@@ -73,19 +72,26 @@ OTHER_NAMES = """\
 def page(settings: Mapping[str, RunSettings], comments: Mapping[str, str]) -> str:
     """The whole page, from every dialect's settings and what its file says of itself, by the dialect's name."""
     values = {name: _axes(each) for name, each in settings.items()}
+    first, *others = (values[name] for name in FRAMEWORKS)
+    same = [axis for axis in AXES if all(other[axis] == first[axis] for other in others)]
+    rows = [[f"`{axis}`", *(values[name][axis] for name in FRAMEWORKS)] for axis in AXES if axis not in same]
     blocks = [
         "# Dialects",
         "Written by `grpolab dialects` from `conf/dialect/`, the vocabulary, and what the adapters in `frameworks/`"
         " compute. `dialect=verl` is a framework's default, `dialect=verl/gspo` one of its modes.",
         "## The defaults, side by side",
-        *_union({name: values[name] for name in FRAMEWORKS}),
+        _table(["axis", *FRAMEWORKS], rows),
+        f"The same in all (- is: not there): {', '.join(f'`{axis}` {first[axis]}' for axis in same)}."
+        " The KL's axes mean something where `beta` is above 0.",
         "\n".join(f"- **{name}**: {comments[name]}" for name in FRAMEWORKS),
         "## Modes, as differences from their framework's default",
         *(_modes(framework, values, comments) for framework in FRAMEWORKS),
         "## Same name, different maths",
-        *_example(),
+        *_clip_fractions(),
         *(_family(title, members, settings) for title, members in FAMILIES.items()),
-        *_averages(values),
+        "### Averages",
+        "The last column averages the example's ratios; completions may have 16 tokens.",
+        _averages(values),
         "### Other names",
         OTHER_NAMES,
     ]
@@ -108,16 +114,6 @@ def _shown(value: Any) -> str:
 def _table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *([cell.replace("|", "&#124;") for cell in cells] for cells in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def _union(values: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """Axes in which any two defaults differ as a table, and the others in a sentence."""
-    differ = [axis for axis in AXES if len({axes[axis] for axes in values.values()}) > 1]
-    rows = [[f"`{axis}`", *(axes[axis] for axes in values.values())] for axis in differ]
-    yield _table(["axis", *values], rows)
-    first = next(iter(values.values()))
-    same = [f"`{axis}` {first[axis]}" for axis in AXES if axis not in differ]
-    yield f"The same in all (- is: not there): {', '.join(same)}. The KL's axes mean something where `beta` is above 0."
 
 
 def _modes(framework: str, values: Mapping[str, Mapping[str, str]], comments: Mapping[str, str]) -> str:
@@ -145,8 +141,8 @@ def example() -> LossInputs:
     return LossInputs(log_probs_BT, old_BT, advantages, mask_BT, Totals.of(mask_BT), old_BT, old_BT)
 
 
-def _example() -> Iterator[str]:
-    """One batch, and the clip fraction in every way to count it."""
+def _clip_fractions() -> Iterator[str]:
+    """The example batch, and the clip fraction in every way to count it."""
     inputs = example()
     rows = "; ".join(f"A = {A:g}: {', '.join(f'{r:g}' for r in ratios)}" for A, ratios in EXAMPLE)
     yield (
@@ -179,17 +175,15 @@ def _family(title: str, members: list[tuple[str, str]], settings: Mapping[str, R
     return f"### {title}\n\n" + _table(["framework", "name", "definition", "here", "by its default"], rows)
 
 
-def _averages(values: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def _averages(values: Mapping[str, Mapping[str, str]]) -> str:
     """Every aggregation, whose default it is, and the mean that it makes of the example's ratios."""
     inputs = example()
     totals = replace(inputs.totals, max_completion_length=16)
-    ratio_BT: Tensor = (inputs.log_probs_BT - inputs.old_log_probs_BT).exp()
+    ratio_BT = (inputs.log_probs_BT - inputs.old_log_probs_BT).exp()
     rows = []
     for name, path in AGGREGATIONS.items():
         rule = resolve(path)
         average = float((ratio_BT * rule(inputs.mask_BT.double(), totals)).sum())
         users = [framework for framework in FRAMEWORKS if values[framework]["aggregation"] == name]
         rows.append([f"`{name}`", " ".join(rule.__doc__.split()), ", ".join(users) or "-", f"{average:.4f}"])
-    yield "### Averages"
-    yield "The last column averages the example's ratios; completions may have 16 tokens."
-    yield _table(["aggregation", "definition", "default of", "here"], rows)
+    return _table(["aggregation", "definition", "default of", "here"], rows)

@@ -1,4 +1,4 @@
-"""A framework as its differences from the core, and the functions of the loss that several frameworks share.
+"""A framework as its differences from the core.
 
 Each framework is one file: what its options are on our axes, the functions of the loss that it does its own way, its
 metrics under its names, and the replay of its own outputs. The accidents that the core does not have (a float32
@@ -12,13 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 from grpolab.frameworks.names import CLIP_METRIC
-from grpolab.grpo.aggregation import aggregate
-from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, Objective, kl_to_reference, policy_loss
-from grpolab.grpo.ratios import row_mean
+from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, Objective, policy_loss
 from grpolab.registry import FRAMEWORKS, resolve
 
 if TYPE_CHECKING:
@@ -100,45 +97,3 @@ def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, floa
     bare = replace(inputs, reference_log_probs_BT=None, sampler_log_probs_BT=None, entropy_BT=None)
     logged = {name: metrics_of(name, clip, bare) for name in CLIP_METRIC}
     return {name: logged[name][metric] for name, metric in CLIP_METRIC.items() if metric in logged[name]}
-
-
-def kl_axes(
-    beta: float,
-    estimator: str,
-    gradient: str = "plain",
-    input_clamp: float | None = None,
-    output_clamp: float | None = None,
-) -> dict[str, Any]:
-    """The axes of the KL to the reference; only its weight where that is 0."""
-    axes = {
-        "kl_estimator": estimator,
-        "kl_gradient": gradient,
-        "kl_input_clamp": input_clamp,
-        "kl_output_clamp": output_clamp,
-    }
-    return {"beta": beta, **(axes if beta else dict.fromkeys(axes))}
-
-
-# Functions of frameworks whose mask is a factor of a sum: padding is computed too, and poisons where it is not finite.
-
-
-def as_given(objective: Objective, inputs: LossInputs) -> LossInputs:
-    """The inputs with what stands at padding."""
-    return inputs
-
-
-def kl_everywhere(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
-    """The core's KL to the reference, at padding too, (B, T)."""
-    return kl_to_reference(objective, replace(inputs, mask_BT=torch.ones_like(inputs.mask_BT)), ratio)
-
-
-def capped_sequence_token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor, cap: float = 10.0) -> Tensor:
-    """GSPO-token's ratio, at most e^cap, beyond which there is no gradient; (B, T). verl, and SkyRL after it."""
-    own_BT = log_ratio_BT - log_ratio_BT.detach()
-    return (own_BT + row_mean(log_ratio_BT, mask_BT).detach()).clamp(max=cap).exp()
-
-
-def average_everywhere(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The core's average, with padding as a factor of 0."""
-    poison = (per_token * ~inputs.mask_BT).sum() * 0
-    return aggregate(objective.aggregation, per_token, inputs.mask_BT, inputs.totals) + poison

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, as_given, average_everywhere
+from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.advantages import by_group, whiten
 from grpolab.grpo.kl import k3, kl_penalty
@@ -128,7 +129,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Mean over tokens, or over rows of their means, with +1e-8 in every divisor."""
     if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
-        return average_everywhere(objective, inputs, per_token)
+        return shared.average_everywhere(objective, inputs, per_token)
     mask_BT, totals = inputs.mask_BT, inputs.totals
     if objective.aggregation == "token_mean_minibatch":
         return divided(per_token, mask_BT, totals.tokens)
@@ -177,6 +178,9 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     elif rule is not None and rule.high < torch.inf:
         logged["is_oob_ratio"] = divided(out.to(weight), mask_BT, totals.tokens)
     return {name: float(value) for name, value in logged.items()}
+
+
+RECIPE = LossRecipe(prepare=shared.as_given, ratio=ratio, correct_importance=correct_importance, kl=kl, average=average)
 
 
 def clipped_pg_loss(options: Options, inputs: Inputs) -> Replayed:
@@ -238,7 +242,7 @@ def baseline_and_std(rewards_B: Tensor, inputs: Inputs, leave_one_out: bool) -> 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(prepare=as_given, ratio=ratio, correct_importance=correct_importance, kl=kl, average=average),
+    recipe=RECIPE,
     metrics=metrics,
     replays={
         "ClippedPGLossFn.__call__": clipped_pg_loss,

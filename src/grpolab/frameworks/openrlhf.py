@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, as_given, average_everywhere, kl_axes
+from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import at_last_token, discounted_returns, groups_of, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, group_std
@@ -61,7 +62,7 @@ def objective(options: Options) -> Objective:
         loss_form="min_positive",
         aggregation="token_mean_minibatch" if ppo and o["token_level_loss"] else "sequence_mean_nonempty",
         # Where it is not in the loss it is in the reward.
-        **kl_axes(o["kl_init_coef"], o["kl_estimator"], output_clamp=KL_CLAMP)
+        **shared.kl_axes(o["kl_init_coef"], o["kl_estimator"], output_clamp=KL_CLAMP)
         | {"beta": o["kl_init_coef"] if o["kl_use_loss"] else 0.0},
         entropy_coef=o["entropy_coef"] or 0.0,
         sampler_correction=correction,
@@ -118,7 +119,7 @@ def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """`aggregate_loss`: what is not finite at padding poisons it; nothing to average is 0/0."""
     if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
-        return average_everywhere(objective, inputs, per_token)
+        return shared.average_everywhere(objective, inputs, per_token)
     mask_BT, totals = inputs.mask_BT, inputs.totals
     masked_BT = per_token * mask_BT
     if objective.aggregation == "token_mean_minibatch":
@@ -139,10 +140,9 @@ def token_mean(values_BT: Tensor, mask_BT: Tensor) -> float:
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """Means over tokens; `ppo_clip_ratio` is the share where the clip, before the dual one, changed the loss."""
-    mask_BT, A = inputs.mask_BT, inputs.advantages
-    clipped = loss.ratio.clamp(objective.low, objective.high)
+    mask_BT = inputs.mask_BT
     logged = {
-        "ppo_clip_ratio": token_mean(clipped * A < loss.ratio * A, mask_BT),
+        "ppo_clip_ratio": token_mean(shared.clipped_losses(objective, inputs.advantages, loss.ratio), mask_BT),
         "ppo_kl": token_mean(inputs.old_log_probs_BT - inputs.log_probs_BT, mask_BT),
     }
     if objective.sampler_correction is not None:
@@ -213,7 +213,7 @@ def compute_advantages(options: Options, inputs: Inputs) -> Replayed:
 FRAMEWORK = Framework(
     objective=objective,
     recipe=LossRecipe(
-        prepare=as_given,
+        prepare=shared.as_given,
         log_ratio=log_ratio,
         correct_importance=correct_importance,
         kl=reference_kl,

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, as_given, average_everywhere
+from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.kl import k3
@@ -93,7 +94,7 @@ def compute_loss(kind: str, options: Options, inputs: Inputs) -> Replayed:
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(prepare=as_given, surrogate=surrogate, average=average_everywhere),
+    recipe=LossRecipe(prepare=shared.as_given, surrogate=surrogate, average=shared.average_everywhere),
     metrics=metrics,
     replays={
         "compute_loss + default_loss_fn": functools.partial(compute_loss, "default"),

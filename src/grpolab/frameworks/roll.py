@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, kl_axes, kl_everywhere
+from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import (
     at_last_token,
     discounted_returns,
@@ -118,7 +119,7 @@ def objective(options: Options) -> Objective:
         dual_clip=1 + 2 * o["pg_clip"] if o["dual_clip_loss"] and kernel == "clipped" else None,  # not by the range
         loss_form="min_positive",
         aggregation=aggregation,
-        **kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, "k3", output_clamp=KL_CLAMP),
+        **shared.kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, "k3", output_clamp=KL_CLAMP),
         entropy_coef=max(o["entropy_loss_coef"], 0.0),
         sampler_correction=SamplerCorrection(weight["weight_type"], "truncate", 0.0, weight["upper_bound"])
         if o["is_weight"] is not None
@@ -176,7 +177,7 @@ def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
     return average(objective, inputs, inputs.entropy_BT)
 
 
-RECIPE = LossRecipe(prepare=prepare, ratio=ratio, kl=kl_everywhere, average=average, entropy_bonus=entropy_bonus)
+RECIPE = LossRecipe(prepare=prepare, ratio=ratio, kl=shared.kl_everywhere, average=average, entropy_bonus=entropy_bonus)
 # Numbers that the base worker reports without the note.
 OF_BASE = (
     *("pg_loss@sum", "total_loss@sum", "kl_loss@sum", "approxkl@sum", "policykl@sum", "clipfrac@sum"),
@@ -211,8 +212,8 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     for statistic in ("mean", "min", "max"):  # sequences have no weights here
         logged |= dict.fromkeys((f"sample_weights_{statistic}", f"sample_weights_{statistic}@{statistic}"), 1.0)
     if inputs.reference_log_probs_BT is not None:  # ROLL reports it whether it is in the loss or not
-        reported = replace(objective, **kl_axes(1.0, "k3", output_clamp=KL_CLAMP))
-        k3_BT = kl_everywhere(reported, inputs, loss.ratio)
+        reported = replace(objective, **shared.kl_axes(1.0, "k3", output_clamp=KL_CLAMP))
+        k3_BT = shared.kl_everywhere(reported, inputs, loss.ratio)
         assert k3_BT is not None
         logged["kl_loss@sum"] = weighted_sum(k3_BT * mask_BT, own_BT)
     match objective.kernel:
@@ -249,9 +250,8 @@ def clip_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own
     """
     low_BT, high_BT = (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
     everywhere_BT = token_weights(TOKEN_MEAN, inputs)
-    clipped_BT = ratio_BT.clamp(objective.low, objective.high)
-    changed_BT = clipped_BT * inputs.advantages < ratio_BT * inputs.advantages
-    logged: Logged = {"clipfrac@sum": weighted_sum(changed_BT.float(), own_BT)}
+    changed_BT = shared.clipped_losses(objective, inputs.advantages, ratio_BT).float()
+    logged: Logged = {"clipfrac@sum": weighted_sum(changed_BT, own_BT)}
     for side, outside_BT in (("high_", high_BT), ("low_", low_BT), ("", low_BT + high_BT)):
         logged[f"ppo_ratio_{side}clipfrac"] = outside_BT.mean()
         logged[f"ppo_ratio_{side}clipfrac@sum"] = weighted_sum(outside_BT, everywhere_BT)

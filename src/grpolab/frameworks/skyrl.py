@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, as_given, capped_sequence_token_ratio
+from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import loss_inputs, replay_kl, replay_loss
 from grpolab.frameworks.verl import outcome, reinforce_plus_plus
 from grpolab.grpo import loss as core
@@ -136,7 +137,7 @@ def exp_float32(log_ratio: Tensor) -> Tensor:
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """exp in float32 within the bound; a sequence's logarithm is bounded from above, SAPO's not in float32."""
     if objective.importance_sampling_level == "sequence_token":
-        return capped_sequence_token_ratio(log_ratio_BT, mask_BT)
+        return shared.capped_sequence_token_ratio(log_ratio_BT, mask_BT)
     if objective.log_ratio_clamp is None or objective.importance_sampling_level != "token":
         return core.importance_ratio(objective, log_ratio_BT, mask_BT)
     if objective.kernel == "sapo":
@@ -294,7 +295,7 @@ def grpo(options: Options, inputs: Inputs) -> Replayed:
 FRAMEWORK = Framework(
     objective=objective,
     recipe=LossRecipe(
-        prepare=as_given,
+        prepare=shared.as_given,
         ratio=ratio,
         surrogate=surrogate,
         correct_importance=correct_importance,

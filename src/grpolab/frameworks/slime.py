@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, average_everywhere, kl_axes
+from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.openrlhf import approx_kl, sampler_log_ratio  # slime's own are adapted from it
 from grpolab.frameworks.vector_replay import groups_of, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
@@ -66,7 +67,7 @@ def objective(options: Options) -> Objective:
         dual_clip=None if estimator == "cispo" else o["eps_clip_c"],
         loss_form="max_negative",
         aggregation="token_mean_minibatch" if o["calculate_per_token_loss"] else "sequence_mean",
-        **kl_axes(
+        **shared.kl_axes(
             o["kl_loss_coef"] if o["use_kl_loss"] else 0.0,
             KL_TYPES[kl_type],
             "importance_weighted" if o["use_unbiased_kl"] else "plain",
@@ -131,7 +132,7 @@ def reference_kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Ten
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Means of samples over the number of samples, or the sum over the number of tokens."""
     if objective.aggregation not in ("sequence_mean", "token_mean_minibatch"):
-        return average_everywhere(objective, inputs, per_token)
+        return shared.average_everywhere(objective, inputs, per_token)
     of_samples_B = (per_token * inputs.mask_BT).sum(1)
     if objective.aggregation == "sequence_mean":
         of_samples_B = of_samples_B / inputs.mask_BT.sum(1).clamp(min=1)
@@ -155,11 +156,11 @@ def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """slime's metrics, each averaged as the loss is."""
     inputs = prepare(objective, inputs)
-    mask_BT, A, rule = inputs.mask_BT, inputs.advantages, objective.sampler_correction
-    r, bounded = loss.ratio, loss.ratio.clamp(objective.low, objective.high)
+    mask_BT, r, rule = inputs.mask_BT, loss.ratio, objective.sampler_correction
+    clipped = shared.clipped_losses(objective, inputs.advantages, r)
     per_token = {
         "pg_loss": correct_importance(objective, inputs, mask(objective, inputs, loss.surrogate.loss)),
-        "pg_clipfrac": bounded != r if objective.kernel == "cispo" else -bounded * A > -r * A,
+        "pg_clipfrac": r.clamp(objective.low, objective.high) != r if objective.kernel == "cispo" else clipped,
         "ppo_kl": -r.log() if objective.importance_sampling_level == "sequence" else -loss.log_ratio_BT,
     }
     if inputs.entropy_BT is not None:

@@ -11,7 +11,8 @@ import functools
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, as_given, average_everywhere
+from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, importance_ratio
@@ -61,7 +62,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Padding is a factor of 0; or the mean over all rows, empty ones included."""
     if objective.importance_sampling_level == "token":
-        return average_everywhere(objective, inputs, per_token)
+        return shared.average_everywhere(objective, inputs, per_token)
     return per_token.sum() / inputs.totals.sequences
 
 
@@ -90,7 +91,7 @@ def forward(loss: str, options: Options, inputs: Inputs) -> Replayed:
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(prepare=as_given, ratio=ratio, kl=kl, average=average),
+    recipe=LossRecipe(prepare=shared.as_given, ratio=ratio, kl=kl, average=average),
     metrics=metrics,
     replays={f"{loss}.forward": functools.partial(forward, loss) for loss in LOSSES},
     limits=("`torchtune/completion` sums over a whole minibatch: in micro-batches it is another loss.",),

@@ -15,7 +15,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed, kl_axes, kl_everywhere
+from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.trl_config import CONFIG, KERNEL_OPTIONS, LOSS, LOSS_TYPES
 from grpolab.frameworks.vector_replay import groups_of, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
@@ -51,7 +52,7 @@ def objective(options: Options) -> Objective:
         delta=o["delta"] if kernel == "clipped" else None,
         loss_form="min_positive",
         aggregation=aggregation,
-        **kl_axes(o["beta"], "k3", "importance_weighted" if o["use_bias_correction_kl"] else "plain"),
+        **shared.kl_axes(o["beta"], "k3", "importance_weighted" if o["use_bias_correction_kl"] else "plain"),
         entropy_coef=o["entropy_coef"],
         top_entropy_quantile=o["top_entropy_quantile"] if o["top_entropy_quantile"] < 1 else None,
         off_policy_mask_threshold=o["off_policy_mask_threshold"],
@@ -150,7 +151,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
     """
     own = objective.kl_estimator == "k3" and objective.kl_input_clamp is None and objective.kl_output_clamp is None
     if not own or objective.kl_gradient not in ("plain", "importance_weighted"):  # what TRL does not have
-        return kl_everywhere(objective, inputs, ratio)
+        return shared.kl_everywhere(objective, inputs, ratio)
     log_probs_BT, reference_BT = inputs.log_probs_BT, inputs.reference_log_probs_BT
     if not objective.beta or reference_BT is None:
         return None

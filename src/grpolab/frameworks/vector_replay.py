@@ -76,9 +76,11 @@ def groups_of(rewards_B: Tensor, size: int) -> Tensor:
 def masked_whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """(value - mean) / std over the tokens, as verl, ROLL and SkyRL have it; padding too, (B, T).
 
-    Its Bessel factor N / (N - 1), a quotient of two counts, is float32.
+    Its Bessel factor N / (N - 1), a quotient of two counts, is float32. Raises ValueError for fewer than two tokens.
     """
     tokens = mask_BT.sum()
+    if tokens < 2:
+        raise ValueError("fewer than two tokens cannot be whitened")
     mean = (values_BT * mask_BT).sum() / tokens
     variance = ((values_BT - mean).square() * mask_BT).sum() / tokens * (tokens / (tokens - 1))
     return (values_BT - mean) * (variance + 1e-8).rsqrt()

@@ -15,16 +15,9 @@ import torch
 from numpy.random import default_rng
 from torch import Tensor
 
-from grpolab.frameworks.framework import (
-    Framework,
-    Inputs,
-    Options,
-    Replayed,
-    as_given,
-    capped_sequence_token_ratio,
-    kl_axes,
-    kl_everywhere,
-)
+from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks import verl_correction as correction
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import (
     discounted_returns,
     generalized_advantages,
@@ -34,15 +27,6 @@ from grpolab.frameworks.vector_replay import (
     summed,
 )
 from grpolab.frameworks.verl_config import AGGREGATION, BYPASS, CONFIG, KERNEL, KERNEL_OPTIONS, KL, LOSS
-from grpolab.frameworks.verl_correction import (
-    BOUND,
-    correction_metrics,
-    refuse_without_weights,
-    rejection,
-    replay_rejection,
-    replay_weights,
-    sampler_rule,
-)
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals
@@ -57,12 +41,12 @@ TINY = 1e-10  # added to the weights of geo_mean before their logarithm
 def objective(options: Options) -> Objective:
     """The point on our axes of verl's actor options. Raises ValueError for what verl does not have."""
     o = LOSS | dict(options)
-    policy, correction = ({**LOSS[name], **(o[name] or {})} for name in ("policy_loss", "rollout_correction"))
+    policy, rollout = ({**LOSS[name], **(o[name] or {})} for name in ("policy_loss", "rollout_correction"))
     mode, weighted = policy["loss_mode"], True
     numbers = o | {f"policy_loss.{name}": value for name, value in policy.items()}
     try:
         if mode == "bypass_mode":  # its ratio to the sampler takes the place of the weight
-            mode, weighted = BYPASS[correction["loss_type"]], correction["loss_type"] == "reinforce"
+            mode, weighted = BYPASS[rollout["loss_type"]], rollout["loss_type"] == "reinforce"
         estimator = KL[o["kl_loss_type"].removesuffix("+")]
         gradient = "straight_through" if o["kl_loss_type"].endswith("+") else "plain"  # that of k2
         clamps = (20.0, 10.0) if estimator == "k3" else (None, None)
@@ -70,7 +54,7 @@ def objective(options: Options) -> Objective:
             raise ValueError(f"policy_loss.dro_beta={policy['dro_beta']} must be more than 0 for loss_mode=dro")
         return Objective(
             importance_sampling_level="sequence_token" if mode == "gspo" else "token",
-            log_ratio_clamp=BOUND if mode in CLAMPED else None,
+            log_ratio_clamp=correction.BOUND if mode in CLAMPED else None,
             kernel=KERNEL[mode],
             kernel_options={ours: numbers[theirs] for ours, theirs in KERNEL_OPTIONS.get(KERNEL[mode], {}).items()},
             epsilon=o["clip_ratio"] if o["clip_ratio_low"] is None else o["clip_ratio_low"],
@@ -79,9 +63,9 @@ def objective(options: Options) -> Objective:
             dual_clip=o["clip_ratio_c"] if mode == "vanilla" else None,
             loss_form="max_negative",
             aggregation=AGGREGATION[o["loss_agg_mode"]],
-            **kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, estimator, gradient, *clamps),
+            **shared.kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, estimator, gradient, *clamps),
             entropy_coef=o["entropy_coeff"],
-            sampler_correction=sampler_rule(correction) if weighted else None,
+            sampler_correction=correction.sampler_rule(rollout) if weighted else None,
         )
     except KeyError as unknown:
         raise ValueError(f"verl has no {unknown}") from unknown
@@ -91,7 +75,7 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
     """The core's ratio; gspo's at most e^10, beyond which there is no gradient."""
     if objective.importance_sampling_level != "sequence_token":
         return core.importance_ratio(objective, log_ratio_BT, mask_BT)
-    return capped_sequence_token_ratio(log_ratio_BT, mask_BT)
+    return shared.capped_sequence_token_ratio(log_ratio_BT, mask_BT)
 
 
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
@@ -141,10 +125,10 @@ def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, 
 
 
 RECIPE = LossRecipe(
-    prepare=as_given,
+    prepare=shared.as_given,
     ratio=ratio,
     correct_importance=correct_importance,
-    kl=kl_everywhere,
+    kl=shared.kl_everywhere,
     add_kl_penalty=add_kl_penalty,
     average=average,
     entropy_bonus=entropy_bonus,
@@ -172,7 +156,9 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         logged["kl_loss"] = float(aggregate(objective.aggregation, inputs, loss.kl_ref_BT))
         logged["kl_coef"] = objective.beta
     if sampler_BT is not None and mask_BT.any():
-        logged |= correction_metrics(objective.sampler_correction, inputs.old_log_probs_BT, sampler_BT, mask_BT)
+        logged |= correction.mismatch_metrics(
+            objective.sampler_correction, inputs.old_log_probs_BT, sampler_BT, mask_BT
+        )
     return logged
 
 
@@ -181,10 +167,10 @@ def clip_fractions(objective: Objective, inputs: LossInputs, loss: Loss) -> dict
     parts, A = loss.surrogate, inputs.advantages
     counted: tuple[Tensor, ...] = ()
     match objective.kernel:
-        case "clipped":  # where the loss itself changed: a product may round where the ratio did not
-            plain, clipped = -A * loss.ratio, -A * loss.ratio.clamp(objective.low, objective.high)
+        case "clipped":
+            negated = torch.maximum(-A * loss.ratio, -A * loss.ratio.clamp(objective.low, objective.high))
             cap = torch.inf if objective.dual_clip is None else objective.dual_clip
-            counted = (clipped > plain, (torch.maximum(plain, clipped) > -A * cap) & (A < 0))
+            counted = (shared.clipped_losses(objective, A, loss.ratio), (negated > -A * cap) & (A < 0))
         case "sapo":
             counted = (parts.dropped, parts.dropped)  # none
         case "cispo":
@@ -252,11 +238,13 @@ def bypass_mode(options: Options, inputs: Inputs) -> Replayed:
     now_BT, sampler_BT = inputs["logprobs"].detach(), inputs["old_logprobs"]
     log_ratio_BT, kept_BT = masked_log_ratio(now_BT, sampler_BT, mask_BT), mask_BT
     rejected: dict[str, float] = {}
-    refuse_without_weights(sampler_rule(rule), log_ratio_BT, mask_BT)
+    correction.refuse_without_weights(correction.sampler_rule(rule), log_ratio_BT, mask_BT)
     if rule.get("rollout_rs"):
-        kept_BT, rejected = rejection(rule["rollout_rs"], rule["rollout_rs_threshold"], log_ratio_BT, mask_BT)
+        kept_BT, rejected = correction.rejection(
+            rule["rollout_rs"], rule["rollout_rs_threshold"], log_ratio_BT, mask_BT
+        )
     logged = {f"rollout_corr/{name}": value for name, value in rejected.items()}
-    logged |= correction_metrics(sampler_rule(rule), now_BT, sampler_BT, mask_BT)
+    logged |= correction.mismatch_metrics(correction.sampler_rule(rule), now_BT, sampler_BT, mask_BT)
     given = loss_inputs({**inputs, "mask": kept_BT}, totals=totals(kept_BT, options.get("global_batch_info") or {}))
     if rule["loss_type"] == "reinforce":  # the weight is the current policy's
         given = replace(given, old_log_probs_BT=now_BT, sampler_log_probs_BT=sampler_BT)
@@ -280,7 +268,7 @@ def agg_loss(options: Options, inputs: Inputs) -> Replayed:
 def kl_penalty(options: Options, inputs: Inputs) -> Replayed:
     """`kl_penalty`: the KL at each position, and its sum over the tokens as the loss."""
     point = objective({"use_kl_loss": True, "kl_loss_coef": 1.0, "kl_loss_type": options["kl_penalty"]})
-    values_BT = kl_everywhere(point, loss_inputs(inputs), torch.ones_like(inputs["logprobs"]))
+    values_BT = shared.kl_everywhere(point, loss_inputs(inputs), torch.ones_like(inputs["logprobs"]))
     assert values_BT is not None
     return summed(values_BT, inputs["mask"])
 
@@ -316,23 +304,16 @@ def outcome(baseline: str, scale: str | None, options: Options, inputs: Inputs, 
     return with_advantages(torch.where(centred_B == 0, 0.0, centred_B / divisor_B)[:, None] * inputs["mask"])
 
 
-def whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """`masked_whiten`. Raises ValueError where fewer than two tokens have no variance."""
-    if mask_BT.sum() < 2:
-        raise ValueError("fewer than two tokens cannot be whitened")
-    return masked_whiten(values_BT, mask_BT)
-
-
 def whitened_outcome(scale: str | None, options: Options, inputs: Inputs) -> Replayed:
     """The same, then whitened over the tokens: reinforce++ with baseline, and GDPO with a single reward."""
     plain, mask_BT = outcome("group_mean", scale, options, inputs), inputs["mask"]
-    return with_advantages(whitened(plain.tensors["advantages"], mask_BT) * mask_BT)
+    return with_advantages(masked_whiten(plain.tensors["advantages"], mask_BT) * mask_BT)
 
 
 def reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
     """Discounted returns, whitened over the tokens."""
     returns_BT = discounted_returns(inputs["token_level_rewards"], inputs["mask"], options["gamma"])
-    return with_advantages(whitened(returns_BT, inputs["mask"]) * inputs["mask"], returns_BT)
+    return with_advantages(masked_whiten(returns_BT, inputs["mask"]) * inputs["mask"], returns_BT)
 
 
 def remax(options: Options, inputs: Inputs) -> Replayed:
@@ -351,7 +332,7 @@ def gae(options: Options, inputs: Inputs) -> Replayed:
         values_BT = torch.from_numpy(default_rng(5).normal(0, 1, tuple(mask_BT.shape)))
     rewards_BT, gamma, lam = inputs["token_level_rewards"], options["gamma"], options["lam"]
     advantages_BT, returns_BT = generalized_advantages(rewards_BT, values_BT, mask_BT, gamma, lam)
-    return with_advantages(whitened(advantages_BT, mask_BT), returns_BT)
+    return with_advantages(masked_whiten(advantages_BT, mask_BT), returns_BT)
 
 
 def grpo_vectorized(options: Options, inputs: Inputs) -> Replayed:
@@ -382,8 +363,8 @@ FRAMEWORK = Framework(
         "ppo_loss": ppo_loss,
         "agg_loss": agg_loss,
         "kl_penalty": kl_penalty,
-        "compute_rollout_correction_weights": replay_weights,
-        "compute_rollout_rejection_mask": replay_rejection,
+        "compute_rollout_correction_weights": correction.replay_weights,
+        "compute_rollout_rejection_mask": correction.replay_rejection,
         "compute_grpo_outcome_advantage": partial(outcome, "group_mean", None),
         "compute_grpo_vectorized_outcome_advantage": grpo_vectorized,
         "compute_grpo_passk_outcome_advantage": partial(outcome, "second_best", None),

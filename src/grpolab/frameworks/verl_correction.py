@@ -40,7 +40,7 @@ def weights(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> T
     return weight * mask_BT
 
 
-def correction_metrics(
+def mismatch_metrics(
     rule: SamplerCorrection | None, log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, mask_BT: Tensor
 ) -> dict[str, float]:
     """`rollout_corr/*`: KL, perplexities and chi-squared between trainer and sampler, and the weights where there are.
