@@ -170,12 +170,11 @@ def test_what_other_frameworks_call_it_is_a_key_here():
     ours = [
         *TRL_NAMES.values(),
         *VERL_NAMES.values(),
-        *(name for names in LOOK_HERE.values() for name in names.values()),
+        *(name for names in LOOK_HERE.values() for name in names),
     ]
     assert [name for name in ours if name.partition(" ")[0].rstrip(",") not in keys] == []
-    theirs = {
-        name.rpartition(".")[2] for name in [*VERL_NAMES, *(name for names in LOOK_HERE.values() for name in names)]
-    }
+    called = [name for names in LOOK_HERE.values() for words in names.values() for name in words.split()]
+    theirs = {name.rpartition(".")[2] for name in [*VERL_NAMES, *called]}
     hinted = {name for name in theirs if our_names(name)}
     assert hinted == theirs
 

@@ -181,7 +181,8 @@ def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """What a micro-batch logs, and the sampler's part of what a generation batch logs."""
-    mask_BT, logged = inputs.mask_BT, dict[str, float]()
+    mask_BT = inputs.mask_BT
+    logged: dict[str, float] = {}
     if objective.entropy_coef:
         policy_loss = float(average(objective, inputs, loss.per_token))
         own_scale = objective.aggregation == "token_mean_rollout"  # the others are divided by the accumulation later

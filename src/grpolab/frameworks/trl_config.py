@@ -224,8 +224,8 @@ def left_out(options: Options) -> Iterator[str]:
             f"gradient_accumulation_steps={window} cuts {mu} passes of steps_per_generation={slices} unevenly: here"
             " every optimiser step is on one batch"
         )
-    for name, off, says in NOT_CARRIED:
-        if options[name] != off:
+    for name, says in NOT_CARRIED.items():
+        if options[name] != CARRIED[name]:
             yield f"{name}={options[name]}: {says}"
     if options["max_steps"] <= 0:
         yield f"num_train_epochs={options['num_train_epochs']:g}: set rollout_steps, the length of a run here"
@@ -233,20 +233,20 @@ def left_out(options: Options) -> Iterator[str]:
         yield f"lr_scheduler_type={options['lr_scheduler_type']}: here it is one of constant, linear, cosine"
 
 
-NOT_CARRIED: tuple[tuple[str, Any, str], ...] = (
-    ("use_vllm", False, "there is no vLLM here; the weight for its log-probs is kept"),
-    ("mask_truncated_completions", False, "truncated completions count here"),
-    ("reward_weights", None, "give reward.weights, by the names of the reward's parts"),
-    ("sync_ref_model", False, "the reference of the KL is the warm start, always"),
-    ("top_p", 1.0, "sampling is never truncated here"),
-    ("top_k", 0, "sampling is never truncated here"),
-    ("min_p", None, "sampling is never truncated here"),
-    ("repetition_penalty", 1.0, "sampling is never penalised here"),
-    ("router_aux_loss_coef", None, "there is no auxiliary loss of experts here"),
-    ("use_peft", False, "all weights are trained here"),
-    ("fp16", False, "half precision here is bfloat16"),
-    ("optim", "adamw_torch_fused", "the optimiser is AdamW here"),
-)
+NOT_CARRIED = {
+    "use_vllm": "there is no vLLM here; the weight for its log-probs is kept",
+    "mask_truncated_completions": "truncated completions count here",
+    "reward_weights": "give reward.weights, by the names of the reward's parts",
+    "sync_ref_model": "the reference of the KL is the warm start, always",
+    "top_p": "sampling is never truncated here",
+    "top_k": "sampling is never truncated here",
+    "min_p": "sampling is never truncated here",
+    "repetition_penalty": "sampling is never penalised here",
+    "router_aux_loss_coef": "there is no auxiliary loss of experts here",
+    "use_peft": "all weights are trained here",
+    "fp16": "half precision here is bfloat16",
+    "optim": "the optimiser is AdamW here",
+}
 
 
 def guesses(settings: RunSettings) -> Iterator[Options]:

@@ -233,8 +233,8 @@ def left_out(options: Options) -> Iterator[str]:
     """What of verl's has no counterpart here."""
     if options[ESTIMATOR] not in ESTIMATORS:
         yield f"{ESTIMATOR}={options[ESTIMATOR]}: here it is one of {', '.join(ESTIMATORS)}; grpo stands for it"
-    for name, off, says in NOT_CARRIED:
-        if options[name] != off:
+    for name, says in NOT_CARRIED.items():
+        if options[name] != CARRIED[name]:
             yield f"{name}={options[name]}: {says}"
     if options[f"{ALGORITHM}use_kl_in_reward"] and options[f"{ALGORITHM}kl_penalty"] not in ("kl", "k1"):
         yield f"{ALGORITHM}kl_penalty={options[f'{ALGORITHM}kl_penalty']}: the KL in the reward is k1 here"
@@ -247,16 +247,16 @@ def left_out(options: Options) -> Iterator[str]:
         yield f"{ACTOR}loss_scale_factor={scale}: token_sum_constant divides by max_completion_length here"
 
 
-NOT_CARRIED: tuple[tuple[str, Any, str], ...] = (
-    (f"{CORRECTION}rollout_rs", None, "nothing is rejected here"),
-    (f"{CORRECTION}rollout_is_batch_normalize", False, "sampler weights are not normalised here"),
-    (f"{ALGORITHM}filter_groups.enable", False, "groups are not sampled again here"),
-    (f"{ALGORITHM}use_pf_ppo", False, "there is no preference feedback here"),
-    (f"{ALGORITHM}kl_ctrl.type", "fixed", "the weight of the KL is fixed here"),
-    (f"{ACTOR}optim.lr_warmup_steps_ratio", 0.0, "give warmup_steps"),
-    ("actor_rollout_ref.rollout.top_p", 1, "sampling is never truncated here"),
-    ("actor_rollout_ref.rollout.top_k", -1, "sampling is never truncated here"),
-)
+NOT_CARRIED = {
+    f"{CORRECTION}rollout_rs": "nothing is rejected here",
+    f"{CORRECTION}rollout_is_batch_normalize": "sampler weights are not normalised here",
+    f"{ALGORITHM}filter_groups.enable": "groups are not sampled again here",
+    f"{ALGORITHM}use_pf_ppo": "there is no preference feedback here",
+    f"{ALGORITHM}kl_ctrl.type": "the weight of the KL is fixed here",
+    f"{ACTOR}optim.lr_warmup_steps_ratio": "give warmup_steps",
+    "actor_rollout_ref.rollout.top_p": "sampling is never truncated here",
+    "actor_rollout_ref.rollout.top_k": "sampling is never truncated here",
+}
 
 
 def guesses(settings: RunSettings) -> Iterator[Options]:
