@@ -54,7 +54,7 @@ DEFAULTS: dict[str, Any] = {
     "kl_loss_coef": 0.0,
     "entropy_loss_coef": 0.0,
     "rl_loss_coef": 1.0,  # the only value that has a place on our axes
-    "is_weight": None,  # train_infer_correction.is_weight where it is enabled: weight_type, upper_bound
+    "is_weight": None,  # train_infer_correction.is_weight where it is enabled
     "pg_variant": None,
     "tis_lower_bound": 0.0,
     "tis_upper_bound": 1.0,
@@ -65,6 +65,7 @@ DEFAULTS: dict[str, Any] = {
     "cispo_use_unified_mask": False,
     "kimi15_tau": 0.1,
 }
+IS_WEIGHT: dict[str, Any] = {"weight_type": "token", "upper_bound": 1.2}
 AGGREGATION = {
     "token-mean": "token_mean_minibatch",
     "seq-mean-token-mean": "sequence_mean_nonempty",
@@ -90,11 +91,16 @@ KL_CLAMP = 10.0
 def objective(options: Options) -> Objective:
     """The point on our axes that ROLL's options mean. Raises ValueError for a value that ROLL or our axes lack."""
     o = DEFAULTS | dict(options)
-    variant, weight = o["pg_variant"], {"weight_type": "token", "upper_bound": 1.2, **(o["is_weight"] or {})}
+    variant, correction = o["pg_variant"], None
     if o["rl_loss_coef"] != 1:
         raise ValueError(f"rl_loss_coef={o['rl_loss_coef']} has no place on our axes, only 1 has")
-    if weight["weight_type"] not in ("token", "geometric", "sequence"):
-        raise ValueError(f"is_weight.weight_type={weight['weight_type']} has no place on our axes")
+    if o["is_weight"]:
+        weight = IS_WEIGHT | o["is_weight"]
+        if unknown_names := weight.keys() - IS_WEIGHT.keys():
+            raise ValueError(f"ROLL has no is_weight.{', '.join(unknown_names)}")
+        if weight["weight_type"] not in ("token", "geometric", "sequence"):
+            raise ValueError(f"is_weight.weight_type={weight['weight_type']} has no place on our axes")
+        correction = SamplerCorrection(weight["weight_type"], "truncate", 0.0, weight["upper_bound"])
     try:
         level = LEVEL[o["importance_sampling"] if o["ratio_type"] == "token" else o["ratio_type"]]
         aggregation, kernel = AGGREGATION[o["loss_agg_mode"]], KERNEL[variant]
@@ -121,9 +127,7 @@ def objective(options: Options) -> Objective:
         aggregation=aggregation,
         **shared.kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, "k3", output_clamp=KL_CLAMP),
         entropy_coef=max(o["entropy_loss_coef"], 0.0),
-        sampler_correction=SamplerCorrection(weight["weight_type"], "truncate", 0.0, weight["upper_bound"])
-        if o["is_weight"] is not None
-        else None,
+        sampler_correction=correction,
     )
 
 
