@@ -104,8 +104,8 @@ def test_d1_has_a_line_for_each_number_and_names_all_that_log_it(study):
     by_pass = {s["metric"]: s for s in manifest.numbers if (s["by"], s["facet"]) == ("iteration", "addition/healthy")}
     assert by_pass["convention/trl"]["x"] == [0, 1]
     assert by_pass["convention/trl"]["mean"][0] == 0
-    own = study.updates[(study.updates["arm"] == "symmetric") & (study.updates["facet"] == "addition/healthy")]
-    last = own[own["iteration"] == 1]
+    updates = study.updates[(study.updates["arm"] == "symmetric") & (study.updates["facet"] == "addition/healthy")]
+    last = updates[updates["iteration"] == 1]
     assert by_pass["convention/slime"]["mean"][1] == pytest.approx(last["convention/slime"].mean())
     assert {panel.get_yscale() for panel in picture.axes} == {"symlog"}  # ROLL's sum is above 1 here
 
@@ -205,8 +205,9 @@ def test_counterfactual_shares_are_what_clipping_would_count():
     edges = [0, *EXCESS_EDGES, np.inf]
 
     def counts(sign):
-        own = excess[advantage == sign]
-        return [np.sum(own <= 0), *(np.sum((own > low) & (own <= high)) for low, high in itertools.pairwise(edges))]
+        signed = excess[advantage == sign]
+        beyond = (np.sum((signed > low) & (signed <= high)) for low, high in itertools.pairwise(edges))
+        return [np.sum(signed <= 0), *beyond]
 
     record = {"excess/token_pos": counts(1), "excess/token_neg": counts(-1), "position/count": [3000, 2000]}
     shares = clipping.share_beyond(pd.DataFrame([record, record]), "token")
