@@ -67,7 +67,8 @@ def test_columns_are_what_the_lines_say(results, folder):
     lines = [json.loads(line) for line in (folder / "journal.jsonl").open()]
     for _ in ("parsed", "from the cache"):
         runs = read_runs(results, [folder.name])
-        for kind, frame in (("update", runs.updates), ("rollout", runs.rollouts), ("evaluation", runs.evaluations)):
+        for kind in ("update", "rollout", "evaluation"):
+            frame = runs[f"{kind}s"]
             records = [line for line in lines if line["kind"] == kind]
             expected = pd.DataFrame(records).drop(columns="kind").replace({"inf": np.inf, "nan": np.nan})
             assert len(frame) == len(expected) > 0
@@ -78,10 +79,10 @@ def test_columns_are_what_the_lines_say(results, folder):
                     equal_nan=True,
                 ), column
         counts = [line["position/count"] for line in lines if line["kind"] == "histogram"]
-        assert [row.tolist() for row in runs.histograms["position/count"]] == counts
-        assert runs.timings["time_ms"].tolist() == [1_700_000_000_000 + step for step in range(6)]
-        assert runs.updates["rollout_step"].dtype == np.int64
-        assert runs.updates["grad_norm"].dtype == np.float32
+        assert [row.tolist() for row in runs["histograms"]["position/count"]] == counts
+        assert runs["timings"]["time_ms"].tolist() == [1_700_000_000_000 + step for step in range(6)]
+        assert runs["updates"]["rollout_step"].dtype == np.int64
+        assert runs["updates"]["grad_norm"].dtype == np.float32
 
 
 @pytest.mark.parametrize(("key", "what"), [("results_version", "results_version"), ("lock_sha256", "lock file")])

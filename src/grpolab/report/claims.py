@@ -78,7 +78,8 @@ class Question:
 
     `values_SA` has a row for each seed that all arms share and a column for each arm. `margin`, `effect` and `null`,
     the effect that lies between claimed and not claimed (of `equal` there are two), are on the scale on which it is
-    tested. `void` says why nothing can be decided, `gaps` which runs ended early or are left out.
+    tested. `void` says why nothing can be decided, `gaps` which runs ended early or are left out, `seeds` from how many
+    shared ones on it may be decided.
     """
 
     hypothesis: Hypothesis
@@ -90,11 +91,7 @@ class Question:
     effect: Difference
     void: str
     gaps: str
-
-    @property
-    def seeds(self) -> int:
-        """From how many shared seeds on it may be decided; plans of older programs do not say."""
-        return self.hypothesis.get("seeds", 2)
+    seeds: int
 
 
 def decide(study: Study) -> list[Claim]:
@@ -155,7 +152,8 @@ def _question(study: Study, hypothesis: Hypothesis, facet: str, here: pd.DataFra
     gaps = f"; {count(diverged, 'run')} that diverged counted as far as they came" if diverged else ""
     gaps += f"; {count(valueless, 'seed')} without a value of it" if valueless else ""
     effect = effect._replace(p=np.nan) if void else effect
-    return Question(hypothesis, facet, test, values_SA, margin, null, effect, void, gaps)
+    seeds = hypothesis.get("seeds", 2)  # plans of older programs do not say
+    return Question(hypothesis, facet, test, values_SA, margin, null, effect, void, gaps, seeds)
 
 
 def _effect(test: str, values_SA: pd.DataFrame, null: float, margin: float) -> Difference:

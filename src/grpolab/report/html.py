@@ -37,13 +37,17 @@ def from_markdown(text: str, folder: Path) -> str:
     After its title stands a table of contents. A paragraph that is one picture, and the one below it, become a figure.
     """
     tokens = _MARKDOWN.parse(text)
-    titles = _name_headings(tokens)
+    sections: list[tuple[str, str]] = []  # the anchor and title of each heading
+    for heading, text_of in pairwise(tokens):
+        if heading.type == "heading_open":
+            sections.append(("-".join(text_of.content.lower().split()), text_of.content))
+            heading.attrSet("id", sections[-1][0])
     _mark_tables(tokens)
     _frame_figures(tokens, folder)
     head = next((n + 1 for n, token in enumerate(tokens) if token.type == "heading_close"), 0)
     opening, rest = (_MARKDOWN.renderer.render(part, _MARKDOWN.options, {}) for part in (tokens[:head], tokens[head:]))
     return _TEMPLATES.get_template("report.html").render(
-        title=titles[0][1] if titles else "", opening=opening, sections=titles[1:], rest=rest
+        title=sections[0][1] if sections else "", opening=opening, sections=sections[1:], rest=rest
     )
 
 
@@ -86,17 +90,6 @@ def _embed(file: Path, width: int | None = None) -> tuple[str, float]:
             small.quantize(64, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
             content = buffer.getvalue()
     return f"data:image/png;base64,{base64.b64encode(content).decode()}", inches
-
-
-def _name_headings(tokens: list[Token]) -> list[tuple[str, str]]:
-    """Give every heading an id; (id, title) of each."""
-    titles: list[tuple[str, str]] = []
-    for heading, text in pairwise(tokens):
-        if heading.type == "heading_open":
-            name = "-".join(text.content.lower().split())
-            heading.attrSet("id", name)
-            titles.append((name, text.content))
-    return titles
 
 
 def _mark_tables(tokens: list[Token]) -> None:

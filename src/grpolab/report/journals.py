@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -30,20 +29,9 @@ TABLES = ("updates", "rollouts", "evaluations", "histograms", "timings")
 _COUNTS = ("rollout_steps", "optimizer_steps", "threads", "results_version", "evaluation_items")
 
 
-@dataclass(frozen=True)
-class Runs:
-    """Tables of many runs, each with a column `signature`.
-
-    `outcomes` has one row per run that has an outcome, with what its provenance says; the other tables hold the journal
-    (and timings) of runs whose outcome is a result, one row per record.
-    """
-
-    outcomes: pd.DataFrame
-    updates: pd.DataFrame
-    rollouts: pd.DataFrame
-    evaluations: pd.DataFrame
-    histograms: pd.DataFrame
-    timings: pd.DataFrame
+# Tables by name, each with a column `signature`: `outcomes` has a row for each run that has an outcome, with what its
+# provenance says; TABLES have one for each record of the journals (and timings) of runs whose outcome is a result.
+Runs = dict[str, pd.DataFrame]
 
 
 def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
@@ -59,10 +47,8 @@ def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
             journal = read_journal(folder)
             journals.append(journal.add_column(0, "signature", pa.array([signature] * len(journal), pa.string())))
     frame = pd.DataFrame(outcomes, columns=None if outcomes else ["signature", "outcome"])
-    return Runs(
-        outcomes=frame.astype({column: "Int64" for column in _COUNTS if column in frame}),
-        **{name: _frame(_of_kind(journals, name.removesuffix("s"))) for name in TABLES},
-    )
+    frame = frame.astype({column: "Int64" for column in _COUNTS if column in frame})
+    return {"outcomes": frame} | {name: _frame(_of_kind(journals, name.removesuffix("s"))) for name in TABLES}
 
 
 def _outcome(folder: Path) -> dict[str, Any]:

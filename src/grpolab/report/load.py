@@ -130,7 +130,7 @@ def load(results: Results, name: str) -> list[Study]:
         _refuse_tuning_seeds(plan)
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
     if committed:
-        runs = Runs(**{table: read_reference(results, table, signatures) for table in ("outcomes", *TABLES)})
+        runs = {table: read_reference(results, table, signatures) for table in ("outcomes", *TABLES)}
     else:
         runs = read_runs(results, signatures)
     return [study_of(results, plan, runs) for plan in plans]
@@ -153,11 +153,11 @@ def study_of(results: Results, plan: Plan, runs: Runs) -> Study:
 
     Raises RequestError where the runs are not of one results_version and one lock file.
     """
-    cells = _cells(plan).merge(runs.outcomes, on="signature", how="left")
+    cells = _cells(plan).merge(runs["outcomes"], on="signature", how="left")
     cells["outcome"] = cells["outcome"].fillna(MISSING)
     _refuse_mixtures(plan["study"], cells)
     keys = cells[[*_CELL_KEYS, "signature", *(c for c in cells if c.startswith("factor/"))]]
-    tables = {table: keys.merge(getattr(runs, table), on="signature") for table in TABLES}
+    tables = {table: keys.merge(runs[table], on="signature") for table in TABLES}
     tables["evaluations"] = _carry_forward(tables["evaluations"], cells, plan.get("primary_metric", ""))
     return Study(results, plan, cells, **tables)
 

@@ -74,7 +74,7 @@ def reference_plan(results: Results, study: str) -> Path:
 
 def read_reference(results: Results, table: str, signatures: Iterable[str]) -> pd.DataFrame:
     """What the reference holds of some runs: a table of `Runs`, or the `tokens` that `count_clipped` counted."""
-    return pd.read_parquet(_table_path(results, table), filters=[("signature", "in", list(signatures))])
+    return pd.read_parquet(results.reference / f"{table}.parquet", filters=[("signature", "in", list(signatures))])
 
 
 def export_reference(results: Results, study: str) -> list[Path]:
@@ -89,7 +89,7 @@ def export_reference(results: Results, study: str) -> list[Path]:
     plans = [whole, *(json.loads(results.plan(part).read_text()) for part in whole["includes"])]
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
     runs = read_runs(results, signatures)
-    missing = len(signatures) - len(runs.outcomes)
+    missing = len(signatures) - len(runs["outcomes"])
     if missing:
         raise RequestError(f"study={study}: {missing} of {len(signatures)} runs have no outcome yet")
     for file in results.reference.glob("plans/*.json"):
@@ -98,8 +98,8 @@ def export_reference(results: Results, study: str) -> list[Path]:
         write_json_atomic(reference_plan(results, plan["study"]), plan)
     asked = {hypothesis["metric"] for plan in plans for hypothesis in plan.get("hypotheses", [])}
     for table in ("outcomes", *TABLES):
-        _write_table(_table_path(results, table), _compact(table, getattr(runs, table), asked))
-    _write_table(_table_path(results, "tokens"), count_clipped(results, signatures))
+        _write_table(results.reference / f"{table}.parquet", _compact(table, runs[table], asked))
+    _write_table(results.reference / "tokens.parquet", count_clipped(results, signatures))
     return sorted(path for path in results.reference.rglob("*") if path.is_file())
 
 
@@ -126,7 +126,3 @@ def _write_table(path: Path, frame: pd.DataFrame) -> None:
     packed = {"compression": "zstd", "compression_level": 19, "use_byte_stream_split": floats, "use_dictionary": others}
     pq.write_table(table.cast(pa.schema(fields)), part, **packed)
     part.replace(path)
-
-
-def _table_path(results: Results, table: str) -> Path:
-    return results.reference / f"{table}.parquet"
