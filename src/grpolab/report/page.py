@@ -68,25 +68,35 @@ def write(
     output = results.output(study)
     parts = _make(results, study, output, progress)
     progress("report")
-    path, text = output / "report.md", _text(parts, diagnosis)
-    pictures = [picture for part in parts for picture in part.pictures]
-    write_text_atomic(path.with_suffix(".html"), html.from_markdown(text, output))
+    studies, claims = [part.study for part in parts], [claim for part in parts for claim in part.claims]
+    sections = [
+        f"# {study}\n\n{studies[-1].plan['question']}",
+        COMMITTED if study == REFERENCE_STUDY else "",
+        _preconditions(studies),
+        _claims(claims),
+        *(_study(part, alone=len(parts) == 1) for part in parts),
+        *(part.tuning.text for part in parts),
+        diagnosis(studies),
+        _provenance(studies),
+        _undecided(claims),
+        _missing(studies),
+    ]
+    text, pictures = _blocks(sections) + "\n", [picture for part in parts for picture in part.pictures]
+    write_text_atomic(output / "report.html", html.from_markdown(text, output))
     write_text_atomic(output / "gallery.html", html.gallery(study, pictures, output, "report.html"))
-    write_text_atomic(path, text)  # last: it says that all is drawn
-    return path
+    write_text_atomic(output / "report.md", text)  # last: it says that all is drawn
+    return output / "report.md"
 
 
-def draw(results: Results, study: str, progress: Progress = lambda line: None) -> list[Path]:
+def draw(results: Results, study: str) -> list[Path]:
     """Draw the figures of a study and write its tables; the paths of the PNG files.
 
     Beside each stand its PDF and its manifest. Raises RequestError as `write`.
     """
     output = results.output(study)
-    parts = _make(results, study, output, progress)
-    return [
-        *(output / path for part in parts for _, path in part.pictures),
-        *(path for part in parts for path in part.tuning.pictures),
-    ]
+    parts = _make(results, study, output, lambda line: None)
+    pictures = [output / path for part in parts for _, path in part.pictures]
+    return [*pictures, *(path for part in parts for path in part.tuning.pictures)]
 
 
 def _make(results: Results, name: str, output: Path, progress: Progress) -> list[Part]:
@@ -111,25 +121,6 @@ def _make(results: Results, name: str, output: Path, progress: Progress) -> list
     if claims := [claim for part in parts for claim in part.claims]:
         claims_table(claims).write(output / "tables")
     return parts
-
-
-def _text(parts: Sequence[Part], diagnosis: Section) -> str:
-    """report.md."""
-    studies, claims = [part.study for part in parts], [claim for part in parts for claim in part.claims]
-    name, question = studies[-1].name, studies[-1].plan["question"]
-    sections = [
-        f"# {name}\n\n{question}",
-        COMMITTED if name == REFERENCE_STUDY else "",
-        _preconditions(studies),
-        _claims(claims),
-        *(_study(part, alone=len(parts) == 1) for part in parts),
-        *(part.tuning.text for part in parts),
-        diagnosis(studies),
-        _provenance(studies),
-        _undecided(claims),
-        _missing(studies),
-    ]
-    return _blocks(sections) + "\n"
 
 
 def _blocks(blocks: Iterable[str]) -> str:
