@@ -9,7 +9,6 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -50,11 +49,21 @@ def results_folder(root: str | Path) -> Path:
     return Path(root) if Path(root).is_absolute() else project_root() / root
 
 
-@dataclass(frozen=True)
 class Results:
-    """The results folder."""
+    """The results folder, and where everything lies in it."""
 
-    root: Path
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.runs = root / "runs"  # one folder per run, named by signature
+        self.warm_starts = root / "warm_starts"  # the same of warm starts
+        self.content = root / "content"  # hashes of large files that runs name, so that each is read once
+        self.studies = root / "studies"  # one folder per study
+        self.reference = root / "reference"  # the committed compact data of the reference outcome
+        self.store = root / "mlflow.db"  # MLflow's SQLite file
+        self.artifacts = root / "mlartifacts"
+        self.geometry = root / "geometry.csv"  # the table behind F9: objective and weight against the ratio
+        self.surface = root / "geometry_surface.csv"  # behind F10: the weight over old and new probability
+        self.surrogate = root / "surrogate.csv"  # behind F11: surrogates between old and new policy, of some runs
 
     @classmethod
     def open(cls, root: str | Path) -> Results:
@@ -68,65 +77,15 @@ class Results:
             folder.mkdir(parents=True, exist_ok=True)
             if not marker.exists():
                 write_json_atomic(marker, {"format": FOLDER_FORMAT})
-            found = json.loads(marker.read_text()).get("format")
+            written = json.loads(marker.read_text()).get("format")
         except (OSError, ValueError, AttributeError) as error:
             raise RequestError(f"machine.results={root} cannot be used: {error}") from error
-        if found != FOLDER_FORMAT:
+        if written != FOLDER_FORMAT:
             raise RequestError(
-                f"machine.results={root} has format {found}, this program writes format {FOLDER_FORMAT}:"
+                f"machine.results={root} has format {written}, this program writes format {FOLDER_FORMAT}:"
                 " name another folder, nothing was changed"
             )
         return cls(folder)
-
-    @property
-    def runs(self) -> Path:
-        """One folder per run, named by signature."""
-        return self.root / "runs"
-
-    @property
-    def warm_starts(self) -> Path:
-        """One folder per warm start, named by signature."""
-        return self.root / "warm_starts"
-
-    @property
-    def content(self) -> Path:
-        """Hashes of large files that runs name, so that they are read once and not at every command."""
-        return self.root / "content"
-
-    @property
-    def studies(self) -> Path:
-        """One folder per study."""
-        return self.root / "studies"
-
-    @property
-    def reference(self) -> Path:
-        """The committed compact data of the reference outcome."""
-        return self.root / "reference"
-
-    @property
-    def store(self) -> Path:
-        """MLflow's SQLite file."""
-        return self.root / "mlflow.db"
-
-    @property
-    def artifacts(self) -> Path:
-        """MLflow's artefacts."""
-        return self.root / "mlartifacts"
-
-    @property
-    def geometry(self) -> Path:
-        """The table behind F9: objective and weight against the ratio."""
-        return self.root / "geometry.csv"
-
-    @property
-    def surface(self) -> Path:
-        """The table behind F10: the weight over old and new probability."""
-        return self.root / "geometry_surface.csv"
-
-    @property
-    def surrogate(self) -> Path:
-        """The table behind F11: surrogates between old and new policy, of the runs for which it was asked."""
-        return self.root / "surrogate.csv"
 
     def run(self, signature: str) -> Path:
         """Folder of a run."""

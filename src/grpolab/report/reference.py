@@ -35,22 +35,14 @@ _QUARTER_METRICS = [quantile_metric(level, q, sign) for level in LEVELS for q in
 _HISTOGRAM_PREFIXES = ("excess/", "position/", "position_end/", "probability/")
 
 
-class Exported(Results):
-    """A reference that lies anywhere, with nothing beside it: a results folder of which only that part is there."""
-
-    @property
-    def reference(self) -> Path:
-        """The folder itself."""
-        return self.root
-
-
 def outcome_at(folder: Path) -> Results:
     """A results folder, or an exported reference. Raises RequestError where the folder is neither."""
+    results = Results(folder)
     if (folder / "plans").is_dir():
-        return Exported(folder)
-    if not (folder / "format.json").is_file():
+        results.reference = folder  # that part is there alone, and the folder itself is it
+    elif not (folder / "format.json").is_file():
         raise RequestError(f"FOLDER={folder} is no results folder (no format.json), no exported reference (no plans/)")
-    return Results(folder)
+    return results
 
 
 def studies_of(results: Results) -> list[str]:
