@@ -142,7 +142,7 @@ def test_a_command_that_waited_while_its_data_changed_fails(
 ) -> None:
     words = [f"reward.function={reward}:score", f"machine.results={results.root}", "machine.tracking_uri=null"]
     plan = plan_module.expand_single([*words, "task.digits=1", "warm_start.max_steps=0", "rollout_steps=1"])
-    monkeypatch.setattr(launch, "_await_others", lambda *_: change(reward))
+    monkeypatch.setattr(launch.Job, "is_taken", lambda *_: change(reward))
     assert launch.train_here(plan) == 1
     (cell,) = plan.cells
     assert CHANGED.format(results.runs and cell.signature) in capsys.readouterr().out

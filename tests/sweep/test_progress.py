@@ -62,7 +62,7 @@ def test_warm_starts_count_by_themselves_and_have_their_own_speed(clock, results
     assert shown.left() == "warm starts: about 3 s left, runs: no estimate yet"
     said = "[warm start 1/2] completed: study a, seed 0, 3 s (warm starts: about 3 s left, runs: no estimate yet)\n"
     assert capsys.readouterr().out == said
-    shown.estimate.speed["run"].learn(10.0, 30.0, whole=True)
+    shown.estimate.learn("run", 10.0, 30.0, whole=True)
     assert shown.left() == "about 33 s left"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from grpolab import RESULTS_VERSION, __version__
 from grpolab.cli import checking, completion, keeping, reading, running
-from grpolab.cli.common import FAILURE, INTERRUPTED, WRONG_REQUEST, Command, Parser
+from grpolab.cli.common import FAILURE, INTERRUPTED, OK, WRONG_REQUEST, Command, Parser
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import DISK_ERRORS
 
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         parsed = parse(arguments)
         command: Command = parsed.command
-        return command(parsed)
+        return command(parsed) or OK
     except RequestError as error:
         for problem in error.problems:
             print(f"grpolab: {problem}", file=sys.stderr)

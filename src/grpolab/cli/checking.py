@@ -103,15 +103,14 @@ def _foreign(arguments: argparse.Namespace) -> list[Finding]:
     return check_run(converted.settings)
 
 
-def _import(arguments: argparse.Namespace) -> int:
+def _import(arguments: argparse.Namespace) -> None:
     converted = _converted(arguments.framework, arguments.file)
     print("\n".join(converted.overrides))
     for sentence in converted.left_out:
         print(f"not carried: {sentence}", file=sys.stderr)
-    return OK
 
 
-def _export(arguments: argparse.Namespace) -> int:
+def _export(arguments: argparse.Namespace) -> None:
     from grpolab.frameworks.exchange import export
     from grpolab.sweep.compose import Composer
 
@@ -120,7 +119,6 @@ def _export(arguments: argparse.Namespace) -> int:
     print(exported.text)
     for sentence in exported.remarks:
         print(f"a little different there: {sentence}", file=sys.stderr)
-    return OK
 
 
 def _converted(framework: str, file: str) -> Converted:
@@ -150,7 +148,7 @@ def _conformance(arguments: argparse.Namespace) -> int:
     return OK if all(verdict.agrees for verdict in verdicts) else FAILURE
 
 
-def _dialects(_arguments: argparse.Namespace) -> int:
+def _dialects(_arguments: argparse.Namespace) -> None:
     from grpolab.frameworks.dialects_page import page
     from grpolab.sweep.compose import Composer
 
@@ -158,7 +156,6 @@ def _dialects(_arguments: argparse.Namespace) -> int:
     names = [name for name in composer.groups["dialect"] if name != "null"]
     settings = {name: composer.compose([f"dialect={name}"]) for name in names}
     print(page(settings, {name: _comment_of(composer.conf / "dialect" / f"{name}.yaml") for name in names}), end="")
-    return OK
 
 
 def _self_check(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root, write_csv_atomic
 
 OK, FAILURE, WRONG_REQUEST, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
-Command = Callable[[argparse.Namespace], int]
+Command = Callable[[argparse.Namespace], int | None]  # an exit code; None is OK
 Add = Callable[..., argparse.ArgumentParser]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from grpolab.cli.common import OK, Add
+from grpolab.cli.common import Add
 
 # What may follow a command, or stand behind `key=`. A word that ends in = waits for its value.
 WORDS = """\
@@ -56,14 +56,13 @@ def add_commands(add: Add) -> None:
     add("completion", _completion, text, results=False).add_argument("shell", choices=list(SHELLS))
 
 
-def _completion(arguments: argparse.Namespace) -> int:
+def _completion(arguments: argparse.Namespace) -> None:
     shell = arguments.shell
     cases = "\n".join(f"    '{name}') echo '{' '.join(words)}' ;;" for name, words in _words().items())
     print(
         f'# In ~/.{shell}rc: eval "$(grpolab completion {shell})"\n{WORDS.replace("@CASES@", cases)}{SHELLS[shell]}',
         end="",
     )
-    return OK
 
 
 def _words() -> dict[str, list[str]]:

@@ -37,16 +37,15 @@ def add_commands(add: Add) -> None:
     take.add_argument("folder", metavar="FOLDER", type=Path, help="a results folder")
 
 
-def _geometry(arguments: argparse.Namespace) -> int:
+def _geometry(arguments: argparse.Namespace) -> None:
     results = results_of(arguments)
     for path in (results.geometry, results.surface):
         path.unlink(missing_ok=True)
     ensure_geometry(results)
     print(results.geometry, results.surface, sep="\n")
-    return OK
 
 
-def _surrogate(arguments: argparse.Namespace) -> int:
+def _surrogate(arguments: argparse.Namespace) -> None:
     from grpolab.sweep.ledger import study_states
 
     results = results_of(arguments)
@@ -60,15 +59,13 @@ def _surrogate(arguments: argparse.Namespace) -> int:
     from grpolab.run.surrogate_tables import extend_table
 
     print(extend_table(results, list(signatures), print))
-    return OK
 
 
-def _export_reference(arguments: argparse.Namespace) -> int:
+def _export_reference(arguments: argparse.Namespace) -> None:
     from grpolab.report.reference import export_reference
 
     for file in export_reference(results_of(arguments), arguments.study):
         print(file)
-    return OK
 
 
 def _track_sync(arguments: argparse.Namespace) -> int:
@@ -104,11 +101,10 @@ def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
     return results, uri, [arguments.study]
 
 
-def _prune_runs(arguments: argparse.Namespace) -> int:
+def _prune_runs(arguments: argparse.Namespace) -> None:
     from grpolab.sweep.housekeeping import prune
 
     prune(results_of(arguments), _consent(arguments), arguments.runs)
-    return OK
 
 
 def _consent(arguments: argparse.Namespace) -> Callable[[str], bool]:

@@ -67,24 +67,22 @@ def add_commands(add: Add) -> None:
     diagnose.add_argument("--json", action="store_true")
 
 
-def _status(arguments: argparse.Namespace) -> int:
+def _status(arguments: argparse.Namespace) -> None:
     from grpolab.sweep.ledger import print_status
 
     print_status(results_of(arguments), arguments.study, arguments.json)
-    return OK
 
 
-def _figures(arguments: argparse.Namespace) -> int:
+def _figures(arguments: argparse.Namespace) -> None:
     from grpolab.report import page
 
     results = results_of(arguments)
     ensure_geometry(results)
     for path in page.draw(results, _study_of(arguments, results)):
         print(path)
-    return OK
 
 
-def _report(arguments: argparse.Namespace) -> int:
+def _report(arguments: argparse.Namespace) -> None:
     from grpolab.run import tracking
 
     results = results_of(arguments)
@@ -99,7 +97,6 @@ def _report(arguments: argparse.Namespace) -> int:
         problem = tracking.synchronise(results, uri, [study])
         if problem:
             print(problem, file=sys.stderr)
-    return OK
 
 
 def _study_of(arguments: argparse.Namespace, results: Results) -> str:
@@ -116,49 +113,43 @@ def _compare(arguments: argparse.Namespace) -> int:
     return {AGREES: OK, DIFFERS: FAILURE}.get(verdict, UNDECIDED)
 
 
-def _ui(arguments: argparse.Namespace) -> int:
+def _ui(arguments: argparse.Namespace) -> None:
     from grpolab.run.tracking import ui
 
     results = results_of(arguments)
     study = _study_of(arguments, results)
     ui.serve(results, tracking_uri(results, arguments.uri), study, arguments.port)
-    return OK
 
 
-def _show(arguments: argparse.Namespace) -> int:
+def _show(arguments: argparse.Namespace) -> None:
     from grpolab.report import inspect
 
     print(inspect.show(results_of(arguments), arguments.run, arguments.step, arguments.prompts))
-    return OK
 
 
-def _diff(arguments: argparse.Namespace) -> int:
+def _diff(arguments: argparse.Namespace) -> None:
     from grpolab.report import inspect
 
     print(inspect.diff(results_of(arguments), *arguments.runs))
-    return OK
 
 
-def _regimes(arguments: argparse.Namespace) -> int:
+def _regimes(arguments: argparse.Namespace) -> None:
     from grpolab.report import regimes
 
     print(regimes.page(results_of(arguments)))
-    return OK
 
 
-def _vocabulary(_arguments: argparse.Namespace) -> int:
+def _vocabulary(_arguments: argparse.Namespace) -> None:
     from grpolab.vocabulary import page
 
     print(page(), end="")
-    return OK
 
 
-def _diagnose(arguments: argparse.Namespace) -> int:
+def _diagnose(arguments: argparse.Namespace) -> None:
     from grpolab.doctor import page
 
     diagnosis = _diagnosis(arguments)
     print(json.dumps(page.record(diagnosis), indent=1) if arguments.json else page.text(diagnosis))
-    return OK
 
 
 def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,7 +94,23 @@ class Request:
         cells = [(cell, f"{plan.study.name} {cell.label}") for plan in reversed(plans) for cell in plan.cells]
         self.cells = {cell.signature: cell for cell, _ in cells}
         self.labels = {cell.signature: label for cell, label in cells}
-        self.results, self.tracking_uri = _check(list(self.cells.values()))
+        every = [cell.settings for cell in self.cells.values()]
+        machines = {(settings.machine.results, settings.machine.tracking_uri) for settings in every}
+        if len(machines) > 1:
+            raise RequestError("machine.results and machine.tracking_uri must be the same for all cells of a command")
+        ((root, tracked),) = machines
+        self.results = Results.open(root)
+        # The checks read a task's files: once for cells that differ in nothing that they look at.
+        different = {str((s.task, s.reward, s.model, s.early_stop, s.device)): s for s in every}
+        problems = [problem for settings in different.values() for problem in preflight.check(settings, self.results)]
+        self.tracking_uri = tracking.store_uri(tracked, self.results)
+        try:
+            if self.tracking_uri:
+                tracking.check_store(self.tracking_uri)
+        except RequestError as error:
+            problems += error.problems
+        if problems:
+            raise RequestError(dict.fromkeys(problems))
 
     def write_plans(self) -> None:
         """plan.json of every study; one that says what it said before keeps its date."""
@@ -110,45 +126,18 @@ class Request:
         now = time.time()
         return {name: cell_state({"signature": name}, self.results, now) for name in self.cells}
 
-    def set_failures_aside(self) -> None:
-        """Let failed cells run again."""
+    def jobs(self, retry_failed: bool = False) -> list[Job]:
+        """The cells without an outcome, and the warm starts that they wait for and that are not there yet.
+
+        `retry_failed`: the outcome of a failed cell is set aside first.
+        """
+        todo = []
         for name, state in self.states().items():
-            if state.state == FAILED:
+            if retry_failed and state.state == FAILED:
                 set_failure_aside(self.results.run(name))
-
-    def jobs(self) -> list[Job]:
-        """The cells without an outcome, and the warm starts that they wait for and that are not there yet."""
-        todo = [self.cells[name] for name, state in self.states().items() if state.outcome is None]
+            if state.outcome is None or (retry_failed and state.state == FAILED):
+                todo.append(self.cells[name])
         return warm_start_jobs(todo, self.results) + [run_job(cell, self.labels[cell.signature]) for cell in todo]
-
-    def warm_starts_made(self) -> Iterator[tuple[Job, float]]:
-        """The warm starts of the cells that are there, with the seconds that they took."""
-        for name, cell in {cell.warm_start: cell for cell in self.cells.values()}.items():
-            made = read_json(self.results.warm_start(name) / "outcome.json")
-            if made and made.get("steps"):
-                yield warm_start_job(cell), made["seconds"]
-
-
-def _check(cells: list[Cell]) -> tuple[Results, str | None]:
-    """The results folder and the tracking URI that all cells share, after every check that needs no run."""
-    machines = {(cell.settings.machine.results, cell.settings.machine.tracking_uri) for cell in cells}
-    if len(machines) > 1:
-        raise RequestError("machine.results and machine.tracking_uri must be the same for all cells of a command")
-    ((root, setting),) = machines
-    results = Results.open(root)
-    # The checks read a task's files: once for cells that differ in nothing that they look at.
-    every = [cell.settings for cell in cells]
-    different = {str((s.task, s.reward, s.model, s.early_stop, s.device)): s for s in every}
-    problems = [problem for settings in different.values() for problem in preflight.check(settings, results)]
-    uri = tracking.store_uri(setting, results)
-    try:
-        if uri:
-            tracking.check_store(uri)
-    except RequestError as error:
-        problems += error.problems
-    if problems:
-        raise RequestError(dict.fromkeys(problems))
-    return results, uri
 
 
 def commit() -> str | None:

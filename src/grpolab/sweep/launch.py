@@ -8,18 +8,18 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from grpolab.errors import RequestError
 from grpolab.identity import signature
-from grpolab.paths import DISK_ERRORS, REPORT_FILES, Results, is_refusal, project_root
+from grpolab.paths import DISK_ERRORS, REPORT_FILES, Results, is_refusal, project_root, read_json
 from grpolab.run import tracking
 from grpolab.run.folder import reason_of, record_failure
-from grpolab.settings.run import RunSettings
-from grpolab.sweep.jobs import RUN, WARM_START, Job, Request, Schedule
+from grpolab.run.preflight import refuse_another
+from grpolab.sweep.jobs import RUN, WARM_START, Job, Request, Schedule, warm_start_job
 from grpolab.sweep.ledger import (
     TITLES,
     Facts,
@@ -34,7 +34,7 @@ from grpolab.sweep.ledger import (
 )
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import TICK_SECONDS, WORKER_COMMAND, Pool, Slot, WorkerStartError, slots
-from grpolab.sweep.progress import Estimate, Events, Progress, print_table, show_progress
+from grpolab.sweep.progress import Estimate, Events, print_table, show_progress
 from grpolab.vocabulary import COMPLETED, FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
@@ -61,9 +61,7 @@ def sweep(
     """
     request = Request(plans)
     request.write_plans()
-    if retry_failed:
-        request.set_failures_aside()
-    todo = request.jobs()
+    todo = request.jobs(retry_failed)
     places = slots_for(request, jobs)[: len(todo)]
     _say_plan(request, todo, events)
     drawn = True
@@ -91,23 +89,61 @@ def train_here(plan: Plan, events: Events | None = None) -> int:
     """Train the one run of a plan in this process, again where it failed before; the exit code. Raises as `sweep`."""
     request = Request([plan])
     request.write_plans()
-    request.set_failures_aside()
-    todo = request.jobs()
+    todo = request.jobs(retry_failed=True)
     if events:
         _say_plan(request, todo, events)
     with interruptible(), mirrored(request.results, request.tracking_uri, request.name):
         if todo:
-            _run_here(request, todo, events)
+            _do_here(request, todo, events)
         else:
             print("0 cells to train: the run has its outcome")
+    folder = request.results.run(plan.cells[0].signature)
     if events:
         _say_results(request, events)
-    for name, state in request.states().items():
-        folder = request.results.run(name)
-        if state.outcome and not events:
-            print("\n".join(result_lines(state.outcome, JournalReader(folder).read().facts())))
-        print(f"run folder: {folder}")
+    elif outcome := read_json(folder / "outcome.json"):
+        print("\n".join(result_lines(outcome, JournalReader(folder).read().facts())))
+    print(f"run folder: {folder}")
     return _conclude(request, events)
+
+
+def _do_here(request: Request, todo: list[Job], events: Events | None) -> None:
+    """Do a run, and before it the warm start that it waits for, if that is not there.
+
+    Where the warm start fails, the run meets the same error, and keeps it.
+    """
+    from grpolab.run import train, warm_start  # here, because they import torch
+
+    results, (settings,) = request.results, [cell.settings for cell in request.cells.values()]
+    if todo[-1].is_taken(results):
+        print("another command runs it: waiting for its outcome")
+    while todo[-1].is_taken(results):  # another machine's lease is no lock, for which `train.run` would wait
+        time.sleep(TICK_SECONDS)
+    with show_progress(todo, _estimate(request, 1), results, events) as progress, _stoppable() as stop:
+        for job in todo:
+
+            def on_step(step: int, job: Job = job) -> None:
+                progress.stepped(job, step)
+                if job.kind == WARM_START and stop():  # it has no checkpoint
+                    raise KeyboardInterrupt
+
+            progress.started(job, 0)
+            outcome: dict[str, Any]
+            try:
+                if job.kind == WARM_START:
+                    outcome = {"outcome": COMPLETED, "seconds": warm_start.ensure(settings, results, on_step).seconds}
+                else:
+                    refuse_another(job.signature, signature(settings.identity()), settings)
+                    outcome = train.run(settings, results, on_step=on_step, stop=stop)
+            except train.Interrupted:
+                raise KeyboardInterrupt from None
+            except Exception as error:
+                if is_refusal(error, results.root):
+                    outcome = no_outcome(error, results.root)
+                elif job.kind == RUN:
+                    outcome = record_failure(job.folder(results), reason_of(error), 0)
+                else:
+                    outcome = {"outcome": FAILED, "reason": reason_of(error)}
+            progress.finished(job, outcome)
 
 
 def slots_for(request: Request, jobs: int | None) -> list[Slot]:
@@ -116,6 +152,19 @@ def slots_for(request: Request, jobs: int | None) -> list[Slot]:
     uses_gpu = any(cell.resolved().device == "cuda" for cell in settings)
     threads = max(cell.machine.threads for cell in settings)
     return slots(jobs, uses_gpu, threads, request.results.studies / request.name)
+
+
+def _estimate(request: Request, workers: int) -> Estimate:
+    """By what the cells and warm starts that are done have taken; no other machine's speed is a basis."""
+    estimate = Estimate(workers)
+    for name, state in request.states().items():
+        if state.outcome and state.outcome.get("seconds"):
+            estimate.learn(RUN, request.cells[name].cost, state.outcome["seconds"], whole=True)
+    for name, cell in {cell.warm_start: cell for cell in request.cells.values()}.items():
+        made = read_json(request.results.warm_start(name) / "outcome.json")
+        if made and made.get("steps"):
+            estimate.learn(WARM_START, warm_start_job(cell).cost, made["seconds"], whole=True)
+    return estimate
 
 
 def _draw(draw: Draw, request: Request) -> bool:
@@ -145,74 +194,6 @@ def _is_drawn(request: Request) -> bool:
     return report.exists() and report.stat().st_ctime >= changed
 
 
-def _run_here(request: Request, todo: list[Job], events: Events | None) -> None:
-    """Do a run, and before it the warm start that it waits for, if that is not there."""
-    from grpolab.run.preflight import refuse_another
-    from grpolab.run.train import Interrupted, run  # here, because it imports torch
-
-    *before, job = todo
-    settings = request.cells[job.signature].settings
-    _await_others(job, request.results)
-    with show_progress(todo, _estimate(request, 1), request.results, events) as progress, _stoppable() as stop:
-        try:
-            for warm in before:
-                _warm_start_here(warm, request, settings, progress, stop)
-            progress.started(job, 0)
-            refuse_another(job.signature, signature(settings.identity()), settings)
-            outcome = run(settings, request.results, on_step=lambda step: progress.stepped(job, step), stop=stop)
-        except Interrupted:
-            raise KeyboardInterrupt from None
-        except RequestError as error:
-            outcome = record_failure(request.results.run(job.signature), str(error), 0)
-        except OSError as error:
-            if not is_refusal(error, request.results.root):
-                raise
-            outcome = no_outcome(error, request.results.root)
-        progress.finished(job, outcome)
-
-
-def _warm_start_here(
-    job: Job, request: Request, settings: RunSettings, progress: Progress, stop: Callable[[], bool]
-) -> None:
-    """Make a warm start; where it fails, the run that needs it meets the same error, and keeps it."""
-    from grpolab.run.warm_start import ensure
-
-    def on_step(step: int) -> None:
-        progress.stepped(job, step)
-        if stop():
-            raise KeyboardInterrupt
-
-    progress.started(job, 0)
-    outcome: dict[str, Any] = {"outcome": FAILED}
-    try:
-        made = ensure(settings, request.results, on_step)
-        outcome = {"outcome": COMPLETED, "seconds": made.seconds}
-    except Exception as error:
-        if isinstance(error, OSError) and is_refusal(error, request.results.root):
-            raise
-        outcome["reason"] = reason_of(error)
-    progress.finished(job, outcome)
-
-
-def _await_others(job: Job, results: Results) -> None:
-    """Wait while somebody else does the job: another machine's lease is no lock, for which `run` would wait."""
-    if job.is_taken(results):
-        print("another command runs it: waiting for its outcome")
-    while job.is_taken(results):
-        time.sleep(TICK_SECONDS)
-
-
-def _estimate(request: Request, workers: int) -> Estimate:
-    """By what the cells and warm starts that are done have taken; no other machine's speed is a basis."""
-    estimate = Estimate(workers)
-    for name, state in request.states().items():
-        if state.outcome and state.outcome.get("seconds"):
-            estimate.speed[RUN].learn(request.cells[name].cost, state.outcome["seconds"], whole=True)
-    for job, seconds in request.warm_starts_made():
-        estimate.speed[WARM_START].learn(job.cost, seconds, whole=True)
-    return estimate
-
-
 def _say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
     """What is asked for, and how much of it is done."""
     states = request.states()
@@ -227,17 +208,17 @@ def _say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
         if plan.cells
     ]
     kinds = Counter(job.kind for job in todo)
-    done = len(states) - kinds[RUN]
+    runs, done, warm_starts = len(states), len(states) - kinds[RUN], kinds[WARM_START]
     if events:
-        counts = {"runs": len(states), "done": done, "to_train": kinds[RUN], "warm_starts": kinds[WARM_START]}
+        counts = {"runs": runs, "done": done, "to_train": kinds[RUN], "warm_starts": warm_starts}
         events.send("plan", studies=studies, **counts)
         return
     rows = [[str(value).strip("[]") for value in study.values()] for study in studies]
     print_table(("study", "cells", "seeds", "done"), rows)
-    shared = sum(len(plan.cells) for plan in request.plans) - len(states)
+    shared = sum(len(plan.cells) for plan in request.plans) - runs
     common = f" ({shared} cells are shared)" if shared else ""
-    warm = f"{kinds[WARM_START]} warm start{'' if kinds[WARM_START] == 1 else 's'} to make"
-    print(f"{len(states)} different runs{common}, {done} done, {kinds[RUN]} to train, {warm}")
+    warm = f"{warm_starts} warm start{'' if warm_starts == 1 else 's'} to make"
+    print(f"{runs} different runs{common}, {done} done, {kinds[RUN]} to train, {warm}")
 
 
 def _say_results(request: Request, events: Events | None) -> None:
@@ -248,10 +229,10 @@ def _say_results(request: Request, events: Events | None) -> None:
         if state.outcome
     }
     for plan in request.plans:
-        runs: dict[str, list[tuple[Record, Facts]]] = {}
+        runs = defaultdict[str, list[tuple[Record, Facts]]](list)
         for cell in plan.cells:
             if cell.signature in results:
-                runs.setdefault(cell.variant, []).append(results[cell.signature])
+                runs[cell.variant].append(results[cell.signature])
         rows = {variant: variant_row(of_variant) for variant, of_variant in runs.items()}
         if events and rows:
             events.send("results", study=plan.study.name, variants=rows)
@@ -293,33 +274,28 @@ def mirrored(results: Results, uri: str | None, study: str) -> Iterator[None]:
     if uri is None:
         yield
         return
-    mirror = tracking.MirrorProcess(results, uri, [study], _say_tracking)
+
+    def say(sentence: str) -> None:
+        print(f"tracking: {sentence}", flush=True)
+
+    mirror = tracking.MirrorProcess(results, uri, [study], say)
+    limit = INTERRUPTED_SECONDS
     try:
         yield
-    except BaseException:
-        _close(mirror, INTERRUPTED_SECONDS)
-        raise
-    _close(mirror, MIRROR_SECONDS)
-
-
-def _close(mirror: tracking.MirrorProcess, limit: float) -> None:
-    """Wait at most `limit` seconds; a mirror that is not ready then ends on its own."""
-    problems: list[str | None] = []
-    closing = threading.Thread(target=lambda: problems.append(mirror.close()), daemon=True)
-    closing.start()
-    started = time.monotonic()
-    closing.join(2.0)
-    if closing.is_alive():
-        print("bringing the tracking store up to date ...", flush=True)
-        closing.join(limit)
-    if closing.is_alive():
-        print(f"tracking goes on in the background: not up to date after {duration(time.monotonic() - started)}")
-    elif problems and problems[0]:
-        _say_tracking(f"{problems[0]}; `grpolab track sync` catches up")
-
-
-def _say_tracking(sentence: str) -> None:
-    print(f"tracking: {sentence}", flush=True)
+        limit = MIRROR_SECONDS
+    finally:
+        problems: list[str | None] = []
+        closing = threading.Thread(target=lambda: problems.append(mirror.close()), daemon=True)
+        closing.start()
+        started = time.monotonic()
+        closing.join(2.0)
+        if closing.is_alive():
+            print("bringing the tracking store up to date ...", flush=True)
+            closing.join(limit)
+        if closing.is_alive():  # it then ends on its own
+            print(f"tracking goes on in the background: not up to date after {duration(time.monotonic() - started)}")
+        elif problems and problems[0]:
+            say(f"{problems[0]}; `grpolab track sync` catches up")
 
 
 @contextmanager

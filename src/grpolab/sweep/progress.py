@@ -25,7 +25,7 @@ import io
 import json
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -48,39 +48,29 @@ WIDE = 1000  # characters: of a table that no terminal shows
 NEVER = float("-inf")
 
 
-class Speed:
-    """Seconds for a unit of cost: of whole jobs where one is done, else of steps, else nothing is known."""
-
-    def __init__(self) -> None:
-        self._whole, self._steps = [0.0, 0.0], [0.0, 0.0]  # seconds, cost
-
-    def learn(self, cost: float, seconds: float, whole: bool) -> None:
-        """So much of a job, or a whole one with what it does besides its steps, took so long."""
-        sums = self._whole if whole else self._steps
-        sums[0] += seconds
-        sums[1] += cost
-
-    @property
-    def from_whole(self) -> bool:
-        """Whether a whole job is the basis: a warm start ends early, which its steps do not foretell."""
-        return self._whole[1] > 0
-
-    def seconds(self, cost: float) -> float | None:
-        """For so much cost; None where there is no basis."""
-        seconds, of = self._whole if self.from_whole else self._steps
-        return seconds / of * cost if of > 0 else None
-
-
 class Estimate:
-    """How long is left, from what has been done: of the runs and of their warm starts, each by its own speed."""
+    """How long is left, from what has been done: of the runs and of their warm starts, each by its own speed.
+
+    By whole jobs where one is done, with what it does besides its steps, else by steps, else nothing is known.
+    """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self.speed = {RUN: Speed(), WARM_START: Speed()}
+        self._done = defaultdict[tuple[str, bool], list[float]](lambda: [0.0, 0.0])  # by kind and whole: seconds, cost
+
+    def learn(self, kind: str, cost: float, seconds: float, whole: bool) -> None:
+        """So much of a job, or a `whole` one, took so long."""
+        self._done[kind, whole][0] += seconds
+        self._done[kind, whole][1] += cost
+
+    def seconds(self, kind: str, cost: float) -> float | None:
+        """For so much cost; None where there is no basis."""
+        seconds, of = self._done[kind, True] if self._done[kind, True][1] else self._done[kind, False]
+        return seconds / of * cost if of > 0 else None
 
     def seconds_left(self, costs: Mapping[str, float]) -> float | None:
         """For so much cost of each kind; None where nothing is known yet of one of them."""
-        of_kinds = [self.speed[kind].seconds(cost) for kind, cost in costs.items() if cost > 0]
+        of_kinds = [self.seconds(kind, cost) for kind, cost in costs.items() if cost > 0]
         known = [seconds for seconds in of_kinds if seconds is not None]
         return sum(known) / self.workers if len(known) == len(of_kinds) else None
 
@@ -89,8 +79,9 @@ class Estimate:
         if not any(cost > 0 for cost in costs.values()):
             return ""
         warm = costs.get(WARM_START, 0.0)
-        warm_seconds = self.speed[WARM_START].seconds(warm) if warm > 0 else None
-        about = "about" if warm_seconds is None or self.speed[WARM_START].from_whole else "at most"
+        warm_seconds = self.seconds(WARM_START, warm) if warm > 0 else None
+        # A warm start ends early, which its steps do not foretell.
+        about = "about" if warm_seconds is None or self._done[WARM_START, True][1] else "at most"
         seconds = self.seconds_left(costs)
         if seconds is not None:
             return f"{about} {duration(seconds)} left"
@@ -115,25 +106,7 @@ class Active:
 
     def at_step(self) -> str:
         """`step 3/50`; a warm start may end before its last."""
-        most = " at most" if self.job.kind == WARM_START else ""
-        return f"step {self.step}/{self.job.steps}{most}"
-
-    @property
-    def cost_left(self) -> float:
-        """What is still to be done of the job's cost."""
-        return self.job.cost * (1 - self.step / max(1, self.job.steps))
-
-    def advance(self, step: int, now: float) -> tuple[float, float] | None:
-        """The job is at `step` now; cost and seconds since the last time, None the first time.
-
-        Then the model was made and evaluated, and the steps before may be another session's.
-        """
-        before, since, steps = self.cost_left, self.since, step - self.step
-        self.step, self.since, first, self.stepped = step, now, not self.stepped, True
-        if first:
-            return None
-        self.seconds_per_step = (now - since) / max(1, steps)
-        return before - self.cost_left, now - since
+        return f"step {self.step}/{self.job.steps}{' at most' if self.job.kind == WARM_START else ''}"
 
 
 class Progress:
@@ -150,14 +123,15 @@ class Progress:
         self._began = self._last_line = time.monotonic()
 
     def started(self, job: Job, slot: int) -> None:
-        """A worker got the job."""
         self.active[job.signature] = Active(job, slot, time.monotonic(), JournalReader(job.folder(self.results)))
 
     def stepped(self, job: Job, step: int) -> None:
-        """The job has done so many steps."""
         active, now = self.active[job.signature], time.monotonic()
-        if taken := active.advance(step, now):
-            self.estimate.speed[job.kind].learn(*taken, whole=False)
+        if active.stepped:  # before that the model was made, and the steps may be another session's
+            steps, seconds = step - active.step, now - active.since
+            self.estimate.learn(job.kind, job.cost * steps / max(1, job.steps), seconds, whole=False)
+            active.seconds_per_step = seconds / max(1, steps)
+        active.step, active.since, active.stepped = step, now, True
         if now - active.looked >= LOOK_SECONDS:
             active.looked = now
             active.journal.read()
@@ -165,16 +139,14 @@ class Progress:
             self.say_where()
 
     def returned(self, job: Job, reason: str) -> None:
-        """The worker died, and the job is on the list again."""
         self.active.pop(job.signature, None)
         self.note(f"{job.label}: {reason}; it is tried again")
 
     def finished(self, job: Job, outcome: dict[str, Any]) -> None:
-        """The job has an outcome; `missing` where the disk refused to take one."""
         active = self.active.pop(job.signature, None)
         del self._open[job.signature]
         if outcome.get("seconds") and active:  # not what another command has done
-            self.estimate.speed[job.kind].learn(job.cost, outcome["seconds"], whole=True)
+            self.estimate.learn(job.kind, job.cost, outcome["seconds"], whole=True)
         if job.kind == RUN:
             self.outcomes[outcome["outcome"]] += 1
         else:
@@ -182,14 +154,14 @@ class Progress:
         self.say_finished(job, outcome, active.journal.read() if active else None)
 
     def say_finished(self, job: Job, outcome: dict[str, Any], journal: JournalReader | None) -> None:
-        """One line."""
+        """A line about a job that has an outcome."""
         parts = [outcome_line(job, outcome)]
         parts += [duration(outcome["seconds"])] if outcome.get("seconds") else []
         parts += [short] if journal and (short := journal.in_short()) else []
         self.note(f"{self.count(job.kind)} {', '.join(parts)}{self._left_in_brackets()}")
 
     def say_where(self) -> None:
-        """One line about what runs."""
+        """A line about what runs."""
         where = [
             ", ".join(filter(None, [f"{active.job.label} {active.at_step()}", active.journal.in_short()]))
             for active in self.active.values()
@@ -197,7 +169,6 @@ class Progress:
         self.note(f"{self.count()} running: {'; '.join(where)}{self._left_in_brackets()}")
 
     def note(self, text: str) -> None:
-        """Something to be said at once."""
         self._last_line = time.monotonic()
         self.console.print(text, markup=False)
 
@@ -205,7 +176,7 @@ class Progress:
         """`[12/114]`, or `[warm start 1/3]`."""
         if kind == WARM_START:
             return f"[warm start {self.warm_starts}/{self.total[WARM_START]}]"
-        return f"[{sum(self.outcomes.values())}/{self.total[RUN]}]"
+        return f"[{self.outcomes.total()}/{self.total[RUN]}]"
 
     def left(self) -> str:
         """Time left, in words; empty where nothing is left."""
@@ -218,19 +189,15 @@ class Progress:
         """Cost of each kind of job: of what no worker has, and of the rest of what they have."""
         costs = {RUN: 0.0, WARM_START: 0.0}
         for name, job in self._open.items():
-            costs[job.kind] += self.active[name].cost_left if name in self.active else job.cost
+            done = self.active[name].step / max(1, job.steps) if name in self.active else 0.0
+            costs[job.kind] += job.cost * (1 - done)
         return costs
-
-    def rate(self) -> str:
-        """Finished cells a minute."""
-        return f"{60 * sum(self.outcomes.values()) / max(time.monotonic() - self._began, 1e-9):.1f} a minute"
 
 
 class LiveProgress(Progress):
     """The same as a table that is redrawn in place; only failures and notes scroll by."""
 
     def say_finished(self, job: Job, outcome: dict[str, Any], journal: JournalReader | None) -> None:
-        """A line where the outcome needs one."""
         if outcome["outcome"] != COMPLETED:
             self.note(outcome_line(job, outcome))
 
@@ -244,7 +211,8 @@ class LiveProgress(Progress):
             head.append(f"warm starts {self.warm_starts}/{self.total[WARM_START]}")
         head += [f"{name} {self.outcomes[name]}" for name in OUTCOMES if self.outcomes[name]]
         head += [f"running {len(self.active)}"] if self.active else []
-        head += [self.rate()] if self.outcomes else []
+        if self.outcomes:
+            head.append(f"{60 * self.outcomes.total() / max(time.monotonic() - self._began, 1e-9):.1f} a minute")
         head += [left] if (left := self.left()) else []
         table = Table(box=None, pad_edge=False, show_header=False)
         for active in sorted(self.active.values(), key=lambda active: active.slot):
@@ -254,11 +222,11 @@ class LiveProgress(Progress):
         return Group(Text(" · ".join(head)), table)
 
 
-class Events:
-    """Writes events."""
+class Events(io.TextIOBase):
+    """Writes events; as a file it makes a note of each line that is written to it."""
 
     def __init__(self, out: TextIO) -> None:
-        self._out = out
+        self._out, self._rest = out, ""  # what is no whole line yet
 
     def send(self, event: str, **values: Any) -> None:
         """One line, at once."""
@@ -266,19 +234,11 @@ class Events:
         self._out.write(json.dumps(plain(record), allow_nan=False) + "\n")
         self._out.flush()
 
-
-class Notes(io.TextIOBase):
-    """A file whose lines become notes."""
-
-    def __init__(self, events: Events) -> None:
-        self._events, self._rest = events, ""
-
     def write(self, text: str) -> int:
-        """Keep what is no whole line yet."""
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
             if line.strip():
-                self._events.send("note", text=line)
+                self.send("note", text=line)
         return len(text)
 
 
@@ -287,7 +247,7 @@ def json_lines() -> Iterator[Events]:
     """Have everything that is printed meanwhile said as an event."""
     events = Events(sys.stdout)
     try:
-        with redirect_stdout(Notes(events)):
+        with redirect_stdout(events):
             yield events
     except KeyboardInterrupt:
         events.send("interrupted")
@@ -301,9 +261,12 @@ class EventProgress(Progress):
         super().__init__(jobs, estimate, results)
         self._events = events
 
+    def _send(self, event: str, job: Job, **values: Any) -> None:
+        self._events.send(event, signature=job.signature, kind=job.kind, label=job.label, **values)
+
     def started(self, job: Job, slot: int) -> None:
         super().started(job, slot)
-        self._events.send("started", **_who(job), worker=slot)
+        self._send("started", job, worker=slot)
 
     def stepped(self, job: Job, step: int) -> None:
         super().stepped(job, step)
@@ -315,21 +278,15 @@ class EventProgress(Progress):
 
     def returned(self, job: Job, reason: str) -> None:
         self.active.pop(job.signature, None)
-        self._events.send("returned", **_who(job), reason=reason)
+        self._send("returned", job, reason=reason)
 
     def say_finished(self, job: Job, outcome: dict[str, Any], journal: JournalReader | None) -> None:
-        """One event."""
         told = {key: outcome.get(key) for key in ("outcome", "reason", "seconds")}
-        told |= {"result": journal.facts() if journal else {}}
-        left = self.estimate.seconds_left(self.costs_left())
-        self._events.send("finished", **_who(job), **told, seconds_left=left)
+        result, left = journal.facts() if journal else {}, self.estimate.seconds_left(self.costs_left())
+        self._send("finished", job, **told, result=result, seconds_left=left)
 
     def say_where(self) -> None:
         """Nothing: steps are events."""
-
-
-def _who(job: Job) -> dict[str, str]:
-    return {"signature": job.signature, "kind": job.kind, "label": job.label}
 
 
 def outcome_line(job: Job, outcome: dict[str, Any]) -> str:
