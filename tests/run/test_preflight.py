@@ -110,7 +110,7 @@ def test_a_worker_refuses_what_is_no_longer_what_was_planned(reward: Path, resul
     job = {"job": "run", "signature": signature(settings.identity()), "settings": plain(settings.model_dump())}
     change(reward)
     events: list[dict[str, Any]] = []
-    Worker(events.append)._answer(job)
+    Worker(events.append).answer(job)
     (event,) = events
     assert (event["signature"], event["outcome"]["outcome"]) == (job["signature"], "failed")
     said = CHANGED.format(job["signature"])

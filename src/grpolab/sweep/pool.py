@@ -37,7 +37,6 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "grpolab.sweep.worker")
 GRACE_SECONDS = 20.0  # for a worker to reach its next rollout boundary
 MOST_FAILED_STARTS = 3
 TICK_SECONDS = 0.5  # between two looks at the limits, and at what other commands have finished
-MIB = 2**20
 # glibc gives freed tensors back to the system at once, and every step would pay for their pages again.
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(512 * 2**20), "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20)}
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -63,15 +62,11 @@ def slots(jobs: int | None, uses_gpu: bool, threads: int, logs: Path) -> list[Sl
     count = jobs or len(devices) or max(1, cores() // threads)
     # torch's and the tokenizer's thread pools are sized when they are imported.
     common = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
-    common |= KEEP_MEMORY
-    return [
-        Slot(
-            index,
-            common | ({"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} if devices else {}),
-            logs / f"worker-{index}.log",
-        )
-        for index in range(count)
-    ]
+    places = []
+    for index in range(count):
+        gpu = {"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} if devices else {}
+        places.append(Slot(index, {**common, **KEEP_MEMORY, **gpu}, logs / f"worker-{index}.log"))
+    return places
 
 
 def cores() -> int:
@@ -101,22 +96,6 @@ class Death:
     reason: str
     again: bool = False  # perhaps not the job's own doing: worth a second attempt
     gently: bool = False  # it is asked before it is killed, so that it leaves a checkpoint
-
-
-def passed_limit(job: Job, seconds: float, silence: float, rss_mib: float) -> Death | None:
-    """The limit that a worker has passed: `seconds` since it got the job, `silence` seconds since its last event.
-
-    A warm start has no timeout: its `max_steps` bounds it, and every cell of its seed would fail with it.
-    """
-    limits = job.settings["machine"]
-    timeout, hang, ceiling = limits["cell_timeout_seconds"], limits["hang_seconds"], limits["memory_mib"]
-    if job.kind == RUN and timeout is not None and seconds > timeout:
-        return Death(f"longer than machine.cell_timeout_seconds={timeout:g}", gently=True)
-    if hang is not None and silence > hang:
-        return Death(f"no sign of life for {hang:g} s (machine.hang_seconds)", again=True)
-    if ceiling is not None and rss_mib > ceiling:
-        return Death(f"the worker used {rss_mib:.0f} MiB, more than machine.memory_mib={ceiling}")
-    return None
 
 
 class WorkerStartError(Exception):
@@ -189,28 +168,36 @@ class WorkerProcess:
         """Whether it can have a job."""
         return self.ready and self.job is None and self._verdict is None
 
-    def end_at_limit(self) -> None:
+    def watch(self) -> None:
         """End it where its job has passed a limit; the end of its output says when it is gone."""
         now = time.monotonic()
-        if self.job and self._verdict is None:
-            self._verdict = passed_limit(self.job, now - self.began, now - self.heard, self._rss_mib())
-            if self._verdict:
-                self.process.terminate()
-                self._deadline = now + (GRACE_SECONDS if self._verdict.gently else 0)
+        if self.job and self._verdict is None and (verdict := self._passed_limit(self.job, now)):
+            self._verdict = verdict
+            self.process.terminate()
+            self._deadline = now + (GRACE_SECONDS if verdict.gently else 0)
         if self._verdict and now >= self._deadline:
             self.process.kill()
-
-    def end_its_children(self) -> None:
-        """Where it has died: what it forked holds its locks, and its output open, whose end is what we wait for."""
-        if self.process.poll() is not None:
+        if self.process.poll() is not None:  # what it forked holds its locks, and its output open
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
-    def _rss_mib(self) -> float:
-        try:
-            return float(psutil.Process(self.process.pid).memory_info().rss) / MIB
-        except psutil.Error:  # it has just died
-            return 0.0
+    def _passed_limit(self, job: Job, now: float) -> Death | None:
+        """The limit of `machine` that it has passed.
+
+        A warm start has no timeout: its `max_steps` bounds it, and every cell of its seed would fail with it.
+        """
+        limits = job.settings["machine"]
+        timeout, hang, ceiling = limits["cell_timeout_seconds"], limits["hang_seconds"], limits["memory_mib"]
+        if job.kind == RUN and timeout is not None and now - self.began > timeout:
+            return Death(f"longer than machine.cell_timeout_seconds={timeout:g}", gently=True)
+        if hang is not None and now - self.heard > hang:
+            return Death(f"no sign of life for {hang:g} s (machine.hang_seconds)", again=True)
+        if ceiling is not None:
+            with suppress(psutil.Error):  # it has just died
+                mib = psutil.Process(self.process.pid).memory_info().rss / 2**20
+                if mib > ceiling:
+                    return Death(f"the worker used {mib:.0f} MiB, more than machine.memory_mib={ceiling}")
+        return None
 
     def death(self) -> Death:
         """Why it ended: `worker died (signal 11)`."""
@@ -241,8 +228,7 @@ class Pool:
             for key, _ in self._selector.select(TICK_SECONDS):
                 self._listen(key.data)
             for worker in self.workers:
-                worker.end_at_limit()
-                worker.end_its_children()
+                worker.watch()
 
     def leave(self, signature: str) -> None:
         """Have a run left off at its next rollout boundary, with a checkpoint; it is then finished as `missing`."""
@@ -291,33 +277,28 @@ class Pool:
                 self._finish(job, event["outcome"], worker.step)
 
     def _bury(self, worker: WorkerProcess) -> None:
-        """Replace a dead worker; its job has failed, or is on the list again."""
+        """Replace a dead worker; its job has failed, or is on the list again. Raises WorkerStartError."""
         self._selector.unregister(worker.stdout)
         self.workers.remove(worker)
-        death = worker.death()
-        if not worker.ready and self._is_given_up(worker.slot, death):
-            return
+        death, slot = worker.death(), worker.slot
+        if not worker.ready:
+            self._failed_starts[slot.index] += 1
+            if self._failed_starts[slot.index] == MOST_FAILED_STARTS:
+                reason = f"{death.reason} before it was ready, {MOST_FAILED_STARTS} times: see {slot.log}"
+                if not self.workers:
+                    raise WorkerStartError(reason)
+                self.listener.note(f"worker {slot.index} is given up: {reason}")
+                return
         if job := worker.job:
-            if job.is_taken(self.results):  # the worker has only waited for somebody else who does it
+            waited = job.is_taken(self.results)  # for somebody else who does it
+            if waited:
                 self.schedule.put_back(job)
-                self.listener.returned(job, death.reason)
-            elif self.schedule.retried(job, death.again):
+            if waited or self.schedule.retried(job, death.again):
                 self.listener.returned(job, death.reason)
             else:
                 self._finish(job, {"outcome": FAILED, "reason": death.reason}, worker.step)
         if self.schedule.waiting:
-            self._start(worker.slot)
-
-    def _is_given_up(self, slot: Slot, death: Death) -> bool:
-        """Whether no worker gets ready in this slot; the others go on. Raises WorkerStartError where there is none."""
-        self._failed_starts[slot.index] += 1
-        if self._failed_starts[slot.index] < MOST_FAILED_STARTS:
-            return False
-        reason = f"{death.reason} before it was ready, {MOST_FAILED_STARTS} times: see {slot.log}"
-        if not self.workers:
-            raise WorkerStartError(reason)
-        self.listener.note(f"worker {slot.index} is given up: {reason}")
-        return True
+            self._start(slot)
 
     def _finish(self, job: Job, outcome: Outcome, step: int = 0) -> None:
         if job.kind == RUN and outcome["outcome"] == FAILED:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpolab.vocabulary import MISSING
+from grpolab.vocabulary import COMPLETED, FAILED, MISSING
 
 PR_SET_PDEATHSIG = 1
 
@@ -30,12 +30,9 @@ def main() -> int:
     """Serve until standard input ends; the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which then sends SIGTERM
     die_with_parent()
-    offer_to_the_oom_killer()
-    send = claim_stdout()
-    worker = Worker(send)
-    signal.signal(signal.SIGTERM, worker.on_sigterm)
-    signal.signal(signal.SIGUSR1, worker.on_sigusr1)
-    worker.serve()
+    with contextlib.suppress(OSError):  # where memory runs out, a worker is to go, and not its parent (Linux)
+        Path("/proc/self/oom_score_adj").write_text("500")
+    Worker(claim_stdout()).serve()
     return 0
 
 
@@ -43,12 +40,6 @@ def die_with_parent() -> None:
     """Have this process killed when the thread that started it ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def offer_to_the_oom_killer() -> None:
-    """Where the machine runs out of memory, a worker is to go, and not its parent (Linux)."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def claim_stdout() -> Send:
@@ -71,87 +62,67 @@ class Worker:
         self._stopping = self._leaving = False
         self._can_stop_gently = False
 
-    def on_sigusr1(self, _signal: int, _frame: object) -> None:
-        """Leave the run that goes on at its next rollout boundary."""
-        self._leaving = True
-
-    def on_sigterm(self, _signal: int, _frame: object) -> None:
-        """Stop at the next rollout boundary, or at once where nothing would be saved."""
-        self._stopping = True
-        if not self._can_stop_gently:
-            raise SystemExit(0)
-
     def serve(self) -> None:
         """Announce readiness, then answer each line of standard input with events."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGUSR1, self._on_signal)
         import grpolab.run.train  # noqa: F401  (seconds: torch and transformers)
 
         self.send({"event": "ready"})
         for line in sys.stdin:
-            self._answer(json.loads(line))
+            self.answer(json.loads(line))
             if self._stopping:  # the request to stop came too late for the run
                 return
 
-    def _answer(self, request: dict[str, Any]) -> None:
+    def _on_signal(self, number: int, _frame: object) -> None:
+        """Leave the run at its next rollout boundary; SIGTERM stops there, or at once where nothing would be saved."""
+        if number == signal.SIGUSR1:
+            self._leaving = True
+            return
+        self._stopping = True
+        if not self._can_stop_gently:
+            raise SystemExit(0)
+
+    def answer(self, request: dict[str, Any]) -> None:
+        """Do a job, and send its steps and its outcome."""
         from grpolab.identity import signature
-        from grpolab.paths import Results
+        from grpolab.paths import Results, is_refusal
+        from grpolab.run import train, warm_start
+        from grpolab.run.folder import reason_of
         from grpolab.run.preflight import refuse_another
         from grpolab.settings.run import RunSettings
+        from grpolab.sweep.ledger import no_outcome
 
-        settings = RunSettings.model_validate(request["settings"])
+        settings, name = RunSettings.model_validate(request["settings"]), request["signature"]
         results = Results.open(settings.machine.results)
-        if request["job"] == "warm_start":
-            now, do = signature(settings.warm_start_identity()), self._warm_start
-        else:
-            now, do = signature(settings.identity()), self._run
-        name = request["signature"]
-        try:
-            refuse_another(name, now, settings)
-            outcome = do(name, settings, results)
-        except Exception as error:
-            outcome = _instead_of_outcome(error, results.root)
-        self.send({"event": "done", "signature": name, "outcome": outcome})
-
-    def _warm_start(self, name: str, settings: Any, results: Any) -> dict[str, Any]:
-        from grpolab.run import warm_start
+        is_run = request["job"] == "run"
+        steps = settings.planned_steps if is_run else settings.warm_start.max_steps
 
         def on_step(step: int) -> None:
-            self._step(name, step, settings.warm_start.max_steps)
-
-        made = warm_start.ensure(settings, results, on_step)
-        return {"outcome": "completed", "reason": None, "accuracy": made.accuracy, "seconds": made.seconds}
-
-    def _run(self, name: str, settings: Any, results: Any) -> dict[str, Any]:
-        from grpolab.run import train
+            self.send({"event": "step", "signature": name, "rollout_step": step, "rollout_steps": steps})
 
         self._leaving = False  # it came too late for the run before
-        self._can_stop_gently = True
+        self._can_stop_gently = is_run
         try:
-            return train.run(
-                settings,
-                results,
-                on_step=lambda step: self._step(name, step, settings.planned_steps),
-                stop=lambda: self._stopping or self._leaving,
-            )
+            refuse_another(name, signature(settings.identity() if is_run else settings.warm_start_identity()), settings)
+            if is_run:
+                outcome = train.run(settings, results, on_step=on_step, stop=lambda: self._stopping or self._leaving)
+            else:
+                made = warm_start.ensure(settings, results, on_step)
+                outcome = {"outcome": COMPLETED, "reason": None, "accuracy": made.accuracy, "seconds": made.seconds}
         except train.Interrupted:
             if self._stopping:
                 raise SystemExit(0) from None
-            return {"outcome": MISSING, "reason": "left at a rollout boundary"}
+            outcome = {"outcome": MISSING, "reason": "left at a rollout boundary"}
+        except Exception as error:
+            if is_refusal(error, results.root):
+                outcome = no_outcome(error, results.root)
+            else:
+                trace = "".join(traceback.format_exception(error))
+                outcome = {"outcome": FAILED, "reason": reason_of(error), "error": trace}
         finally:
             self._can_stop_gently = False
-
-    def _step(self, name: str, step: int, steps: int) -> None:
-        self.send({"event": "step", "signature": name, "rollout_step": step, "rollout_steps": steps})
-
-
-def _instead_of_outcome(error: Exception, root: Path) -> dict[str, Any]:
-    """What is answered for a job that raised: that the disk refused to be written, else a failure."""
-    from grpolab.paths import is_refusal
-    from grpolab.run.folder import reason_of
-    from grpolab.sweep.ledger import no_outcome
-
-    if is_refusal(error, root):
-        return no_outcome(error, root)
-    return {"outcome": "failed", "reason": reason_of(error), "error": "".join(traceback.format_exception(error))}
+        self.send({"event": "done", "signature": name, "outcome": outcome})
 
 
 if __name__ == "__main__":
