@@ -11,7 +11,6 @@ import copy
 import math
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -87,9 +86,15 @@ class Composer:
             # Strict: a seed of `true` or an epsilon of '0.2' in quotes is a mistake, not a number.
             settings = RunSettings.model_validate(values, strict=True)
         except ValidationError as error:
-            bad = {str(entry["loc"][0]) for entry in error.errors() if entry["loc"]}
             problems += sentences(RunSettings, error, [*self.groups])
-            problems += _misfits(values, self.values(choices), bad)
+            # Rules across fields that the good values break, whatever stands in the bad ones.
+            bad = {str(entry["loc"][0]) for entry in error.errors() if entry["loc"]}
+            good = {key: value for key, value in values.items() if key not in bad}
+            try:
+                RunSettings.model_validate({**self.values(choices), **good}, strict=True)
+            except ValidationError as misfit:
+                across = sentences(RunSettings, misfit)
+                problems += [text for text in across if not any(key in text for key in bad)]
         if problems:
             raise RequestError(dict.fromkeys(problems))
         return settings
@@ -170,16 +175,6 @@ def _values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
     return clean(container, "")
 
 
-def _misfits(values: dict[str, Any], base: dict[str, Any], bad: set[str]) -> list[str]:
-    """Rules across fields that the good values break, whatever stands in the bad ones."""
-    good = {key: value for key, value in values.items() if key not in bad}
-    try:
-        RunSettings.model_validate({**base, **good}, strict=True)
-    except ValidationError as error:
-        return [text for text in sentences(RunSettings, error) if not any(key in text for key in bad)]
-    return []
-
-
 def _own_task(text: str) -> list[str]:
     """`task=my_tasks.py:Parity` is short for `task=custom task.path=my_tasks.py:Parity`."""
     key, _, value = text.partition("=")
@@ -195,7 +190,6 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).partition("full_key:")[0].split())[:200]
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # `grpolab train --help`: every group and every key, read from conf/ and settings/.
 
 
@@ -209,15 +203,15 @@ def help_text(wanted: Sequence[str] = ()) -> str:
     if not wanted:
         sections = ["Groups (one option each)", *(text for _, text, _ in groups), "", "Keys"]
         return "\n".join([HEADER, *sections, *(text for _, text, _ in keys)])
-    every = [*groups, *keys]
     lines, problems = list[str](), list[str]()
     for word in wanted:
         name = word.partition("=")[0]
-        if texts := [text for key, text, _ in every if key == name or key.startswith(f"{name}.")]:
-            lines += texts
-            continue
-        hint = f": write {ours}" if (ours := our_names(name)) else near_matches(name, {key for key, _, _ in every})
-        problems.append(f"{name} is unknown{hint}; `grpolab train --help` lists every key")
+        texts = [text for key, text, _ in (*groups, *keys) if key == name or key.startswith(f"{name}.")]
+        lines += texts
+        if not texts:
+            near = near_matches(name, {key for key, _, _ in (*groups, *keys)})
+            hint = f": write {ours}" if (ours := our_names(name)) else near
+            problems.append(f"{name} is unknown{hint}; `grpolab train --help` lists every key")
     if problems:
         raise RequestError(problems)
     return "\n".join(lines)
@@ -233,49 +227,45 @@ def key_for(word: str) -> str:
 
 def choices() -> dict[str, list[str]]:
     """Every group and key with the words that it may be, where they can be listed."""
-    composer, values = Composer(), dict[str, list[str]]()
+    composer, words_of = Composer(), dict[str, list[str]]()
     for name, _, may_be in (*_groups(composer), *_keys(composer)):
-        values.setdefault(name, []).extend(word for word in may_be if word not in values[name])
-    return values
+        words_of.setdefault(name, []).extend(word for word in may_be if word not in words_of[name])
+    return words_of
 
 
 def _groups(composer: Composer) -> Iterator[Entry]:
     for group, names in composer.groups.items():
         for option in names:
             mark = " (default)" if option == str(composer.defaults[group] or "null") else ""
-            file = composer.conf / group / f"{option}.yaml"
-            says = _first_comment(file) if file.exists() else "No preset: the keys below hold."
+            file, says = composer.conf / group / f"{option}.yaml", "No preset: the keys below hold."
+            if file.exists():  # its first comment, after Hydra's
+                comments = [line[1:].strip() for line in file.read_text().splitlines() if line.startswith("#")]
+                says = next((line for line in comments if not line.startswith("@package")), "")
             yield group, f"  {f'{group}={option}':<24} {says}{mark}", [option]
-
-
-def _first_comment(file: Path) -> str:
-    comments = [line[1:].strip() for line in file.read_text().splitlines() if line.startswith("#")]
-    return next((line for line in comments if not line.startswith("@package")), "")
 
 
 def _keys(composer: Composer) -> Iterator[Entry]:
     defaults = composer.values({})
+
+    def key(name: str, field: Schema, default: Any) -> Entry:
+        value = "no default" if default == NO_VALUE else f"default {show(default)}"
+        text = f"  {name:<34} {allowed(RunSettings, field)}; {value}\n      {field['description']}"
+        return name, text, words(RunSettings, field)
+
+    def section(prefix: str, part: Schema, values: dict[str, Any]) -> Iterator[Entry]:
+        for name, field in part["properties"].items():
+            if "description" in field:
+                yield key(f"{prefix}.{name}", field, values[name])
+
     for name, field in root(RunSettings)["properties"].items():
         inner = resolve(RunSettings, field)
         if members := options(RunSettings, inner):
             for option, member in members.items():
                 yield name, f"  with {name}={option}: {member['description'].splitlines()[0]}", []
-                yield from _section(name, member, composer.values({name: option})[name])
+                yield from section(name, member, composer.values({name: option})[name])
         elif "properties" in inner:
             if defaults[name] is None:  # switched off; where it is set, all of its keys are
-                yield _key(name, field, None)
-            yield from _section(name, inner, defaults[name] or dict.fromkeys(inner["properties"], NO_VALUE))
+                yield key(name, field, None)
+            yield from section(name, inner, defaults[name] or dict.fromkeys(inner["properties"], NO_VALUE))
         else:
-            yield _key(name, field, defaults[name])
-
-
-def _section(prefix: str, section: Schema, values: dict[str, Any]) -> Iterator[Entry]:
-    for name, field in section["properties"].items():
-        if "description" in field:
-            yield _key(f"{prefix}.{name}", field, values[name])
-
-
-def _key(name: str, field: Schema, default: Any) -> Entry:
-    value = "no default" if default == NO_VALUE else f"default {show(default)}"
-    text = f"  {name:<34} {allowed(RunSettings, field)}; {value}\n      {field['description']}"
-    return name, text, words(RunSettings, field)
+            yield key(name, field, defaults[name])

@@ -10,13 +10,14 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import yaml
 
 from grpolab import FOLDER_FORMAT, RESULTS_VERSION
 from grpolab.errors import RequestError
-from grpolab.identity import absent, identified, in_words, signature, unrecorded
+from grpolab.identity import absent, file_sha256, identified, in_words, signature, unrecorded
 from grpolab.paths import Results, read_json, write_json_atomic
 from grpolab.run.folder import exclusive, is_begun, is_held
 from grpolab.sweep.ledger import Record, is_run_taken, planned_studies
@@ -35,8 +36,15 @@ class Unasked:
     kind: str  # `run` or `warm start`
     folder: Path
     about: str
-    bytes: int
     unrecorded: str = ""  # what of a run was not recorded and cannot be known any more
+
+    @cached_property
+    def bytes(self) -> int:
+        """Its size."""
+        return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.folder.name}: {self.about}, {self.bytes / MB:.1f} MB"
 
 
 def prune(results: Results, consent: Callable[[str], bool], named: Collection[str] = ()) -> None:
@@ -54,19 +62,28 @@ def prune(results: Results, consent: Callable[[str], bool], named: Collection[st
     to_delete = [item for item in every if item not in kept]
     for item in kept:
         print(
-            f"kept: run {item.folder.name}: {item.about}, {item.bytes / MB:.1f} MB: the content of its"
-            f" {item.unrecorded} was not recorded, so that no command uses it again; `prune-runs` deletes it where it"
-            " is named"
+            f"kept: {item}: the content of its {item.unrecorded} was not recorded, so that no command uses it again;"
+            " `prune-runs` deletes it where it is named"
         )
     for item in to_delete:
-        print(f"{item.kind} {item.folder.name}: {item.about}, {item.bytes / MB:.1f} MB")
+        print(item)
     if not to_delete:
         print(f"nothing to delete in {results.root}: every {'other ' * bool(kept)}run is asked for")
         return
     print(f"{len(to_delete)} folders that no study asks for, {sum(item.bytes for item in to_delete) / MB:.1f} MB")
-    if consent(f"delete them from {results.root}?"):
-        deleted = sum(_delete(item) for item in to_delete)
-        print(f"{deleted} folders deleted; the tracking store keeps what it has of them")
+    if not consent(f"delete them from {results.root}?"):
+        return
+    deleted = 0
+    for item in to_delete:
+        is_run, lock = item.kind == "run", _lock_of(item.folder)
+        if is_run_taken(item.folder) if is_run else is_held(lock):  # somebody has begun to work on it meanwhile
+            continue
+        (item.folder / "outcome.json").unlink(missing_ok=True)  # first: half a folder must not look like a finished run
+        shutil.rmtree(item.folder)
+        if not is_run:
+            lock.unlink(missing_ok=True)
+        deleted += 1
+    print(f"{deleted} folders deleted; the tracking store keeps what it has of them")
 
 
 def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
@@ -74,28 +91,6 @@ def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
 
     A run that stays because it is not `named` keeps its warm start.
     """
-    runs, warm_starts = _asked(results)
-    for folder in _folders(results.runs):
-        provenance = read_json(folder / "provenance.json") or {}
-        warm_start = provenance.get("warm_start", {}).get("signature", "")
-        if folder.name in runs or is_run_taken(folder):
-            warm_starts.add(warm_start)
-            continue
-        settings, content = _settings(folder), provenance.get("content", {})
-        lacking = unrecorded(settings, content) if (folder / "outcome.json").exists() else ""
-        if lacking and folder.name not in named:
-            warm_starts.add(warm_start)
-        words = [(read_json(folder / "outcome.json") or {}).get("outcome", "unfinished")]
-        words += [settings["task"]["name"], f"seed {settings['seed']}"] if settings else []
-        about = ", ".join(word for word in [*words, in_words(content)] if word)
-        yield Unasked("run", folder, about, _size(folder), lacking)
-    for folder in _folders(results.warm_starts):
-        if folder.name not in warm_starts and not is_held(_lock_of(folder)):
-            yield Unasked("warm start", folder, "of no run that stays", _size(folder))
-
-
-def _asked(results: Results) -> tuple[set[str], set[str]]:
-    """Signatures of the runs that studies ask for, and of the warm starts, as far as they are known without the run."""
     cells = [(name, cell) for name in available() for plan in plans(name) for cell in plan.cells]
     unknown = {
         f"experiments/{name}.yaml: what its {key} names cannot be read: without it nobody knows what it asks for"
@@ -104,44 +99,39 @@ def _asked(results: Results) -> tuple[set[str], set[str]]:
     }
     if unknown:
         raise RequestError(sorted(unknown))
-    runs = {cell.signature for _, cell in cells}
+    runs, warm_starts = {cell.signature for _, cell in cells}, {cell.warm_start for _, cell in cells}
     for name in planned_studies(results):
         plan = read_json(results.plan(name))
         if plan is None:
             raise RequestError(f"{results.plan(name)} cannot be read: without it nobody knows what it asks for")
         runs |= {cell["signature"] for cell in plan["cells"]}
-    return runs, {cell.warm_start for _, cell in cells}
+    for folder in _folders(results.runs):
+        provenance = read_json(folder / "provenance.json") or {}
+        warm_start, content = provenance.get("warm_start", {}).get("signature", ""), provenance.get("content", {})
+        if folder.name in runs or is_run_taken(folder):
+            warm_starts.add(warm_start)
+            continue
+        file, outcome = folder / "settings.yaml", folder / "outcome.json"
+        settings = (yaml.safe_load(file.read_text()) if file.exists() else None) or {}
+        lacking = unrecorded(settings, content) if outcome.exists() else ""
+        if lacking and folder.name not in named:
+            warm_starts.add(warm_start)
+        words = [(read_json(outcome) or {}).get("outcome", "unfinished")]
+        words += [settings["task"]["name"], f"seed {settings['seed']}"] if settings else []
+        yield Unasked("run", folder, ", ".join(filter(None, [*words, in_words(content)])), lacking)
+    for folder in _folders(results.warm_starts):
+        if folder.name not in warm_starts and not is_held(_lock_of(folder)):
+            yield Unasked("warm start", folder, "of no run that stays")
 
 
 def _folders(parent: Path) -> list[Path]:
     return sorted(path for path in parent.glob("[!.]*") if path.is_dir())
 
 
-def _settings(folder: Path) -> Record:
-    file = folder / "settings.yaml"
-    return (yaml.safe_load(file.read_text()) if file.exists() else None) or {}
-
-
-def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
 def _lock_of(warm_start: Path) -> Path:
     return warm_start.with_name(f"{warm_start.name}.lock")
 
 
-def _delete(item: Unasked) -> bool:
-    """Delete a folder, unless somebody has begun to work on it meanwhile."""
-    if is_run_taken(item.folder) if item.kind == "run" else is_held(_lock_of(item.folder)):
-        return False
-    (item.folder / "outcome.json").unlink(missing_ok=True)  # first: half of a folder must not look like a finished run
-    shutil.rmtree(item.folder)
-    if item.kind == "warm start":
-        _lock_of(item.folder).unlink(missing_ok=True)
-    return True
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # `grpolab runs import`: copying run folders by hand does the same without the checks, for the folders are the ledger.
 
 
@@ -170,7 +160,16 @@ def take_over(source: Path, ours: Results) -> bool:
             counts[REFUSED] += 1
             what = f"its files lack the key {refusal}" if isinstance(refusal, KeyError) else refusal
             print(f"refused: run {folder.name}: {what}")
-    _take_plans(theirs, ours)
+    for file in sorted(theirs.studies.glob("*/plan.json")):
+        study = file.parent.name
+        plan, here = read_json(file), read_json(ours.plan(study))
+        if plan is None:
+            print(f"study {study}: its plan there cannot be read")
+        elif here is None:
+            write_json_atomic(ours.plan(study), plan)
+        elif {**plan, "created": None, "commit": None} != {**here, "created": None, "commit": None}:
+            stays = "the plan here stays"
+            print(f"study {study} is planned otherwise here: {stays}, `grpolab sweep {study}` writes it anew")
     summary = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     print(f"{source}: {summary or 'no run'}")
     return not counts[REFUSED]
@@ -183,7 +182,12 @@ def _take_run(name: str, theirs: Results, ours: Results) -> str:
     if outcome.get("outcome") not in RESULTS or is_run_taken(folder):
         return UNFINISHED
     if is_begun(target) or is_run_taken(target):
-        _compare(outcome, read_json(target / "outcome.json"))
+        here = read_json(target / "outcome.json")
+        if here is None:
+            raise Refused("it is begun here and has no outcome yet")
+        keys = ("outcome", "journal_sha256", "policy_sha256")
+        if different := [key for key in keys if outcome.get(key) != here.get(key)]:
+            raise Refused(f"the run of this signature that is here has another {' and '.join(different)}; it stays")
         return PRESENT
     provenance = read_json(folder / "provenance.json") or {}
     _check_identity(folder, provenance)
@@ -199,19 +203,17 @@ def _take_warm_start(made: Record, theirs: Results, ours: Results) -> None:
     here, there = read_json(target / "outcome.json"), read_json(folder / "outcome.json")
     if there is None or there["sha256"] != made["sha256"]:
         raise Refused(f"its warm start {name} is not the one in {folder}")
+
+    is_trained = there["steps"] > 0  # else it keeps no weights
+
+    def check(part: Path) -> None:
+        if is_trained and made["sha256"] != weights_sha256(part / "policy.safetensors"):
+            raise Refused(f"the weights of its warm start {name} are not those of its outcome.json (sha256)")
+
     if here is None:
-        _copy(folder, target, _lock_of(target), lambda part: _check_warm_start(part, there))
+        _copy(folder, target, _lock_of(target), check)
     elif here["sha256"] != there["sha256"]:
         raise Refused(f"its warm start {name} differs from the one here: they could not be compared in pairs")
-
-
-def _compare(theirs: Record, ours: Record | None) -> None:
-    """Raises Refused where the two are not the same outcome of one run."""
-    if ours is None:
-        raise Refused("it is begun here and has no outcome yet")
-    keys = ("outcome", "journal_sha256", "policy_sha256")
-    if different := [key for key in keys if theirs.get(key) != ours.get(key)]:
-        raise Refused(f"the run of this signature that is here has another {' and '.join(different)}; it stays")
 
 
 def _check_identity(folder: Path, provenance: Record) -> None:
@@ -234,27 +236,20 @@ def _check_identity(folder: Path, provenance: Record) -> None:
 
 def _set_keys(settings: Record) -> Record:
     """`RunSettings.identity` of written settings, also of those from before a key that is now empty existed."""
-    return {
-        key: _set_keys(value) if isinstance(value, dict) else value
-        for key, value in settings.items()
-        if value is not None
-    }
+    present = {key: value for key, value in settings.items() if value is not None}
+    return {key: _set_keys(value) if isinstance(value, dict) else value for key, value in present.items()}
 
 
 def _check_content(folder: Path, outcome: Record) -> None:
     """Raises Refused where journal or weights are not those that the outcome was written for."""
     journal = folder / "journal.jsonl"
-    journal_sha256 = hashlib.sha256(journal.read_bytes()).hexdigest() if journal.exists() else None
-    if outcome["journal_sha256"] != journal_sha256:
-        raise Refused("its journal.jsonl is not the one that outcome.json was written for (journal_sha256)")
-    if outcome["policy_sha256"] != weights_sha256(folder / "policy.safetensors"):
-        raise Refused("its policy.safetensors is not the one that outcome.json was written for (policy_sha256)")
-
-
-def _check_warm_start(folder: Path, made: Record) -> None:
-    """Raises Refused as above; a warm start without a step keeps no weights."""
-    if made["steps"] and made["sha256"] != weights_sha256(folder / "policy.safetensors"):
-        raise Refused(f"the weights of its warm start {made['signature']} are not those of its outcome.json (sha256)")
+    hashes = {
+        "journal.jsonl": ("journal_sha256", file_sha256(journal) if journal.exists() else None),
+        "policy.safetensors": ("policy_sha256", weights_sha256(folder / "policy.safetensors")),
+    }
+    for file, (key, sha256) in hashes.items():
+        if outcome[key] != sha256:
+            raise Refused(f"its {file} is not the one that outcome.json was written for ({key})")
 
 
 def weights_sha256(file: Path) -> str | None:
@@ -302,18 +297,3 @@ def _copy(folder: Path, target: Path, lock: Path, check: Callable[[Path], None])
                 entry.rename(target / entry.name)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _take_plans(theirs: Results, ours: Results) -> None:
-    """Plans of studies that are not planned here; where one is, it stays, and a difference is said."""
-    for file in sorted(theirs.studies.glob("*/plan.json")):
-        study = file.parent.name
-        plan, here = read_json(file), read_json(ours.plan(study))
-        if plan is None:
-            print(f"study {study}: its plan there cannot be read")
-        elif here is None:
-            write_json_atomic(ours.plan(study), plan)
-        elif {**plan, "created": None, "commit": None} != {**here, "created": None, "commit": None}:
-            print(
-                f"study {study} is planned otherwise here: the plan here stays, `grpolab sweep {study}` writes it anew"
-            )

@@ -37,6 +37,13 @@ _COURSES = {
 }
 _CLIPPED = {"clip/active_low": "clip_low", "clip/active_high": "clip_high"}
 TITLES = ("variant", "runs", "accuracy", "reward", "clip low, high", "entropy", "token ratio", "a run")
+_MEANINGS = {
+    "accuracy": "held out: of one sampled answer, before -> after",
+    "reward": "mean of a batch, first -> last",
+    "clip fraction": "of tokens, below and above the range, after a batch's first optimiser step",
+    "entropy": "nat a token, first -> last batch",
+    "token ratio": "smallest to largest",
+}
 
 
 def duration(seconds: float) -> str:
@@ -50,10 +57,6 @@ def duration(seconds: float) -> str:
 def first_line(outcome: Record | None) -> str:
     """The first line of an outcome's reason; empty where there is none."""
     return str((outcome or {}).get("reason") or "").partition("\n")[0]
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# How far a cell is.
 
 
 @dataclass(frozen=True)
@@ -130,14 +133,20 @@ def last_row(timing: Path) -> Record | None:
         return None
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# `grpolab status`: how far the cells of a study are, for people and as JSON.
-
-
 def print_status(results: Results, study: str | None, as_json: bool) -> None:
-    """`grpolab status`."""
+    """`grpolab status`: how far the cells of a study are, for people or as JSON."""
     summaries = status(results, study, time.time())
-    print(json.dumps(summaries, indent=1) if as_json else "\n".join(_status_lines(summaries)))
+    if as_json:
+        print(json.dumps(summaries, indent=1))
+    elif not summaries:
+        print("no study is planned yet: run `grpolab sweep STUDY`")
+    else:
+        for name, summary in summaries.items():
+            counts = ", ".join(f"{count} {state}" for state, count in sorted(summary["states"].items()))
+            print(f"{name}: {summary['planned']} planned: {counts}")
+            for row in summary["cells"]:
+                if details := _details(row):
+                    print(f"  {row['state']}: {row['variant']}, seed {row['seed']} ({row['signature']}): {details}")
 
 
 def status(results: Results, study: str | None, now: float) -> Record:
@@ -162,25 +171,12 @@ def _status_row(cell: CellState, results: Results, now: float) -> Record:
     timed = last_row(results.run(cell.cell["signature"]) / "timing.jsonl")
     steps = timed["rollout_step"] + 1 if timed else 0
     if beat := cell.running:
-        age = max(0.0, now - beat["time"])  # a clock may have been set back
-        left = None
+        age, left = max(0.0, now - beat["time"]), None  # a clock may have been set back
         if timed:  # by the mean of the steps so far, those of earlier sessions included
             left = round(max(0.0, timed["seconds/elapsed"] / steps * (beat["rollout_steps"] - steps) - age), 1)
         row |= {key: beat[key] for key in ("rollout_step", "rollout_steps", "host", "pid")}
         return row | {"heartbeat_seconds_ago": round(age, 1), "seconds_left": left}
     return row | ({"interrupted_at_step": steps} if timed and cell.state != RUNNING else {})
-
-
-def _status_lines(summaries: Record) -> list[str]:
-    lines = [] if summaries else ["no study is planned yet: run `grpolab sweep STUDY`"]
-    for study, summary in summaries.items():
-        counts = ", ".join(f"{count} {state}" for state, count in sorted(summary["states"].items()))
-        lines.append(f"{study}: {summary['planned']} planned: {counts}")
-        for row in summary["cells"]:
-            if details := _details(row):
-                cell = f"{row['variant']}, seed {row['seed']} ({row['signature']})"
-                lines.append(f"  {row['state']}: {cell}: {details}")
-    return lines
 
 
 def _details(row: Record) -> str:
@@ -193,13 +189,7 @@ def _details(row: Record) -> str:
         return f"{where}, heartbeat {duration(row['heartbeat_seconds_ago'])} ago, {left}"
     if row["state"] == FAILED:
         return first_line(row) or "no reason given"
-    if "interrupted_at_step" in row:
-        return f"interrupted at step {row['interrupted_at_step']}, will go on"
-    return ""
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What came out of a run, from its journal: while it goes, at the end of `train`, and as a table of variants.
+    return f"interrupted at step {row['interrupted_at_step']}, will go on" if "interrupted_at_step" in row else ""
 
 
 class JournalReader:
@@ -253,26 +243,31 @@ class JournalReader:
 
     def in_short(self) -> str:
         """`accuracy 0.306 -> 0.415, clip 3.1%`, of a run that goes on; what is not known yet is left out."""
-        accuracy = _course(self._courses, "accuracy")
+        accuracy = _in_words(self._courses)["accuracy"]
         parts = [f"accuracy {accuracy}"] if accuracy else []
         parts += [f"clip {self.clip_now:.1%}"] if self.clip_now is not None else []
         return ", ".join(parts)
 
 
+def _in_words(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Facts as texts, by the keys of _MEANINGS and in their order; empty where a fact is not there."""
+
+    def pair(first: str, last: str, form: str) -> str:
+        return form.format(facts[first], facts[last]) if first in facts else ""
+
+    courses = {name: pair(f"{name}_start", f"{name}_end", "{:.3f} -> {:.3f}") for name in set(_COURSES.values())}
+    clip = pair("clip_low", "clip_high", "{:.1%}, {:.1%}")
+    texts = {**courses, "clip fraction": clip, "token ratio": pair("ratio_min", "ratio_max", "{:.3g} to {:.3g}")}
+    return {name: texts[name] for name in _MEANINGS}
+
+
 def result_lines(outcome: Record, facts: Facts) -> list[str]:
     """What came out of one run, a line for each fact."""
-    rows = {
-        "accuracy": (_course(facts, "accuracy"), "held out: of one sampled answer, before -> after"),
-        "reward": (_course(facts, "reward"), "mean of a batch, first -> last"),
-        "clip fraction": (_clip(facts), "of tokens, below and above the range, after a batch's first optimiser step"),
-        "entropy": (_course(facts, "entropy"), "nat a token, first -> last batch"),
-        "token ratio": (_ratio(facts), "smallest to largest"),
-    }
     seconds = f" in {duration(outcome['seconds'])}" if outcome.get("seconds") else ""
     steps = {"rollout_steps": "rollout steps", "optimizer_steps": "optimiser steps"}
     done = ", ".join(f"{outcome[key]} {words}" for key, words in steps.items() if outcome.get(key))
     why = f": {outcome['reason']}" if outcome.get("reason") else ""
-    told = [f"  {name:<14} {value:<18} {meaning}" for name, (value, meaning) in rows.items() if value]
+    told = [f"  {name:<14} {text:<18} {_MEANINGS[name]}" for name, text in _in_words(facts).items() if text]
     return [f"{outcome['outcome']}{seconds}{': ' + done if done else ''}{why}", *told]
 
 
@@ -290,20 +285,4 @@ def variant_row(runs: Sequence[tuple[Record, Facts]]) -> Record:
 def cells_of_row(variant: str, row: Record) -> list[str]:
     """A variant's row under TITLES."""
     runs = ", ".join(f"{count} {outcome}" for outcome, count in row["runs"].items())
-    courses = [_course(row, name) for name in ("accuracy", "reward")]
-    seconds = duration(row["seconds"]) if "seconds" in row else ""
-    return [variant, runs, *courses, _clip(row), _course(row, "entropy"), _ratio(row), seconds]
-
-
-def _course(facts: Mapping[str, Any], name: str) -> str:
-    if f"{name}_start" not in facts:
-        return ""
-    return f"{facts[f'{name}_start']:.3f} -> {facts[f'{name}_end']:.3f}"
-
-
-def _clip(facts: Mapping[str, Any]) -> str:
-    return f"{facts['clip_low']:.1%}, {facts['clip_high']:.1%}" if "clip_low" in facts else ""
-
-
-def _ratio(facts: Mapping[str, Any]) -> str:
-    return f"{facts['ratio_min']:.3g} to {facts['ratio_max']:.3g}" if "ratio_min" in facts else ""
+    return [variant, runs, *_in_words(row).values(), duration(row["seconds"]) if "seconds" in row else ""]

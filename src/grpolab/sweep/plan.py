@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -161,7 +162,19 @@ def expand(
 
     Raises RequestError with all that is wrong.
     """
-    variants, problems = _compose_variants(study, composer, overrides)
+    problems: list[str] = []
+    variants: Variants = []
+    names_of = defaultdict[str, list[str]](list)  # each different problem, with the variants that have it
+    for levels in study.variants():
+        try:
+            variants.append((levels, composer.compose([*study.overrides_of(levels), *overrides])))
+        except RequestError as error:
+            for problem in error.problems:
+                names_of[problem].append("/".join(levels.values()))
+    for problem, names in names_of.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        where = "" if len(names) == len(study.variants()) else f", variant {names[0]}{more}"
+        problems.append(f"{problem} (study {study.name}{where})")
     written = dict.fromkeys(text for levels in study.variants() for text in study.overrides_of(levels))
     problems += [
         f"{show(text)}: study {study.name} sets its seeds itself, use `seeds:` or --seeds"
@@ -169,15 +182,7 @@ def expand(
         if key_of(text) == "seed"
     ]
     if not problems:
-        problems = _duplicates(study, variants)
-        if clipping and not any(settings.clip_can_bind for _, settings in variants):
-            problems.append(
-                f"study {study.name}: clipping can act in no cell, because each has one update per fresh batch (every"
-                " ratio is then exactly 1) or an unclipped kernel: give a variant num_iterations or num_minibatches"
-                " above 1"
-            )
-        budgets = unequal_budgets(study.hypotheses, study.compare, variants)
-        problems += [f"study {study.name}: {text}" for text in budgets]
+        problems = _senseless(study, variants, clipping)
     seeds = seeds or study.seed_list
     if not problems:
         problems = shared_seeds(study.tunings, seeds)
@@ -185,44 +190,29 @@ def expand(
         problems.append(f"study {study.name}: {len(seeds)} seeds make more than {MOST_CELLS} cells: ask for fewer")
     if problems:
         raise RequestError(problems)
-    cells = [
-        Cell(levels, settings.model_copy(update={"seed": seed})) for levels, settings in variants for seed in seeds
-    ]
+    cells = [Cell(levels, run.model_copy(update={"seed": seed})) for levels, run in variants for seed in seeds]
     return Plan(study, seeds, cells)
 
 
-def _compose_variants(study: Study, composer: Composer, overrides: Sequence[str]) -> tuple[Variants, list[str]]:
-    """The variants that can be composed, and a sentence for each different problem with those that cannot."""
-    variants = []
-    wrong: defaultdict[str, list[str]] = defaultdict(list)
-    for levels in study.variants():
-        try:
-            variants.append((levels, composer.compose([*study.overrides_of(levels), *overrides])))
-        except RequestError as error:
-            for problem in error.problems:
-                wrong[problem].append("/".join(levels.values()))
-    problems = []
-    for problem, names in wrong.items():
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        where = "" if len(names) == len(study.variants()) else f", variant {names[0]}{more}"
-        problems.append(f"{problem} (study {study.name}{where})")
-    return variants, problems
-
-
-def _duplicates(study: Study, variants: Variants) -> list[str]:
-    """Variants that are one run under two names, unless their arms are declared a placebo."""
+def _senseless(study: Study, variants: Variants, clipping: bool) -> list[str]:
+    """What of variants that can each be run makes no sense in one study."""
     problems: list[str] = []
     seen: dict[str, dict[str, str]] = {}
     placebo = {frozenset(pair) for pair in study.placebo}
-    for levels, settings in variants:
+    for levels, settings in variants:  # one run under two names, unless its arms are declared a placebo
         first = seen.setdefault(signature(settings.identity()), levels)
         if first is not levels and frozenset({first[study.compare], levels[study.compare]}) not in placebo:
             names = f"{'/'.join(first.values())} and {'/'.join(levels.values())}"
-            problems.append(f"study {study.name}: {names} have equal settings: drop one, or name them under `placebo:`")
-    return problems
+            problems.append(f"{names} have equal settings: drop one, or name them under `placebo:`")
+    if clipping and not any(settings.clip_can_bind for _, settings in variants):
+        problems.append(
+            "clipping can act in no cell, because each has one update per fresh batch (every ratio is then exactly 1)"
+            " or an unclipped kernel: give a variant num_iterations or num_minibatches above 1"
+        )
+    problems += unequal_budgets(study.hypotheses, study.compare, variants)
+    return [f"study {study.name}: {text}" for text in problems]
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # `grpolab train` as a study: one run, or with `-m` every combination of the values given on the command line.
 
 
@@ -242,9 +232,15 @@ def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
     """
     composer, problems = Composer(), list[str]()
     parsed = [override for text in overrides if (override := composer.parse(text, problems, sweep=True))]
-    swept = {o.key_or_group: _values(o, problems) for o in parsed if o.is_sweep_override()}
+    swept = {o.key_or_group: _swept_values(o, problems) for o in parsed if o.is_sweep_override()}
     fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
-    seeds = _seeds(composer, swept.pop("seed", None), fixed, problems)
+    if seeds_given := swept.pop("seed", None):
+        seeds = [int(value) for value in seeds_given if value.isdecimal()]
+        if len({*seeds}) < len(seeds_given):
+            problems.append(f"seed={','.join(seeds_given)} is not allowed: seeds are different whole numbers >= 0")
+            seeds = [0]
+    else:
+        seeds = [composer.compose([text for text in fixed if key_of(text) == "seed"]).seed]
     factors: Factors = {
         key: {_level([f"{key}={value}"]): [f"{key}={value}"] for value in values}
         for key, values in swept.items()
@@ -253,7 +249,8 @@ def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
     problems += [f"{key}: two of its values have one name" for key in factors if len(factors[key]) < len(swept[key])]
     rest = [text for text in fixed if key_of(text) != "seed"]
     try:
-        plan = expand(_study(name, rest, factors, seeds), composer, clipping=bool(CLIP_KEYS & swept.keys()))
+        study = _study(name, rest, factors or {"run": {_level([]): []}}, seeds)
+        plan = expand(study, composer, clipping=bool(CLIP_KEYS & swept.keys()))
     except RequestError as error:
         problems += error.problems
     if problems:
@@ -261,12 +258,11 @@ def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
     return plan
 
 
-def _values(override: Override, problems: list[str]) -> list[str]:
+def _swept_values(override: Override, problems: list[str]) -> list[str]:
     shuffled = getattr(override.value(), "shuffle", False)  # Hydra would list a range without end to shuffle it
-    try:
+    values: list[str] = []
+    with suppress(HydraException, ValueError, ArithmeticError):
         values = [] if shuffled else [str(value) for value in islice(override.sweep_string_iterator(), MOST_VALUES + 1)]
-    except (HydraException, ValueError, ArithmeticError):
-        values = []
     if not 0 < len(set(values)) == len(values) <= MOST_VALUES:
         problems.append(
             f"{show(override.input_line)} cannot be swept: write up to {MOST_VALUES} different values, as a"
@@ -274,16 +270,6 @@ def _values(override: Override, problems: list[str]) -> list[str]:
         )
         return []
     return values
-
-
-def _seeds(composer: Composer, swept: list[str] | None, fixed: list[str], problems: list[str]) -> list[int]:
-    """The seeds of a sweep: those listed, else the one that the overrides or conf/ give."""
-    if not swept:
-        return [composer.compose([text for text in fixed if key_of(text) == "seed"]).seed]
-    if not all(value.isdecimal() for value in swept) or len(set(swept)) < len(swept):
-        problems.append(f"seed={','.join(swept)} is not allowed: seeds are different whole numbers >= 0")
-        return [0]
-    return [int(value) for value in swept]
 
 
 def _level(overrides: Sequence[str]) -> str:
@@ -304,7 +290,6 @@ def _level(overrides: Sequence[str]) -> str:
 def _study(name: str, overrides: list[str], factors: Factors, seeds: list[int]) -> Study:
     if name in available():
         raise RequestError(f"--name {name} is a study of experiments/: choose another name")
-    factors = factors or {"run": {_level([]): []}}
     compare, levels = next(iter(factors.items()))
     try:
         return Study(

@@ -89,7 +89,7 @@ class Hypothesis(Part):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Hypothesis:
-        if problems := [f"hypothesis {self.id}: {text}" for text in _claim_misfits(self)]:
+        if problems := [f"hypothesis {self.id}: {text}" for text in _misfits(self)]:
             raise ValueError("; ".join(problems))
         return self
 
@@ -192,7 +192,7 @@ class Collection(Part):
 
 def available() -> list[str]:
     """Names of the studies in experiments/."""
-    return sorted(file.stem for file in _folder().glob("*.yaml"))
+    return sorted(file.stem for file in (project_root() / "experiments").glob("*.yaml"))
 
 
 def load(name: str) -> Study | Collection:
@@ -200,36 +200,16 @@ def load(name: str) -> Study | Collection:
 
     Raises RequestError with every problem of the file, or the names that exist where `name` is none of them.
     """
-    file, shown = _file(name)
-    content = _read(file, shown)
-    model = Collection if "includes" in content else Study
-    if "name" in content:
-        raise RequestError(f"{shown}: name is unknown: a study is named by its file")
-    try:
-        return model.model_validate({"name": file.stem, **content})
-    except ValidationError as error:
-        raise RequestError(f"{shown}: {text}" for text in sentences(model, error)) from error
-
-
-def _folder() -> Path:
-    return project_root() / "experiments"
-
-
-def _file(name: str) -> tuple[Path, str]:
-    """A study's file, and what it is called in sentences. Raises RequestError where it is not there."""
-    if name in available():
-        return _folder() / f"{name}.yaml", f"experiments/{name}.yaml"
-    if not name.endswith((".yaml", ".yml")):
-        raise RequestError(f"study {name} is unknown{near_matches(name, available())}: have {', '.join(available())}")
-    file = Path(name).expanduser()
-    if not file.is_file():
+    known, folder = available(), project_root() / "experiments"
+    file, shown = Path(name).expanduser(), name
+    if name in known:
+        file, shown = folder / f"{name}.yaml", f"experiments/{name}.yaml"
+    elif not name.endswith((".yaml", ".yml")):
+        raise RequestError(f"study {name} is unknown{near_matches(name, known)}: have {', '.join(known)}")
+    elif not file.is_file():
         raise RequestError(f"study {name}: there is no such file")
-    if file.stem in available() and file.resolve() != (_folder() / file.name).resolve():
+    elif file.stem in known and file.resolve() != (folder / file.name).resolve():
         raise RequestError(f"study {name}: {file.stem} is a study of experiments/ already: rename the file")
-    return file, name
-
-
-def _read(file: Path, shown: str) -> dict[str, Any]:
     try:
         if _size(yaml.compose(file.read_text("utf-8"), Loader=yaml.SafeLoader), {}) > MOST_NODES:
             raise ValueError("its aliases (*name) make it too large, or contain themselves")
@@ -239,7 +219,13 @@ def _read(file: Path, shown: str) -> dict[str, Any]:
         raise RequestError(f"{shown} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise RequestError(f"{shown} must be a mapping of question, factors, ...")
-    return content
+    if "name" in content:
+        raise RequestError(f"{shown}: name is unknown: a study is named by its file")
+    model = Collection if "includes" in content else Study
+    try:
+        return model.model_validate({"name": file.stem, **content})
+    except ValidationError as error:
+        raise RequestError(f"{shown}: {text}" for text in sentences(model, error)) from error
 
 
 def _size(node: yaml.Node | None, known: dict[int, float]) -> float:
@@ -266,6 +252,7 @@ def _with_text_keys(node: Any) -> Any:
 
 def _problems(study: Study) -> Iterator[str]:
     """Sentences about factors, levels and metrics that do not exist, or could not be told apart in a variant's name."""
+    arms = study.factors.get(study.compare, {})
     for factor, choices in study.factors.items():
         if not choices:
             yield f"factors.{factor} has no level"
@@ -279,7 +266,6 @@ def _problems(study: Study) -> Iterator[str]:
         yield "skip leaves no variant"
     yield from unknown("figures", study.figures, FIGURES)
     yield from unknown("compare", [study.compare], study.factors)
-    arms = study.factors.get(study.compare, {})
     yield from unknown("baseline", [study.baseline], arms)
     for factor, choices in study.factors.items():
         for name, level in choices.items():
@@ -294,26 +280,21 @@ def _problems(study: Study) -> Iterator[str]:
     yield from (f"hypothesis {name} stands twice: ids differ" for name in set(claims) if claims.count(name) > 1)
     variants = study.variants() if combinations <= MOST_VARIANTS else []
     for claim in study.hypotheses:
-        yield from _claim_problems(claim, study.factors, study.compare, len(study.seed_list), variants)
+        names_unknown = list(_unknown_names(claim, study.factors, study.compare))
+        yield from names_unknown
+        if not names_unknown and not claim.facets(study.compare, variants):
+            arms_named = " and ".join(claim.arms)
+            yield f"hypothesis {claim.id}: no seed is shared: {arms_named} are never planned together where it looks"
+        if (seeds := len(study.seed_list)) < (least := least_seeds(claim.test, len(claim.arms))):
+            few = f"seeds={seeds} are too few for test={claim.test}, which can decide from {least} on"
+            yield f"hypothesis {claim.id}: {few}"
     if study.tuning:
         yield from study.tuning.misfits(study.factors, study.compare, study.seed_list)
 
 
-def _claim_problems(
-    claim: Hypothesis, factors: Factors, compare: str, seeds: int, variants: Sequence[Levels]
-) -> Iterator[str]:
-    """Sentences about what a hypothesis asks of its study and the study does not have."""
-    label = f"hypothesis {claim.id}"
-    unknown_names = list(_names_unknown_to_the_study(claim, label, factors, compare))
-    yield from unknown_names
-    if not unknown_names and not claim.facets(compare, variants):
-        yield f"{label}: no seed is shared: {' and '.join(claim.arms)} are never planned together where it looks"
-    if seeds < (least := least_seeds(claim.test, len(claim.arms))):
-        yield f"{label}: seeds={seeds} are too few for test={claim.test}, which can decide from {least} on"
-
-
-def _names_unknown_to_the_study(claim: Hypothesis, label: str, factors: Factors, compare: str) -> Iterator[str]:
-    arms, metrics = factors.get(compare, {}), [*METRICS, *QUANTITIES]
+def _unknown_names(claim: Hypothesis, factors: Factors, compare: str) -> Iterator[str]:
+    """Sentences about what a hypothesis names and its study does not have."""
+    label, arms, metrics = f"hypothesis {claim.id}", factors.get(compare, {}), [*METRICS, *QUANTITIES]
     if claim.contrast:
         yield from unknown(f"{label}: contrast.of", [claim.contrast.of], arms)
         yield from unknown(f"{label}: contrast.minus", filter(None, [claim.contrast.minus]), arms)
@@ -331,36 +312,38 @@ def _names_unknown_to_the_study(claim: Hypothesis, label: str, factors: Factors,
         yield from unknown(f"{label}: provided.of", [claim.provided.of], arms)
 
 
-def _claim_misfits(claim: Hypothesis) -> Iterator[str]:
+def _misfits(claim: Hypothesis) -> list[str]:
     """What of a hypothesis does not fit together, whatever the study."""
+    test, metric, margin, arms = claim.test, claim.metric, claim.margin, claim.arms
     if (claim.contrast is None) == (claim.trend is None):
-        yield "give either contrast or trend"
-        return
-    if (claim.test == "page") != (claim.trend is not None):
-        yield f"test={claim.test} does not fit: a trend takes test=page, a contrast any other"
-        return
-    if claim.trend is not None and len(claim.trend) < LEAST_ARMS:
-        yield f"trend=[{', '.join(claim.trend)}] is too short: a trend has {LEAST_ARMS} arms or more"
-        return
-    if claim.contrast and claim.contrast.of == claim.contrast.minus:
-        yield f"contrast compares {claim.contrast.of} with itself"
-    if claim.test in ("paired_log_t", "fisher") and len(claim.arms) < 2:
-        yield f"test={claim.test} compares two arms: contrast.minus is missing"
-    if (claim.test == "fisher") != (claim.metric in LABELS):
-        yield f"test={claim.test} does not fit metric={claim.metric}: fisher, and no other, counts labels of runs"
-    if claim.test == "fisher" and claim.range_over:
-        yield "range_over is a number: test=fisher counts labels"
-    if (claim.direction == "equal") != (claim.test == "equivalence"):
-        yield f"test={claim.test} does not fit direction={claim.direction}: equivalence and equal need each other"
-    wrong_margin = {
-        "it must be above 0, or nothing is equal": claim.test == "equivalence" and claim.margin == 0,
-        "it is a factor, 1 or above": claim.test == "paired_log_t" and claim.margin < 1,
-        "it must be 0, the test knows no margin": claim.test in ("fisher", "page") and claim.margin != 0,
-    }
-    for problem in (text for text, is_wrong in wrong_margin.items() if is_wrong):
-        yield f"margin={claim.margin:g} is not allowed with test={claim.test}: {problem}"
-    if claim.seeds < (least := least_seeds(claim.test, len(claim.arms))):
-        yield f"seeds={claim.seeds} are too few: test={claim.test} can decide from {least} on"
+        return ["give either contrast or trend"]
+    if (test == "page") != (claim.trend is not None):
+        return [f"test={test} does not fit: a trend takes test=page, a contrast any other"]
+    if test == "page" and len(arms) < LEAST_ARMS:
+        return [f"trend=[{', '.join(arms)}] is too short: a trend has {LEAST_ARMS} arms or more"]
+    margin_is = f"margin={margin:g} is not allowed with test={test}"
+    fisher, equivalence, least = test == "fisher", test == "equivalence", least_seeds(test, len(arms))
+    rules = [
+        (claim.contrast is not None and arms[1:] == arms[:1], f"contrast compares {arms[0]} with itself"),
+        (
+            test in ("paired_log_t", "fisher") and len(arms) < 2,
+            f"test={test} compares two arms: contrast.minus is missing",
+        ),
+        (
+            fisher != (metric in LABELS),
+            f"test={test} does not fit metric={metric}: fisher, and no other, counts labels of runs",
+        ),
+        (fisher and claim.range_over is not None, "range_over is a number: test=fisher counts labels"),
+        (
+            equivalence != (claim.direction == "equal"),
+            f"test={test} does not fit direction={claim.direction}: equivalence and equal need each other",
+        ),
+        (equivalence and margin == 0, f"{margin_is}: it must be above 0, or nothing is equal"),
+        (test == "paired_log_t" and margin < 1, f"{margin_is}: it is a factor, 1 or above"),
+        (test in ("fisher", "page") and margin != 0, f"{margin_is}: it must be 0, the test knows no margin"),
+        (claim.seeds < least, f"seeds={claim.seeds} are too few: test={test} can decide from {least} on"),
+    ]
+    return [sentence for is_wrong, sentence in rules if is_wrong]
 
 
 def least_seeds(test: Test, arms: int) -> int:
@@ -383,20 +366,18 @@ def unequal_budgets(
     `rollouts`: completions that are sampled; `updates`: optimiser steps.
     """
     settings_of = {str(levels): settings for levels, settings in variants}
+    unit = {"rollouts": "completions", "updates": "optimiser steps"}
     for claim in claims:
         for facet in claim.facets(compare, [levels for levels, _ in variants]):
             amounts = {}
             for levels in facet:
-                settings = settings_of[str(levels)]
-                completions = settings.planned_steps * settings.batch_size
-                amounts["/".join(levels.values())] = (
-                    completions if claim.budget == "rollouts" else settings.optimizer_steps
-                )
+                run = settings_of[str(levels)]
+                completions, updates = run.planned_steps * run.batch_size, run.optimizer_steps
+                amounts["/".join(levels.values())] = completions if claim.budget == "rollouts" else updates
             few, many = min(amounts, key=amounts.__getitem__), max(amounts, key=amounts.__getitem__)
             if amounts[few] != amounts[many]:
-                unit = "completions" if claim.budget == "rollouts" else "optimiser steps"
                 yield (
-                    f"hypothesis {claim.id}: budget={claim.budget} does not hold: {few} has {amounts[few]} {unit},"
-                    f" {many} has {amounts[many]}"
+                    f"hypothesis {claim.id}: budget={claim.budget} does not hold: {few} has {amounts[few]}"
+                    f" {unit[claim.budget]}, {many} has {amounts[many]}"
                 )
                 break
