@@ -16,7 +16,6 @@ from grpolab.errors import RequestError
 
 if TYPE_CHECKING:
     from grpolab.frameworks.exchange import Converted
-    from grpolab.lint.rules import Finding
     from grpolab.sweep.plan import Plan
 
 EXCHANGED = ("trl", "verl")  # frameworks whose configs are read and written
@@ -67,40 +66,29 @@ def warn(plans: Sequence[Plan]) -> None:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    if arguments.rules:
-        from grpolab.lint.check import page
+    from grpolab.lint.check import check_plans, check_run, check_trl, page
+    from grpolab.sweep.compose import compose
+    from grpolab.sweep.plan import plans
 
+    if arguments.rules:
         print(page(), end="")
         return OK
-    findings = _foreign(arguments) if arguments.framework else _ours(arguments.overrides)
+    words, framework = arguments.overrides, arguments.framework
+    if framework:
+        if len(words) != 1:
+            raise RequestError(f"lint --from {framework} needs one FILE")
+        converted = _converted(framework, words[0])
+        settings = converted.settings
+        findings = check_trl(converted.options, settings) if framework == "trl" else check_run(settings)
+    elif words and "=" not in words[0]:  # a study, where the first word is no override
+        findings = check_plans(plans(words[0], words[1:]))
+    else:
+        findings = check_run(compose(words))
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
         print("\n".join(finding.line for finding in findings) or "nothing to say")
     return FAILURE if any(finding.severity == "error" for finding in findings) else OK
-
-
-def _ours(words: list[str]) -> list[Finding]:
-    """Findings about a study, where the first word is no override, or about one run."""
-    from grpolab.lint.check import check_plans, check_run
-    from grpolab.sweep.compose import compose
-    from grpolab.sweep.plan import plans
-
-    if words and "=" not in words[0]:
-        return check_plans(plans(words[0], words[1:]))
-    return check_run(compose(words))
-
-
-def _foreign(arguments: argparse.Namespace) -> list[Finding]:
-    """Findings about another framework's config."""
-    from grpolab.lint.check import check_run, check_trl
-
-    if len(arguments.overrides) != 1:
-        raise RequestError(f"lint --from {arguments.framework} needs one FILE")
-    converted = _converted(arguments.framework, arguments.overrides[0])
-    if arguments.framework == "trl":
-        return check_trl(converted.options, converted.settings)
-    return check_run(converted.settings)
 
 
 def _import(arguments: argparse.Namespace) -> None:
@@ -153,9 +141,15 @@ def _dialects(_arguments: argparse.Namespace) -> None:
     from grpolab.sweep.compose import Composer
 
     composer = Composer()
-    names = [name for name in composer.groups["dialect"] if name != "null"]
-    settings = {name: composer.compose([f"dialect={name}"]) for name in names}
-    print(page(settings, {name: _comment_of(composer.conf / "dialect" / f"{name}.yaml") for name in names}), end="")
+    settings, comments = {}, {}
+    for name in composer.groups["dialect"]:
+        if name != "null":
+            settings[name] = composer.compose([f"dialect={name}"])
+            # The comment below the preset's first line, which is Hydra's.
+            lines = (composer.conf / "dialect" / f"{name}.yaml").read_text().splitlines()[1:]
+            comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+            comments[name] = " ".join(line.removeprefix("#").strip() for line in comment)
+    print(page(settings, comments), end="")
 
 
 def _self_check(arguments: argparse.Namespace) -> int:
@@ -168,9 +162,3 @@ def _self_check(arguments: argparse.Namespace) -> int:
         print(f"{check.name}, n={check.n}: {check.kind} {check.rate:.3f}, {bounds}")
     print(page)
     return FAILURE if broken else OK
-
-
-def _comment_of(preset: Path) -> str:
-    """The comment below a preset's first line, which is Hydra's."""
-    lines = itertools.takewhile(lambda line: line.startswith("#"), preset.read_text().splitlines()[1:])
-    return " ".join(line.removeprefix("#").strip() for line in lines)

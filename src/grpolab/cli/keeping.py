@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from grpolab.cli.common import FAILURE, OK, Add, ensure_geometry, results_of, tracking_uri
@@ -49,9 +48,9 @@ def _surrogate(arguments: argparse.Namespace) -> None:
     from grpolab.sweep.ledger import study_states
 
     results = results_of(arguments)
-    studies = study_states(results, arguments.study, now=0.0)  # the study, or those that it includes
-    cells = [cell for states in studies.values() for cell in states]
-    signatures = dict.fromkeys(cell.cell["signature"] for cell in cells if cell.state in RESULTS)
+    states = study_states(results, arguments.study, now=0.0).values()  # of the study, or of those that it includes
+    done = [cell.cell["signature"] for cells in states for cell in cells if cell.state in RESULTS]
+    signatures = dict.fromkeys(done)
     if not signatures:
         raise RequestError(
             f"study {arguments.study} has no finished run yet: run `grpolab sweep {arguments.study}` first"
@@ -82,11 +81,11 @@ def _track_sync(arguments: argparse.Namespace) -> int:
 def _track_verify(arguments: argparse.Namespace) -> int:
     from grpolab.run import tracking
 
-    results, uri, studies = _tracked(arguments)
+    tracked = _tracked(arguments)
     tracking.set_environment()
     from grpolab.run.tracking.verify import print_verification
 
-    return OK if print_verification(results, uri, studies, arguments.json) else FAILURE
+    return OK if print_verification(*tracked, arguments.json) else FAILURE
 
 
 def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
@@ -95,29 +94,25 @@ def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
 
     results = results_of(arguments)
     uri = tracking_uri(results, arguments.uri)
-    if arguments.study is None:
-        return results, uri, planned_studies(results)
-    study_states(results, arguments.study, now=0.0)  # says what is planned where this study is not
-    return results, uri, [arguments.study]
+    if arguments.study:
+        study_states(results, arguments.study, now=0.0)  # says what is planned where this study is not
+    return results, uri, [arguments.study] if arguments.study else planned_studies(results)
 
 
 def _prune_runs(arguments: argparse.Namespace) -> None:
     from grpolab.sweep.housekeeping import prune
 
-    prune(results_of(arguments), _consent(arguments), arguments.runs)
-
-
-def _consent(arguments: argparse.Namespace) -> Callable[[str], bool]:
-    """Who decides whether something is deleted: an option, or the person at the terminal. Raises RequestError."""
+    asks = not (arguments.dry_run or arguments.yes)
+    results = results_of(arguments)
     if arguments.dry_run and arguments.yes:
         raise RequestError("--dry-run and --yes exclude each other")
-    if arguments.dry_run:
-        return lambda question: False
-    if arguments.yes:
-        return lambda question: True
-    if not sys.stdin.isatty():
+    if asks and not sys.stdin.isatty():
         raise RequestError("prune-runs deletes runs and there is no terminal to ask: give --dry-run or --yes")
-    return lambda question: input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+    def consent(question: str) -> bool:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes") if asks else bool(arguments.yes)
+
+    prune(results, consent, arguments.runs)
 
 
 def _runs_import(arguments: argparse.Namespace) -> int:

@@ -93,10 +93,9 @@ def _report(arguments: argparse.Namespace) -> None:
     for name in REPORT_FILES:
         print(results.output(study) / name)
     uri = tracking.store_uri(machine_defaults()["tracking_uri"], results)
-    if uri and results.plan(study).is_file():  # not where the committed reference was drawn
-        problem = tracking.synchronise(results, uri, [study])
-        if problem:
-            print(problem, file=sys.stderr)
+    is_planned = results.plan(study).is_file()  # not where the committed reference was drawn
+    if uri and is_planned and (problem := tracking.synchronise(results, uri, [study])):
+        print(problem, file=sys.stderr)
 
 
 def _study_of(arguments: argparse.Namespace, results: Results) -> str:
@@ -154,31 +153,25 @@ def _diagnose(arguments: argparse.Namespace) -> None:
 
 def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
     """Of a log of another framework, a run folder, or a run of the tracking store."""
-    from grpolab.doctor import diagnose, diagnose_log
+    from grpolab.doctor import diagnose, diagnose_log, diagnose_rows
     from grpolab.report import inspect
-
-    if arguments.framework:
-        return diagnose_log(arguments.framework, Path(arguments.run))
-    results = results_of(arguments)
-    if arguments.uri:
-        return _tracked(results, arguments.uri, arguments.run)
-    try:
-        return diagnose(inspect.find_run(results, arguments.run))
-    except RequestError:
-        if len(arguments.run) != 32 or not results.store.is_file():  # an MLflow run id has 32 hex digits
-            raise
-    return _tracked(results, None, arguments.run)
-
-
-def _tracked(results: Results, given: str | None, run_id: str) -> Diagnosis:
-    """Of an MLflow run: by its folder where it is one of ours and that is here, else by the metrics in the store."""
-    from grpolab.doctor import diagnose, diagnose_rows
     from grpolab.run import tracking
 
-    uri = tracking_uri(results, given)
+    name = arguments.run
+    if arguments.framework:
+        return diagnose_log(arguments.framework, Path(name))
+    results = results_of(arguments)
+    if not arguments.uri:
+        try:
+            return diagnose(inspect.find_run(results, name))
+        except RequestError:
+            if len(name) != 32 or not results.store.is_file():  # an MLflow run id has 32 hex digits
+                raise
+    uri = tracking_uri(results, arguments.uri)
     tracking.set_environment()
     from grpolab.run.tracking.store import logged
 
-    tags, rows = logged(uri, run_id)
+    # Of an MLflow run: by its folder where it is one of ours and that is here, else by the metrics in the store.
+    tags, rows = logged(uri, name)
     folder = results.run(tags["signature"]) if "signature" in tags else None
-    return diagnose(folder) if folder and folder.is_dir() else diagnose_rows(run_id, rows)
+    return diagnose(folder) if folder and folder.is_dir() else diagnose_rows(name, rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from grpolab.cli import checking
 from grpolab.cli.common import OK, Add, count, draw_all, seeds, unmet
@@ -51,9 +51,8 @@ def _train(arguments: argparse.Namespace) -> int:
     if arguments.page:
         print(help_text(arguments.overrides))
         return OK
-    name, overrides = arguments.name, arguments.overrides
     with _events(arguments.json_lines) as events:
-        plan = (expand_multirun if arguments.multirun else expand_single)(overrides, name)
+        plan = (expand_multirun if arguments.multirun else expand_single)(arguments.overrides, arguments.name)
         checking.warn([plan])
         if not arguments.multirun:
             return launch.train_here(plan, events)
@@ -72,11 +71,9 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 def _events(wanted: bool) -> AbstractContextManager[Events | None]:
     """Where events are sent to; None where the output is for people."""
-    if not wanted:
-        return nullcontext()
     from grpolab.sweep.progress import json_lines
 
-    return json_lines()
+    return json_lines() if wanted else nullcontext()
 
 
 def _tune(arguments: argparse.Namespace) -> int:
@@ -96,8 +93,7 @@ def quantities(results: Results, cell: Cell) -> Mapping[str, float]:
 
     plan = {"study": "", "compare": next(iter(cell.levels)), "primary_metric": "eval/accuracy_expected"}
     study = study_of(results, {**plan, "cells": [cell.document()]}, read_runs(results, [cell.signature]))
-    row: Mapping[str, float] = stability_table(study).iloc[0].to_dict()
-    return row
+    return cast(dict[str, float], stability_table(study).iloc[0].to_dict())
 
 
 def _draw(results: Results, study: str) -> None:
