@@ -199,7 +199,7 @@ def _straight(results: Path) -> Folders:
     from grpolab.sweep.study import load
 
     study, _, *overrides = STUDIES["tiny"]
-    for plan in plans(study, [*overrides, *ALWAYS, f"machine.results={results}"], load(study).seed_list[:1]):
+    for plan in plans(study, [*overrides, *ALWAYS, f"machine.results={results}"], load(study).seeds[:1]):
         for cell in plan.cells:
             run(cell.settings, Results.open(results))
     return outcomes(results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -75,12 +76,8 @@ def warm_start_job(cell: Cell) -> Job:
 
 def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
     """The warm starts that cells wait for and that are not there yet."""
-    different = {cell.warm_start: cell for cell in cells}
-    return [
-        warm_start_job(cell)
-        for name, cell in different.items()
-        if not (results.warm_start(name) / "outcome.json").exists()
-    ]
+    jobs = [warm_start_job(cell) for cell in {cell.warm_start: cell for cell in cells}.values()]
+    return [job for job in jobs if not (job.folder(results) / "outcome.json").exists()]
 
 
 class Request:
@@ -155,7 +152,7 @@ class Schedule:
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._open = {job.signature: job for job in sorted(jobs, key=lambda job: job.cost, reverse=True)}
         self._out: set[str] = set()
-        self._attempts: dict[str, int] = {}
+        self._attempts: Counter[str] = Counter()
 
     def __bool__(self) -> bool:
         """Whether anything is left to finish."""
@@ -168,7 +165,8 @@ class Schedule:
 
     def ready(self) -> Iterable[Job]:
         """Jobs that a worker may have now, the next one first; those that wait for a warm start are not among them."""
-        jobs = [job for job in self._waiting() if job.warm_start not in self._open]
+        waiting = [job for name, job in self._open.items() if name not in self._out]
+        jobs = [job for job in waiting if job.warm_start not in self._open]
         return sorted(jobs, key=lambda job: job.kind != WARM_START)  # stable: keeps the order by cost
 
     def add(self, jobs: Iterable[Job]) -> None:
@@ -198,7 +196,7 @@ class Schedule:
         (by the kernel that was short of memory, by a person) and a silence. A run goes on from its checkpoint, so that
         little is done twice. A crash, an exit, a timeout and a passed ceiling are the job's own: they would come again.
         """
-        self._attempts[job.signature] = self._attempts.get(job.signature, 0) + 1
+        self._attempts[job.signature] += 1
         if not again or self._attempts[job.signature] >= MOST_ATTEMPTS:
             return False
         self.put_back(job)
@@ -206,10 +204,6 @@ class Schedule:
 
     def drop_waiting(self) -> int:
         """Give up what no worker has; how many jobs that were."""
-        dropped = self._waiting()
-        for job in dropped:
-            del self._open[job.signature]
-        return len(dropped)
-
-    def _waiting(self) -> list[Job]:
-        return [job for job in self._open.values() if job.signature not in self._out]
+        dropped = self.waiting
+        self._open = {name: job for name, job in self._open.items() if name in self._out}
+        return dropped

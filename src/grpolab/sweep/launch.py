@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from grpolab.errors import RequestError
@@ -118,12 +119,20 @@ def _do_here(request: Request, todo: list[Job], events: Events | None) -> None:
         print("another command runs it: waiting for its outcome")
     while todo[-1].is_taken(results):  # another machine's lease is no lock, for which `train.run` would wait
         time.sleep(TICK_SECONDS)
-    with show_progress(todo, _estimate(request, 1), results, events) as progress, _stoppable() as stop:
+    asked: list[int] = []
+
+    def ask_to_stop(number: int, _frame: FrameType | None) -> None:  # at the next rollout boundary; the second time now
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    progressing = show_progress(todo, _estimate(request, 1), results, events)
+    with progressing as progress, interruptible(ask_to_stop, signal.SIGINT, signal.SIGTERM):
         for job in todo:
 
             def on_step(step: int, job: Job = job) -> None:
                 progress.stepped(job, step)
-                if job.kind == WARM_START and stop():  # it has no checkpoint
+                if job.kind == WARM_START and asked:  # it has no checkpoint
                     raise KeyboardInterrupt
 
             progress.started(job, 0)
@@ -133,7 +142,7 @@ def _do_here(request: Request, todo: list[Job], events: Events | None) -> None:
                     outcome = {"outcome": COMPLETED, "seconds": warm_start.ensure(settings, results, on_step).seconds}
                 else:
                     refuse_another(job.signature, signature(settings.identity()), settings)
-                    outcome = train.run(settings, results, on_step=on_step, stop=stop)
+                    outcome = train.run(settings, results, on_step=on_step, stop=lambda: bool(asked))
             except train.Interrupted:
                 raise KeyboardInterrupt from None
             except Exception as error:
@@ -299,32 +308,13 @@ def mirrored(results: Results, uri: str | None, study: str) -> Iterator[None]:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does."""
-
-    def interrupt(_signal: int, _frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+def interruptible(
+    handler: Callable[[int, FrameType | None], None] = signal.default_int_handler, *numbers: int
+) -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does; or another `handler` for some signals meanwhile."""
+    before = {number: signal.signal(number, handler) for number in numbers or (signal.SIGTERM,)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _stoppable() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or SIGTERM has asked to stop, at the next rollout boundary; the second time they end at once."""
-    asked: list[int] = []
-
-    def ask(number: int, _frame: Any) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)

@@ -142,7 +142,7 @@ def plans(name: str, overrides: Sequence[str] = (), seeds: list[int] | None = No
                 raise RequestError(
                     f"experiments/{name}.yaml: includes={part} has includes of its own: name its studies"
                 )
-            included.append(expand(plain, composer, overrides, seeds or study.seed_list))
+            included.append(expand(plain, composer, overrides, seeds or study.seeds))
         except RequestError as error:
             problems += error.problems
     if problems:
@@ -183,7 +183,7 @@ def expand(
     ]
     if not problems:
         problems = _senseless(study, variants, clipping)
-    seeds = seeds or study.seed_list
+    seeds = seeds or study.seeds
     if not problems:
         problems = shared_seeds(study.tunings, seeds)
     if len(variants) * len(seeds) > MOST_CELLS:

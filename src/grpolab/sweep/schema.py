@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -95,7 +95,9 @@ def _sentences(model: type[BaseModel], entry: dict[str, Any], also: Sequence[str
         return str(entry["ctx"]["error"]).split("; ")
     key, schema = locate(model, entry["loc"])
     if entry["type"] == "extra_forbidden":
-        return _unknown_key(key, entry["input"], siblings(model, entry["loc"]), also)
+        prefix, parent = locate(model, entry["loc"][:-1])
+        beside = [f"{prefix}.{name}" if prefix else name for name in parent.get("properties", {})]
+        return _unknown_key(key, entry["input"], beside, also)
     may_be = allowed(model, schema)
     if entry["type"] == "missing":
         return [f"{key} is missing: it must be {may_be}"]
@@ -123,12 +125,6 @@ def locate(model: type[BaseModel], location: tuple[str | int, ...]) -> tuple[str
     return key, resolve(model, schema)
 
 
-def siblings(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
-    """Dotted keys that stand beside a location."""
-    key, schema = locate(model, location[:-1])
-    return [f"{key}.{name}" if key else name for name in schema.get("properties", {})]
-
-
 def _unknown_key(key: str, value: Any, beside: list[str], also: Sequence[str]) -> list[str]:
     """`value`: what was given for it, a mapping where another framework's dotted name was."""
     if "." in key or not also:
@@ -146,9 +142,7 @@ def show(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # What study files are made of: closed models, names, lists of different things, the sentence about unknown names.
-
 
 # More than anybody trains; without bounds, a mistyped number would fill the memory.
 MOST_SEEDS, MOST_VARIANTS = 10_000, 10_000
@@ -171,7 +165,11 @@ Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 StudyName = Annotated[str, Field(pattern=r"^\w[\w.+-]*$", max_length=100)]  # also the name of a folder
 Figures = Annotated[list[str], Different]
 SeedCount = Annotated[int, Field(ge=1, le=MOST_SEEDS, strict=True)]  # strict: `seeds: true` is not 1
-Seeds = SeedCount | Annotated[list[Annotated[Seed, Field(strict=True)]], Field(min_length=1), Different]
+SeedNames = Annotated[list[Annotated[Seed, Field(strict=True)]], Field(min_length=1), Different]
+if TYPE_CHECKING:
+    Seeds: TypeAlias = list[int]
+else:  # how many (0, 1, ...), or which: always a list in the end
+    Seeds = Annotated[SeedCount | SeedNames, AfterValidator(lambda s: list(range(s)) if isinstance(s, int) else s)]
 
 
 class Part(BaseModel):

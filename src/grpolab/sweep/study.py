@@ -143,11 +143,6 @@ class Study(Part):
             raise ValueError("; ".join(problems))
         return self
 
-    @property
-    def seed_list(self) -> list[int]:
-        """The seeds themselves."""
-        return list(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
-
     def variants(self) -> list[dict[str, str]]:
         """Every combination of levels that is not skipped, as {factor: level}."""
         every = [dict(zip(self.factors, levels, strict=True)) for levels in product(*self.factors.values())]
@@ -177,11 +172,6 @@ class Collection(Part):
     includes: Annotated[list[StudyName], Different] = Field(min_length=1)
     seeds: Seeds | None = Field(default=None, description="Replaces the seeds of the included studies.")
     figures: Figures = Field(default=[], description="Those that need no run.")
-
-    @property
-    def seed_list(self) -> list[int] | None:
-        """The seeds themselves; None: those of each study."""
-        return list(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
     @model_validator(mode="after")
     def _figures_need_no_run(self) -> Collection:
@@ -285,11 +275,11 @@ def _problems(study: Study) -> Iterator[str]:
         if not names_unknown and not claim.facets(study.compare, variants):
             arms_named = " and ".join(claim.arms)
             yield f"hypothesis {claim.id}: no seed is shared: {arms_named} are never planned together where it looks"
-        if (seeds := len(study.seed_list)) < (least := least_seeds(claim.test, len(claim.arms))):
-            few = f"seeds={seeds} are too few for test={claim.test}, which can decide from {least} on"
-            yield f"hypothesis {claim.id}: {few}"
+        if (seeds := len(study.seeds)) < (least := least_seeds(claim.test, len(claim.arms))):
+            too_few = f"seeds={seeds} are too few for test={claim.test}, which can decide from {least} on"
+            yield f"hypothesis {claim.id}: {too_few}"
     if study.tuning:
-        yield from study.tuning.misfits(study.factors, study.compare, study.seed_list)
+        yield from study.tuning.misfits(study.factors, study.compare, study.seeds)
 
 
 def _unknown_names(claim: Hypothesis, factors: Factors, compare: str) -> Iterator[str]:

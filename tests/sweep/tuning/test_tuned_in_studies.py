@@ -122,4 +122,4 @@ def test_the_values_are_judged_where_they_were_chosen():
     tuned, judged = load("tuning"), load("tuned_vs_common")
     assert judged.overrides == tuned.overrides
     assert judged.factors["ratio"] == tuned.factors["ratio"]
-    assert not set(judged.seed_list) & set(tuned.tuning.seeds)
+    assert not set(judged.seeds) & set(tuned.tuning.seeds)

@@ -249,7 +249,7 @@ class Book:
             "objectives": [objective.model_dump() for objective in tuning.objectives],
             "trials_per_arm": tuning.trials,
             "seeds": tuning.seeds,
-            "evaluation_seeds": study.seed_list,
+            "evaluation_seeds": study.seeds,
             "rollout_steps": arms.settings(arms.names[0], {}).planned_steps,
             "optimizer_steps": {
                 "full": sum(entry["optimizer_steps"]["full"] for entry in ended),
