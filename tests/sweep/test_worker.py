@@ -122,9 +122,9 @@ class Leaver:
 
 def train_and_leave(root, leave: bool) -> tuple[Results, Leaver]:
     request = Request(plans("smoke", [*SIX_STEPS, f"machine.results={root}"], seeds=[0]))
-    with Pool(slots(1, uses_gpu=False, threads=1, logs=root), request.results) as pool:
-        leaver = Leaver(pool, leave)
-        pool.run(Schedule(request.jobs()), leaver)
+    pool = Pool(slots(1, uses_gpu=False, threads=1, logs=root), request.results)
+    leaver = Leaver(pool, leave)
+    pool.run(Schedule(request.jobs()), leaver)
     return request.results, leaver
 
 

@@ -70,7 +70,7 @@ def sweep(
         if todo:
             pool = Pool(places, request.results, command)
             try:
-                with show_progress(todo, _estimate(request, len(places)), request.results, events) as progress, pool:
+                with show_progress(todo, _estimate(request, len(places)), request.results, events) as progress:
                     progress.note(f"workers: {len(places)}; {progress.left()}")
                     pool.run(Schedule(todo), progress)
             except WorkerStartError as error:

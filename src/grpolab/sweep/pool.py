@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import psutil
@@ -209,7 +208,7 @@ class WorkerProcess:
 
 
 class Pool:
-    """Does a schedule's jobs; as a context manager it leaves no process behind."""
+    """Does a schedule's jobs."""
 
     def __init__(self, slots: Sequence[Slot], results: Results, command: Sequence[str] = WORKER_COMMAND) -> None:
         self.slots, self.results, self.command = slots, results, command
@@ -219,16 +218,32 @@ class Pool:
         self._said_waiting = False
 
     def run(self, schedule: Schedule, listener: Listener) -> None:
-        """Do every job, and tell the listener. Raises WorkerStartError."""
+        """Do every job, and tell the listener; no process is left behind. Raises WorkerStartError."""
         self.schedule, self.listener = schedule, listener
-        for slot in self.slots[: schedule.waiting]:
-            self._start(slot)
-        while schedule:
-            self._assign()
-            for key, _ in self._selector.select(TICK_SECONDS):
-                self._listen(key.data)
+        try:
+            for slot in self.slots[: schedule.waiting]:
+                self._start(slot)
+            while schedule:
+                self._assign()
+                for key, _ in self._selector.select(TICK_SECONDS):
+                    self._listen(key.data)
+                for worker in self.workers:
+                    worker.watch()
             for worker in self.workers:
-                worker.watch()
+                worker.stdin.close()
+        except BaseException:
+            for worker in self.workers:
+                worker.process.terminate()
+            raise
+        finally:
+            deadline = time.monotonic() + GRACE_SECONDS
+            for worker in self.workers:
+                try:
+                    worker.process.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    worker.process.kill()
+                    worker.process.wait()
+            self._selector.close()
 
     def leave(self, signature: str) -> None:
         """Have a run left off at its next rollout boundary, with a checkpoint; it is then finished as `missing`."""
@@ -315,21 +330,3 @@ class Pool:
             self._finish(orphan, {"outcome": outcome["outcome"], "reason": reason})
         if outcome.get("disk_full") and (dropped := self.schedule.drop_waiting()):
             self.listener.note(f"the disk is full: {dropped} further jobs are not started")
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Let the workers end: by the end of their input, or by SIGTERM where something went wrong."""
-        for worker in self.workers:
-            worker.process.terminate() if kind else worker.stdin.close()
-        deadline = time.monotonic() + GRACE_SECONDS
-        for worker in self.workers:
-            try:
-                worker.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
-        self._selector.close()

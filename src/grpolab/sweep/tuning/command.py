@@ -150,8 +150,7 @@ def _run(tuner: Tuner, pool: Pool) -> None:
     tuner.leave = pool.leave
     progress = TuningProgress(tuner)
     try:
-        with pool:
-            pool.run(tuner, progress)
+        pool.run(tuner, progress)
     except WorkerStartError as error:
         print(error)
     if progress.busy_seconds:
