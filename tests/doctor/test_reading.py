@@ -176,6 +176,9 @@ def test_roll_logs_ratios(tmp_path: Path) -> None:
         ("log.csv", "a,b\n1,2\n", "holds no metric that trl logs"),
         ("log.jsonl", '{"accuracy": 1}\n', "holds no metric that trl logs"),
         ("log.csv", "", "holds no metric that trl logs"),
+        ("log.csv", "a,b\n1,2,3\n", "holds no metric that trl logs"),
+        ("log.jsonl", "[1]\n", "cannot be read as a log"),
+        ("state.json", '{"log_history": [1]}', "cannot be read as a log"),
     ],
 )
 def test_wrong_logs_are_refused_in_one_sentence(tmp_path: Path, name: str, content: str, says: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from grpolab.doctor.causes import Finding, Question, certain, likely
-from grpolab.doctor.evidence import ROUNDING, USUAL_RANGE, Evidence, largest, middle
+from grpolab.doctor.evidence import ROUNDING, USUAL_RANGE, Evidence, largest, median
 from grpolab.doctor.first_pass import ratio_is_off
 from grpolab.doctor.ratio_is_one import constant_reward
 from grpolab.quantities import Thresholds
@@ -108,7 +108,7 @@ def kl_overflow(run: Evidence) -> Finding | None:
     return certain(
         f"KL to the reference (k3) reached {number(worst)} nat per token in rollout step {int(where['rollout_step'])}:"
         f" times beta={beta:g} that is {number(beta * worst)}, where advantages are about 1",
-        f"its median is {number(middle(run.updates, 'kl_ref/k3'))}",
+        f"its median is {number(median(run.updates, 'kl_ref/k3'))}",
         f"the loss reached {number(largest(run.updates, 'loss'))}",
     )
 
@@ -286,7 +286,7 @@ def no_reuse(run: Evidence) -> Finding | None:
 )
 def zero_first_loss(run: Evidence) -> Finding | None:
     """The loss is 0 on a fresh batch, its gradient is not."""
-    losses, norm = np.abs(column(run.first, "loss")), middle(run.first, "grad_norm")
+    losses, norm = np.abs(column(run.first, "loss")), median(run.first, "grad_norm")
     if not len(losses) or not norm > 0 or np.median(losses) > ZERO_LOSS:
         return None
     return certain(

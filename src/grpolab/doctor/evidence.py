@@ -53,13 +53,13 @@ def largest(frame: pd.DataFrame, metric: str) -> float:
     return float(values.max()) if len(values) else np.nan
 
 
-def middle(frame: pd.DataFrame, metric: str) -> float:
+def median(frame: pd.DataFrame, metric: str) -> float:
     """The median; NaN where there is none."""
     values = column(frame, metric)
     return float(np.median(values)) if len(values) else np.nan
 
 
-def distance_from_one(updates: pd.DataFrame) -> Floats:
+def reach_of(updates: pd.DataFrame) -> Floats:
     """Largest |ratio - 1| of each update that has its least and largest token ratio."""
     if not {"ratio/token_min", "ratio/token_max"} <= set(updates):
         return np.empty(0)
@@ -120,12 +120,12 @@ class Evidence:
     @cached_property
     def first_reach(self) -> Floats:
         """Largest |ratio - 1| of each batch's first update."""
-        return distance_from_one(self.first)
+        return reach_of(self.first)
 
     @cached_property
     def reach(self) -> Floats:
         """Largest |ratio - 1| of each later update; empty where no batch is reused."""
-        return distance_from_one(self.later)
+        return reach_of(self.later)
 
     @property
     def farthest(self) -> float:
@@ -146,7 +146,7 @@ class Evidence:
 
         The sampler's log-probs stay what they were; the old ones, where they follow the weights, leave them behind.
         """
-        gap = middle(self.rollouts, "gap/sampler_trainer")
+        gap = median(self.rollouts, "gap/sampler_trainer")
         return largest(self.rollouts, "kl_ref/exact") > STILL_KL if np.isnan(gap) else gap > ROUNDING
 
     @property
@@ -304,7 +304,8 @@ def read_log(framework: str, path: Path) -> Evidence:
         text = path.read_text()
         lines = text.splitlines()
         if path.suffix == ".csv":
-            rows = [{name: value for name, value in row.items() if value != ""} for row in csv.DictReader(lines)]
+            table_rows = csv.DictReader(lines, restkey="")  # what stands beyond the head has no name
+            rows = [{name: value for name, value in row.items() if value != ""} for row in table_rows]
         elif path.suffix == ".jsonl":
             rows = [json.loads(line) for line in lines if line.strip()]
             for place, row in enumerate(rows):
@@ -316,7 +317,7 @@ def read_log(framework: str, path: Path) -> Evidence:
                 needed = "a trainer_state.json with a log_history; else use .csv or .jsonl"
                 raise ValueError(f"a .json file must be {needed}")
             rows = [row for row in state["log_history"] if "train_runtime" not in row]
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError, AttributeError, TypeError, csv.Error) as error:  # rows that are no objects, too
         raise RequestError(f"FILE={path} cannot be read as a log: {error}") from error
     return evidence_of(framework, path.name, rows)
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import logit
 
 from grpolab.doctor.causes import Finding, Question, certain, likely
-from grpolab.doctor.evidence import MOST, ROUNDING, Evidence, middle
+from grpolab.doctor.evidence import MOST, ROUNDING, Evidence, median
 from grpolab.report.journals import column
 from grpolab.report.text import number
 
@@ -35,8 +35,8 @@ def dropout(run: Evidence) -> Finding | None:
         return None
     return likely(
         _size(run),
-        f"the log ratio has no direction: KL(old || new) is {number(middle(run.first, 'kl_old/k1'))} by k1 and"
-        f" {number(middle(run.first, 'kl_old/k3'))} by k3; for two fixed policies both are the same",
+        f"the log ratio has no direction: KL(old || new) is {number(median(run.first, 'kl_old/k1'))} by k1 and"
+        f" {number(median(run.first, 'kl_old/k3'))} by k3; for two fixed policies both are the same",
     )
 
 
@@ -51,7 +51,7 @@ def visible_padding(run: Evidence) -> Finding | None:
         return None
     evidence = (
         _size(run),
-        f"the mean ratio is {number(middle(run.first, 'ratio/token_mean'))}, as for two policies that are each sound"
+        f"the mean ratio is {number(median(run.first, 'ratio/token_mean'))}, as for two policies that are each sound"
         " and read the same tokens",
     )
     if not (policies := _two_policies(run)):
@@ -105,7 +105,7 @@ def mask_mismatch(run: Evidence) -> Finding | None:
 )
 def precision_mismatch(run: Evidence) -> Finding | None:
     """The ratio is off by what rounding to bfloat16 does, and no more."""
-    if not ratio_is_off(run) or not middle(run.first, "kl_old/k3") < BFLOAT16_KL:
+    if not ratio_is_off(run) or not median(run.first, "kl_old/k3") < BFLOAT16_KL:
         return None
     sampler, trainer = (run.settings.get(key) for key in ("sampler_dtype", "dtype"))
     evidence = (_size(run), "rounding to bfloat16 makes a KL of about 1e-5 to 5e-4")
@@ -123,7 +123,7 @@ def ratio_is_off(run: Evidence) -> bool:
 def _size(run: Evidence) -> str:
     return (
         f"before the first update of a batch the ratio is off by up to {number(float(np.median(run.first_reach)))}"
-        f" (median over {len(run.first_reach)} batches; KL {number(middle(run.first, 'kl_old/k3'))} nat per token),"
+        f" (median over {len(run.first_reach)} batches; KL {number(median(run.first, 'kl_old/k3'))} nat per token),"
         " where it should be 1"
     )
 

@@ -15,18 +15,10 @@ from matplotlib.ticker import PercentFormatter
 
 from grpolab.doctor.breakdown import METRIC_MISLEADS, NORMAL, TRAINING_GOES_WRONG, fall
 from grpolab.doctor.causes import Cause, Confidence, Finding
-from grpolab.doctor.evidence import PLANTED, TABLES, USUAL_RANGE, Evidence, Row, middle, read_log, read_rows, read_run
+from grpolab.doctor.evidence import PLANTED, TABLES, USUAL_RANGE, Evidence, Row, median, read_log, read_rows, read_run
 from grpolab.doctor.first_pass import FIRST_RATIO_IS_NOT_ONE
 from grpolab.doctor.ratio_is_one import RATIO_IS_ONE
-from grpolab.report.figures.panels import (
-    Sheet,
-    draw_seeds,
-    label_x,
-    lines_by_arm,
-    note_gaps,
-    pivot_seeds,
-    start_at_zero,
-)
+from grpolab.report.figures import panels
 from grpolab.report.journals import column
 from grpolab.report.load import Study
 from grpolab.report.stability import after_first_step
@@ -104,7 +96,7 @@ def _not_looked_at(run: Evidence) -> Iterator[str]:
     clipped = column(run.updates, "clip/active")
     told = len(run.first_reach) or len(run.reach) or run.updates_per_batch == 1  # why nothing is clipped
     if len(clipped) and not clipped.max() > 0 and not told:
-        rate, norm = middle(run.updates, "learning_rate"), middle(run.updates, "grad_norm")
+        rate, norm = median(run.updates, "learning_rate"), median(run.updates, "grad_norm")
         yield (
             f"why the clip fraction is 0 in all {count(len(clipped), 'row')}: one update per batch (then it is normal),"
             " an old policy that follows the live one, or steps too small to matter; the log has neither the ratio nor"
@@ -182,13 +174,13 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def passes(study: Study) -> Figure:
     """Clip fraction by pass over the batch: 0 on the first, by construction."""
-    sheet = Sheet(study, study.facets, ["clipped tokens by pass over the batch"], share_x=False)
+    sheet = panels.Sheet(study, study.facets, ["clipped tokens by pass over the batch"], share_x=False)
     for (facet, _), panel in sheet.grid.items():
         for arm, updates in study.by_arm("updates", facet):
-            draw_seeds(panel, pivot_seeds(updates, "iteration", "clip/active"), sheet.styles[arm], share_band)
+            panels.draw_seeds(panel, panels.pivot_seeds(updates, "iteration", "clip/active"), sheet.styles[arm], share_band)
         panel.yaxis.set_major_formatter(PercentFormatter(1))
-    start_at_zero(sheet.grid)
-    label_x(sheet.grid, "pass over the batch")
+    panels.start_at_zero(sheet.grid)
+    panels.label_x(sheet.grid, "pass over the batch")
     sheet.legend()
     return sheet.figure
 
@@ -197,11 +189,11 @@ def reach(study: Study) -> Figure:
     """Largest ratio - 1 on updates after a batch's first, over the run, and the usual clip range."""
     later = after_first_step(study.updates)
     shown = replace(study, updates=later.assign(reach=later["ratio/token_max"] - 1))
-    sheet = lines_by_arm(shown, {"largest ratio - 1": ("updates", "reach")})
+    sheet = panels.lines_by_arm(shown, {"largest ratio - 1": ("updates", "reach")})
     for panel in sheet.panels:
         panel.set_yscale("symlog", linthresh=1e-3)
         panel.axhline(USUAL_RANGE["token"], color="0.4", linewidth=0.7, linestyle="--")
-    note_gaps(sheet.figure, shown)
+    panels.note_gaps(sheet.figure, shown)
     return sheet.figure
 
 

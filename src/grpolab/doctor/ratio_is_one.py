@@ -6,16 +6,7 @@ import numpy as np
 import pandas as pd
 
 from grpolab.doctor.causes import Finding, Question, certain, likely
-from grpolab.doctor.evidence import (
-    MOST,
-    ROUNDING,
-    STILL_REACH,
-    USUAL_RANGE,
-    Evidence,
-    distance_from_one,
-    largest,
-    middle,
-)
+from grpolab.doctor.evidence import MOST, ROUNDING, STILL_REACH, USUAL_RANGE, Evidence, largest, median, reach_of
 from grpolab.report.journals import column
 from grpolab.report.text import count, listing, number, percent
 from grpolab.vocabulary import counterfactual
@@ -83,7 +74,7 @@ def recomputed_old_log_probs(run: Evidence) -> Finding | None:
     """The second pass starts at ratio 1, which only the first can do, and the third does not."""
     if run.updates_per_batch < 3:
         return None
-    passes = [distance_from_one(updates) for _, updates in run.updates.groupby("iteration")][1:3]
+    passes = [reach_of(updates) for _, updates in run.updates.groupby("iteration")][1:3]
     if len(passes) < 2 or not all(len(reach) for reach in passes):
         return None
     second, third = (reach.max() for reach in passes)
@@ -108,8 +99,8 @@ def constant_reward(run: Evidence) -> Finding | None:
         return None
     evidence = [
         f"all rewards of a group are equal in {percent(equal.mean())} of the groups, from the first batch on",
-        f"the mean reward is {number(middle(run.rollouts, 'reward/mean'))},"
-        f" the gradient norm {number(middle(run.updates, 'grad_norm'))}",
+        f"the mean reward is {number(median(run.rollouts, 'reward/mean'))},"
+        f" the gradient norm {number(median(run.updates, 'grad_norm'))}",
     ]
     if len(different := column(run.rollouts, "completions/unique")):
         if different[0] <= 1 / run.setting("num_generations", 1):
@@ -161,7 +152,7 @@ def _spread(samples: pd.DataFrame) -> tuple[float, float]:
 
 
 def _gradient(run: Evidence) -> str:
-    norm, weights = number(middle(run.updates, "grad_norm")), run.weights.count if run.weights else "all"
+    norm, weights = number(median(run.updates, "grad_norm")), run.weights.count if run.weights else "all"
     return f"the gradient norm is {norm} (median), over {weights} weights"
 
 
@@ -226,7 +217,7 @@ def gradient_clipping(run: Evidence) -> Finding | None:
     limit = run.setting("max_grad_norm")
     return certain(
         f"max_grad_norm={limit:g} cuts {percent(float(np.mean(column(run.updates, 'grad_norm') > limit)))} of the"
-        f" gradients; their norm is {number(middle(run.updates, 'grad_norm'))} (median) before",
+        f" gradients; their norm is {number(median(run.updates, 'grad_norm'))} (median) before",
         f"Adam then takes about {percent(fraction)} of its full step, adam_epsilon being"
         f" {run.setting('adam_epsilon', 1e-8):g}",
     )
@@ -263,7 +254,7 @@ def tiny_learning_rate(run: Evidence) -> Finding | None:
         return None
     return likely(
         f"the learning rate is {number(rate)} at most, and |ratio - 1| stayed below {number(run.farthest)}",
-        f"gradient norm {number(middle(run.updates, 'grad_norm'))} (median), and Adam took its full step",
+        f"gradient norm {number(median(run.updates, 'grad_norm'))} (median), and Adam took its full step",
     )
 
 
@@ -299,8 +290,8 @@ def strong_kl(run: Evidence) -> Finding | None:
     evidence = (
         f"beta={beta:g}: an advantage of {number(size)} (the usual size) balances the KL at a log ratio of"
         f" {number(size / beta)} to the reference, inside the clip range of {epsilon:g}",
-        f"KL to the reference: {number(middle(run.updates, 'kl_ref/k3'))} nat per token (median)",
-        f"clip fraction on used batches: {percent(middle(run.later, 'clip/active'))} (median)",
+        f"KL to the reference: {number(median(run.updates, 'kl_ref/k3'))} nat per token (median)",
+        f"clip fraction on used batches: {percent(median(run.later, 'clip/active'))} (median)",
     )
     return Finding("certain" if run.is_still else "likely", evidence)
 
@@ -316,10 +307,10 @@ def tiny_epsilon(run: Evidence) -> Finding | None:
     if not {"clip/active_nz", counterfactual(level, usual)} <= set(run.later):
         return None
     able = run.later[run.later["clip/active_nz"].notna()]  # some advantage is not 0
-    clipped, otherwise = middle(able, "clip/active_nz"), middle(able, counterfactual(level, usual))
+    clipped, otherwise = median(able, "clip/active_nz"), median(able, counterfactual(level, usual))
     if not clipped >= CLIPPED_AT_ONCE or not otherwise <= NARROW * clipped or narrow >= usual:
         return None
-    second = middle(able[able["iteration"] == able["iteration"].min()], "clip/active_nz")
+    second = median(able[able["iteration"] == able["iteration"].min()], "clip/active_nz")
     return certain(
         f"the clip range of {narrow:g} clips {percent(clipped)} of the tokens with an advantage (median of the later"
         f" updates), {percent(second)} in the first of them",
