@@ -177,7 +177,8 @@ def passes(study: Study) -> Figure:
     sheet = panels.Sheet(study, study.facets, ["clipped tokens by pass over the batch"], share_x=False)
     for (facet, _), panel in sheet.grid.items():
         for arm, updates in study.by_arm("updates", facet):
-            panels.draw_seeds(panel, panels.pivot_seeds(updates, "iteration", "clip/active"), sheet.styles[arm], share_band)
+            by_pass = panels.pivot_seeds(updates, "iteration", "clip/active")
+            panels.draw_seeds(panel, by_pass, sheet.styles[arm], share_band)
         panel.yaxis.set_major_formatter(PercentFormatter(1))
     panels.start_at_zero(sheet.grid)
     panels.label_x(sheet.grid, "pass over the batch")

@@ -101,10 +101,7 @@ Statistic = Callable[[NDArray], NDArray]
 
 
 def bootstrap(
-    scores_TS: ArrayLike,
-    statistic: Statistic,
-    generator: np.random.Generator,
-    replicates: int = REPLICATES,
+    scores_TS: ArrayLike, statistic: Statistic, generator: np.random.Generator, replicates: int = REPLICATES
 ) -> tuple[NDArray, NDArray, NDArray]:
     """A statistic of runs with its percentile interval (`resample`), where that interval holds what it says.
 
@@ -120,10 +117,7 @@ def bootstrap(
 
 
 def resample(
-    scores_TS: ArrayLike,
-    statistic: Statistic,
-    generator: np.random.Generator,
-    replicates: int = REPLICATES,
+    scores_TS: ArrayLike, statistic: Statistic, generator: np.random.Generator, replicates: int = REPLICATES
 ) -> tuple[NDArray, NDArray, NDArray]:
     """A statistic of runs with its percentile interval, whatever that holds: value, lower and upper bound.
 

@@ -74,10 +74,10 @@ def seeds_to_decide(difference: Difference, direction: str, margin: float, alpha
     if not np.isfinite(sd):
         return None
 
+    gap = effect - nearer
+
     def power(n: int) -> float:  # rises with n
-        return (
-            equivalence_power(effect, sd, n, margin, alpha) if inside else paired_t_power(effect - nearer, sd, n, alpha)
-        )
+        return equivalence_power(effect, sd, n, margin, alpha) if inside else paired_t_power(gap, sd, n, alpha)
 
     n = bisect_left(range(MOST_NEEDED + 1), POWER, lo=2, key=power)
     return n if n <= MOST_NEEDED else None
