@@ -149,9 +149,17 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     mixture_BT = (0.5 * old_BT.exp() + 0.5 * sampler_BT.exp()).log()
     divergence = resolve(KL_ESTIMATORS[objective.kl_estimator or "k3"])
     (weight, out), rule = actor_weight(objective, inputs), objective.sampler_correction
+    logged: dict[str, Any] = {
+        "loss": loss.total,
+        "kl_penalty": 0.0 if loss.kl_ref_BT is None else average(objective, inputs, loss.kl_ref_BT),
+        "num_valid_samples": totals.nonempty_sequences,
+        "positive_nll_loss": 0.0,
+    }
+    for name, values in (("probs_ratio", ratio), ("probs_ratio_clamped", clamped)):
+        logged[name] = divided(values, mask_BT, totals.tokens)
+        logged[f"{name}_min"] = torch.where(mask_BT, values, torch.inf).min()
+        logged[f"{name}_max"] = torch.where(mask_BT, values, -torch.inf).max()
     per_token = {
-        "probs_ratio": ratio,
-        "probs_ratio_clamped": clamped,
         "token_mult_prob_error": ((sampler_BT - old_BT).abs() * mask_BT).exp(),
         "gen_kl_error": divergence(old_BT - sampler_BT),
         "policy_kl_error": divergence(sampler_BT - old_BT),
@@ -159,16 +167,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         "approx_entropy": -(new_BT - sampler_BT).exp() * new_BT,
         "sampling_importance_ratio": weight,
     }
-    logged: dict[str, Any] = {name: divided(values, mask_BT, totals.tokens) for name, values in per_token.items()}
-    logged |= {
-        "loss": loss.total,
-        "kl_penalty": 0.0 if loss.kl_ref_BT is None else average(objective, inputs, loss.kl_ref_BT),
-        "num_valid_samples": totals.nonempty_sequences,
-        "positive_nll_loss": 0.0,
-    }
-    for name in ("probs_ratio", "probs_ratio_clamped"):
-        logged[f"{name}_min"] = torch.where(mask_BT, per_token[name], torch.inf).min()
-        logged[f"{name}_max"] = torch.where(mask_BT, per_token[name], -torch.inf).max()
+    logged |= {name: divided(values, mask_BT, totals.tokens) for name, values in per_token.items()}
     if objective.importance_sampling_level == "sequence":
         logged["sampling_importance_ratio"] = (
             weight.sum() * totals.nonempty_sequences / (totals.nonempty_sequences + TINY)

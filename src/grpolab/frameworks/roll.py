@@ -213,13 +213,13 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         "valid_sample_ratio": valid / len(mask_BT),
         "valid_sample_ratio@sum": valid / valid.new_tensor(inputs.totals.nonempty_sequences),
     }
-    for statistic in ("mean", "min", "max"):  # sequences have no weights here
-        logged |= dict.fromkeys((f"sample_weights_{statistic}", f"sample_weights_{statistic}@{statistic}"), 1.0)
+    for form in ("sample_weights_{0}", "sample_weights_{0}@{0}"):  # sequences have no weights here
+        logged |= {form.format(statistic): 1.0 for statistic in ("mean", "min", "max")}
     if inputs.reference_log_probs_BT is not None:  # ROLL reports it whether it is in the loss or not
         reported = replace(objective, **shared.kl_axes(1.0, "k3", output_clamp=KL_CLAMP))
         k3_BT = shared.kl_everywhere(reported, inputs, loss.ratio)
         assert k3_BT is not None
-        logged["kl_loss@sum"] = weighted_sum(k3_BT * mask_BT, own_BT)
+        logged = {"kl_loss@sum": weighted_sum(k3_BT * mask_BT, own_BT), **logged}
     match objective.kernel:
         case "clipped":
             logged |= clip_metrics(objective, inputs, ratio_BT, own_BT)
@@ -255,18 +255,21 @@ def clip_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own
     low_BT, high_BT = (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
     everywhere_BT = token_weights(TOKEN_MEAN, inputs)
     changed_BT = shared.clipped_losses(objective, inputs.advantages, ratio_BT).float()
-    logged: Logged = {"clipfrac@sum": weighted_sum(changed_BT, own_BT)}
+    logged: Logged = {}
     for side, outside_BT in (("high_", high_BT), ("low_", low_BT), ("", low_BT + high_BT)):
         logged[f"ppo_ratio_{side}clipfrac"] = outside_BT.mean()
         logged[f"ppo_ratio_{side}clipfrac@sum"] = weighted_sum(outside_BT, everywhere_BT)
-    return logged
+    return logged | {"clipfrac@sum": weighted_sum(changed_BT, own_BT)}
 
 
 def weight_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, rows_BT: Tensor) -> Logged:
     """How often the weight was cut, over all positions; the pg worker's names of tis and cispo, for both."""
     low_BT, high_BT = (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
     cut_BT = ratio_BT.clamp(objective.low, objective.high)
-    logged: Logged = {
+    shares = {"lower": low_BT.mean(), "upper": high_BT.mean(), "total": (low_BT + high_BT).mean()}
+    return {
+        **{f"tis_{side}_clipfrac": share for side, share in shares.items()},
+        **{f"cispo_cispo_{side}_clipfrac": share for side, share in shares.items()},
         "tis_lower_bound": objective.low,
         "tis_upper_bound": objective.high,
         "cispo_cispo_epsilon_low": objective.epsilon,
@@ -277,9 +280,6 @@ def weight_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, r
         "tis_clipped_ratio_mean@sum": weighted_sum(cut_BT, rows_BT),
         "cispo_clipped_ratio_mean": mean_of_all_rows(cut_BT, inputs.mask_BT),
     }
-    for side, outside_BT in (("lower", low_BT), ("upper", high_BT), ("total", low_BT + high_BT)):
-        logged |= dict.fromkeys((f"tis_{side}_clipfrac", f"cispo_cispo_{side}_clipfrac"), outside_BT.mean())
-    return logged
 
 
 def topr_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own_BT: Tensor) -> Logged:
@@ -289,21 +289,21 @@ def topr_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own
     positive_B1, negative_B1 = scores_B1 > 0, scores_B1 <= 0
     gradient_BT = -inputs.advantages * inputs.log_probs_BT
     below_BT, above_BT = (ratio_BT < 0) & negative_B1, (ratio_BT > 1) & negative_B1
-    logged: Logged = {
+    cut_BT = ratio_BT.clamp(0, 1) * gradient_BT
+    logged: Logged = {}
+    for name, chosen_B1, loss_BT in (("positive", positive_B1, gradient_BT), ("negative", negative_B1, cut_BT)):
+        logged[f"topr_{name}_samples@sum"] = chosen_B1.sum()
+        logged[f"topr_{name}_ratio"] = chosen_B1.sum() / (len(scores_B1) + 1e-8)
+        logged[f"topr_{name}_weight"] = options[f"{name}_weight"]
+        logged[f"topr_{name}_loss"] = loss = weighted_sum(loss_BT * chosen_B1, own_BT)
+        logged[f"topr_weighted_{name}_loss"] = options[f"{name}_weight"] * loss
+    return logged | {
         "topr_negative_lower_clipfrac": below_BT.float().mean(),
         "topr_negative_upper_clipfrac": above_BT.float().mean(),
         "topr_negative_total_clipfrac": (below_BT | above_BT).float().mean(),
         "topr_scores_mean": scores_B1.mean(),
         "topr_scores_std": sample_std(scores_B1),
-        "topr_positive_loss": weighted_sum(gradient_BT * positive_B1, own_BT),
-        "topr_negative_loss": weighted_sum(ratio_BT.clamp(0, 1) * gradient_BT * negative_B1, own_BT),
     }
-    for name, chosen_B1 in (("positive", positive_B1), ("negative", negative_B1)):
-        logged[f"topr_{name}_samples@sum"] = chosen_B1.sum()
-        logged[f"topr_{name}_ratio"] = chosen_B1.sum() / (len(scores_B1) + 1e-8)
-        logged[f"topr_{name}_weight"] = options[f"{name}_weight"]
-        logged[f"topr_weighted_{name}_loss"] = options[f"{name}_weight"] * logged[f"topr_{name}_loss"]
-    return logged
 
 
 def kimi_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor) -> Logged:
