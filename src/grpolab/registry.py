@@ -26,7 +26,7 @@ class Surrogate(NamedTuple):
 
     function: str
     options: Mapping[str, tuple[float, float]] = {}  # its own numbers, `kernel_options.<kernel>`: (more than, at most)
-    clips: bool = True  # it has a clip range, which could bind
+    clips: bool = True  # it reads the clip range, epsilon and epsilon_high
     bounds_the_ratio: bool = False  # its range bounds the ratio or its logarithm, and ends the gradient there
     policy_gradient_at_one: bool = False  # at ratio 1 its gradient is that of -A log pi
     draws_tokens: bool = False  # it needs uniform numbers

@@ -158,6 +158,10 @@ def test_a_study_that_cannot_clip_is_refused_with_the_reason(write_study):
     found = problems_of(write_study(STUDY), "num_iterations=1")
     assert "clipping can act in no cell" in found
     assert "exactly 1" in found
+    # Surrogates that read no clip range are not asked to clip.
+    assert (
+        len(plans(write_study(STUDY.replace("epsilon=0.1", "kernel=sapo").replace("epsilon=0.3", "kernel=vespo")))) == 1
+    )
     # A control arm with one update per batch is welcome.
     plans(write_study(STUDY.replace("[epsilon=0.1]", "[epsilon=0.1, num_iterations=1]")))
 

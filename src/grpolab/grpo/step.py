@@ -3,7 +3,7 @@
     rollout = learner.collect(state)                        prompts -> completions -> rewards -> advantages
     minibatches = learner.minibatches(policy, batch, step)  with their old log-probs, where there are several
     num_iterations times, for each minibatch:
-        learner.update(state, minibatch, tokens)            log-probs -> ratio -> loss -> backward -> clip -> AdamW
+        learner.update(state, minibatch, tokens)            log-probs -> ratio -> loss -> backward -> AdamW
 
 What differs from the paper (DeepSeekMath, 2402.03300, algorithm 1): the reference of the KL is the warm start, is never
 replaced during a run, and there is none where beta = 0; every axis of the loss can be another (`grpo/loss.py`); the old

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from grpolab import RESULTS_VERSION
 from grpolab.errors import RequestError
 from grpolab.identity import signature
+from grpolab.registry import SURROGATES
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.schema import Factors, sentences, show
@@ -204,10 +205,11 @@ def _senseless(study: Study, variants: Variants, clipping: bool) -> list[str]:
         if first is not levels and frozenset({first[study.compare], levels[study.compare]}) not in placebo:
             names = f"{'/'.join(first.values())} and {'/'.join(levels.values())}"
             problems.append(f"{names} have equal settings: drop one, or name them under `placebo:`")
-    if clipping and not any(settings.clip_can_bind for _, settings in variants):
+    clipped = [settings for _, settings in variants if SURROGATES[settings.kernel].clips]
+    if clipping and clipped and not any(settings.clip_can_bind for settings in clipped):
         problems.append(
-            "clipping can act in no cell, because each has one update per fresh batch (every ratio is then exactly 1)"
-            " or an unclipped kernel: give a variant num_iterations or num_minibatches above 1"
+            "clipping can act in no cell, because each that clips has one update per fresh batch (every ratio is then"
+            " exactly 1): give a variant num_iterations or num_minibatches above 1"
         )
     problems += unequal_budgets(study.hypotheses, study.compare, variants)
     return [f"study {study.name}: {text}" for text in problems]
