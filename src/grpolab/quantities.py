@@ -11,7 +11,7 @@ from dataclasses import dataclass
 LABELS = {
     "collapsed": "its accuracy fell by collapse_drop and collapse_share of the gain, and did not recover",
     "diverged": "its outcome: loss, gradient or weights became non-finite",
-    "stopped": "its outcome: its early stop found it hopeless",
+    "stopped": "its outcome: `early_stop` ended it",
     "lost": "collapsed, diverged or stopped",
     "below_start": "its final score is below_start_errors standard errors below its start",
     "spiky": "it has more gradient spikes than spikes_per_100",

@@ -22,7 +22,7 @@ RESULTS = (COMPLETED, DIVERGED, STOPPED)  # they say something about the cell; a
 OUTCOMES = {
     COMPLETED: "ran to its end: the first of rollout_steps, max_completions, max_optimizer_steps and max_seconds",
     DIVERGED: "loss, gradient or weights became non-finite; the last finite evaluation is carried forward",
-    STOPPED: "its early stop found it hopeless; the rule is its reason, the last evaluation is carried forward",
+    STOPPED: "its early stop found it hopeless: the metric of `early_stop` stayed at or below the threshold; the last evaluation is carried forward",
     FAILED: "an error ended it; the error is kept",
     MISSING: "planned, and not run yet",
 }
@@ -88,8 +88,8 @@ _LISTED = [
     Metric("grad_norm", "Global L2 norm of the gradient before clipping.", "1", "update", mirrored=True),
     Metric("learning_rate", "AdamW's learning rate in this step.", "1", "update", mirrored=True),
     Metric("clip/out_of_range", "Ratio outside [1-epsilon, 1+epsilon_high], whatever the advantage and whether the kernel clips (gmpo: log ratio outside [-epsilon, epsilon_high]; dppo, ipo: tokens that they drop).", "share of tokens", "update", mirrored=True),
-    Metric("clip/active_low", "A<0 and the ratio below 1-epsilon: the clip won, the gradient is zero (band, ipo: whatever A is; dppo: the probability fell too far).", "share of tokens", "update", mirrored=True),
-    Metric("clip/active_high", "A>0 and the ratio above 1+epsilon_high: the clip won, the gradient is zero (band, ipo: whatever A is; dppo: the probability rose too far).", "share of tokens", "update", mirrored=True),
+    Metric("clip/active_low", "A<0 and the ratio below 1-epsilon: the clipped branch is used, so the advantage gives no gradient (band: for either sign of A; dppo, ipo: tokens dropped because their probability, not their ratio, fell too far; ipo for either sign of A).", "share of tokens", "update", mirrored=True),
+    Metric("clip/active_high", "A>0 and the ratio above 1+epsilon_high: the clipped branch is used, so the advantage gives no gradient (band: for either sign of A; dppo, ipo: tokens dropped because their probability, not their ratio, rose too far; ipo for either sign of A).", "share of tokens", "update", mirrored=True),
     Metric("clip/active", "clip/active_low + clip/active_high.", "share of tokens", "update", mirrored=True),
     Metric("clip/active_low_nz", "clip/active_low among tokens with a non-zero advantage.", "share of tokens", "update"),
     Metric("clip/active_high_nz", "clip/active_high among tokens with a non-zero advantage.", "share of tokens", "update"),

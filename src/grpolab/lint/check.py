@@ -60,14 +60,16 @@ PAGE = """\
 # What the linter says
 
 Written by `grpolab lint --rules`. `grpolab lint` checks the run of conf/, `grpolab lint key=value ...` another one,
-`grpolab lint STUDY` a study, `grpolab lint --from trl|verl FILE` a config of that framework. A sweep says its errors
-and warnings before it starts; only an error stops it. What a study varies itself was chosen: it is then a note.
+`grpolab lint STUDY` a study, `grpolab lint --from trl|verl FILE` a config of that framework. A sweep prints the
+errors and warnings before it starts; only an error stops it. If a study varies the key deliberately, a finding about
+one of its runs is only a note.
 
 {rules}
 ## Equalities
 
-Two arms are the same function where these make their settings equal. Gradients are meant: at ratio 1 the values of the
-losses differ, what is learnt does not. The last one holds for the task `sorting`, up to answers that end early.
+Two arms are the same function where rewriting their settings by these equalities makes them equal. 'Same function'
+means same gradient; loss values may differ. The last equality is for the task `sorting` only, whose right answers all
+have one length; it does not hold exactly where an answer ends early.
 
 {equalities}
 """

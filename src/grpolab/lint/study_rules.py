@@ -71,8 +71,8 @@ STUDY_RULES = Rules[Arms]("A study")
 
 @STUDY_RULES.rule("warning", "placebo")
 def same_function(arms: Arms) -> Iterator[str]:
-    """Two arms are the same function, by their resolved settings and the equalities below, and the study declares
-    neither a placebo nor a claim of equality.
+    """Two arms are the same function, by their resolved settings and the equalities below, and the study neither lists
+    them as a placebo nor claims that they are equal.
     """
     yield from _sentences(arms, _same_arms(arms, EXACT))
 
@@ -111,7 +111,7 @@ def _sentences(arms: Arms, pairs: dict[tuple[str, str, str], str]) -> Iterator[s
 
 @STUDY_RULES.rule("error", "hypotheses")
 def claim_about_equals(arms: Arms) -> Iterator[str]:
-    """A hypothesis claims a difference between two arms that are the same function wherever it looks."""
+    """A hypothesis claims a difference between two arms that are the same function in every combination it covers."""
     for claim in arms.study.hypotheses:
         asked = [facet for facet in arms.facets if claim.where.items() <= facet.levels.items()]
         facets = [facet.arms for facet in asked if set(claim.arms) <= facet.arms.keys()]
@@ -126,7 +126,7 @@ def claim_about_equals(arms: Arms) -> Iterator[str]:
 
 @STUDY_RULES.rule("warning", "epsilon")
 def one_epsilon_for_two_levels(arms: Arms) -> Iterator[str]:
-    """Token and sequence ratios are compared at the same clip range only, which is not the same share of clipping:
+    """Token and sequence ratios are compared at the same clip range only, where they clip different shares of tokens:
     match the clip fraction, or give each level several ranges.
     """
     for facet in arms.facets:
@@ -143,9 +143,9 @@ def one_epsilon_for_two_levels(arms: Arms) -> Iterator[str]:
 
 @STUDY_RULES.rule("warning", "learning_rate")
 def one_rate_for_two_scales(arms: Arms) -> Iterator[str]:
-    """Arms whose aggregations differ in the scale of the gradient have one learning rate: the smaller step may be all
-    that is seen. AdamW hides a scale, max_grad_norm brings it back. A claim about the size of steps shows that the
-    study knows.
+    """Arms whose aggregations differ in the scale of the gradient have one learning rate. Differences may only reflect
+    step size: AdamW cancels a constant gradient scale, but clipping by max_grad_norm reintroduces it. Arms that a
+    hypothesis about step size names are exempt.
     """
     excused = {arm for claim in arms.study.hypotheses if claim.metric in STEP_SIZES for arm in claim.arms}
     for facet in arms.facets:
@@ -164,8 +164,8 @@ def one_rate_for_two_scales(arms: Arms) -> Iterator[str]:
 
 @STUDY_RULES.rule("warning", "max_optimizer_steps")
 def reuse_costs_rollouts(arms: Arms) -> Iterator[str]:
-    """Arms with more updates per batch sample fewer completions, because the budget counts updates: what reuse does and
-    what less data does are one comparison.
+    """Arms with more updates per batch sample fewer completions, because the budget counts updates: reuse and
+    less data are confounded.
     """
     for facet in arms.facets:
         budgets = sorted((run.updates_per_batch, run.planned_steps * run.batch_size) for run in facet.arms.values())
@@ -180,7 +180,7 @@ def reuse_costs_rollouts(arms: Arms) -> Iterator[str]:
 
 @STUDY_RULES.rule("note", "seeds")
 def hardly_a_test(arms: Arms) -> Iterator[str]:
-    """Fewer seeds than a hypothesis asks for, or than its test can decide with: it will stay undecided."""
+    """Fewer seeds than a hypothesis asks for, or than its test needs to decide anything: it will stay undecided."""
     seeds = len(arms.seeds)
     for claim in arms.study.hypotheses:
         needed = max(claim.seeds, least_seeds(claim.test, len(claim.arms)))
@@ -190,8 +190,8 @@ def hardly_a_test(arms: Arms) -> Iterator[str]:
 
 @STUDY_RULES.rule("note", "seeds")
 def too_few_seeds(arms: Arms) -> Iterator[str]:
-    """Fewer seeds than a t-test on a statement of that kind usually needs: accuracies ten, entropy and KL to the start
-    five, all else three.
+    """Fewer seeds than a t-test on such a metric usually needs: ten for accuracies, five for entropy and the KL to the
+    warm start, three for all else.
     """
     seeds = len(arms.seeds)
     wanting = defaultdict[int, list[str]](list)

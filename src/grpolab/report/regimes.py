@@ -20,18 +20,21 @@ SETTINGS = ("learning_rate", "num_iterations", "num_generations", "epsilon", "ep
 
 HEAD = f"""# Regimes
 
-An ablation whose baseline does not learn compares noise, and one in which clipping never acts compares nothing. The
-reference studies therefore use regimes in which, over the seeds of `{STUDY}`:
+If the baseline of an ablation does not learn, differences between its arms are noise; if clipping never acts, there is
+nothing to compare. A regime is a learning rate: `healthy` (the task's own) or `stressed` (twice that). The reference
+studies use tasks and regimes for which, over the seeds of `{STUDY}`:
 
 1. at the healthy learning rate the baseline's mean gain in expected accuracy is at least {LEAST_GAIN}, with a 95%
    t-interval above 0, on two tasks;
-2. there, after the first optimiser step on a batch, clipping silences at least {LEAST_CLIPPED:.0%} of the tokens with a
-   non-zero advantage on each side;
-3. at the stressed learning rate every unclipped run collapses and no run of the baseline does;
-4. in the task of free length, the completions of every run still differ in length: their standard deviation over
-   the last evaluation's items is above {LEAST_LENGTH_STD:.0f} token, else a study of length would be void.
+2. there, after the first optimiser step on a batch, clipping zeroes the gradient of at least {LEAST_CLIPPED:.0%} of the
+   tokens with a non-zero advantage at the lower bound, and of at least {LEAST_CLIPPED:.0%} at the upper;
+3. at the stressed learning rate every unclipped run is lost (it collapses, diverges or is stopped early) and no run
+   of the baseline is;
+4. in the task `filler_sorting`, where the policy chooses how long to answer, the completions of every run of
+   `{LENGTH_STUDY}` still differ in length at the end: their standard deviation over the items of the last evaluation is
+   above {LEAST_LENGTH_STD:.0f} token. Otherwise nothing could be said about length.
 
-The settings stand in `conf/run.yaml` and `conf/task/`, the learning rates in `experiments/{STUDY}.yaml`. This page is
+The settings are in `conf/run.yaml` and `conf/task/`, the learning rates in `experiments/{STUDY}.yaml`. This page is
 printed by `grpolab regimes`, from the runs of `make sweep` (in a fresh clone: from the committed reference)."""
 
 
@@ -64,8 +67,8 @@ def page(results: Results) -> str:
             f"Seeds: {', '.join(map(str, sorted(study.done['seed'].unique())))}. Baseline: `{study.baseline}`.",
             markdown_table(table),
             f"Condition {length.verdict}: {length.measured}.",
-            "Settings that the plan records:",
-            markdown_table(settings.reset_index()),
+            "Settings of each row, as the study's plan records them:",
+            markdown_table(settings.rename_axis("task/regime").reset_index()),
         ]
     )
 
@@ -98,12 +101,12 @@ def _row(study: Study, facet: str) -> dict[str, str]:
     lost = {arm: at(measure(study, "lost"), facet, arm) for arm in (study.baseline, _unclipped(study))}
     low, high = _clipped(study, facet)
     return {
-        "regime": facet,
+        "task/regime": facet,
         "start": number(start.mean),
-        "gain of the baseline": estimate(*_gain(study, facet)[:3], signed),
-        "clipped low": percent(low),
-        "clipped high": percent(high),
-        **{f"`{arm}` collapses": f"{int(runs.sum())} of {len(runs)}" for arm, runs in lost.items()},
+        "gain of the baseline [95%]": estimate(*_gain(study, facet)[:3], signed),
+        "clipped at the lower bound": percent(low),
+        "at the upper": percent(high),
+        **{f"`{arm}` lost": f"{int(runs.sum())} of {len(runs)}" for arm, runs in lost.items()},
         "conditions": ", ".join(condition.verdict for condition in _conditions(study, facet)),
     }
 

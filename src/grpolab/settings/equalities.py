@@ -94,14 +94,14 @@ def written_form(run: RunSettings, point: Point) -> Point:
 
 @exact
 def switched_off(run: RunSettings, point: Point) -> Point:
-    """a weight of 0 and a share of 1 are switches that are off"""
+    """entropy_coef=0 and top_entropy_quantile=1 turn those options off"""
     off = {"entropy_coef": 0.0, "top_entropy_quantile": 1.0}
     return {key: None for key, value in off.items() if point[key] == value}
 
 
 @exact
 def never_empty(run: RunSettings, point: Point) -> Point:
-    """no completion is empty, so that all sequences are those with a token"""
+    """no completion is empty, so a mean over the non-empty sequences is the mean over all"""
     return {"aggregation": point["aggregation"].removesuffix("_nonempty")}
 
 
@@ -121,13 +121,13 @@ def one_minibatch(run: RunSettings, point: Point) -> Point:
 
 @exact
 def micro_batching(run: RunSettings, point: Point) -> Point:
-    """micro-batching changes no result, but bnpo's"""
+    """micro-batching changes the result of bnpo's aggregation (token_mean_microbatch) only"""
     return {} if point["aggregation"] == "token_mean_microbatch" else {"micro_batch_size": None}
 
 
 @exact
 def one_token(run: RunSettings, point: Point) -> Point:
-    """completions of one token: the token is the sequence"""
+    """where completions have one token, the token is the sequence"""
     if run.max_completion_length > 1 or run.framework:
         return {}
     averages = point["aggregation"] in MEANS_AND_SUMS_OF_ONE
@@ -136,7 +136,7 @@ def one_token(run: RunSettings, point: Point) -> Point:
 
 @exact
 def own_average(run: RunSettings, point: Point) -> Point:
-    """verl averages gspo, sapo and geo_mean by sequences, and only KL and entropy by aggregation"""
+    """in verl gspo, sapo and geo_mean always average per sequence; `aggregation` only affects KL and entropy terms"""
     by_sequence = run.kernel in ("sapo", "gmpo") or run.importance_sampling_level == "sequence_token"
     if run.framework != "verl" or not by_sequence or point["aggregation"] == "sequence_mean":
         return {}
@@ -146,7 +146,7 @@ def own_average(run: RunSettings, point: Point) -> Point:
 
 @exact
 def absolute_caps(run: RunSettings, point: Point) -> Point:
-    """TRL's cap of CISPO is 1 + epsilon_high elsewhere"""
+    """TRL's epsilon_high is CISPO's cap itself; elsewhere the cap is 1 + epsilon_high"""
     cap = absolute_cap(run)
     return {} if cap is None else {"epsilon_high": cap - 1}
 
@@ -194,13 +194,13 @@ def no_bounds(run: RunSettings, point: Point) -> Point:
 
 @exact
 def range_of_nothing(run: RunSettings, point: Point) -> Point:
-    """a kernel without a clip has no use for a range"""
+    """a kernel without a clip ignores the clip range"""
     unused = point["kernel"] in ("ratio", "policy_gradient", "sapo", "vespo", "dro")
     return {"epsilon": None, "epsilon_high": None} if unused else {}
 
 
 def equal_lengths(run: RunSettings, point: Point) -> Point:
-    """answers of one length: a mean over sequences of means over tokens is the mean over tokens"""
+    """where answers have one length, a mean over sequences of means over tokens is the mean over tokens"""
     if run.task.name != "sorting":
         return {}
     constant = point["aggregation"] == "token_sum_constant" and run.max_completion_length == run.task.length + 1
