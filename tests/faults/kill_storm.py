@@ -50,6 +50,7 @@ STUDIES: dict[str, list[str]] = {
 }
 DEFAULT = ["smoke", "clip_range"]
 MODULES = {"worker": "grpolab.sweep.worker", "parent": "grpolab", "mirror": "grpolab.run.tracking"}
+WAIT_SECONDS = 5.0  # for a process to kill: a mirror or a worker may not have begun, or have ended
 DEATH_SECONDS = 10.0  # in which workers must have died with their parent
 MOST_SECONDS = 900.0  # of one session that is left alone
 SPARE_SESSIONS = 5
@@ -96,12 +97,20 @@ class Sweep:
         lines = self.log.read_bytes()[self.said :].splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"\n")]
 
-    def kill(self, role: str, chance: random.Random) -> str:
-        """Kill one process of that role, or the command where there is none; what was killed."""
-        found, workers = self.processes(role), self.processes("worker")
-        if not found:
-            role, found = "parent", [psutil.Process(self.process.pid)]
-        chance.choice(found).kill()
+    def kill(self, role: str, chance: random.Random) -> str | None:
+        """Kill one process of that role, or the command where there is none for seconds; what was killed.
+
+        None where the command ends meanwhile.
+        """
+        until = time.monotonic() + WAIT_SECONDS
+        while not (processes := self.processes(role)) and time.monotonic() < until and self.process.poll() is None:
+            time.sleep(0.05)
+        workers = self.processes("worker")
+        if not processes and self.process.poll() is not None:
+            return None
+        if not processes:
+            role, processes = "parent", [psutil.Process(self.process.pid)]
+        chance.choice(processes).kill()
         if role == "parent":
             self.process.wait()
             if any(_lives(worker) for worker in psutil.wait_procs(workers, DEATH_SECONDS)[1]):
@@ -244,8 +253,10 @@ def strike(sweep: Sweep, roles: list[str], waits: Iterator[float | None], chance
     killed: list[str] = []
     while roles and killed[-1:] != ["parent"] and not sweep.ended(next(waits)):
         elapsed, where = time.time() - sweep.started, sweep.where()
-        killed.append(sweep.kill(roles.pop(0), chance))
-        print(f"{len(roles):4} left  {elapsed:6.1f} s  {killed[-1]:7}  {where}", flush=True)
+        if role := sweep.kill(roles[0], chance):
+            killed.append(role)
+            roles.pop(0)
+            print(f"{len(roles):4} left  {elapsed:6.1f} s  {role:7}  {where}", flush=True)
     return killed
 
 
