@@ -84,8 +84,9 @@ check: $(READY) ## style and types: ruff, mypy
 self-check: $(READY) ## do the statistics keep their promises? simulated studies, and one arm under two names (minutes)
 	$(BIN)/grpolab self-check $(or $(STUDY),importance_weights)
 
-bench-trl: $(BENCH_READY) ## time one optimiser step against TRL's (TRL lives in .venv-bench alone)
+bench-trl: $(BENCH_READY) ## a step, a run and an ablation against TRL (25 minutes; FULL=1: longer; TRL lives in .venv-bench)
 	.venv-bench/bin/python benchmarks/step_vs_trl.py
+	.venv-bench/bin/python benchmarks/run_vs_trl.py $(if $(FULL),--full)
 
 conformance-trl: $(BENCH_READY) $(READY) ## replay what TRL computes on random options and inputs that no archive has
 	@rm -rf .venv-bench/trl_vectors
