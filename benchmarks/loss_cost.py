@@ -102,12 +102,10 @@ def second_pass(overrides: Sequence[str]) -> tuple[Learner, Policy, Update]:
 
 def forward_and_backward(policy: Policy, update: Update) -> None:
     """Log-probs and entropy of the minibatch, and a gradient of the weights."""
-    from grpolab.grpo.model import completion_logits, token_log_probs
+    from grpolab.grpo.model import token_log_probs
 
-    batch = update.batch
-    logits_BTV = completion_logits(policy, *batch.own_prompts(), batch.tokens_BT)
-    log_probs_BT, _ = token_log_probs(logits_BTV, batch.tokens_BT)
-    log_probs_BT.backward(batch.mask_BT.to(log_probs_BT.dtype))
+    log_probs_BT, _ = token_log_probs(policy, update.batch)
+    log_probs_BT.backward(update.batch.mask_BT.to(log_probs_BT.dtype))
 
 
 def loss_and_gradient(learner: Learner, update: Update) -> Tensor:

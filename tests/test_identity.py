@@ -180,15 +180,20 @@ def test_a_clip_that_cannot_bind_is_known() -> None:
 # --- What settings name: its content counts, and not its name ---------------------------------------------------------
 
 
-def test_the_committed_runs_keep_their_signatures() -> None:
-    """Every study of the committed outcome, made anew from experiments/: not one of its runs has another name."""
+def test_the_committed_runs_keep_their_signatures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every study of the committed outcome, made anew from experiments/: not one of its runs has another name.
+
+    At the outcome's own `results_version`, and with what conf/ said at that time.
+    """
+    monkeypatch.setattr(identity, "RESULTS_VERSION", 2)
+    then = ["evaluation.batch_size=500"]
     composer, asked = Composer(), dict[str, Plan]()
     for file in sorted((project_root() / "results" / "reference" / "plans").glob("*.json")):
         plan = read_json(file) or {}
         if plan["cells"]:
             study = load(plan["study"])
             assert isinstance(study, Study)
-            asked[study.name] = expand(study, composer, seeds=plan["seeds"])
+            asked[study.name] = expand(study, composer, then, seeds=plan["seeds"])
             made = {cell.signature for cell in asked[study.name].cells}
             assert made == {cell["signature"] for cell in plan["cells"]}, study.name
     assert len({cell.signature for plan in asked.values() for cell in plan.cells}) == 595

@@ -13,8 +13,7 @@ from tiny import tiny_policy, tiny_settings
 
 from grpolab.errors import RequestError
 from grpolab.grpo.batch import prompt_tensors, target_tensors
-from grpolab.grpo.model import Policy, completion_logits, make_policy
-from grpolab.grpo.rollout import prompt_rows
+from grpolab.grpo.model import Policy, make_policy, plain_logits
 from grpolab.tasks import make_task
 
 
@@ -75,7 +74,7 @@ def test_temperature_divides_the_logits() -> None:
     one, half = tiny_policy(), tiny_policy(temperature=0.5)
     prompts = prompt_tensors(one.tokenizer, ["1+2="], False, one.device)
     tokens_BT, _ = target_tensors(one.tokenizer, ["3"], one.device)
-    logits = [completion_logits(policy, prompts, prompt_rows(prompts, 1), tokens_BT) for policy in (one, half)]
+    logits = [plain_logits(policy, prompts, tokens_BT) for policy in (one, half)]
     torch.testing.assert_close(logits[1], logits[0] * 2)
 
 
@@ -94,8 +93,8 @@ def test_weights_of_a_bfloat16_run_are_float32_and_its_log_softmax_too(folder: P
     assert {weight.dtype for weight in policy.weights().values()} == {torch.float32}
     prompts = prompt_tensors(policy.tokenizer, ["1+2=", "3+4="], False, policy.device)
     tokens_BT, _ = target_tensors(policy.tokenizer, ["3", "7"], policy.device)
-    found_BTV = completion_logits(policy, prompts, prompt_rows(prompts, 1), tokens_BT)
-    exact_BTV = completion_logits(pretrained(folder), prompts, prompt_rows(prompts, 1), tokens_BT)
+    found_BTV = plain_logits(policy, prompts, tokens_BT)
+    exact_BTV = plain_logits(pretrained(folder), prompts, tokens_BT)
     assert found_BTV.dtype == torch.float32
     assert 0 < (found_BTV - exact_BTV).abs().max() < 0.02
 

@@ -14,14 +14,14 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from grpolab import seeds
-from grpolab.grpo.batch import Prompts, prompt_tensors
-from grpolab.grpo.model import Policy, completion_logits, token_log_probs
+from grpolab.grpo.batch import Completions, Prompts, TrainingBatch, prompt_tensors
+from grpolab.grpo.model import Policy, prefix_log_probs, token_log_probs
 from grpolab.grpo.rollout import inverse_cdf, prompt_rows, sample, sampling_noise
 
 LENGTH = 6
 EVEN = ["1+2=", "3+4=", "9+9="]
 RAGGED = ["1+2=", "1234567+89=", "7="]
-GROUP = 4
+GROUP = 12
 
 
 def prompts_of(policy: Policy, texts: list[str]) -> Prompts:
@@ -66,25 +66,44 @@ def absolute_policy(temperature: float) -> Policy:
     return replace(policy, model=model)
 
 
+def batch_of(prompts: Prompts, completions: Completions, reach: float | None) -> TrainingBatch:
+    """The completions as an update reads them, in one micro-batch."""
+    nothing_B = torch.zeros(len(completions.tokens_BT))
+    batch = TrainingBatch(
+        rows_B=torch.arange(len(nothing_B)),
+        prompts=prompts,
+        prompt_of_B=prompt_rows(prompts, GROUP),
+        tokens_BT=completions.tokens_BT,
+        mask_BT=completions.mask_BT,
+        sampler_log_probs_BT=completions.log_probs_BT,
+        advantages_B=nothing_B,
+        rewards_B=nothing_B,
+    )
+    return batch.with_trees(len(nothing_B), reach)
+
+
+@pytest.mark.parametrize("reach", [None, 1e9], ids=["each completion", "prefix tree"])
 @pytest.mark.parametrize("make", [warm_policy, absolute_policy], ids=["llama", "gpt2"])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("texts", [EVEN, RAGGED], ids=["even", "ragged"])
 def test_sampler_trainer_and_a_plain_forward_agree(
-    texts: list[str], temperature: float, make: Callable[[float], Policy]
+    texts: list[str], temperature: float, make: Callable[[float], Policy], reach: float | None
 ) -> None:
     policy = make(temperature)
     prompts = prompts_of(policy, texts)
     assert (prompts.mask_PL is None) == (texts is EVEN)
     found = sample(policy, prompts, GROUP, sampling_noise(0, "rollout", 0, 3, GROUP, LENGTH))
-    logits_BTV = completion_logits(policy, prompts, prompt_rows(prompts, GROUP), found.tokens_BT)
-    trained_BT, entropy_BT = token_log_probs(logits_BTV, found.tokens_BT)
+    batch = batch_of(prompts, found, reach)
+    assert (batch.tree is None) == (reach is None)
+    trained_BT, entropy_BT = token_log_probs(policy, batch)
+    log_probs_NV, place_BT = prefix_log_probs(policy, *batch.own_prompts(), batch.tokens_BT, batch.tree)
+    log_probs_BTV = log_probs_NV[place_BT]
     gap_BT = (trained_BT - found.log_probs_BT)[found.mask_BT].abs()
     assert gap_BT.max() <= 1e-5
     assert trained_BT[found.mask_BT].exp().std() > 0.05
     for row, (tokens_T, mask_T) in enumerate(zip(found.tokens_BT, found.mask_BT, strict=True)):
         expected_T = alone(policy, texts[row // GROUP], tokens_T[mask_T].tolist())
         torch.testing.assert_close(found.log_probs_BT[row][mask_T], expected_T, rtol=0, atol=1e-5)
-    log_probs_BTV = logits_BTV.log_softmax(-1)
     torch.testing.assert_close(entropy_BT, -(log_probs_BTV.exp() * log_probs_BTV).sum(-1))
     assert not entropy_BT.requires_grad
     assert trained_BT.requires_grad

@@ -89,7 +89,6 @@ def test_jsonl_prompts_with_a_chat_template(folder: Path, results: Results, tmp_
 def test_a_saved_tiny_model_is_the_tiny_model(results: Results, tmp_path: Path) -> None:
     """From a folder or from scratch: the same weights give the same journal."""
     policy = tiny_policy()
-    policy.model.config.pad_token_id = None  # else transformers gives the embedding of padding no gradient
     policy.model.save_pretrained(tmp_path / "model")
     policy.tokenizer.save_pretrained(tmp_path / "model")
     from_folder = {"name": "pretrained", "path": str(tmp_path / "model"), "revision": None}

@@ -15,6 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from grpolab.grpo.prefix_tree import PrefixTree, prefix_tree
 from grpolab.tasks.base import Example
 
 PAD, BEGIN, END, UNKNOWN = "<pad>", "<begin>", "<end>", "<unknown>"
@@ -55,8 +56,14 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, chat: bo
 
 def decode(tokenizer: PreTrainedTokenizerBase, tokens_BT: Tensor, mask_BT: Tensor) -> list[str]:
     """Text of each completion, end and padding tokens left out, shape (B,)."""
-    rows = [row[:length] for row, length in zip(tokens_BT.tolist(), mask_BT.sum(1).tolist(), strict=True)]
-    return tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    rows = zip(tokens_BT.tolist(), mask_BT.sum(1).tolist(), strict=True)
+    completions = [tuple(row[:length]) for row, length in rows]
+    distinct = dict.fromkeys(completions)  # a group repeats itself
+    texts = tokenizer.batch_decode(
+        [list(tokens) for tokens in distinct], skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
+    text_of = dict(zip(distinct, texts, strict=True))
+    return [text_of[completion] for completion in completions]
 
 
 @dataclass(frozen=True)
@@ -129,6 +136,7 @@ class TrainingBatch:
     old_log_probs_BT: Tensor | None = None  # None until known: the first pass fills it in
     old_entropy_BT: Tensor | None = None
     reference_log_probs_BT: Tensor | None = None  # only where beta > 0
+    trees: tuple[PrefixTree | None, ...] = ()  # of its micro-batches, made once for all passes; empty: not yet
 
     def __len__(self) -> int:
         return len(self.tokens_BT)
@@ -136,7 +144,7 @@ class TrainingBatch:
     def rows(self, index: Tensor | slice) -> TrainingBatch:
         """The same batch for some rows."""
         chosen: dict[str, Any] = {name: value[index] for name, value in self.tensors().items()}
-        return replace(self, **chosen)
+        return replace(self, trees=(), **chosen)
 
     def tensors(self) -> dict[str, Tensor]:
         """The per-row fields that are there."""
@@ -153,12 +161,34 @@ class TrainingBatch:
         """Consecutive pieces of `size` rows."""
         return [self.rows(slice(start, start + size)) for start in range(0, len(self), size)]
 
+    @property
+    def tree(self) -> PrefixTree | None:
+        """The prefix tree of a batch that is one micro-batch; None where there is none, or it costs more."""
+        return self.trees[0] if len(self.trees) == 1 else None
+
+    def with_trees(self, size: int, reach: float | None) -> TrainingBatch:
+        """The batch with the prefix trees of micro-batches of `size` rows; `reach` None: it does without."""
+        if len(self.trees) * size == len(self):
+            return self
+        pieces = [self] if size == len(self) else self.split(size)
+        return replace(self, trees=tuple(piece._own_tree(reach) if reach else None for piece in pieces))
+
+    def _own_tree(self, reach: float) -> PrefixTree | None:
+        prompts, prompt_of_B = self.own_prompts()
+        return prefix_tree(prompts.tokens_PL, prompts.mask_PL, prompt_of_B, self.tokens_BT, self.mask_BT, reach)
+
+    def micro_batches(self, size: int, reach: float | None) -> list[TrainingBatch]:
+        """Pieces of `size` rows, each with its prefix tree."""
+        whole = self.with_trees(size, reach)
+        pieces = [whole] if size == len(self) else self.split(size)
+        return [replace(piece, trees=(tree,)) for piece, tree in zip(pieces, whole.trees, strict=True)]
+
 
 def joined(batches: list[TrainingBatch]) -> TrainingBatch:
     """The batches' rows as one batch."""
     pieces = [batch.tensors() for batch in batches]
     together: dict[str, Any] = {name: concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    return replace(batches[0], **together)
+    return batches[0] if len(batches) == 1 else replace(batches[0], trees=(), **together)
 
 
 def sampler_gap(batch: TrainingBatch, trainer_log_probs_BT: Tensor) -> Tensor:

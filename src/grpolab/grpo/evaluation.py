@@ -12,9 +12,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from grpolab.grpo.batch import Prompts, decode, prompt_tensors, target_tensors
-from grpolab.grpo.model import Policy, completion_logits
+from grpolab.grpo.model import Policy, plain_logits
 from grpolab.grpo.rewards import Score
-from grpolab.grpo.rollout import prompt_rows, sample, sampling_noise
+from grpolab.grpo.rollout import sample, sampling_noise
 from grpolab.tasks.base import Example, Task
 
 
@@ -63,12 +63,12 @@ class Evaluator:
         """The batches' right answers as tokens and mask, (B, T) each."""
         return [target_tensors(self.tokenizer, [e.answer for e in examples], self.device) for examples in self._batches]
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _exact(self, policy: Policy) -> Evaluation:
         """Product of the right answer's token probabilities, and whether greedy decoding gives it: one forward."""
         expected, greedy = [], []
         for prompts, (tokens_BT, mask_BT) in zip(self._prompts, self._answers, strict=True):
-            logits_BTV = completion_logits(policy, prompts, prompt_rows(prompts, 1), tokens_BT)
+            logits_BTV = plain_logits(policy, prompts, tokens_BT)
             log_probs_BT = logits_BTV.log_softmax(-1).gather(-1, tokens_BT[..., None]).squeeze(-1)
             expected.append(torch.where(mask_BT, log_probs_BT, 0.0).double().sum(1).exp())
             greedy.append(((logits_BTV.argmax(-1) == tokens_BT) | ~mask_BT).all(1))

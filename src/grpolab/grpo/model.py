@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from transformers.cache_utils import DynamicLayer
 
 from grpolab.errors import RequestError
 from grpolab.grpo.batch import Prompts, TrainingBatch, character_tokenizer, concatenate
+from grpolab.grpo.prefix_tree import PrefixTree, prefix_tree
 from grpolab.seeds import torch_seed
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel, TinyModel
@@ -39,6 +41,7 @@ class Policy:
     tokenizer: PreTrainedTokenizerBase
     temperature: float
     dtype: torch.dtype = torch.float32
+    reach: float | None = None  # keys whose attention costs as much as a token's matrix products; None: no prefix trees
 
     @property
     def device(self) -> torch.device:
@@ -61,7 +64,7 @@ class Policy:
 
     def frozen_copy(self) -> Policy:
         """A copy that shares nothing and takes no gradient: the reference of a KL."""
-        return Policy(copy.deepcopy(self.model).requires_grad_(False), self.tokenizer, self.temperature, self.dtype)
+        return replace(self, model=copy.deepcopy(self.model).requires_grad_(False))
 
     def __post_init__(self) -> None:
         self._weights: dict[str, Tensor] = dict(
@@ -97,17 +100,49 @@ def make_policy(settings: RunSettings, task: Task) -> Policy:
         model, tokenizer = _pretrained(resolved.model)
     else:
         tokenizer = character_tokenizer(task.alphabet)
-        model = _tiny(resolved.model, len(tokenizer), torch_seed(resolved.warm_start.seed or 0, "weights"))
-        model.config.pad_token_id = tokenizer.pad_token_id
-        model.config.eos_token_id = tokenizer.eos_token_id
+        model = _tiny(resolved.model, tokenizer, torch_seed(resolved.warm_start.seed or 0, "weights"))
     model.eval()  # dropout stays off: it would move the ratio away from 1 on the first pass
     model.to(torch.device(resolved.device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
-    return Policy(model, tokenizer, resolved.temperature, getattr(torch, resolved.dtype))
+    policy = Policy(model, tokenizer, resolved.temperature, getattr(torch, resolved.dtype))
+    return replace(policy, reach=reach_of(policy))
 
 
-def _tiny(settings: TinyModel, vocabulary: int, seed: int) -> PreTrainedModel:
+def reach_of(policy: Policy) -> float | None:
+    """`Policy.reach` from the sizes of a layer; None where the model cannot read a prefix tree.
+
+    Some kinds of attention take no mask of one's own, or infer positions or windows from it: a forward over a small
+    tree, beside one without, tells.
+    """
+    config = getattr(policy.model.config, "text_config", policy.model.config)
+    if getattr(config, "sliding_window", None):
+        return None
+    hidden = config.hidden_size
+    intermediate = getattr(config, "intermediate_size", None) or 4 * hidden
+    policy, device = replace(policy, dtype=torch.float32), policy.device
+    prompts = Prompts(
+        torch.tensor([[1, 2, 3], [3, 1, 2]], device=device), torch.tensor([[0, 1, 1], [1, 1, 1]], device=device).bool()
+    )
+    prompt_of_B = torch.tensor([0, 0, 1], device=device)
+    tokens_BT = torch.tensor([[4, 1, 2, 5], [4, 1, 5, 2], [3, 3, 3, 3]], device=device) % config.vocab_size
+    mask_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
+    tree = prefix_tree(prompts.tokens_PL, prompts.mask_PL, prompt_of_B, tokens_BT, mask_BT, math.inf)
+    assert tree is not None
+    try:
+        with torch.inference_mode():
+            plain, packed = (
+                log_probs_NV[place_BT]
+                for log_probs_NV, place_BT in (
+                    prefix_log_probs(policy, prompts, prompt_of_B, tokens_BT, which) for which in (None, tree)
+                )
+            )
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return None
+    return 2 * hidden + 1.5 * intermediate if torch.allclose(plain, packed, rtol=1e-3, atol=1e-3) else None
+
+
+def _tiny(settings: TinyModel, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
     config = LlamaConfig(
-        vocab_size=vocabulary,
+        vocab_size=len(tokenizer),
         hidden_size=settings.hidden_size,
         num_hidden_layers=settings.layers,
         num_attention_heads=settings.heads,
@@ -115,7 +150,9 @@ def _tiny(settings: TinyModel, vocabulary: int, seed: int) -> PreTrainedModel:
         intermediate_size=settings.intermediate_size,
         max_position_embeddings=LONGEST,
         tie_word_embeddings=False,
+        pad_token_id=tokenizer.pad_token_id,  # before the weights are made: its embedding is zero and is not trained
         bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
     )
     with torch.random.fork_rng(devices=[]):  # transformers draws initial weights from torch's global generator
         torch.manual_seed(seed)
@@ -141,19 +178,29 @@ def _pretrained(settings: PretrainedModel) -> tuple[PreTrainedModel, PreTrainedT
 
 @dataclass
 class KVCache:
-    """Keys and values of all tokens so far, one row for each sequence, and where the next token goes."""
+    """Keys and values of all tokens so far, one row for each prefix, and where the next token goes."""
 
-    prefill_logits_BV: Tensor  # after the last prompt token, as the model gives them
+    prefill_logits_NV: Tensor  # after the last prompt token, as the model gives them
     cache: DynamicCache
-    mask_BL: Tensor | None
-    next_position_B1: Tensor
+    mask_NL: Tensor | None
+    next_position_N1: Tensor
+
+    def select(self, row_of_N: Tensor) -> None:
+        """Keep these rows, in this order; a row may be asked for several times."""
+        if torch.equal(row_of_N, torch.arange(len(self.next_position_N1), device=row_of_N.device)):
+            return
+        for layer in self.cache.layers:
+            assert isinstance(layer, DynamicLayer)
+            assert layer.keys is not None
+            assert layer.values is not None
+            layer.keys = layer.keys.index_select(0, row_of_N)
+            layer.values = layer.values.index_select(0, row_of_N)
+        self.mask_NL = None if self.mask_NL is None else self.mask_NL.index_select(0, row_of_N)
+        self.next_position_N1 = self.next_position_N1.index_select(0, row_of_N)
 
 
-def prefill(policy: Policy, prompts: Prompts, prompt_of_B: Tensor) -> KVCache:
-    """One forward over every prompt; row b continues prompt `prompt_of_B[b]`, so that a group shares the work.
-
-    Positions count real tokens only: padding in front is invisible.
-    """
+def prefill(policy: Policy, prompts: Prompts) -> KVCache:
+    """One forward over every prompt. Positions count real tokens only: padding in front is invisible."""
     tokens_PL, mask_PL = prompts.tokens_PL, prompts.mask_PL
     cache = DynamicCache()
     inputs: dict[str, Tensor] = {}
@@ -165,64 +212,76 @@ def prefill(policy: Policy, prompts: Prompts, prompt_of_B: Tensor) -> KVCache:
         logits_PV = policy.model(
             tokens_PL, past_key_values=cache, position_ids=positions_PL, use_cache=True, logits_to_keep=1, **inputs
         ).logits[:, -1]
-    for layer in cache.layers:
-        assert isinstance(layer, DynamicLayer)
-        assert layer.keys is not None
-        assert layer.values is not None
-        layer.keys = layer.keys.index_select(0, prompt_of_B)
-        layer.values = layer.values.index_select(0, prompt_of_B)
-    return KVCache(
-        logits_PV.index_select(0, prompt_of_B),
-        cache,
-        None if mask_PL is None else mask_PL.index_select(0, prompt_of_B),
-        (positions_PL[:, -1:] + 1).index_select(0, prompt_of_B),
-    )
+    return KVCache(logits_PV, cache, mask_PL, positions_PL[:, -1:] + 1)
 
 
 def decode_logits(policy: Policy, kv_cache: KVCache, tokens_BT: Tensor) -> Tensor:
     """One forward over the next tokens of each row: the logits after each, (B, T, V). They go into the cache."""
     T = tokens_BT.shape[1]
     inputs: dict[str, Tensor] = {}
-    if kv_cache.mask_BL is not None:
-        kv_cache.mask_BL = torch.cat([kv_cache.mask_BL, torch.ones_like(tokens_BT, dtype=torch.bool)], dim=1)
-        inputs = {"attention_mask": kv_cache.mask_BL.long()}
-    positions_BT = kv_cache.next_position_B1
+    if kv_cache.mask_NL is not None:
+        kv_cache.mask_NL = torch.cat([kv_cache.mask_NL, torch.ones_like(tokens_BT, dtype=torch.bool)], dim=1)
+        inputs = {"attention_mask": kv_cache.mask_NL.long()}
+    positions_BT = kv_cache.next_position_N1
     if T > 1:  # a sampler feeds single tokens, and each small operation counts there
         positions_BT = positions_BT + torch.arange(T, device=tokens_BT.device)
-    kv_cache.next_position_B1 = kv_cache.next_position_B1 + T
+    kv_cache.next_position_N1 = kv_cache.next_position_N1 + T
     with policy.precision():
         return policy.model(
             tokens_BT, past_key_values=kv_cache.cache, position_ids=positions_BT, use_cache=True, **inputs
         ).logits
 
 
-def completion_logits(policy: Policy, prompts: Prompts, prompt_of_B: Tensor, tokens_BT: Tensor) -> Tensor:
-    """Logits of every completion token over the temperature, float32, with gradient, shape (B, T, V).
+def plain_logits(policy: Policy, prompts: Prompts, tokens_BT: Tensor) -> Tensor:
+    """Logits of every completion token over the temperature, with gradient, (B, T, V); row b continues prompt b.
 
-    Padding behind a completion needs no mask: attention is causal.
+    One forward over prompts and completions. Padding behind a completion needs no mask: attention is causal.
     """
-    kv_cache = prefill(policy, prompts, prompt_of_B)
-    logits = [kv_cache.prefill_logits_BV[:, None]]
-    if tokens_BT.shape[1] > 1:  # the last token predicts nothing that was sampled
-        logits.append(decode_logits(policy, kv_cache, tokens_BT[:, :-1]))
-    return torch.cat(logits, dim=1).float() / policy.temperature
+    inputs_BC, T = torch.cat([prompts.tokens_PL, tokens_BT[:, :-1]], 1), tokens_BT.shape[1]
+    inputs: dict[str, Tensor] = {}
+    if prompts.mask_PL is not None:
+        mask_BC = torch.cat([prompts.mask_PL, torch.ones_like(tokens_BT[:, :-1], dtype=torch.bool)], 1).long()
+        inputs = {"attention_mask": mask_BC, "position_ids": (mask_BC.cumsum(-1) - 1).clamp(min=0)}
+    with policy.precision():
+        logits_BTV = policy.model(inputs_BC, use_cache=False, logits_to_keep=T, **inputs).logits
+    return logits_BTV.float() / policy.temperature
 
 
-def token_log_probs(
-    logits_BTV: Tensor, completions_BT: Tensor, entropy_gradient: bool = False
+def prefix_log_probs(
+    policy: Policy, prompts: Prompts, prompt_of_B: Tensor, tokens_BT: Tensor, tree: PrefixTree | None
 ) -> tuple[Tensor, Tensor]:
+    """Log-probs over the vocabulary behind each prefix, (N, V), float32, with gradient; which predicts a token, (B, T).
+
+    With a tree each distinct prefix is computed once; without, each prompt, and every completion behind it.
+    """
+    if tree is None:
+        kv_cache = prefill(policy, prompts)
+        logits = [kv_cache.prefill_logits_NV[prompt_of_B][:, None]]
+        kv_cache.select(prompt_of_B)
+        if tokens_BT.shape[1] > 1:  # the last token predicts nothing that was sampled
+            logits.append(decode_logits(policy, kv_cache, tokens_BT[:, :-1]))
+        logits_NV = torch.cat(logits, dim=1).flatten(0, 1)
+        place_BT = torch.arange(tokens_BT.numel(), device=tokens_BT.device).view_as(tokens_BT)
+    else:
+        with policy.precision():
+            logits_RWV = policy.model(
+                tree.tokens_RW, attention_mask=tree.attends_R1WW, position_ids=tree.positions_RW, use_cache=False
+            ).logits
+        logits_NV, place_BT = logits_RWV.flatten(0, 1), tree.place_BT
+    return (logits_NV.float() / policy.temperature).log_softmax(-1), place_BT
+
+
+def token_log_probs(policy: Policy, batch: TrainingBatch, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
     """Log-probability of each completion token (with gradient) and entropy in nat, both (B, T), float32."""
-    log_probs_BTV = logits_BTV.log_softmax(-1)
+    log_probs_NV, place_BT = prefix_log_probs(policy, *batch.own_prompts(), batch.tokens_BT, batch.tree)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy_BT = -(log_probs_BTV.exp() * log_probs_BTV).sum(-1)
-    return log_probs_BTV.gather(-1, completions_BT[..., None]).squeeze(-1), entropy_BT
+        entropy_N = -(log_probs_NV.exp() * log_probs_NV).sum(-1)
+    chosen_BT = place_BT * log_probs_NV.shape[1] + batch.tokens_BT
+    return log_probs_NV.view(-1).gather(0, chosen_BT.view(-1)).view_as(chosen_BT), entropy_N[place_BT]
 
 
 @torch.no_grad()
 def old_log_probs(policy: Policy, batch: TrainingBatch, micro_batch_size: int) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies of the policy as it is, (B, T) each, in the same pieces as updates use (bit-equal)."""
-    pieces = [
-        token_log_probs(completion_logits(policy, *b.own_prompts(), b.tokens_BT), b.tokens_BT)
-        for b in batch.split(micro_batch_size)
-    ]
+    pieces = [token_log_probs(policy, micro) for micro in batch.micro_batches(micro_batch_size, policy.reach)]
     return concatenate([piece[0] for piece in pieces]), concatenate([piece[1] for piece in pieces])

@@ -1,6 +1,7 @@
 """Where batches come from: prompts -> sample -> score -> advantages, and the queue of stale batches.
 
-Sampling is one prefill of the prompts, whose KV cache a group shares, and a decode step for each token.
+Sampling is one prefill of the prompts and a decode step for each token; completions share a row of the KV cache for as
+long as they share a prefix.
 """
 
 from __future__ import annotations
@@ -70,21 +71,27 @@ def sample(
     pad, end = policy.pad, policy.end  # looked up once: the tokenizer is slow to say
     uniforms_BT = uniforms_BT.to(policy.device)
     tokens, log_probs = [], []
+    rows_B = prompt_rows(prompts, group)  # the cache's row that holds each completion's prefix
     with torch.inference_mode():
-        kv_cache = prefill(policy, prompts, prompt_rows(prompts, group))
-        logits_BV = kv_cache.prefill_logits_BV
-        done_B = torch.zeros(len(logits_BV), dtype=torch.bool, device=policy.device)
+        kv_cache = prefill(policy, prompts)
+        logits_NV = kv_cache.prefill_logits_NV
+        done_B = torch.zeros(len(rows_B), dtype=torch.bool, device=policy.device)
         for t, uniforms_B in enumerate(uniforms_BT.unbind(1)):
-            log_probs_BV = (logits_BV.float() / policy.temperature).log_softmax(-1)
-            chosen_B1 = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad)[:, None]
-            tokens.append(chosen_B1)
-            log_probs.append(log_probs_BV.gather(1, chosen_B1))
-            done_B = done_B | (chosen_B1[:, 0] == end)
+            log_probs_BV = (logits_NV.float() / policy.temperature).log_softmax(-1)[rows_B]
+            chosen_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad)
+            tokens.append(chosen_B)
+            log_probs.append(log_probs_BV.gather(1, chosen_B[:, None]))
+            done_B = done_B | (chosen_B == end)
             if t + 1 == uniforms_BT.shape[1] or done_B.all():
                 break
-            logits_BV = decode_logits(policy, kv_cache, chosen_B1)[:, -1]
+            # Completions with the same prefix share a row: each distinct (prefix, token) is decoded once.
+            going_B, V = ~done_B, log_probs_BV.shape[1]
+            edges_N, rows_B[going_B] = (rows_B[going_B] * V + chosen_B[going_B]).unique(return_inverse=True)
+            rows_B = rows_B.where(going_B, 0)
+            kv_cache.select(edges_N // V)
+            logits_NV = decode_logits(policy, kv_cache, (edges_N % V)[:, None])[:, -1]
     # Outside of inference mode, so that an update may keep them for its backward pass.
-    tokens_BT = torch.cat(tokens, 1)
+    tokens_BT = torch.stack(tokens, 1)
     ends_BT = tokens_BT == end
     mask_BT = ends_BT.cumsum(1) - ends_BT.long() == 0  # up to the first end token, itself included
     return Completions(tokens_BT, mask_BT, torch.where(mask_BT, torch.cat(log_probs, 1), 0.0))

@@ -24,11 +24,11 @@ from torch.optim import AdamW
 
 from grpolab import seeds
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.batch import Rollout, TrainingBatch, concatenate, joined, sampler_gap
+from grpolab.grpo.batch import Rollout, TrainingBatch, concatenate, sampler_gap
 from grpolab.grpo.kl import exact_kl, k3
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, Objective, SurrogateParts, policy_loss
 from grpolab.grpo.metrics import UpdateTensors, update_metrics
-from grpolab.grpo.model import Policy, completion_logits, old_log_probs, token_log_probs
+from grpolab.grpo.model import Policy, old_log_probs, prefix_log_probs, token_log_probs
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rollout import Collector
 from grpolab.registry import SURROGATES
@@ -118,14 +118,17 @@ class Learner:
         """
         if self.settings.old_log_probs == "sampler":
             batch = replace(batch, old_log_probs_BT=batch.sampler_log_probs_BT)
-        if self.settings.num_minibatches == 1:
-            return [batch]
-        order_B = torch.from_numpy(seeds.permutation(self.settings.seed, "minibatches", rollout_step, len(batch)))
-        batch = batch.rows(order_B)
-        if batch.old_log_probs_BT is None:
-            old_BT, entropy_BT = old_log_probs(policy, batch, self.micro_batch_size)
-            batch = replace(batch, old_log_probs_BT=old_BT, old_entropy_BT=entropy_BT)
-        return batch.split(self.settings.minibatch_size)
+        if self.settings.num_minibatches > 1:
+            order_B = torch.from_numpy(seeds.permutation(self.settings.seed, "minibatches", rollout_step, len(batch)))
+            batch = batch.rows(order_B)
+        minibatches = []
+        for minibatch in batch.split(self.settings.minibatch_size):
+            minibatch = minibatch.with_trees(self.micro_batch_size, policy.reach)
+            if batch.old_log_probs_BT is None and self.settings.num_minibatches > 1:
+                old_BT, entropy_BT = old_log_probs(policy, minibatch, self.micro_batch_size)
+                minibatch = replace(minibatch, old_log_probs_BT=old_BT, old_entropy_BT=entropy_BT)
+            minibatches.append(minibatch)
+        return minibatches
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
         """One optimiser step on a minibatch, in micro-batches whose gradients add up; advances `state.optimizer_step`.
@@ -147,10 +150,9 @@ class Learner:
         for parameters in optimizer.param_groups:
             parameters["lr"] = learning_rate(settings, state.optimizer_step)
         optimizer.zero_grad(set_to_none=True)
-        batches, log_probs, entropies, losses = [], [], [], []
-        for micro in minibatch.split(self.micro_batch_size):
-            logits_BTV = completion_logits(policy, *micro.own_prompts(), micro.tokens_BT)
-            log_probs_BT, entropy_BT = token_log_probs(logits_BTV, micro.tokens_BT, bool(objective.entropy_coef))
+        log_probs, entropies, losses = [], [], []
+        for micro in minibatch.micro_batches(self.micro_batch_size, policy.reach):
+            log_probs_BT, entropy_BT = token_log_probs(policy, micro, bool(objective.entropy_coef))
             if micro.old_log_probs_BT is None:
                 micro = replace(micro, old_log_probs_BT=log_probs_BT.detach())
             if micro.old_entropy_BT is None:
@@ -158,7 +160,6 @@ class Learner:
             inputs = loss_inputs(micro, log_probs_BT, entropy_BT, totals, noise_BT)
             loss = policy_loss(objective, inputs, self.recipe)
             loss.total.backward()
-            batches.append(micro)
             log_probs.append(log_probs_BT.detach())
             entropies.append(entropy_BT.detach())
             losses.append(loss.detached())
@@ -168,7 +169,11 @@ class Learner:
             raise Diverged(f"loss {total}, gradient norm {grad_norm}")
         optimizer.step()
         state.optimizer_step += 1
-        batch = minibatch if minibatch.old_entropy_BT is not None else joined(batches)
+        batch = minibatch
+        if batch.old_log_probs_BT is None:
+            batch = replace(batch, old_log_probs_BT=concatenate(log_probs))
+        if batch.old_entropy_BT is None:
+            batch = replace(batch, old_entropy_BT=concatenate(entropies))
         totals = replace(totals, micro_batches=1)  # for metrics the minibatch is one piece
         inputs = loss_inputs(batch, concatenate(log_probs), concatenate(entropies), totals, noise_BT)
         update = taken_update(total, grad_norm, batch, objective, inputs, losses)
@@ -219,11 +224,11 @@ class Learner:
         reference = self.collector.reference
         assert reference is not None
         total, tokens = 0.0, 0
-        for micro in batch.split(self.micro_batch_size):
-            new_BTV, reference_BTV = (
-                completion_logits(p, *micro.own_prompts(), micro.tokens_BT).log_softmax(-1) for p in (policy, reference)
+        for micro in batch.micro_batches(self.micro_batch_size, policy.reach):
+            (new_NV, place_BT), (reference_NV, _) = (
+                prefix_log_probs(p, *micro.own_prompts(), micro.tokens_BT, micro.tree) for p in (policy, reference)
             )
-            kl_BT = exact_kl(new_BTV, reference_BTV)
+            kl_BT = exact_kl(new_NV, reference_NV)[place_BT]
             total += kl_BT[micro.mask_BT].double().sum().item()
             tokens += int(micro.mask_BT.sum())
         return total / max(tokens, 1)

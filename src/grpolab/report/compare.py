@@ -175,7 +175,9 @@ def _summary(here: Study, there: Study, same: pd.DataFrame) -> str:
     """How many runs are the same ones, and which of them are not the same to the bit."""
     text = f"{here.name}: {count(len(here.done), 'run')} here, {len(there.done)} there"
     if same.empty:
-        return f"{text}; none has the same signature, so means are compared."
+        versions = [listing(sorted(map(str, side.done["results_version"].unique()))) for side in (here, there)]
+        reason = f" (results_version {versions[0]} here, {versions[1]} there)" if versions[0] != versions[1] else ""
+        return f"{text}; none has the same signature{reason}, so means are compared."
     unequal = [f"{run.arm} seed {run.seed}" for run in same[~same["bits"]].itertuples()]
     text += f"; {len(same)} of the same signature, {len(same) - len(unequal)} of them with equal journals, bit for bit"
     ours, theirs = (_kinds_of_cpu(side.done[side.done["signature"].isin(same["signature"])]) for side in (here, there))

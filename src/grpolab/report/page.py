@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from grpolab import RESULTS_VERSION
 from grpolab.paths import REFERENCE_STUDY, Results, write_text_atomic
 from grpolab.report import html
 from grpolab.report.claims import UNDECIDED, Claim, decide
@@ -24,7 +25,7 @@ from grpolab.report.regimes import unmet
 from grpolab.report.sentences import findings
 from grpolab.report.style import cell_names, save
 from grpolab.report.tables import Table, claims_table, tables
-from grpolab.report.text import BITS, begun, count, markdown_table, number
+from grpolab.report.text import BITS, begun, count, listing, markdown_table, number
 from grpolab.report.tuning import page as tuning
 from grpolab.vocabulary import COMPLETED, OUTCOMES
 
@@ -72,6 +73,7 @@ def write(
     sections = [
         f"# {study}\n\n{studies[-1].plan['question']}",
         COMMITTED if study == REFERENCE_STUDY else "",
+        _other_version(studies),
         _preconditions(studies),
         _claims(claims),
         *(_study(part, alone=len(parts) == 1) for part in parts),
@@ -130,6 +132,19 @@ def _blocks(blocks: Iterable[str]) -> str:
 
 def _bullets(sentences: Iterable[str]) -> str:
     return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def _other_version(studies: Sequence[Study]) -> str:
+    """What stands at the top where this program would compute other numbers than those of the runs; else empty."""
+    done = [study.done for study in studies if "results_version" in study.done]  # nothing has been run yet
+    versions = sorted({int(version) for runs in done for version in runs["results_version"].dropna()})
+    if versions in ([], [RESULTS_VERSION]):
+        return ""
+    theirs = listing([str(version) for version in versions])
+    return (
+        f"**These runs are of results_version {theirs}, this program is of {RESULTS_VERSION}:** what it trains has"
+        " other numbers and is never drawn together with these; CHANGELOG.md says what changed."
+    )
 
 
 def _preconditions(studies: Sequence[Study]) -> str:

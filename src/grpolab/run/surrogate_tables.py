@@ -23,7 +23,7 @@ from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.batch import TrainingBatch
 from grpolab.grpo.kl import exact_kl
 from grpolab.grpo.loss import LossInputs, Objective, policy_loss, surrogate
-from grpolab.grpo.model import Policy, completion_logits
+from grpolab.grpo.model import Policy, prefix_log_probs
 from grpolab.grpo.step import Diverged, Learner
 from grpolab.identity import in_words, unrecorded
 from grpolab.paths import Results, read_json, write_csv_atomic
@@ -207,14 +207,15 @@ def interpolate(
 
     def log_probs(policy: Policy, micro: TrainingBatch) -> tuple[Tensor, Tensor]:
         """Over the vocabulary at every position, (B, T, V); and of the tokens, (B, T)."""
-        all_BTV = completion_logits(policy, *micro.own_prompts(), micro.tokens_BT).log_softmax(-1)
+        log_probs_NV, place_BT = prefix_log_probs(policy, *micro.own_prompts(), micro.tokens_BT, micro.tree)
+        all_BTV = log_probs_NV[place_BT]
         return all_BTV, all_BTV.gather(-1, micro.tokens_BT[..., None]).squeeze(-1)
 
     old: list[Tensor] = []  # of the tokens under `before`, a micro-batch each
     new: list[list[Tensor]] = [[] for _ in alphas]
     kl = [0.0] * len(alphas)
     there, end = before.frozen_copy(), after.weights()
-    for micro in batch.split(learner.micro_batch_size):
+    for micro in batch.micro_batches(learner.micro_batch_size, before.reach):
         before_BTV, old_BT = log_probs(before, micro)
         old.append(old_BT)
         for at, alpha in enumerate(alphas):

@@ -20,8 +20,7 @@ from torch.optim import AdamW
 from grpolab import seeds
 from grpolab.grpo.batch import prompt_tensors, target_tensors
 from grpolab.grpo.evaluation import Evaluator
-from grpolab.grpo.model import Policy, completion_logits, make_policy
-from grpolab.grpo.rollout import prompt_rows
+from grpolab.grpo.model import Policy, make_policy, plain_logits
 from grpolab.identity import signature
 from grpolab.paths import Results, write_json_atomic
 from grpolab.run.checkpoint import load_weights, save_weights
@@ -146,7 +145,7 @@ def supervised_step(policy: Policy, optimizer: AdamW, prompts: list[str], target
     """One optimiser step on mean negative log-likelihood of target and end tokens, in nat; returns the loss."""
     read = prompt_tensors(policy.tokenizer, prompts, chat, policy.device)
     tokens_BT, mask_BT = target_tensors(policy.tokenizer, targets, policy.device)
-    logits_BTV = completion_logits(policy, read, prompt_rows(read, 1), tokens_BT)
+    logits_BTV = plain_logits(policy, read, tokens_BT)
     log_probs_BT = logits_BTV.log_softmax(-1).gather(-1, tokens_BT[..., None]).squeeze(-1)
     loss = -log_probs_BT[mask_BT].mean()
     optimizer.zero_grad(set_to_none=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -41,20 +42,24 @@ class Task(Protocol):
 
 def content_hash(examples: Iterable[Example]) -> str:
     """SHA-256 of the examples in order: the identity of a data set."""
-    digest = hashlib.sha256()
-    for example in examples:
-        digest.update(json.dumps([example.prompt, example.answer]).encode() + b"\n")
-    return digest.hexdigest()
+    return _content_hash(tuple(examples))
 
 
-def random_digits(count: int, length: int) -> list[str]:
+@lru_cache(maxsize=4)  # the runs of a worker share their data, and half a second is a twentieth of a short run
+def _content_hash(examples: tuple[Example, ...]) -> str:
+    lines = (json.dumps([example.prompt, example.answer]) + "\n" for example in examples)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+@lru_cache(maxsize=4)
+def random_digits(count: int, length: int) -> tuple[str, ...]:
     """`count` different strings of digits, always the same ones: the data set does not depend on the run's seed."""
-    found: dict[str, None] = {}
+    strings: dict[str, None] = {}
     attempt = 0
-    while len(found) < count:
+    while len(strings) < count:
         rows = seeds.counter_hash(
             0, f"digits/{length}", attempt, np.arange(count)[:, None], np.arange(length)
         ) % np.uint64(10)
-        found.update(dict.fromkeys("".join(map(str, row)) for row in rows.tolist()))
+        strings.update(dict.fromkeys("".join(map(str, row)) for row in rows.tolist()))
         attempt += 1
-    return list(found)[:count]
+    return tuple(strings)[:count]

@@ -1,0 +1,151 @@
+"""A prefix tree computes every distinct prefix once, and its log-probs and gradients are those of the plain forward."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny_policy
+from torch import Tensor
+from transformers import (
+    BloomConfig,
+    Gemma2Config,
+    MambaConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from grpolab.grpo.batch import Prompts, TrainingBatch
+from grpolab.grpo.model import old_log_probs, reach_of, token_log_probs
+from grpolab.grpo.prefix_tree import PrefixTree
+
+REACH = 512.0
+
+
+def batch_of(
+    generator: np.random.Generator, prompts: int = 3, group: int = 8, T: int = 5, letters: int = 3
+) -> TrainingBatch:
+    """Prompts of 1 to 4 tokens; completions of 1 to T tokens over a small alphabet, so that prefixes coincide."""
+    lengths_P = generator.integers(1, 5, prompts)
+    tokens_PL = torch.from_numpy(generator.integers(4, 4 + letters, (prompts, 4)))
+    mask_PL = torch.arange(4) >= 4 - torch.from_numpy(lengths_P)[:, None]
+    B = prompts * group
+    ends_B = torch.from_numpy(generator.integers(1, T + 1, B))
+    mask_BT = torch.arange(T) < ends_B[:, None]
+    tokens_BT = torch.where(mask_BT, torch.from_numpy(generator.integers(4, 4 + letters, (B, T))), 0)
+    return TrainingBatch(
+        rows_B=torch.arange(B),
+        prompts=Prompts(torch.where(mask_PL, tokens_PL, 0), mask_PL),
+        prompt_of_B=torch.arange(prompts).repeat_interleave(group),
+        tokens_BT=tokens_BT,
+        mask_BT=mask_BT,
+        sampler_log_probs_BT=torch.zeros(B, T),
+        advantages_B=torch.zeros(B),
+        rewards_B=torch.zeros(B),
+    )
+
+
+def tree_of(batch: TrainingBatch) -> PrefixTree:
+    tree = batch.with_trees(len(batch), REACH).tree
+    assert tree is not None
+    return tree
+
+
+def sequence(batch: TrainingBatch, row: int, length: int) -> list[int]:
+    """Prompt and first tokens of a completion, without padding."""
+    prompt = int(batch.prompt_of_B[row])
+    assert batch.prompts.mask_PL is not None
+    tokens_L = batch.prompts.tokens_PL[prompt][batch.prompts.mask_PL[prompt]]
+    return [*tokens_L.tolist(), *batch.tokens_BT[row, :length].tolist()]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_distinct_prefix_stands_in_the_tree_once_behind_its_own_ancestors(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    batch = batch_of(generator, group=16, T=int(generator.integers(2, 6)))
+    batch = batch.rows(torch.from_numpy(generator.permutation(len(batch))))  # groups need not stand together
+    tree = tree_of(batch)
+    W = tree.tokens_RW.shape[1]
+    place_of: dict[tuple[int, ...], int] = {}
+    for row, length in enumerate(batch.mask_BT.sum(1).tolist()):
+        for t in range(length):
+            place = int(tree.place_BT[row, t])
+            r, w = divmod(place, W)
+            path_W = tree.attends_R1WW[r, 0, w].nonzero()[:, 0]
+            expected = sequence(batch, row, t)
+            assert tree.tokens_RW[r, path_W].tolist() == expected
+            assert tree.positions_RW[r, path_W].tolist() == list(range(len(expected)))
+            prefix = int(batch.prompt_of_B[row]), *expected
+            assert place_of.setdefault(prefix, place) == place
+    assert len(set(place_of.values())) == len(place_of)
+    inner = {prefix[:end] for prefix in place_of for end in range(2, len(prefix) + 1)}
+    used_RW = tree.attends_R1WW[:, 0].sum(-1) > 1
+    assert used_RW.sum() <= len(inner) <= tree.tokens_RW.numel()
+
+
+@pytest.mark.parametrize("entropy", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_log_probs_entropies_and_gradients_are_those_of_each_completion_by_itself(seed: int, entropy: bool) -> None:
+    policy, batch = tiny_policy(), batch_of(np.random.default_rng(seed))
+    with torch.no_grad():
+        policy.model.lm_head.weight *= 20
+    weight_BT = torch.randn(batch.mask_BT.shape, generator=torch.Generator().manual_seed(seed)) * batch.mask_BT
+    results: list[tuple[Tensor, Tensor, Tensor]] = []
+    for reach in (None, REACH):
+        log_probs_BT, entropy_BT = token_log_probs(policy, batch.with_trees(len(batch), reach), entropy)
+        policy.model.zero_grad()
+        ((log_probs_BT + entropy_BT if entropy else log_probs_BT) * weight_BT).sum().backward()
+        gradient = torch.cat([weight.grad.flatten() for weight in policy.weights().values() if weight.grad is not None])
+        results.append((log_probs_BT[batch.mask_BT], entropy_BT[batch.mask_BT], gradient))
+    (plain_N, plain_entropy_N, plain_gradient), (tree_N, tree_entropy_N, tree_gradient) = results
+    torch.testing.assert_close(tree_N, plain_N, rtol=0, atol=1e-5)
+    torch.testing.assert_close(tree_entropy_N, plain_entropy_N, rtol=0, atol=1e-5)
+    assert (tree_gradient - plain_gradient).norm() <= 1e-5 * plain_gradient.norm()
+
+
+def test_micro_batches_have_trees_of_their_own_that_every_pass_reads() -> None:
+    policy, batch = tiny_policy(), batch_of(np.random.default_rng(0))
+    prepared = batch.with_trees(8, REACH)
+    assert prepared.with_trees(8, REACH) is prepared
+    pieces = prepared.micro_batches(8, REACH)
+    assert [piece.tree for piece in pieces] == list(prepared.trees)
+    whole_BT, _ = old_log_probs(replace(policy, reach=REACH), batch, len(batch))
+    pieces_BT, _ = old_log_probs(replace(policy, reach=REACH), batch, 8)
+    torch.testing.assert_close(pieces_BT[batch.mask_BT], whole_BT[batch.mask_BT], rtol=0, atol=1e-5)
+    assert batch.rows(torch.tensor([3, 1])).trees == ()  # other rows need another tree
+
+
+def test_no_tree_is_made_where_it_saves_nothing() -> None:
+    single = batch_of(np.random.default_rng(0), group=1)
+    full = replace(single, mask_BT=single.mask_BT | True, prompts=Prompts(single.prompts.tokens_PL, None))
+    assert full.with_trees(len(full), REACH).tree is None
+    crowd = batch_of(np.random.default_rng(0), group=64)
+    assert crowd.with_trees(len(crowd), REACH).tree is not None
+    assert crowd.with_trees(len(crowd), 1.0).tree is None  # attention is all the cost: each row's mask is too wide
+
+
+SMALL = {"vocab_size": 24, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+LAYERS = {**SMALL, "intermediate_size": 32, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "reads"),
+    [
+        (Qwen2Config(**LAYERS), True),
+        (Gemma2Config(**LAYERS, head_dim=8), False),  # its windows are in a mask of its own, which ours would replace
+        (BloomConfig(vocab_size=24, hidden_size=16, n_layer=2, n_head=2), False),  # infers distances from the mask
+        (MambaConfig(vocab_size=24, hidden_size=16, num_hidden_layers=2, state_size=4), False),  # has no attention
+    ],
+    ids=["qwen2", "gemma2", "bloom", "mamba"],
+)
+def test_a_model_that_reads_no_tree_is_told_apart_by_its_own_log_probs(config: PreTrainedConfig, reads: bool) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config).eval()
+        for weight in model.parameters():
+            torch.nn.init.normal_(weight, std=0.3)
+    policy = replace(tiny_policy(), model=model, reach=None)
+    assert (reach_of(policy) is not None) == reads
