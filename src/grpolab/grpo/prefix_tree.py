@@ -47,11 +47,8 @@ def prefix_tree(
     tokens_BC = torch.cat([prompts_PL[prompt_of_B], tokens_BT[:, :-1]], 1).cpu().numpy()
     used_BC = torch.cat([prompt_mask_PL[prompt_of_B], mask_BT[:, 1:]], 1).cpu().numpy()  # the last predicts nothing
     parent_N, token_N, tree_N, position_N = np.zeros((4, tokens_BC.size), int)
-    ends, node_BC, node_B = (
-        [0],
-        np.zeros(tokens_BC.shape, int),
-        -1 - prompt_of_B.cpu().numpy(),
-    )  # below 0: before the prompt
+    node_BC, ends = np.zeros(tokens_BC.shape, int), [0]
+    node_B = -1 - prompt_of_B.cpu().numpy()  # the node of each row's last token; below 0: before its prompt
     for c in range(L + T - 1):  # the nodes of a column are its distinct (parent, token)
         rows = np.flatnonzero(used_BC[:, c])
         edges, edge_of_row = np.unique(node_B[rows] << 32 | tokens_BC[rows, c], return_inverse=True)
@@ -66,7 +63,7 @@ def prefix_tree(
     parent_N, token_N, tree_N, position_N = parent_N[:N], token_N[:N], tree_N[:N], position_N[:N]
 
     sizes_P = np.bincount(tree_N)
-    row_P, start_P, width, cost = narrowest(sizes_P, reach)
+    row_P, start_P, width, cost = packed_rows(sizes_P, reach)
     P, B, behind = np.count_nonzero(sizes_P), len(tokens_BT), T - 1
     if cost >= P * L * (1 + L / reach) + B * behind * (1 + (L + T) / reach):
         return None
@@ -86,7 +83,7 @@ def prefix_tree(
     return PrefixTree(*(torch.from_numpy(array).to(tokens_BT.device) for array in arrays))
 
 
-def narrowest(sizes_P: Ints, reach: float) -> tuple[Ints, Ints, int, float]:
+def packed_rows(sizes_P: Ints, reach: float) -> tuple[Ints, Ints, int, float]:
     """Row and first place of each tree, the width of the rows, and their cost: that of the best of a dozen widths.
 
     Largest trees first, each into the first row with room.
