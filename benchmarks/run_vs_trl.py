@@ -201,15 +201,16 @@ def run_trl(folder: Path, task: str, seed: int, steps: int, options: dict[str, A
 
 
 def single_runs(folder: Path, rounds: int) -> dict[tuple[str, str, bool], list[Run]]:
-    """Runs by (system, task, tracked), a seed in each round; the systems take turns, each in a process of its own."""
+    """Runs by (system, task, tracked), one in each round; the systems take turns, each in a process of its own."""
     runs: dict[tuple[str, str, bool], list[Run]] = {}
     fresh = partial(ProcessPoolExecutor, 1, multiprocessing.get_context("spawn"), begin)
     with fresh() as trl, fresh() as ours, fresh() as mirror:
         for task in ROLLOUT_STEPS:
             ours.submit(prepare, folder, task).result()
-        for seed in range(rounds):
+        for round_ in range(rounds):
             for task, steps in ROLLOUT_STEPS.items():
                 for tracking in (False, True):
+                    seed = 2 * round_ + tracking  # no seed twice: what is learnt is compared over all of them
                     request = plan_ours(folder, task, seed, tracking)
                     mirrored = mirror.submit(mirror_seconds, request) if tracking else None
                     own = ours.submit(run_ours, request).result()
@@ -257,7 +258,7 @@ def ablation(folder: Path, steps: int, seeds: int) -> dict[str, tuple[float, flo
 def main() -> None:
     """Measure and print; the last line has the three ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=2, help="seeds of the single runs")
+    parser.add_argument("--rounds", type=int, default=2, help="of the single runs, each with two seeds: bare, tracked")
     parser.add_argument("--full", action="store_true", help="the ablation at the full number of rollout steps")
     parser.add_argument("--one", nargs=4, metavar=("FOLDER", "ARM", "SEED", "STEPS"), help="one run of TRL's ablation")
     given = parser.parse_args()
