@@ -129,15 +129,12 @@ def reach_of(policy: Policy) -> float | None:
     assert tree is not None
     try:
         with torch.inference_mode():
-            plain, packed = (
-                log_probs_NV[place_BT]
-                for log_probs_NV, place_BT in (
-                    prefix_log_probs(policy, prompts, prompt_of_B, tokens_BT, which) for which in (None, tree)
-                )
-            )
+            plain_NV, plain_BT = prefix_log_probs(policy, prompts, prompt_of_B, tokens_BT, None)
+            packed_NV, packed_BT = prefix_log_probs(policy, prompts, prompt_of_B, tokens_BT, tree)
     except (RuntimeError, TypeError, ValueError, IndexError):
         return None
-    return 2 * hidden + 1.5 * intermediate if torch.allclose(plain, packed, rtol=1e-3, atol=1e-3) else None
+    same = torch.allclose(plain_NV[plain_BT], packed_NV[packed_BT], rtol=1e-3, atol=1e-3)
+    return 2 * hidden + 1.5 * intermediate if same else None
 
 
 def _tiny(settings: TinyModel, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
