@@ -19,10 +19,12 @@ from grpolab.tasks.base import Task
 FILLER = {"name": "filler_sorting", "length": 2, "max_fillers": 2, "corruption_base": 0.1, "corruption_per_filler": 0.1}
 
 
-def evaluator_of(task: Task, items: int = 20, batch_size: int = 7, samples: int = 3, length: int = 4) -> Evaluator:
+def evaluator_of(
+    task: Task, items: int = 20, batch_size: int = 7, samples: int = 3, length: int = 4, reach: float | None = 512.0
+) -> Evaluator:
     examples = task.examples("evaluation", items)
     tokenizer, device = character_tokenizer(task.alphabet), torch.device("cpu")
-    return Evaluator(task, task.score, examples, tokenizer, device, False, batch_size, samples, length, seed=0)
+    return Evaluator(task, task.score, examples, tokenizer, device, False, reach, batch_size, samples, length, 0)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +96,22 @@ def test_batch_size_changes_nothing(addition: Task, taught: Policy, free: tuple[
         assert np.std(one) > 0.1
         assert one == pytest.approx(five, abs=1e-6)
         assert one == pytest.approx(all_of_them, abs=1e-6)
+
+
+def test_prompts_that_begin_alike_are_computed_once_and_each_item_keeps_its_score() -> None:
+    task = make_task(tiny_settings(task={"name": "addition", "digits": 2}).task)
+    policy = tiny_policy(task={"name": "addition", "digits": 2})
+    teach(policy, task, 60)
+    packed, plain = (evaluator_of(task, items=400, batch_size=128, reach=reach) for reach in (512.0, None))
+    for texts, tree in packed._texts:
+        assert tree is not None
+        assert tree.tokens_RW.numel() < 0.8 * texts.tokens_BC[:, :-1].numel()
+    assert all(tree is None for _, tree in plain._texts)
+    scores_I = packed(policy).scores_I
+    assert len(set(scores_I)) > 350
+    assert scores_I == pytest.approx(plain(policy).scores_I, rel=1e-4, abs=0)
+    alone = replace(plain, examples_I=[plain.examples_I[7]])
+    assert alone(policy).scores_I == pytest.approx([scores_I[7]], rel=1e-4, abs=0)
 
 
 def test_sampled_evaluation_where_many_answers_are_right(free: tuple[Task, Policy]) -> None:

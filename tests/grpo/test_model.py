@@ -12,8 +12,8 @@ import torch
 from tiny import tiny_policy, tiny_settings
 
 from grpolab.errors import RequestError
-from grpolab.grpo.batch import prompt_tensors, target_tensors
-from grpolab.grpo.model import Policy, make_policy, plain_logits
+from grpolab.grpo.batch import text_tensors
+from grpolab.grpo.model import Policy, make_policy, text_log_probs
 from grpolab.tasks import make_task
 
 
@@ -72,10 +72,9 @@ def test_a_frozen_copy_shares_nothing() -> None:
 
 def test_temperature_divides_the_logits() -> None:
     one, half = tiny_policy(), tiny_policy(temperature=0.5)
-    prompts = prompt_tensors(one.tokenizer, ["1+2="], False, one.device)
-    tokens_BT, _ = target_tensors(one.tokenizer, ["3"], one.device)
-    logits = [plain_logits(policy, prompts, tokens_BT) for policy in (one, half)]
-    torch.testing.assert_close(logits[1], logits[0] * 2)
+    texts = text_tensors(one.tokenizer, ["1+2="], ["3"], False, one.device)
+    (one_NV, _), (half_NV, _) = (text_log_probs(policy, texts) for policy in (one, half))
+    torch.testing.assert_close(half_NV, (one_NV * 2).log_softmax(-1))
 
 
 # --- pretrained -------------------------------------------------------------------------------------------------------
@@ -91,12 +90,11 @@ def test_a_saved_model_is_loaded_as_it_was(folder: Path) -> None:
 def test_weights_of_a_bfloat16_run_are_float32_and_its_log_softmax_too(folder: Path) -> None:
     policy = pretrained(folder, dtype="bfloat16")
     assert {weight.dtype for weight in policy.weights().values()} == {torch.float32}
-    prompts = prompt_tensors(policy.tokenizer, ["1+2=", "3+4="], False, policy.device)
-    tokens_BT, _ = target_tensors(policy.tokenizer, ["3", "7"], policy.device)
-    found_BTV = plain_logits(policy, prompts, tokens_BT)
-    exact_BTV = plain_logits(pretrained(folder), prompts, tokens_BT)
-    assert found_BTV.dtype == torch.float32
-    assert 0 < (found_BTV - exact_BTV).abs().max() < 0.02
+    texts = text_tensors(policy.tokenizer, ["1+2=", "3+4="], ["3", "7"], False, policy.device)
+    found_NV, _ = text_log_probs(policy, texts)
+    exact_NV, _ = text_log_probs(pretrained(folder), texts)
+    assert found_NV.dtype == torch.float32
+    assert 0 < (found_NV - exact_NV).abs().max() < 0.02
 
 
 def test_a_tokenizer_without_padding_pads_with_its_end(folder: Path) -> None:

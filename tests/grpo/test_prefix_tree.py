@@ -72,7 +72,7 @@ def test_every_distinct_prefix_stands_in_the_tree_once_behind_its_own_ancestors(
     place_of: dict[tuple[int, ...], int] = {}
     for row, length in enumerate(batch.mask_BT.sum(1).tolist()):
         for t in range(length):
-            place = int(tree.place_BT[row, t])
+            place = int(tree.place_BC[row, 4 + t])
             r, w = divmod(place, W)
             path_W = tree.attends_R1WW[r, 0, w].nonzero()[:, 0]
             expected = sequence(batch, row, t)

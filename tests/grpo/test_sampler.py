@@ -96,7 +96,7 @@ def test_sampler_trainer_and_a_plain_forward_agree(
     batch = batch_of(prompts, found, reach)
     assert (batch.tree is None) == (reach is None)
     trained_BT, entropy_BT = token_log_probs(policy, batch)
-    log_probs_NV, place_BT = prefix_log_probs(policy, *batch.own_prompts(), batch.tokens_BT, batch.tree)
+    log_probs_NV, place_BT = prefix_log_probs(policy, batch)
     log_probs_BTV = log_probs_NV[place_BT]
     gap_BT = (trained_BT - found.log_probs_BT)[found.mask_BT].abs()
     assert gap_BT.max() <= 1e-5

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from grpolab.grpo.batch import SPECIAL, character_tokenizer, decode, encode, prompt_tensors, target_tensors
+from grpolab.grpo.batch import SPECIAL, character_tokenizer, decode, encode, prompt_tensors, text_tensors
 from grpolab.tasks.jsonl import Jsonl
 
 CPU = torch.device("cpu")
@@ -67,18 +67,20 @@ def test_chat_wraps_the_prompt_as_the_template_says(tokenizer: PreTrainedTokeniz
     assert encode(wrapped, ["hi"]) != encode(wrapped, ["hi"], chat=True)
 
 
-def test_prompts_are_padded_in_front_and_targets_behind(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_prompts_are_padded_in_front_and_texts_behind(tokenizer: PreTrainedTokenizerFast) -> None:
     a, b, c = (encode(tokenizer, [letter])[0][0] for letter in "abc")
     prompts = prompt_tensors(tokenizer, ["abc", "a"], False, CPU)
     assert prompts.tokens_PL.tolist() == [[a, b, c], [0, 0, a]]
     assert prompts.mask_PL is not None
     assert prompts.mask_PL.tolist() == [[True, True, True], [False, False, True]]
     assert prompt_tensors(tokenizer, ["ab", "ca"], False, CPU).mask_PL is None
-    tokens_BT, mask_BT = target_tensors(tokenizer, ["ab", ""], CPU)
-    assert tokens_BT.tolist() == [[a, b, 2], [2, 0, 0]]
-    assert mask_BT.tolist() == [[True, True, True], [True, False, False]]
+    texts = text_tensors(tokenizer, ["c", "ab"], ["ab", ""], False, CPU)
+    assert texts.tokens_BC.tolist() == [[c, a, b, 2], [a, b, 2, 0]]
+    assert texts.answer_BC.tolist() == [[False, True, True, True], [False, False, True, False]]
+    assert texts.first == 1
 
 
 def test_decode_leaves_out_end_and_padding(tokenizer: PreTrainedTokenizerFast) -> None:
-    tokens_BT, mask_BT = target_tensors(tokenizer, ["ab", ""], CPU)
-    assert decode(tokenizer, tokens_BT, mask_BT) == ["ab", ""]
+    a, b = (encode(tokenizer, [letter])[0][0] for letter in "ab")
+    tokens_BT = torch.tensor([[a, b, 2], [2, 0, 0]])
+    assert decode(tokenizer, tokens_BT, torch.tensor([[1, 1, 1], [1, 0, 0]])) == ["ab", ""]

@@ -20,6 +20,7 @@ from grpolab.tasks.base import Example
 
 PAD, BEGIN, END, UNKNOWN = "<pad>", "<begin>", "<end>", "<unknown>"
 SPECIAL = (PAD, BEGIN, END, UNKNOWN)
+NEIGHBOURS = 16  # texts of an evaluation in one tree: more share more, and attend to more that is not theirs
 CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
@@ -87,16 +88,37 @@ def prompt_tensors(
     return Prompts(tokens_PL, None if mask_PL.all() else mask_PL)
 
 
-def target_tensors(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Texts with an end token as completions (B, T), padded behind, and their mask (B, T), True at real tokens."""
-    rows = [[*row, int(tokenizer.eos_token_id)] for row in encode(tokenizer, texts)]
-    width = max(len(row) for row in rows)
-    pad = int(tokenizer.pad_token_id)
-    tokens_BT = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=device)
-    lengths_B1 = torch.tensor([[len(row)] for row in rows], device=device)
-    return tokens_BT, torch.arange(width, device=device) < lengths_B1
+@dataclass(frozen=True)
+class Texts:
+    """Prompts with their answers behind, padded behind, where a causal model does not look."""
+
+    tokens_BC: Tensor
+    answer_BC: Tensor  # bool: the answer and its end token
+    first: int  # the first column with an answer
+
+    def tree(self, reach: float | None) -> PrefixTree | None:
+        """Neighbours that begin alike as trees; None where the texts by themselves cost less, or `reach` is None."""
+        B, C = self.tokens_BC.shape
+        columns_C = torch.arange(C, device=self.tokens_BC.device)
+        real_BC = columns_C <= (columns_C * self.answer_BC).amax(1, keepdim=True)  # an answer has an end token
+        tree_of_B = torch.arange(B) // NEIGHBOURS
+        plain_cost = B * (C - 1) * (1 + C / reach) if reach else 0.0
+        return prefix_tree(self.tokens_BC, real_BC, tree_of_B, reach, plain_cost) if reach else None
+
+
+def text_tensors(
+    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], answers: Sequence[str], chat: bool, device: torch.device
+) -> Texts:
+    """Prompts with answers, each of which gets an end token, as tensors on a device."""
+    prompts_B, answers_B = encode(tokenizer, prompts, chat=chat), encode(tokenizer, answers)
+    end, pad = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
+    rows_B = [[*prompt, *answer, end] for prompt, answer in zip(prompts_B, answers_B, strict=True)]
+    width = max(len(row) for row in rows_B)
+    tokens_BC = torch.tensor([row + [pad] * (width - len(row)) for row in rows_B], device=device)
+    starts_B, ends_B = ([len(row) for row in rows] for rows in (prompts_B, rows_B))
+    columns_C = torch.arange(width, device=device)
+    starts_B1, ends_B1 = torch.tensor([starts_B, ends_B], device=device)[..., None]
+    return Texts(tokens_BC, (columns_C >= starts_B1) & (columns_C < ends_B1), min(starts_B))
 
 
 @dataclass(frozen=True)
@@ -174,8 +196,14 @@ class TrainingBatch:
         return replace(self, trees=tuple(piece._own_tree(reach) if reach else None for piece in pieces))
 
     def _own_tree(self, reach: float) -> PrefixTree | None:
+        """A tree for each prompt; None where the completions by themselves behind their prompts cost less."""
         prompts, prompt_of_B = self.own_prompts()
-        return prefix_tree(prompts.tokens_PL, prompts.mask_PL, prompt_of_B, self.tokens_BT, self.mask_BT, reach)
+        (P, L), (B, T) = prompts.tokens_PL.shape, self.tokens_BT.shape
+        prompt_mask_PL = torch.ones_like(prompts.tokens_PL) if prompts.mask_PL is None else prompts.mask_PL
+        tokens_BC = torch.cat([prompts.tokens_PL[prompt_of_B], self.tokens_BT], 1)
+        real_BC = torch.cat([prompt_mask_PL[prompt_of_B].bool(), self.mask_BT], 1)
+        plain_cost = P * L * (1 + L / reach) + B * (T - 1) * (1 + (L + T) / reach)
+        return prefix_tree(tokens_BC, real_BC, prompt_of_B, reach, plain_cost)
 
     def micro_batches(self, size: int, reach: float | None) -> list[TrainingBatch]:
         """Pieces of `size` rows, each with its prefix tree."""

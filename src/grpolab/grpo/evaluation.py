@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from grpolab.grpo.batch import Prompts, decode, prompt_tensors, target_tensors
-from grpolab.grpo.model import Policy, plain_logits
+from grpolab.grpo.batch import Prompts, Texts, decode, prompt_tensors, text_tensors
+from grpolab.grpo.model import Policy, text_log_probs
+from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.grpo.rewards import Score
 from grpolab.grpo.rollout import sample, sampling_noise
 from grpolab.tasks.base import Example, Task
@@ -36,6 +36,7 @@ class Evaluator:
     tokenizer: PreTrainedTokenizerBase
     device: torch.device
     chat: bool
+    reach: float | None  # the policy's
     batch_size: int
     samples: int
     length: int
@@ -46,38 +47,49 @@ class Evaluator:
         return self._exact(policy) if self.task.unique_answer else self._sampled(policy)
 
     @cached_property
-    def _batches(self) -> list[Sequence[Example]]:
-        starts = range(0, len(self.examples_I), self.batch_size)
-        return [self.examples_I[start : start + self.batch_size] for start in starts]
+    def _order_I(self) -> list[int]:
+        """The items sorted by prompt, so that those that begin alike stand together."""
+        return sorted(range(len(self.examples_I)), key=lambda item: self.examples_I[item].prompt)
 
     @cached_property
-    def _prompts(self) -> list[Prompts]:
-        """The batches' prompts."""
-        return [
-            prompt_tensors(self.tokenizer, [e.prompt for e in examples], self.chat, self.device)
-            for examples in self._batches
+    def _texts(self) -> list[tuple[Texts, PrefixTree | None]]:
+        """The sorted items with their right answers, in batches, each with its trees."""
+        prompts_I, answers_I = zip(
+            *((self.examples_I[item].prompt, self.examples_I[item].answer) for item in self._order_I), strict=True
+        )
+        pieces = [slice(start, start + self.batch_size) for start in range(0, len(prompts_I), self.batch_size)]
+        batches = [
+            text_tensors(self.tokenizer, prompts_I[piece], answers_I[piece], self.chat, self.device) for piece in pieces
         ]
-
-    @cached_property
-    def _answers(self) -> list[tuple[Tensor, Tensor]]:
-        """The batches' right answers as tokens and mask, (B, T) each."""
-        return [target_tensors(self.tokenizer, [e.answer for e in examples], self.device) for examples in self._batches]
+        return [(texts, texts.tree(self.reach)) for texts in batches]
 
     @torch.inference_mode()
     def _exact(self, policy: Policy) -> Evaluation:
         """Product of the right answer's token probabilities, and whether greedy decoding gives it: one forward."""
         expected, greedy = [], []
-        for prompts, (tokens_BT, mask_BT) in zip(self._prompts, self._answers, strict=True):
-            logits_BTV = plain_logits(policy, prompts, tokens_BT)
-            log_probs_BT = logits_BTV.log_softmax(-1).gather(-1, tokens_BT[..., None]).squeeze(-1)
-            expected.append(torch.where(mask_BT, log_probs_BT, 0.0).double().sum(1).exp())
-            greedy.append(((logits_BTV.argmax(-1) == tokens_BT) | ~mask_BT).all(1))
-        expected_I, greedy_I = torch.cat(expected), torch.cat(greedy)
+        for texts, tree in self._texts:
+            log_probs_NV, place_BT = text_log_probs(policy, texts, tree)
+            tokens_BT, answer_BT = texts.tokens_BC[:, texts.first :], texts.answer_BC[:, texts.first :]
+            log_probs_BT = log_probs_NV.view(-1)[place_BT * log_probs_NV.shape[1] + tokens_BT]
+            expected.append(torch.where(answer_BT, log_probs_BT, 0.0).double().sum(1).exp())
+            greedy.append(((log_probs_NV.argmax(-1)[place_BT] == tokens_BT) | ~answer_BT).all(1))
+        expected_I, greedy_I = torch.cat(expected), torch.cat(greedy)  # in the order of the texts
+        expected_I[self._order_I] = expected_I.clone()
         metrics = {
             "eval/accuracy_expected": expected_I.mean().item(),
             "eval/accuracy_greedy": greedy_I.double().mean().item(),
         }
         return Evaluation(metrics, expected_I.tolist())
+
+    @cached_property
+    def _prompts(self) -> list[tuple[Sequence[Example], Prompts]]:
+        """The items in batches, and the batches' prompts."""
+        starts = range(0, len(self.examples_I), self.batch_size)
+        batches = [self.examples_I[start : start + self.batch_size] for start in starts]
+        return [
+            (examples, prompt_tensors(self.tokenizer, [e.prompt for e in examples], self.chat, self.device))
+            for examples in batches
+        ]
 
     def _sampled(self, policy: Policy) -> Evaluation:
         """Mean over `samples` completions of each item, with noise that is the same at every evaluation of a seed."""
@@ -85,8 +97,7 @@ class Evaluator:
             len(self.examples_I), self.samples, self.length
         )
         scores, lengths = [], []
-        pieces = zip(self._batches, self._prompts, noise_IKT.split(self.batch_size), strict=True)
-        for examples, prompts, noise_BKT in pieces:
+        for (examples, prompts), noise_BKT in zip(self._prompts, noise_IKT.split(self.batch_size), strict=True):
             completions = sample(policy, prompts, self.samples, noise_BKT.reshape(-1, self.length))
             if not completions.log_probs_BT.isfinite().all():  # what was drawn from not-a-number is no answer
                 return Evaluation({"eval/accuracy_expected": math.nan}, [])

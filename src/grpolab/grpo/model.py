@@ -23,8 +23,8 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer
 
 from grpolab.errors import RequestError
-from grpolab.grpo.batch import Prompts, TrainingBatch, character_tokenizer, concatenate
-from grpolab.grpo.prefix_tree import PrefixTree, prefix_tree
+from grpolab.grpo.batch import Prompts, Texts, TrainingBatch, character_tokenizer, concatenate
+from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.seeds import torch_seed
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel, TinyModel
@@ -118,22 +118,27 @@ def reach_of(policy: Policy) -> float | None:
         return None
     hidden = config.hidden_size
     intermediate = getattr(config, "intermediate_size", None) or 4 * hidden
-    policy, device = replace(policy, dtype=torch.float32), policy.device
-    prompts = Prompts(
-        torch.tensor([[1, 2, 3], [3, 1, 2]], device=device), torch.tensor([[0, 1, 1], [1, 1, 1]], device=device).bool()
-    )
-    prompt_of_B = torch.tensor([0, 0, 1], device=device)
-    tokens_BT = torch.tensor([[4, 1, 2, 5], [4, 1, 5, 2], [3, 3, 3, 3]], device=device) % config.vocab_size
-    mask_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
-    tree = prefix_tree(prompts.tokens_PL, prompts.mask_PL, prompt_of_B, tokens_BT, mask_BT, math.inf)
-    assert tree is not None
+    policy = replace(policy, dtype=torch.float32)
+    with policy.device:
+        prompts = Prompts(torch.tensor([[1, 2, 3], [3, 1, 2]]), torch.tensor([[0, 1, 1], [1, 1, 1]]).bool())
+        tokens_BT = torch.tensor([[4, 1, 2, 5], [4, 1, 5, 2], [3, 3, 3, 3]]) % config.vocab_size
+        batch = TrainingBatch(
+            rows_B=torch.arange(3),
+            prompts=prompts,
+            prompt_of_B=torch.tensor([0, 0, 1]),
+            tokens_BT=tokens_BT,
+            mask_BT=torch.ones_like(tokens_BT, dtype=torch.bool),
+            sampler_log_probs_BT=torch.zeros(3, 4),
+            advantages_B=torch.zeros(3),
+            rewards_B=torch.zeros(3),
+        )
     try:
         with torch.inference_mode():
-            plain_NV, plain_BT = prefix_log_probs(policy, prompts, prompt_of_B, tokens_BT, None)
-            packed_NV, packed_BT = prefix_log_probs(policy, prompts, prompt_of_B, tokens_BT, tree)
+            pairs = [prefix_log_probs(policy, each) for each in (batch, batch.with_trees(len(batch), math.inf))]
     except (RuntimeError, TypeError, ValueError, IndexError):
         return None
-    same = torch.allclose(plain_NV[plain_BT], packed_NV[packed_BT], rtol=1e-3, atol=1e-3)
+    plain_BTV, packed_BTV = (log_probs_NV[place_BT] for log_probs_NV, place_BT in pairs)
+    same = torch.allclose(plain_BTV, packed_BTV, rtol=1e-3, atol=1e-3)
     return 2 * hidden + 1.5 * intermediate if same else None
 
 
@@ -229,48 +234,52 @@ def decode_logits(policy: Policy, kv_cache: KVCache, tokens_BT: Tensor) -> Tenso
         ).logits
 
 
-def plain_logits(policy: Policy, prompts: Prompts, tokens_BT: Tensor) -> Tensor:
-    """Logits of every completion token over the temperature, with gradient, (B, T, V); row b continues prompt b.
-
-    One forward over prompts and completions. Padding behind a completion needs no mask: attention is causal.
-    """
-    inputs_BC, T = torch.cat([prompts.tokens_PL, tokens_BT[:, :-1]], 1), tokens_BT.shape[1]
-    inputs: dict[str, Tensor] = {}
-    if prompts.mask_PL is not None:
-        mask_BC = torch.cat([prompts.mask_PL, torch.ones_like(tokens_BT[:, :-1], dtype=torch.bool)], 1).long()
-        inputs = {"attention_mask": mask_BC, "position_ids": (mask_BC.cumsum(-1) - 1).clamp(min=0)}
-    with policy.precision():
-        logits_BTV = policy.model(inputs_BC, use_cache=False, logits_to_keep=T, **inputs).logits
-    return logits_BTV.float() / policy.temperature
-
-
-def prefix_log_probs(
-    policy: Policy, prompts: Prompts, prompt_of_B: Tensor, tokens_BT: Tensor, tree: PrefixTree | None
-) -> tuple[Tensor, Tensor]:
+def prefix_log_probs(policy: Policy, batch: TrainingBatch) -> tuple[Tensor, Tensor]:
     """Log-probs over the vocabulary behind each prefix, (N, V), float32, with gradient; which predicts a token, (B, T).
 
     With a tree each distinct prefix is computed once; without, each prompt, and every completion behind it.
     """
-    if tree is None:
-        kv_cache = prefill(policy, prompts)
-        logits = [kv_cache.prefill_logits_NV[prompt_of_B][:, None]]
-        kv_cache.select(prompt_of_B)
-        if tokens_BT.shape[1] > 1:  # the last token predicts nothing that was sampled
-            logits.append(decode_logits(policy, kv_cache, tokens_BT[:, :-1]))
-        logits_NV = torch.cat(logits, dim=1).flatten(0, 1)
-        place_BT = torch.arange(tokens_BT.numel(), device=tokens_BT.device).view_as(tokens_BT)
-    else:
-        with policy.precision():
-            logits_RWV = policy.model(
-                tree.tokens_RW, attention_mask=tree.attends_R1WW, position_ids=tree.positions_RW, use_cache=False
-            ).logits
-        logits_NV, place_BT = logits_RWV.flatten(0, 1), tree.place_BT
-    return (logits_NV.float() / policy.temperature).log_softmax(-1), place_BT
+    tokens_BT = batch.tokens_BT
+    if batch.tree is not None:
+        return tree_log_probs(policy, batch.tree), batch.tree.place_BC[:, -tokens_BT.shape[1] :]
+    prompts, prompt_of_B = batch.own_prompts()
+    kv_cache = prefill(policy, prompts)
+    logits = [kv_cache.prefill_logits_NV[prompt_of_B][:, None]]
+    kv_cache.select(prompt_of_B)
+    if tokens_BT.shape[1] > 1:  # the last token predicts nothing that was sampled
+        logits.append(decode_logits(policy, kv_cache, tokens_BT[:, :-1]))
+    place_BT = torch.arange(tokens_BT.numel(), device=tokens_BT.device).view_as(tokens_BT)
+    return log_softmax(policy, torch.cat(logits, dim=1).flatten(0, 1)), place_BT
+
+
+def text_log_probs(policy: Policy, texts: Texts, tree: PrefixTree | None = None) -> tuple[Tensor, Tensor]:
+    """The same for texts, from the first column with an answer on: (N, V), and (B, C - first)."""
+    if tree is not None:
+        return tree_log_probs(policy, tree), tree.place_BC[:, texts.first :]
+    read_BC, place_BC = texts.tokens_BC[:, :-1], texts.tokens_BC[:, texts.first :]
+    with policy.precision():
+        logits_BCV = policy.model(read_BC, use_cache=False, logits_to_keep=place_BC.shape[1]).logits
+    place_BC = torch.arange(place_BC.numel(), device=place_BC.device).view_as(place_BC)
+    return log_softmax(policy, logits_BCV.flatten(0, 1)), place_BC
+
+
+def tree_log_probs(policy: Policy, tree: PrefixTree) -> Tensor:
+    """Log-probs over the vocabulary behind each place, (N, V)."""
+    with policy.precision():
+        logits_RWV = policy.model(
+            tree.tokens_RW, attention_mask=tree.attends_R1WW, position_ids=tree.positions_RW, use_cache=False
+        ).logits
+    return log_softmax(policy, logits_RWV.flatten(0, 1))
+
+
+def log_softmax(policy: Policy, logits_NV: Tensor) -> Tensor:
+    """The one definition of a log-probability: at the temperature, in float32."""
+    return (logits_NV.float() / policy.temperature).log_softmax(-1)
 
 
 def token_log_probs(policy: Policy, batch: TrainingBatch, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
     """Log-probability of each completion token (with gradient) and entropy in nat, both (B, T), float32."""
-    log_probs_NV, place_BT = prefix_log_probs(policy, *batch.own_prompts(), batch.tokens_BT, batch.tree)
+    log_probs_NV, place_BT = prefix_log_probs(policy, batch)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy_N = -(log_probs_NV.exp() * log_probs_NV).sum(-1)
     chosen_BT = place_BT * log_probs_NV.shape[1] + batch.tokens_BT

@@ -1,7 +1,7 @@
-"""Every distinct prefix once: the completions of a prompt as a tree behind it, trees packed into rows of one width.
+"""Every distinct prefix once: sequences that begin alike as a tree, trees packed into rows of one width.
 
-The completions of a group share prefixes, and a causal model gives a prefix the same logits whoever continues it. So a
-forward over the nodes of the trees, each attending to its ancestors alone, holds the logits of all completions.
+The completions of a group share their prompt and more, and a causal model gives a prefix the same logits whoever
+continues it. So a forward over the nodes of the trees, each attending to its ancestors alone, holds the logits of all.
 
 Letters of shapes besides those of `batch.py`: N nodes, R rows of W places each.
 """
@@ -21,51 +21,43 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PrefixTree:
-    """The distinct prefixes of some completions as one input of a transformer, and where each token is predicted."""
+    """The distinct prefixes of some sequences as one input of a transformer, and where each token is predicted."""
 
     tokens_RW: Tensor
     positions_RW: Tensor  # in the prompt and its completion, from 0
     attends_R1WW: Tensor  # bool: a place to itself and its ancestors
-    place_BT: Tensor  # place in the flattened rows whose logits predict the token; at padding any
+    place_BC: Tensor  # place in the flattened rows whose logits predict the token; at padding and first tokens any
 
 
 def prefix_tree(
-    prompts_PL: Tensor,
-    prompt_mask_PL: Tensor | None,
-    prompt_of_B: Tensor,
-    tokens_BT: Tensor,
-    mask_BT: Tensor,
-    reach: float,
+    tokens_BC: Tensor, real_BC: Tensor, tree_of_B: Tensor, reach: float, plain_cost: float
 ) -> PrefixTree | None:
-    """The trees of completions; None where each completion by itself behind its group's prompt costs less.
+    """Sequences (prompt and completion, padding on either side) as trees; None where `plain_cost` is less than theirs.
 
-    A place costs 1 + W / `reach`: its matrix products, and an attention that the mask makes as long as the row.
+    `tree_of_B` numbers the tree that a sequence is in. A place costs 1 + W / `reach`: its matrix products, and an
+    attention that the mask makes as long as the row.
     """
-    L, T = prompts_PL.shape[1], tokens_BT.shape[1]
-    if prompt_mask_PL is None:
-        prompt_mask_PL = torch.ones_like(prompts_PL, dtype=torch.bool)
-    tokens_BC = torch.cat([prompts_PL[prompt_of_B], tokens_BT[:, :-1]], 1).cpu().numpy()
-    used_BC = torch.cat([prompt_mask_PL[prompt_of_B], mask_BT[:, 1:]], 1).cpu().numpy()  # the last predicts nothing
-    parent_N, token_N, tree_N, position_N = np.zeros((4, tokens_BC.size), int)
-    node_BC, ends = np.zeros(tokens_BC.shape, int), [0]
-    node_B = -1 - prompt_of_B.cpu().numpy()  # the node of each row's last token; below 0: before its prompt
-    for c in range(L + T - 1):  # the nodes of a column are its distinct (parent, token)
+    used_BC = (real_BC[:, :-1] & real_BC[:, 1:]).cpu().numpy()  # a last token predicts nothing
+    read_BC = tokens_BC[:, :-1].cpu().numpy()
+    parent_N, token_N, tree_N, position_N = np.zeros((4, read_BC.size), int)
+    node_BC, ends = np.zeros(read_BC.shape, int), [0]
+    node_B = -1 - tree_of_B.cpu().numpy()  # the node of each row's last token; below 0: before its first
+    for c in range(read_BC.shape[1]):  # the nodes of a column are its distinct (parent, token)
         rows = np.flatnonzero(used_BC[:, c])
-        edges, edge_of_row = np.unique(node_B[rows] << 32 | tokens_BC[rows, c], return_inverse=True)
+        edges, edge_of_row = np.unique(node_B[rows] << 32 | read_BC[rows, c], return_inverse=True)
         new = slice(ends[-1], ends[-1] + len(edges))
         parent_N[new], token_N[new] = parents, _ = edges >> 32, edges & 0xFFFFFFFF
         tree_N[new] = np.where(parents < 0, -1 - parents, tree_N[parents])
         position_N[new] = np.where(parents < 0, 0, position_N[parents] + 1)
         node_B[rows] = new.start + edge_of_row
-        node_BC[:, c] = node_B
+        node_BC[:, c] = node_B.clip(0)
         ends.append(new.stop)
     N = ends[-1]
     parent_N, token_N, tree_N, position_N = parent_N[:N], token_N[:N], tree_N[:N], position_N[:N]
 
     sizes_P = np.bincount(tree_N)
     row_P, start_P, width, cost = packed_rows(sizes_P, reach)
-    P, B, behind = np.count_nonzero(sizes_P), len(tokens_BT), T - 1
-    if cost >= P * L * (1 + L / reach) + B * behind * (1 + (L + T) / reach):
+    if cost >= plain_cost:
         return None
     row_N, column_N = row_P[tree_N], np.empty(N, int)
     by_tree = np.argsort(tree_N, kind="stable")
@@ -78,9 +70,9 @@ def prefix_tree(
     for start, end in itertools.pairwise(ends):  # parents come first
         inner = np.arange(start, end)[parent_N[start:end] >= 0]
         attends_RWW[row_N[inner], column_N[inner]] |= attends_RWW[row_N[inner], column_N[parent_N[inner]]]
-    place_BT = (row_N * width + column_N)[node_BC[:, L - 1 :]]
-    arrays = tokens_RW, positions_RW, attends_RWW[:, None], place_BT
-    return PrefixTree(*(torch.from_numpy(array).to(tokens_BT.device) for array in arrays))
+    place_BC = np.pad((row_N * width + column_N)[node_BC], ((0, 0), (1, 0)))  # what predicts a column's token
+    arrays = tokens_RW, positions_RW, attends_RWW[:, None], place_BC
+    return PrefixTree(*(torch.from_numpy(array).to(tokens_BC.device) for array in arrays))
 
 
 def packed_rows(sizes_P: Ints, reach: float) -> tuple[Ints, Ints, int, float]:

@@ -19,7 +19,7 @@ from grpolab import seeds
 from grpolab.grpo.advantages import Scored, advantages, normalized_sum, whiten
 from grpolab.grpo.batch import Completions, Prompts, Rollout, TrainingBatch, decode, prompt_tensors
 from grpolab.grpo.kl import kl_penalty
-from grpolab.grpo.model import Policy, decode_logits, old_log_probs, prefill
+from grpolab.grpo.model import Policy, decode_logits, log_softmax, old_log_probs, prefill
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rewards import RANDOM, Score, random_rewards, reward_parts, total_reward
 from grpolab.settings.run import RunSettings
@@ -77,17 +77,20 @@ def sample(
         logits_NV = kv_cache.prefill_logits_NV
         done_B = torch.zeros(len(rows_B), dtype=torch.bool, device=policy.device)
         for t, uniforms_B in enumerate(uniforms_BT.unbind(1)):
-            log_probs_BV = (logits_NV.float() / policy.temperature).log_softmax(-1)[rows_B]
+            log_probs_BV = log_softmax(policy, logits_NV)[rows_B]
             chosen_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad)
             tokens.append(chosen_B)
             log_probs.append(log_probs_BV.gather(1, chosen_B[:, None]))
             done_B = done_B | (chosen_B == end)
-            if t + 1 == uniforms_BT.shape[1] or done_B.all():
+            if t + 1 == uniforms_BT.shape[1]:
                 break
             # Completions with the same prefix share a row: each distinct (prefix, token) is decoded once.
-            going_B, V = ~done_B, log_probs_BV.shape[1]
-            edges_N, rows_B[going_B] = (rows_B[going_B] * V + chosen_B[going_B]).unique(return_inverse=True)
-            rows_B = rows_B.where(going_B, 0)
+            B, V = log_probs_BV.shape
+            edges_N, rows_B = (rows_B * V + chosen_B).masked_fill(done_B, B * V).unique(return_inverse=True)
+            going = int((edges_N < B * V).sum())  # an ended one sorts behind, and has no row
+            if not going:
+                break
+            edges_N, rows_B = edges_N[:going], rows_B.clamp(max=going - 1)
             kv_cache.select(edges_N // V)
             logits_NV = decode_logits(policy, kv_cache, (edges_N % V)[:, None])[:, -1]
     # Outside of inference mode, so that an update may keep them for its backward pass.

@@ -139,10 +139,12 @@ class Learner:
         """
         settings, policy, optimizer = self.settings, state.policy, state.optimizer
         objective, noise_BT = self._objective_now(state), self._noise(state.optimizer_step, minibatch)
+        lengths_B = minibatch.mask_BT.sum(1)
+        nonempty, tokens = torch.stack([lengths_B.count_nonzero(), lengths_B.sum()]).tolist()
         totals = Totals(
             sequences=len(minibatch),
-            nonempty_sequences=int(minibatch.mask_BT.any(1).sum()),
-            tokens=int(minibatch.mask_BT.sum()),
+            nonempty_sequences=nonempty,
+            tokens=tokens,
             rollout_tokens=rollout_tokens / settings.num_minibatches,
             max_completion_length=settings.max_completion_length,
             micro_batches=len(minibatch) // self.micro_batch_size,
@@ -163,8 +165,9 @@ class Learner:
             log_probs.append(log_probs_BT.detach())
             entropies.append(entropy_BT.detach())
             losses.append(loss.detached())
-        total = float(torch.stack([loss.total for loss in losses]).sum())
-        grad_norm = float(torch.nn.utils.clip_grad_norm_(policy.weights().values(), settings.max_grad_norm))
+        norm = torch.nn.utils.clip_grad_norm_(policy.weights().values(), settings.max_grad_norm)
+        total = torch.stack([loss.total for loss in losses]).sum()
+        total, grad_norm = torch.stack([total.double(), norm.double()]).tolist()
         if not (math.isfinite(total) and math.isfinite(grad_norm)):
             raise Diverged(f"loss {total}, gradient norm {grad_norm}")
         optimizer.step()
@@ -225,9 +228,7 @@ class Learner:
         assert reference is not None
         total, tokens = 0.0, 0
         for micro in batch.micro_batches(self.micro_batch_size, policy.reach):
-            (new_NV, place_BT), (reference_NV, _) = (
-                prefix_log_probs(p, *micro.own_prompts(), micro.tokens_BT, micro.tree) for p in (policy, reference)
-            )
+            (new_NV, place_BT), (reference_NV, _) = (prefix_log_probs(p, micro) for p in (policy, reference))
             kl_BT = exact_kl(new_NV, reference_NV)[place_BT]
             total += kl_BT[micro.mask_BT].double().sum().item()
             tokens += int(micro.mask_BT.sum())

@@ -207,7 +207,7 @@ def interpolate(
 
     def log_probs(policy: Policy, micro: TrainingBatch) -> tuple[Tensor, Tensor]:
         """Over the vocabulary at every position, (B, T, V); and of the tokens, (B, T)."""
-        log_probs_NV, place_BT = prefix_log_probs(policy, *micro.own_prompts(), micro.tokens_BT, micro.tree)
+        log_probs_NV, place_BT = prefix_log_probs(policy, micro)
         all_BTV = log_probs_NV[place_BT]
         return all_BTV, all_BTV.gather(-1, micro.tokens_BT[..., None]).squeeze(-1)
 

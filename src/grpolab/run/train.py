@@ -309,6 +309,7 @@ def assemble(settings: RunSettings, warm: WarmStart) -> Parts:
         tokenizer=policy.tokenizer,
         device=policy.device,
         chat=chat,
+        reach=policy.reach,
         batch_size=settings.evaluation.batch_size,
         samples=settings.evaluation.samples,
         length=settings.max_completion_length,

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from grpolab import seeds
-from grpolab.grpo.batch import prompt_tensors, target_tensors
+from grpolab.grpo.batch import text_tensors
 from grpolab.grpo.evaluation import Evaluator
-from grpolab.grpo.model import Policy, make_policy, plain_logits
+from grpolab.grpo.model import Policy, make_policy, text_log_probs
 from grpolab.identity import signature
 from grpolab.paths import Results, write_json_atomic
 from grpolab.run.checkpoint import load_weights, save_weights
@@ -98,6 +98,7 @@ def _train_to_target(
         tokenizer=policy.tokenizer,
         device=policy.device,
         chat=chat,
+        reach=policy.reach,
         batch_size=warm.batch_size,  # in the identity, which evaluation.batch_size is not
         samples=1,
         length=settings.max_completion_length,
@@ -143,11 +144,10 @@ def make_supervised_optimizer(policy: Policy, learning_rate: float) -> AdamW:
 
 def supervised_step(policy: Policy, optimizer: AdamW, prompts: list[str], targets: list[str], chat: bool) -> float:
     """One optimiser step on mean negative log-likelihood of target and end tokens, in nat; returns the loss."""
-    read = prompt_tensors(policy.tokenizer, prompts, chat, policy.device)
-    tokens_BT, mask_BT = target_tensors(policy.tokenizer, targets, policy.device)
-    logits_BTV = plain_logits(policy, read, tokens_BT)
-    log_probs_BT = logits_BTV.log_softmax(-1).gather(-1, tokens_BT[..., None]).squeeze(-1)
-    loss = -log_probs_BT[mask_BT].mean()
+    texts = text_tensors(policy.tokenizer, prompts, targets, chat, policy.device)
+    log_probs_NV, place_BT = text_log_probs(policy, texts)
+    answer_BT, tokens_BT = texts.answer_BC[:, texts.first :], texts.tokens_BC[:, texts.first :]
+    loss = -log_probs_NV[place_BT[answer_BT], tokens_BT[answer_BT]].mean()
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.weights().values(), 1.0)
