@@ -66,6 +66,7 @@ OTHER: dict[str, Any] = {
     "warm_start.seed": 5,
     "device": "cuda",
     "dtype": "bfloat16",
+    "compile": True,
     "machine.results": "elsewhere",
     "machine.tracking_uri": "auto",
     **dict.fromkeys(("machine.cell_timeout_seconds", "machine.hang_seconds", "machine.memory_mib"), 600),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_policy
+from tiny import records, run_folder, tiny_policy, tiny_settings
 from torch import Tensor
 from transformers import (
     BloomConfig,
@@ -18,9 +20,16 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from grpolab.errors import RequestError
 from grpolab.grpo.batch import Prompts, TrainingBatch
-from grpolab.grpo.model import old_log_probs, reach_of, token_log_probs
+from grpolab.grpo.model import compiled, old_log_probs, reach_of, token_log_probs
 from grpolab.grpo.prefix_tree import PrefixTree
+from grpolab.grpo.step import LearnerState, make_optimizer
+from grpolab.paths import Results
+from grpolab.registry import FRAMEWORKS, SURROGATES
+from grpolab.run.train import assemble, run
+from grpolab.run.warm_start import WarmStart
+from grpolab.sweep.compose import Composer
 
 REACH = 512.0
 
@@ -127,6 +136,46 @@ def test_no_tree_is_made_where_it_saves_nothing() -> None:
     assert crowd.with_trees(len(crowd), 1.0).tree is None  # attention is all the cost: each row's mask is too wide
 
 
+@pytest.mark.parametrize("framework", [None, *FRAMEWORKS])
+@pytest.mark.parametrize("task", ["addition", "sorting", "filler_sorting"])
+def test_an_update_is_that_of_the_plain_forward_for_every_task_framework_and_micro_batch(
+    task: str, framework: str | None
+) -> None:
+    """Log-probs within 1e-5, loss and gradient as far as float32 allows; the ratios are not 1, so that clips act."""
+    given = [f"task={task}", f"dialect={framework or 'null'}", "prompts_per_step=4", "num_generations=8", "seed=3"]
+    small = ["model.hidden_size=32", "model.heads=2", "model.intermediate_size=64", "warm_start.max_steps=0"]
+    settings = Composer().compose([*given, *small, "num_minibatches=1", "device=cpu"]).resolved()
+    parts = assemble(settings, WarmStart(Path(), "", "", None, steps=0, seconds=0.0))
+    policy = parts.state.policy
+    with torch.no_grad():
+        policy.model.lm_head.weight *= 40  # sure enough that completions begin alike
+    batch = parts.learner.collect(parts.state).batch
+    assert batch.with_trees(len(batch), math.inf).tree is not None
+    old_BT, entropy_BT = old_log_probs(policy, batch, len(batch))
+    noise_BT = 0.3 * torch.randn(old_BT.shape, generator=torch.Generator().manual_seed(0))
+    advantages_B = torch.linspace(-1, 1, len(batch))  # an untrained policy's are all 0
+    batch = replace(batch, old_log_probs_BT=old_BT + noise_BT, old_entropy_BT=entropy_BT, advantages_B=advantages_B)
+    before = {name: weight.detach().clone() for name, weight in policy.weights().items()}
+
+    def updated(reach: float | None, micro_batch_size: int) -> tuple[Tensor, float, Tensor]:
+        """Log-probs, loss and gradient of an update."""
+        policy.load_weights(before)
+        policy.reach = reach
+        learner = replace(parts.learner, settings=settings.model_copy(update={"micro_batch_size": micro_batch_size}))
+        state = LearnerState(policy, make_optimizer(policy, settings))
+        update = learner.update(state, batch.with_trees(micro_batch_size, reach), int(batch.mask_BT.sum()))
+        gradient = torch.cat([weight.grad.flatten() for weight in policy.weights().values() if weight.grad is not None])
+        return update.inputs.log_probs_BT[batch.mask_BT], update.loss, gradient
+
+    for micro_batch_size in (32,) if SURROGATES[settings.kernel].whole_minibatch else (32, 16, 4):
+        log_probs_N, loss, gradient = updated(math.inf, micro_batch_size)
+        plain_N, plain_loss, plain_gradient = updated(None, micro_batch_size)
+        assert (log_probs_N - plain_N).abs().max() <= 1e-5
+        assert loss == pytest.approx(plain_loss, rel=1e-4, abs=1e-6)
+        assert plain_gradient.norm() > 0
+        assert (gradient - plain_gradient).norm() <= 1e-4 * plain_gradient.norm()
+
+
 SMALL = {"vocab_size": 24, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 LAYERS = {**SMALL, "intermediate_size": 32, "num_key_value_heads": 2}
 
@@ -149,3 +198,28 @@ def test_a_model_that_reads_no_tree_is_told_apart_by_its_own_log_probs(config: P
             torch.nn.init.normal_(weight, std=0.3)
     policy = replace(tiny_policy(), model=model, reach=None)
     assert (reach_of(policy) is not None) == reads
+
+
+@pytest.mark.slow
+def test_compiled_updates_are_the_eager_ones_but_for_rounding_and_their_ratio_is_one(tmp_path: Path) -> None:
+    """Two minibatches, so that the old log-probs are a forward of their own; other sizes compile nothing anew."""
+    changes = {"rollout_steps": 3, "num_minibatches": 2, "num_generations": 32, "temperature": 0.05}
+    model = {"name": "tiny", "hidden_size": 64, "layers": 1, "heads": 2, "intermediate_size": 256}
+    outcomes = {}
+    for name, compile_ in (("eager", None), ("compiled", True), ("again", True)):
+        settings = tiny_settings(**changes, model=model, compile=compile_)
+        results = Results.open(tmp_path / name)
+        assert run(settings, results)["outcome"] == "completed"
+        outcomes[name] = records(run_folder(settings, results))
+    assert outcomes["again"] == outcomes["compiled"] != outcomes["eager"]
+    for record, eager in zip(outcomes["compiled"][:4], outcomes["eager"][:4], strict=True):
+        assert record.keys() == eager.keys()
+    first = [next(record for record in records_ if record["kind"] == "update") for records_ in outcomes.values()]
+    assert {record["ratio/token_max"] for record in first} == {1.0}
+    assert first[1]["grad_norm"] == pytest.approx(first[0]["grad_norm"], rel=1e-4)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_model_that_reads_no_tree_cannot_be_compiled() -> None:
+    with pytest.raises(RequestError, match="compile=true: a model of kind llama reads no prefix trees"):
+        compiled(replace(tiny_policy(), reach=None))

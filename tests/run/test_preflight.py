@@ -73,6 +73,14 @@ def test_a_reward_is_tried_on_one_completion(reward: dict[str, Any], says: str, 
     assert says in problem
 
 
+def test_compiling_without_a_compiler_is_said(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert preflight.check(tiny_settings(compile=False), results) == []
+    (problem,) = preflight.check(tiny_settings(compile=True), results)
+    assert problem.startswith("compile=true needs a C++ compiler (g++ or clang++)")
+    assert problem.endswith(": install it, or leave compile=false")
+
+
 def test_a_model_that_nobody_knows_is_said(results: Results, tmp_path: Path) -> None:
     """Tests are offline: the hub cannot be asked."""
     folders = {f"{tmp_path}/absent": "there is no such folder", str(tmp_path): "has no config.json"}

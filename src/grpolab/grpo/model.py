@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -42,6 +43,7 @@ class Policy:
     temperature: float
     dtype: torch.dtype = torch.float32
     reach: float | None = None  # keys whose attention costs as much as a token's matrix products; None: no prefix trees
+    compiled: bool = False  # whether prefix trees that take a gradient go through torch.compile
 
     @property
     def device(self) -> torch.device:
@@ -64,7 +66,7 @@ class Policy:
 
     def frozen_copy(self) -> Policy:
         """A copy that shares nothing and takes no gradient: the reference of a KL."""
-        return replace(self, model=copy.deepcopy(self.model).requires_grad_(False))
+        return replace(self, model=copy.deepcopy(self.model).requires_grad_(False), compiled=False)
 
     def __post_init__(self) -> None:
         self._weights: dict[str, Tensor] = dict(
@@ -104,7 +106,42 @@ def make_policy(settings: RunSettings, task: Task) -> Policy:
     model.eval()  # dropout stays off: it would move the ratio away from 1 on the first pass
     model.to(torch.device(resolved.device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
     policy = Policy(model, tokenizer, resolved.temperature, getattr(torch, resolved.dtype))
-    return replace(policy, reach=reach_of(policy))
+    policy = replace(policy, reach=reach_of(policy))
+    return compiled(policy) if resolved.compile else policy
+
+
+def compiled(policy: Policy) -> Policy:
+    """The policy with its updates' forward and backward pass compiled, once for trees of any size.
+
+    A first pass over a tree of no batch decides the code, so that it does not depend on where a run was resumed.
+    Raises RequestError where the model reads no prefix trees: nothing else is compiled.
+    """
+    if policy.reach is None:
+        kind = policy.model.config.model_type
+        raise RequestError(f"compile=true: a model of kind {kind} reads no prefix trees: leave compile=false")
+    policy, (R, W) = replace(policy, compiled=True), (7, 29)
+    with policy.device:
+        nothing_RW = torch.zeros(R, W, dtype=torch.long)
+        attends_RWW = torch.eye(W, dtype=torch.bool).repeat(R, 1, 1)
+    tree_log_probs(
+        policy, PrefixTree(nothing_RW, nothing_RW.clone(), attends_RWW[:, None], nothing_RW)
+    ).sum().backward()
+    policy.model.zero_grad()
+    return policy
+
+
+@cache
+def _compiled_forward() -> Callable[..., Tensor]:
+    """`_forward`, compiled once for all sizes; its code outlives the process in torch's own cache."""
+    torch._dynamo.config.recompile_limit = 64  # one for each kind of model in a sweep
+    torch._dynamo.config.fail_on_recompile_limit_hit = True  # or it would go on uncompiled, with other bits
+    torch._inductor.config.compile_threads = 1  # a sweep has a worker on every core
+    return torch.compile(_forward, dynamic=True)
+
+
+def _forward(model: PreTrainedModel, tokens_RW: Tensor, attends_R1WW: Tensor, positions_RW: Tensor) -> Tensor:
+    """Logits behind each place, (R, W, V)."""
+    return model(tokens_RW, attention_mask=attends_R1WW, position_ids=positions_RW, use_cache=False).logits
 
 
 def reach_of(policy: Policy) -> float | None:
@@ -265,10 +302,13 @@ def text_log_probs(policy: Policy, texts: Texts, tree: PrefixTree | None = None)
 
 def tree_log_probs(policy: Policy, tree: PrefixTree) -> Tensor:
     """Log-probs over the vocabulary behind each place, (N, V)."""
+    forward, inputs = _forward, (tree.tokens_RW, tree.attends_R1WW, tree.positions_RW)
+    if policy.compiled and torch.is_grad_enabled() and len(tree.tokens_RW) > 1:  # one row would compile anew
+        forward = _compiled_forward()
+        for value in inputs:
+            torch._dynamo.mark_dynamic(value, [axis for axis, size in enumerate(value.shape) if size > 1])
     with policy.precision():
-        logits_RWV = policy.model(
-            tree.tokens_RW, attention_mask=tree.attends_R1WW, position_ids=tree.positions_RW, use_cache=False
-        ).logits
+        logits_RWV = forward(policy.model, *inputs)
     return log_softmax(policy, logits_RWV.flatten(0, 1))
 
 
@@ -286,8 +326,11 @@ def token_log_probs(policy: Policy, batch: TrainingBatch, entropy_gradient: bool
     return log_probs_NV.view(-1).gather(0, chosen_BT.view(-1)).view_as(chosen_BT), entropy_N[place_BT]
 
 
-@torch.no_grad()
 def old_log_probs(policy: Policy, batch: TrainingBatch, micro_batch_size: int) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies of the policy as it is, (B, T) each, in the same pieces as updates use (bit-equal)."""
-    pieces = [token_log_probs(policy, micro) for micro in batch.micro_batches(micro_batch_size, policy.reach)]
-    return concatenate([piece[0] for piece in pieces]), concatenate([piece[1] for piece in pieces])
+    """Log-probs and entropies of the policy as it is, (B, T) each, without gradient.
+
+    In the same pieces as updates use, and through the same code where it is compiled: bit-equal to theirs.
+    """
+    with torch.set_grad_enabled(policy.compiled):
+        pieces = [token_log_probs(policy, micro) for micro in batch.micro_batches(micro_batch_size, policy.reach)]
+    return concatenate([piece[0].detach() for piece in pieces]), concatenate([piece[1].detach() for piece in pieces])

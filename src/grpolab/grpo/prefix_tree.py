@@ -71,8 +71,9 @@ def prefix_tree(
         inner = np.arange(start, end)[parent_N[start:end] >= 0]
         attends_RWW[row_N[inner], column_N[inner]] |= attends_RWW[row_N[inner], column_N[parent_N[inner]]]
     place_BC = np.pad((row_N * width + column_N)[node_BC], ((0, 0), (1, 0)))  # what predicts a column's token
-    arrays = tokens_RW, positions_RW, attends_RWW[:, None], place_BC
-    return PrefixTree(*(torch.from_numpy(array).to(tokens_BC.device) for array in arrays))
+    arrays = tokens_RW, positions_RW, attends_RWW, place_BC
+    tokens, positions, attends, place = (torch.from_numpy(array).to(tokens_BC.device) for array in arrays)
+    return PrefixTree(tokens, positions, attends[:, None], place)
 
 
 def packed_rows(sizes_P: Ints, reach: float) -> tuple[Ints, Ints, int, float]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import shutil
+import sysconfig
 from pathlib import Path
 
 from grpolab.errors import RequestError
@@ -20,7 +23,7 @@ LEAST_FREE_BYTES = 200 * 2**20
 
 def check(settings: RunSettings, results: Results) -> list[str]:
     """A sentence for each problem of task, files, reward, model, device or disk; empty when all is well."""
-    problems = [*_device(settings.device), *_model(settings.model)]
+    problems = [*_device(settings.device), *_compiler(settings), *_model(settings.model)]
     free = shutil.disk_usage(results.root).free
     if free < LEAST_FREE_BYTES:
         problems.append(
@@ -58,6 +61,20 @@ def _device(device: str) -> list[str]:
         f"device=cuda is not possible: torch {torch.__version__} {built}: leave device=auto, or delete .venv and run"
         " `make setup TORCH_BACKEND=cu130` (or cu126, as the GPU's driver needs it)"
     ]
+
+
+def _compiler(settings: RunSettings) -> list[str]:
+    """What torch.compile needs beside torch."""
+    if not settings.compile:
+        return []
+    missing = []
+    if not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++")):
+        missing.append("a C++ compiler (g++ or clang++)")
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        missing.append(f"Python's headers (Python.h in {sysconfig.get_path('include')})")
+    if settings.resolved().device == "cuda" and importlib.util.find_spec("triton") is None:
+        missing.append("the package triton")
+    return [f"compile=true needs {' and '.join(missing)}: install it, or leave compile=false"] if missing else []
 
 
 def _model(model: ModelSettings) -> list[str]:

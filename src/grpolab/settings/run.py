@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, FiniteFloat
+from pydantic import BeforeValidator, Field, FiniteFloat
 
 from grpolab.identity import content_of, identified, keys_with_content
 from grpolab.paths import Results, results_folder
@@ -125,6 +125,10 @@ class RunSettings(ObjectiveSettings):
     device: Literal["auto", "cpu", "cuda"] = Field(description="`auto` is CUDA where there is one.")
     dtype: Literal["float32", "bfloat16"] = Field(
         description="Precision of the forward pass; weights, their updates and the log-softmax are float32."
+    )
+    compile: Annotated[Literal[True] | None, BeforeValidator(lambda given: given or None)] = Field(
+        description="Whether updates run through torch.compile: faster, once it has compiled for about a minute, and"
+        " rounded differently. Needs a C++ compiler."
     )
     fault: FaultName | None = Field(
         description="A fault that is planted in the loop on purpose (conf/fault/), for the doctor to find; empty: none."
