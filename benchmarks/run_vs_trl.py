@@ -45,12 +45,13 @@ CURVES = ("reward", "clip fraction", "entropy")  # means over a run that both sy
 
 
 class Run(NamedTuple):
-    """One training run: its cost in seconds, the last held-out accuracy, and means over its updates."""
+    """One training run: its cost in seconds, what it learnt, and means over its updates."""
 
     cpu: float
     wall: float
-    accuracy: float
+    accuracy: float  # expected, of the last weights on the held-out prompts
     means: dict[str, float]  # by name in CURVES
+    extra: float = 0.0  # CPU seconds that the accuracy took, where they are not in `cpu`
 
 
 # Both sides --------------------------------------------------------------------------------------------------------
@@ -89,6 +90,20 @@ def ours_overrides(folder: Path, task: str, seed: int, steps: int) -> list[str]:
         "warm_start.max_steps=0",
         "device=cpu",
     ]
+
+
+def expected_accuracy(model: Any, tokenizer: Any, task_name: str) -> float:
+    """Exact expected accuracy of weights on the held-out prompts: one measure for both systems, no sampling."""
+    from grpolab.grpo.evaluation import Evaluator
+    from grpolab.grpo.model import Policy
+    from grpolab.sweep.compose import compose
+    from grpolab.tasks import make_task
+
+    task = make_task(compose([f"task={task_name}"]).task)
+    policy = Policy(model.eval(), tokenizer, temperature=1.0)
+    examples = task.examples("evaluation", EVALUATION_ITEMS)
+    evaluate = Evaluator(task, task.score, examples, tokenizer, policy.device, False, None, 128, 1, 0, 0)
+    return evaluate(policy).metrics["eval/accuracy_expected"]
 
 
 # GRPO Lab ----------------------------------------------------------------------------------------------------------
@@ -193,8 +208,9 @@ def run_trl(folder: Path, task: str, seed: int, steps: int, options: dict[str, A
     history = trainer.state.log_history
     names = {"reward": "reward", "clip fraction": "clip_ratio/region_mean", "entropy": "entropy"}
     means = {curve: statistics.fmean(row[name] for row in history if name in row) for curve, name in names.items()}
-    accuracy = [row["eval_reward"] for row in history if "eval_reward" in row][-1]
-    return Run(cpu, wall, accuracy, means)
+    begun = time.process_time()
+    accuracy = expected_accuracy(trainer.model, trainer.processing_class, task)
+    return Run(cpu, wall, accuracy, means, time.process_time() - begun)
 
 
 # What is measured --------------------------------------------------------------------------------------------------
@@ -231,14 +247,26 @@ def children_cost(command: list[str], environment: dict[str, str]) -> tuple[floa
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall
 
 
-def ablation(folder: Path, steps: int, seeds: int) -> dict[str, tuple[float, float]]:
-    """CPU and wall seconds of five arms of `addition`: TRL as a script in a loop, GRPO Lab as one tracked sweep."""
+class Ablation(NamedTuple):
+    """CPU and wall seconds of all arms and seeds, and the last expected accuracy of each run."""
+
+    cpu: float
+    wall: float
+    accuracies: list[float]
+
+
+def ablation(folder: Path, steps: int, seeds: int) -> dict[str, Ablation]:
+    """Five arms of `addition`: TRL as a script in a loop, GRPO Lab as one tracked sweep."""
     environment = {**os.environ, "PYTHONPATH": str(HERE)}
-    trl = [0.0, 0.0]
+    costs, accuracies = [], []
     for name in ARMS:
         for seed in range(seeds):
             script = [sys.executable, __file__, "--one", str(folder), name, str(seed), str(steps)]
-            trl = [a + b for a, b in zip(trl, children_cost(script, environment), strict=True)]
+            cpu, wall = children_cost(script, environment)
+            accuracy, extra = json.loads((folder / "one.json").read_text())
+            costs.append((cpu - extra, wall - extra))
+            accuracies.append(accuracy)
+    trl = Ablation(*map(sum, zip(*costs, strict=True)), accuracies)
     study = {
         "question": "Five arms that TRL has too",
         "factors": {"arm": {name: overrides for name, (overrides, _) in ARMS.items()}},
@@ -252,7 +280,9 @@ def ablation(folder: Path, steps: int, seeds: int) -> dict[str, tuple[float, flo
     sweep = [str(Path(sys.executable).parent / "grpolab"), "sweep", str(folder / "ablation.yaml")]
     every = [override for override in ours_overrides(folder, "addition", 0, steps) if not override.startswith("seed=")]
     results = [f"machine.results={folder}/ablation", f"machine.tracking_uri=sqlite:///{folder}/ablation.db"]
-    return {"TRL": (trl[0], trl[1]), "GRPO Lab": children_cost([*sweep, *every, *results], environment)}
+    cost = children_cost([*sweep, *every, *results], environment)
+    outcomes = [json.loads(file.read_text()) for file in (folder / "ablation" / "runs").glob("*/outcome.json")]
+    return {"TRL": trl, "GRPO Lab": Ablation(*cost, [o["final"]["eval/accuracy_expected"] for o in outcomes])}
 
 
 def main() -> None:
@@ -265,7 +295,9 @@ def main() -> None:
     os.environ.update(ENVIRONMENT)
     if given.one:
         begin()
-        run_trl(Path(given.one[0]), "addition", int(given.one[2]), int(given.one[3]), ARMS[given.one[1]][1], True)
+        folder, arm, seed, steps = Path(given.one[0]), given.one[1], int(given.one[2]), int(given.one[3])
+        trained = run_trl(folder, "addition", seed, steps, ARMS[arm][1], True)
+        (folder / "one.json").write_text(json.dumps([trained.accuracy, trained.extra]))
         return
     steps = ROLLOUT_STEPS["addition"] if given.full else ABLATION_STEPS
     with tempfile.TemporaryDirectory() as name:
@@ -276,7 +308,7 @@ def main() -> None:
     report(runs, costs, steps)
 
 
-def report(runs: dict[tuple[str, str, bool], list[Run]], costs: dict[str, tuple[float, float]], steps: int) -> None:
+def report(runs: dict[tuple[str, str, bool], list[Run]], costs: dict[str, Ablation], steps: int) -> None:
     """Print the table of costs, whether both learn the same, and the line of ratios."""
     smallest: dict[bool, float] = {}
     print(
@@ -308,13 +340,14 @@ def report(runs: dict[tuple[str, str, bool], list[Run]], costs: dict[str, tuple[
                 for system, side in sides.items()
             }
             print(f"{task:12}{curve:16}{difference(values['TRL'], values['GRPO Lab'])}")
-    ratio = costs["TRL"][0] / costs["GRPO Lab"][0]
+    ratio = costs["TRL"].cpu / costs["GRPO Lab"].cpu
     print(
         f"\nAblation of addition: {len(ARMS)} arms x {ABLATION_SEEDS} seeds, {steps} rollout steps, tracked;"
         " imports included"
     )
-    for system, (cpu, wall) in costs.items():
-        print(f"{system:12}{cpu:10.0f} CPU s{wall:10.0f} s wall")
+    for system, (cpu, wall, accuracies) in costs.items():
+        print(f"{system:12}{cpu:10.0f} CPU s{wall:10.0f} s wall, mean accuracy {statistics.fmean(accuracies):.4f}")
+    print(f"accuracy: {difference(costs['TRL'].accuracies, costs['GRPO Lab'].accuracies)} (arms and seeds together)")
     print(f"\nwhole run: bare {smallest[False]:.1f}x, tracked {smallest[True]:.1f}x; ablation {ratio:.1f}x")
 
 

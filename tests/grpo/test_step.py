@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from grpolab.grpo.batch import Prompts, TrainingBatch
 from grpolab.grpo.model import old_log_probs
+from grpolab.grpo.rollout import sample
 from grpolab.grpo.step import Diverged, Learner, LearnerState, Update, flat_weights, step_norm
 from grpolab.registry import AGGREGATIONS
 from grpolab.run.train import Parts
@@ -290,3 +291,37 @@ def test_the_kl_term_has_no_gradient_at_the_warm_start() -> None:
     parts, batch, tokens = ready(beta=0.5)
     idle = replace(batch, advantages_B=torch.zeros_like(batch.advantages_B))
     assert parts.learner.update(parts.state, idle, tokens).grad_norm <= 1e-6
+
+
+ASKS = ("item", "tolist", "cpu", "numpy", "unique", "nonzero", "equal", "__bool__", "__int__", "__float__")
+
+
+def test_the_device_is_asked_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU waits wherever the program reads a number from it: per sampled token twice, per update as listed here."""
+    parts, batch, tokens = ready(max_completion_length=9)
+    policy, prompts = parts.state.policy, batch.prompts
+    batch = batch.with_trees(len(batch), math.inf)
+    asked: list[str] = []
+    for name in ASKS:
+        original = getattr(Tensor, name)
+
+        def counted(self: Tensor, *args: Any, name: str = name, original: Any = original, **options: Any) -> Any:
+            asked.append(name)
+            return original(self, *args, **options)
+
+        monkeypatch.setattr(Tensor, name, counted)
+
+    def of_sampling(length: int) -> int:
+        asked.clear()
+        sampled = sample(policy, prompts, 4, torch.full((16, length), 0.5, dtype=torch.double))
+        assert sampled.tokens_BT.shape[1] == length
+        return len(asked)
+
+    assert of_sampling(9) - of_sampling(5) == 2 * 4  # distinct prefixes; how many go on
+    asked.clear()
+    update = parts.learner.update(parts.state, batch, tokens)
+    assert asked == ["tolist", "tolist"]  # lengths; whether loss and gradient are finite
+    asked.clear()
+    parts.learner.metrics(update)
+    assert asked.count("cpu") == 3
+    assert set(asked) == {"cpu", "numpy"}

@@ -75,7 +75,7 @@ def sample(
     with torch.inference_mode():
         kv_cache = prefill(policy, prompts)
         logits_NV = kv_cache.prefill_logits_NV
-        done_B = torch.zeros(len(rows_B), dtype=torch.bool, device=policy.device)
+        done_B, ended = torch.zeros(len(rows_B), dtype=torch.bool, device=policy.device), 0
         for t, uniforms_B in enumerate(uniforms_BT.unbind(1)):
             log_probs_BV = log_softmax(policy, logits_NV)[rows_B]
             chosen_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad)
@@ -87,11 +87,14 @@ def sample(
             # Completions with the same prefix share a row: each distinct (prefix, token) is decoded once.
             B, V = log_probs_BV.shape
             edges_N, rows_B = (rows_B * V + chosen_B).masked_fill(done_B, B * V).unique(return_inverse=True)
-            going = int((edges_N < B * V).sum())  # an ended one sorts behind, and has no row
+            # What ended sorts behind, and has no row. The one question to the device, besides the size of `unique`.
+            going, now_ended = torch.stack([(edges_N < B * V).sum(), done_B.sum()]).tolist()
             if not going:
                 break
             edges_N, rows_B = edges_N[:going], rows_B.clamp(max=going - 1)
-            kv_cache.select(edges_N // V)
+            if (going, now_ended) != (len(logits_NV), ended):  # else each row goes on with one token
+                kv_cache.select(edges_N // V)
+            ended = now_ended
             logits_NV = decode_logits(policy, kv_cache, (edges_N % V)[:, None])[:, -1]
     # Outside of inference mode, so that an update may keep them for its backward pass.
     tokens_BT = torch.stack(tokens, 1)

@@ -6,10 +6,14 @@ Markdown is its source; the HTML page is that text with the pictures inside.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from multiprocessing import get_context
 from pathlib import Path
 
 import pandas as pd
@@ -23,7 +27,7 @@ from grpolab.report.html import Picture
 from grpolab.report.load import Study, load
 from grpolab.report.regimes import unmet
 from grpolab.report.sentences import findings
-from grpolab.report.style import cell_names, save
+from grpolab.report.style import Manifest, cell_names, save
 from grpolab.report.tables import Table, claims_table, tables
 from grpolab.report.text import BITS, begun, count, listing, markdown_table, number
 from grpolab.report.tuning import page as tuning
@@ -39,6 +43,7 @@ COMMITTED = (
     f"*This is the report of the study `{REFERENCE_STUDY}`, whose outcome is committed with the code. Reports of other"
     " studies, that of `make sweep` too, stand in `studies/<study>/`.*"
 )
+MANY_FIGURES, MOST_WORKERS = 12, 4  # a process takes some seconds to begin
 Progress = Callable[[str], None]
 Section = Callable[[Sequence[Study]], str]  # Markdown about some studies; empty where there is nothing to say
 
@@ -104,25 +109,68 @@ def draw(results: Results, study: str) -> list[Path]:
 def _make(results: Results, name: str, output: Path, progress: Progress) -> list[Part]:
     """Figures, tables and claims, study by study, so that what one study needs is computed once."""
     studies = load(results, name)
-    wanted, begun_figures, parts = sum(len(study.plan["figures"]) for study in studies), 0, list[Part]()
+    pictures, parts = _drawn(studies, output, progress), list[Part]()
     for study in studies:
-        place = Path() if study is studies[-1] else Path(study.name)  # included studies have folders of their own
-        pictures: list[Picture] = []
-        for figure in study.plan["figures"]:
-            begun_figures += 1
-            progress(f"figure {begun_figures}/{wanted}: {study.name} {figure}")
-            drawing, manifest = draw_figure(study, figure)
-            path = Path("figures") / place / f"{figure}.png"
-            save(drawing, (output / path).with_suffix(""))
-            manifest.write((output / path).with_suffix(".json"))
-            pictures.append((manifest, path))
+        place = _place(study, studies)
         written = tables(study) if len(study.cells) else []
         for table in written:
             table.write(output / "tables" / place)
-        parts.append(Part(study, decide(study), pictures, written, tuning.section(study, output, place)))
+        parts.append(Part(study, decide(study), pictures[study.name], written, tuning.section(study, output, place)))
     if claims := [claim for part in parts for claim in part.claims]:
         claims_table(claims).write(output / "tables")
     return parts
+
+
+def _place(study: Study, studies: Sequence[Study]) -> Path:
+    """Included studies have folders of their own."""
+    return Path() if study is studies[-1] else Path(study.name)
+
+
+def _drawn(studies: Sequence[Study], output: Path, progress: Progress) -> dict[str, list[Picture]]:
+    """Every figure of each study, drawn and written; where there are many, by a process for each core.
+
+    The processes are started anew and are given the studies: a fork would copy the locks of this one's threads.
+    """
+    wanted = [
+        (study, figure, Path("figures") / _place(study, studies) / f"{figure}.png")
+        for study in studies
+        for figure in study.plan["figures"]
+    ]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    workers = min(cores, MOST_WORKERS) if len(wanted) >= MANY_FIGURES else 1
+    drawn: dict[str, list[Picture]] = {study.name: [] for study in studies}
+    with (
+        ProcessPoolExecutor(workers, get_context("spawn"), _given, (studies,)) if workers > 1 else nullcontext() as pool
+    ):
+        asked = [
+            pool.submit(_draw_given, study.name, figure, output / path) if pool else None
+            for study, figure, path in wanted
+        ]
+        for number, (future, (study, figure, path)) in enumerate(zip(asked, wanted, strict=True), start=1):
+            progress(f"figure {number}/{len(wanted)}: {study.name} {figure}")
+            manifest = future.result() if future else _draw_one(study, figure, output / path)
+            drawn[study.name].append((manifest, path))
+    return drawn
+
+
+def _draw_one(study: Study, figure: str, path: Path) -> Manifest:
+    """Draw a figure and write it as PNG, PDF and manifest."""
+    drawing, manifest = draw_figure(study, figure)
+    save(drawing, path.with_suffix(""))
+    manifest.write(path.with_suffix(".json"))
+    return manifest
+
+
+_STUDIES: dict[str, Study] = {}  # of a process that draws
+
+
+def _given(studies: Sequence[Study]) -> None:
+    """What a process that draws is begun with."""
+    _STUDIES.update({study.name: study for study in studies})
+
+
+def _draw_given(study: str, figure: str, path: Path) -> Manifest:
+    return _draw_one(_STUDIES[study], figure, path)
 
 
 def _blocks(blocks: Iterable[str]) -> str:
