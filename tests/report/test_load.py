@@ -4,6 +4,7 @@ import json
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 from report_results import ROLLOUT_STEPS, write_run, write_study
 
@@ -152,5 +153,51 @@ def test_the_reference_holds_what_every_figure_draws(reference, clone, figure, t
 def test_a_reference_with_holes_is_refused(reference):
     cell = cell_of(reference, "no_clip/addition", 1)
     (reference.run(cell["signature"]) / "outcome.json").unlink()
-    with pytest.raises(RequestError, match="1 of 4 runs have no outcome yet"):
+    shutil.rmtree(reference.reference)
+    with pytest.raises(
+        RequestError, match="1 of 4 runs have no outcome yet: --append keeps the seeds that are finished"
+    ):
         export_reference(reference, "reference")
+
+
+def test_what_took_days_on_machines_that_did_not_last_is_appended_seed_by_seed(tmp_path):
+    """Four seeds in two sittings, whose run folders are gone after each, are what one sitting has."""
+    small = {"factors": {"clip": ["symmetric", "no_clip"], "task": ["addition"]}, "figures": ["F2", "F4"]}
+    straight = write_study(tmp_path / "straight", seeds=4, **small)
+    export_reference(straight, "clip_range")
+    parts = write_study(tmp_path / "parts", seeds=3, **small)
+    (parts.run(cell_of(parts, "no_clip/addition", 2)["signature"]) / "outcome.json").unlink()
+    export_reference(parts, "clip_range", append=True)
+    kept = json.loads((parts.reference / "plans" / "clip_range.json").read_text())
+    assert kept["seeds"] == [0, 1], "the third is not finished"
+    assert {cell["seed"] for cell in kept["cells"]} == {0, 1}
+    shutil.rmtree(parts.runs)
+    write_study(parts.root, seeds=4, trained=False, **small)
+    for cell in json.loads(parts.plan("clip_range").read_text())["cells"]:
+        if cell["seed"] >= 2:
+            write_run(parts, cell)
+    whole, joined = (load(place, "clip_range")[-1] for place in (straight, parts))
+    assert list(joined.cells["outcome"]) == list(whole.cells["outcome"])
+    assert len(joined.evaluations) == len(whole.evaluations)
+    export_reference(parts, "clip_range", append=True)
+    shutil.rmtree(parts.runs)
+    for table in ("outcomes", "updates", "evaluations", "tokens"):
+        frames = [pd.read_parquet(place.reference / f"{table}.parquet") for place in (straight, parts)]
+        there, here = (frame.sort_values([*frame]).reset_index(drop=True) for frame in frames)
+        pd.testing.assert_frame_equal(here, there, check_like=True)
+    page.write(straight, "clip_range")
+    page.write(parts, "clip_range")
+    here, there = (place.output("clip_range") / "tables" for place in (parts, straight))
+    written = sorted(there.glob("*.csv"))
+    assert written
+    for table in written:
+        assert (here / table.name).read_text() == table.read_text(), table.name
+
+
+def test_an_export_of_another_program_is_not_appended_to(reference):
+    file = reference.reference / "outcomes.parquet"
+    pd.read_parquet(file).assign(lock_sha256="0" * 64).to_parquet(file)
+    write_study(reference.root, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=3)
+    shutil.rmtree(reference.run(cell_of(reference, "no_clip/addition", 0)["signature"]))
+    with pytest.raises(RequestError, match=r"the reference would mix runs of lock_sha256 .*: without --append it is"):
+        export_reference(reference, "clip_range", append=True)

@@ -7,15 +7,17 @@ import signal
 import sys
 from collections import Counter
 
+import pandas as pd
 import psutil
 import pytest
 import yaml
 from fake_sweep import FAKE, wait_for
 
-from grpolab.paths import REPORT_FILES, Results, project_root, write_text_atomic
+from grpolab.paths import REPORT_FILES, Results, project_root, read_json, write_text_atomic
 from grpolab.sweep import pool
 from grpolab.sweep.jobs import Job, Schedule
 from grpolab.sweep.launch import sweep
+from grpolab.sweep.ledger import print_status
 from grpolab.sweep.plan import plans
 from grpolab.sweep.pool import slots
 
@@ -38,6 +40,26 @@ def test_a_second_sweep_trains_nothing_and_says_so(fake_sweep, capsys, tmp_path)
     assert fake_sweep() == (0, [])
     assert "0 cells to train" in capsys.readouterr().out
     assert [file.read_bytes() for file in files] == before
+
+
+def test_what_is_committed_in_compact_form_is_not_trained_again(fake_sweep, capsys, tmp_path):
+    results = Results(tmp_path)
+    fake_sweep(seeds=[0])
+    kept = [{"signature": run.name, **(read_json(run / "outcome.json") or {})} for run in results.runs.iterdir()]
+    columns = ["signature", "outcome", "reason"]
+    results.reference.mkdir()
+    pd.DataFrame(kept)[columns].to_parquet(results.reference / "outcomes.parquet")
+    shutil.rmtree(results.runs)
+    capsys.readouterr()
+    code, jobs = fake_sweep(seeds=[0, 1])
+    assert code == 0
+    assert {job[2] for job in jobs if job[0] == "run"} == {"1"}
+    said = capsys.readouterr().out
+    assert f"{len(kept)} done ({len(kept)} of them in {results.reference})" in said
+    print_status(results, "smoke", as_json=False)
+    assert f"smoke: {2 * len(kept)} planned: {2 * len(kept)} completed ({len(kept)} of them committed)" in (
+        capsys.readouterr().out
+    )
 
 
 def test_a_sweep_ends_with_what_its_runs_lack_and_where_the_report_is(tmp_path, monkeypatch, capsys):

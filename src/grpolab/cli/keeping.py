@@ -21,6 +21,7 @@ def add_commands(add: Add) -> None:
     export.add_argument(
         "study", nargs="?", default=REFERENCE_STUDY, metavar="STUDY", help=f"default: {REFERENCE_STUDY}"
     )
+    export.add_argument("--append", action="store_true", help="add its finished seeds to what is there")
     sync = add("track sync", _track_sync, "bring the tracking store up to date with the run folders, or make it anew")
     sync.add_argument("--repair", action="store_true", help="look at every point; make wrong runs again")
     verify = add("track verify", _track_verify, "compare the tracking store with the run folders; writes nothing")
@@ -49,7 +50,8 @@ def _surrogate(arguments: argparse.Namespace) -> None:
 
     results = results_of(arguments)
     states = study_states(results, arguments.study, now=0.0).values()  # of the study, or of those that it includes
-    done = [cell.cell["signature"] for cells in states for cell in cells if cell.state in RESULTS]
+    here = [cell for cells in states for cell in cells if cell.state in RESULTS and not cell.committed]
+    done = [cell.cell["signature"] for cell in here]  # with a folder, whose first updates can be replayed
     signatures = dict.fromkeys(done)
     if not signatures:
         raise RequestError(
@@ -63,7 +65,7 @@ def _surrogate(arguments: argparse.Namespace) -> None:
 def _export_reference(arguments: argparse.Namespace) -> None:
     from grpolab.report.reference import export_reference
 
-    for file in export_reference(results_of(arguments), arguments.study):
+    for file in export_reference(results_of(arguments), arguments.study, arguments.append):
         print(file)
 
 

@@ -6,7 +6,7 @@ The plan says which cells there ought to be, so what is missing is known without
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.quantities import Thresholds
-from grpolab.report.journals import TABLES, Runs, count_clipped, read_runs
-from grpolab.report.reference import read_reference, reference_plan
+from grpolab.report.journals import TABLES, Runs
+from grpolab.report.reference import read_all, reference_plan
 from grpolab.report.text import count, listing
 from grpolab.vocabulary import MISSING, RESULTS
 
@@ -112,7 +112,8 @@ class Study:
 def load(results: Results, name: str) -> list[Study]:
     """The study `name`, preceded by the studies that it includes (it then has no cells of its own).
 
-    Reads the run folders where the study has been planned here, else the committed reference.
+    Its plan is that of this folder, else that of the committed reference; a run is read from its folder, else from the
+    reference.
 
     Raises RequestError when neither knows the study, or seeds that chose its tuned values are to judge them.
     """
@@ -129,10 +130,7 @@ def load(results: Results, name: str) -> list[Study]:
     for plan in plans:
         _refuse_tuning_seeds(plan)
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
-    if committed:
-        runs = {table: read_reference(results, table, signatures) for table in ("outcomes", *TABLES)}
-    else:
-        runs = read_runs(results, signatures)
+    runs = read_all(results, signatures)
     return [study_of(results, plan, runs) for plan in plans]
 
 
@@ -213,10 +211,3 @@ def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) 
     later = later.query("rollout_step < later <= planned_steps").drop_duplicates(["variant", "seed", "later"])
     carried = later.assign(rollout_step=later["later"], carried=True)[finite.columns]
     return pd.concat([finite, carried]).sort_values(["variant", "seed", "rollout_step"], ignore_index=True)
-
-
-def clipped_tokens(study: Study, signatures: Iterable[str]) -> pd.DataFrame:
-    """Which tokens were clipped in some of its runs, as `count_clipped` has it: from where the study was read."""
-    if study.results.plan(study.name).is_file():
-        return count_clipped(study.results, signatures)
-    return read_reference(study.results, "tokens", signatures)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -17,8 +18,10 @@ import pyarrow.parquet as pq
 from grpolab.errors import RequestError
 from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_json_atomic
-from grpolab.report.journals import TABLES, at_quarters, count_clipped, read_runs
+from grpolab.report.journals import TABLES, Runs, at_quarters, count_clipped, read_runs
 from grpolab.vocabulary import LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
+
+Plan = dict[str, Any]
 
 # Of the other tables everything is kept; updates and histograms are the bulk.
 _UPDATE_METRICS = (
@@ -69,30 +72,103 @@ def read_reference(results: Results, table: str, signatures: Iterable[str]) -> p
     return pd.read_parquet(results.reference / f"{table}.parquet", filters=[("signature", "in", list(signatures))])
 
 
-def export_reference(results: Results, study: str) -> list[Path]:
-    """Write results/reference/ from the run folders of a study, in place of what was there; the files written.
+def read_all(results: Results, signatures: Iterable[str]) -> Runs:
+    """The runs among `signatures` that have an outcome: from their folders, where there is none from the reference."""
+    asked = list(signatures)
+    runs = read_runs(results, asked)
+    here = set(runs["outcomes"]["signature"])
+    if not (results.reference / "outcomes.parquet").is_file() or here >= set(asked):
+        return runs
+    absent = [signature for signature in asked if signature not in here]
+    return {table: _joined(runs[table], read_reference(results, table, absent)) for table in ("outcomes", *TABLES)}
 
-    Raises RequestError when the study has not been planned here, or a cell has no outcome: a reference with holes would
-    be taken for the truth.
+
+def tokens_clipped(results: Results, signatures: Iterable[str]) -> pd.DataFrame:
+    """`count_clipped` of runs with a folder, and what the reference holds of the others."""
+    here, absent = list[str](), list[str]()
+    for signature in signatures:
+        (here if (results.run(signature) / "outcome.json").is_file() else absent).append(signature)
+    counted = count_clipped(results, here)
+    kept = (results.reference / "tokens.parquet").is_file() and absent
+    return _joined(counted, read_reference(results, "tokens", absent)) if kept else counted
+
+
+def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """The rows of both; a table without rows says nothing about the columns of the other."""
+    frames = [frame for frame in (first, second) if len(frame)]
+    return pd.concat(frames, ignore_index=True) if frames else first
+
+
+def export_reference(results: Results, study: str, append: bool = False) -> list[Path]:
+    """Write results/reference/ from the runs of a study, in place of what was there; the files written.
+
+    `append`: what is there stays, and the seeds of the study that are finished in every variant are added; a run folder
+    is then not needed any more.
+
+    Raises RequestError when the study has not been planned here, a cell has no outcome (a reference with holes would be
+    taken for the truth), or what is there is of another results_version or lock file.
     """
     if not results.plan(study).is_file():
         raise RequestError(f"study={study} has not been planned in {results.root}: run `grpolab sweep {study}` first")
     whole = json.loads(results.plan(study).read_text())
     plans = [whole, *(json.loads(results.plan(part).read_text()) for part in whole["includes"])]
-    signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
-    runs = read_runs(results, signatures)
-    missing = len(signatures) - len(runs["outcomes"])
-    if missing:
-        raise RequestError(f"study={study}: {missing} of {len(signatures)} runs have no outcome yet")
+    runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
+    done = set(runs["outcomes"]["signature"])
+    if append:
+        plans = [_finished_seeds(plan, done) for plan in plans]
+        plans = _with_committed(results, plans)
+        signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
+        runs = read_all(results, signatures)
+        _refuse_mixture(runs["outcomes"])
+    else:
+        signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
+        if missing := len(signatures) - len(done):
+            raise RequestError(
+                f"study={study}: {missing} of {len(signatures)} runs have no outcome yet: --append keeps the seeds that"
+                " are finished"
+            )
+    asked = {hypothesis["metric"] for plan in plans for hypothesis in plan.get("hypotheses", [])}
+    tables = {table: _compact(table, runs[table], asked) for table in ("outcomes", *TABLES)}
+    tables["tokens"] = tokens_clipped(results, signatures)
     for file in results.reference.glob("plans/*.json"):
         file.unlink()
     for plan in plans:
         write_json_atomic(reference_plan(results, plan["study"]), plan)
-    asked = {hypothesis["metric"] for plan in plans for hypothesis in plan.get("hypotheses", [])}
-    for table in ("outcomes", *TABLES):
-        _write_table(results.reference / f"{table}.parquet", _compact(table, runs[table], asked))
-    _write_table(results.reference / "tokens.parquet", count_clipped(results, signatures))
+    for table, frame in tables.items():
+        _write_table(results.reference / f"{table}.parquet", frame)
     return sorted(path for path in results.reference.rglob("*") if path.is_file())
+
+
+def _finished_seeds(plan: Plan, done: set[str]) -> Plan:
+    """The plan without the seeds of which a variant has no outcome yet; a collection has no cells, and stays."""
+    if not plan["cells"]:
+        return plan
+    open_ = {cell["seed"] for cell in plan["cells"] if cell["signature"] not in done}
+    cells = [cell for cell in plan["cells"] if cell["seed"] not in open_]
+    return {**plan, "cells": cells, "seeds": [seed for seed in plan["seeds"] if seed not in open_]}
+
+
+def _with_committed(results: Results, plans: list[Plan]) -> list[Plan]:
+    """Plans with the cells that are committed under their names, and the other plans of the reference as they are."""
+    new = {plan["study"]: plan for plan in plans}
+    for file in sorted(results.reference.glob("plans/*.json")):
+        kept = json.loads(file.read_text())
+        plan = new.setdefault(kept["study"], kept)
+        if plan["cells"]:  # a collection has none
+            cells = {cell["signature"]: cell for cell in [*kept["cells"], *plan["cells"]]}
+            seeds = sorted({*kept["seeds"], *plan["seeds"]})
+            new[kept["study"]] = {**plan, "cells": list(cells.values()), "seeds": seeds}
+    return list(new.values())
+
+
+def _refuse_mixture(outcomes: pd.DataFrame) -> None:
+    """One reference is of one program. Raises RequestError."""
+    for column in ("results_version", "lock_sha256"):
+        kinds = sorted({str(value)[:12] for value in outcomes[column].dropna()})
+        if len(kinds) > 1:
+            raise RequestError(
+                f"the reference would mix runs of {column} {' and '.join(kinds)}: without --append it is replaced"
+            )
 
 
 def _compact(table: str, frame: pd.DataFrame, asked: set[str]) -> pd.DataFrame:

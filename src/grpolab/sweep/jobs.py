@@ -15,7 +15,7 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results, plain, project_root, read_json, write_json_atomic
 from grpolab.run import preflight, tracking
 from grpolab.run.folder import is_held
-from grpolab.sweep.ledger import CellState, cell_state, is_run_taken, set_failure_aside
+from grpolab.sweep.ledger import CellState, cell_state, committed_outcomes, is_run_taken, set_failure_aside
 from grpolab.sweep.plan import Cell, Plan
 from grpolab.vocabulary import COMPLETED, FAILED
 
@@ -83,8 +83,11 @@ def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
 class Request:
     """Checked plans; nothing is written before `write_plans`."""
 
-    def __init__(self, plans: Sequence[Plan]) -> None:
-        """Raises RequestError with all that can be known to be wrong before anything starts."""
+    def __init__(self, plans: Sequence[Plan], count_committed: bool = True) -> None:
+        """`count_committed`: what has an outcome in the committed reference is done.
+
+        Raises RequestError with all that can be known to be wrong before anything starts.
+        """
         self.plans = plans
         self.name = plans[-1].study.name  # a collection stands last
         # Studies share cells: the first study that asks for a cell gives it its label.
@@ -108,6 +111,7 @@ class Request:
             problems += error.problems
         if problems:
             raise RequestError(dict.fromkeys(problems))
+        self.committed = committed_outcomes(self.results) if count_committed else {}
 
     def write_plans(self) -> None:
         """plan.json of every study; one that says what it said before keeps its date."""
@@ -121,7 +125,7 @@ class Request:
     def states(self) -> dict[str, CellState]:
         """How far each cell is, by signature."""
         now = time.time()
-        return {name: cell_state({"signature": name}, self.results, now) for name in self.cells}
+        return {name: cell_state({"signature": name}, self.results, now, self.committed) for name in self.cells}
 
     def jobs(self, retry_failed: bool = False) -> list[Job]:
         """The cells without an outcome, and the warm starts that they wait for and that are not there yet.

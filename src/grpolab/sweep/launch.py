@@ -88,7 +88,7 @@ def sweep(
 
 def train_here(plan: Plan, events: Events | None = None) -> int:
     """Train the one run of a plan in this process, again where it failed before; the exit code. Raises as `sweep`."""
-    request = Request([plan])
+    request = Request([plan], count_committed=False)  # whoever asks for one run wants its folder
     request.write_plans()
     todo = request.jobs(retry_failed=True)
     if events:
@@ -199,6 +199,7 @@ def _is_drawn(request: Request) -> bool:
     report = request.results.output(request.name) / "report.md"
     made_of = [request.results.plan(plan.study.name) for plan in request.plans]
     made_of += [request.results.run(name) / "outcome.json" for name in request.cells]
+    made_of += [request.results.reference / "outcomes.parquet"]
     changed = max(file.stat().st_ctime for file in made_of if file.exists())
     return report.exists() and report.stat().st_ctime >= changed
 
@@ -218,8 +219,10 @@ def _say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
     ]
     kinds = Counter(job.kind for job in todo)
     runs, done, warm_starts = len(states), len(states) - kinds[RUN], kinds[WARM_START]
+    committed = sum(state.committed for state in states.values())
     if events:
-        counts = {"runs": runs, "done": done, "to_train": kinds[RUN], "warm_starts": warm_starts}
+        counts = {"runs": runs, "done": done, "committed": committed, "to_train": kinds[RUN]}
+        counts["warm_starts"] = warm_starts
         events.send("plan", studies=studies, **counts)
         return
     rows = [[str(value).strip("[]") for value in study.values()] for study in studies]
@@ -227,7 +230,8 @@ def _say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
     shared = sum(len(plan.cells) for plan in request.plans) - runs
     common = f" ({shared} cells are shared)" if shared else ""
     warm = f"{warm_starts} warm start{'' if warm_starts == 1 else 's'} to make"
-    print(f"{runs} different runs{common}, {done} done, {kinds[RUN]} to train, {warm}")
+    kept = f" ({committed} of them in {request.results.reference})" if committed else ""
+    print(f"{runs} different runs{common}, {done} done{kept}, {kinds[RUN]} to train, {warm}")
 
 
 def _say_results(request: Request, events: Events | None) -> None:
@@ -235,7 +239,7 @@ def _say_results(request: Request, events: Events | None) -> None:
     results = {
         name: (state.outcome, JournalReader(request.results.run(name)).read().facts())
         for name, state in request.states().items()
-        if state.outcome
+        if state.outcome and not state.committed
     }
     for plan in request.plans:
         runs = defaultdict[str, list[tuple[Record, Facts]]](list)

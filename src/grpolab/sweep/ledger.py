@@ -21,7 +21,7 @@ from typing import Any
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import Results, read_json
 from grpolab.run.folder import Tail, is_alive, is_held
-from grpolab.vocabulary import FAILED, MISSING
+from grpolab.vocabulary import FAILED, MISSING, RESULTS
 
 Record = dict[str, Any]
 Facts = dict[str, float]
@@ -67,16 +67,35 @@ class CellState:
     state: str  # an outcome of the vocabulary, or `running`
     outcome: Record | None = None
     running: Record | None = None  # last heartbeat; none before its model is there
+    committed: bool = False  # its outcome stands in the committed reference, and there is no run folder
 
 
-def cell_state(cell: Record, results: Results, now: float) -> CellState:
-    """State of one planned cell at `now` (unix seconds)."""
+def cell_state(cell: Record, results: Results, now: float, committed: Mapping[str, Record]) -> CellState:
+    """State of one planned cell at `now` (unix seconds); a run folder goes before what is `committed`."""
     folder = results.run(cell["signature"])
     if outcome := read_json(folder / "outcome.json"):
         return CellState(cell, outcome["outcome"], outcome=outcome)
     if beat := _live_heartbeat(folder, now):
         return CellState(cell, RUNNING, running=beat)
-    return CellState(cell, RUNNING if is_held(folder / ".lock") else MISSING)
+    if is_held(folder / ".lock"):
+        return CellState(cell, RUNNING)
+    if kept := committed.get(cell["signature"]):
+        return CellState(cell, kept["outcome"], outcome=kept, committed=True)
+    return CellState(cell, MISSING)
+
+
+def committed_outcomes(results: Results) -> dict[str, Record]:
+    """The outcomes that are committed in compact form, by signature: a run that is there need not be trained again.
+
+    They are results; a run that failed is tried again where its folder is gone.
+    """
+    file = results.reference / "outcomes.parquet"
+    if not file.is_file():
+        return {}
+    import pyarrow.parquet as pq  # here: most results folders have none
+
+    rows = pq.read_table(file, columns=["signature", "outcome", "reason"]).to_pylist()
+    return {row.pop("signature"): row for row in rows if row["outcome"] in RESULTS}
 
 
 def _live_heartbeat(folder: Path, now: float) -> Record | None:
@@ -101,7 +120,8 @@ def study_states(results: Results, study: str, now: float) -> dict[str, list[Cel
         raise RequestError(f"study {study} is not planned in {results.root}{near_matches(study, planned)}: {have}")
     if plan["includes"]:
         return {name: cells for part in plan["includes"] for name, cells in study_states(results, part, now).items()}
-    return {study: [cell_state(cell, results, now) for cell in plan["cells"]]}
+    committed = committed_outcomes(results)
+    return {study: [cell_state(cell, results, now, committed) for cell in plan["cells"]]}
 
 
 def planned_studies(results: Results) -> list[str]:
@@ -143,7 +163,8 @@ def print_status(results: Results, study: str | None, as_json: bool) -> None:
     else:
         for name, summary in summaries.items():
             counts = ", ".join(f"{count} {state}" for state, count in sorted(summary["states"].items()))
-            print(f"{name}: {summary['planned']} planned: {counts}")
+            kept = f" ({summary['committed']} of them committed)" if summary["committed"] else ""
+            print(f"{name}: {summary['planned']} planned: {counts}{kept}")
             for row in summary["cells"]:
                 if details := _details(row):
                     print(f"  {row['state']}: {row['variant']}, seed {row['seed']} ({row['signature']}): {details}")
@@ -157,6 +178,7 @@ def status(results: Results, study: str | None, now: float) -> Record:
         name: {
             "planned": len(cells),
             "states": dict(Counter(cell.state for cell in cells)),
+            "committed": sum(cell.committed for cell in cells),  # whose outcome is in results/reference/ alone
             "cells": [_status_row(cell, results, now) for cell in cells],
         }
         for name, cells in states.items()

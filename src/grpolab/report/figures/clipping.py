@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.report.figures import panels
 from grpolab.report.figures.panels import MEAN_BAND, MEAN_DOTS, Drawing, Sheet, draw_seeds, figure
-from grpolab.report.load import Study, clipped_tokens
+from grpolab.report.load import Study
 from grpolab.report.measures import add_ragged, at, clip_ceiling, run_means
+from grpolab.report.reference import tokens_clipped
 from grpolab.report.statistics.intervals import share_band, share_interval, t_band
 from grpolab.report.style import QUIET, ArmStyle, arm_styles
 from grpolab.vocabulary import EXCESS_EDGES, SIGNS
@@ -174,7 +175,7 @@ def draw_clipped_probability(study: Study) -> Drawing:
 def _clipped_shares(study: Study, facet: str) -> pd.DataFrame:
     """Share of all clipped tokens that each of the most clipped ones (index) has, by the side (columns high, low)."""
     cells = study.done[(study.done["facet"] == facet) & (study.done["arm"] == study.baseline)]
-    counts = clipped_tokens(study, cells["signature"]).groupby("token")[["high", "low"]].sum()
+    counts = tokens_clipped(study.results, cells["signature"]).groupby("token")[["high", "low"]].sum()
     shares = counts / max(1, counts.to_numpy().sum())
     return shares.loc[shares.sum(axis=1).nlargest(MOST_TOKENS).index].astype("float64")
 

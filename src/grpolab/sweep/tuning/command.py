@@ -112,7 +112,7 @@ def tune(
     Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
     """
     study = arms.study.model_copy(update={"name": arms.plan_name})
-    request = Request([Plan(study, arms.tuning.seeds, arms.base_cells())])
+    request = Request([Plan(study, arms.tuning.seeds, arms.base_cells())], count_committed=False)
     results, name = request.results, arms.study.name
     folder = results.trials(name).parent
     uri = storage or f"{JOURNAL}{folder / 'storage.journal'}"

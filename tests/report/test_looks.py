@@ -1,0 +1,161 @@
+"""Verdicts at planned looks: the levels hold, the intervals agree with the verdicts, and scipy alone says the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from grpolab.report.statistics.looks import (
+    ALPHA,
+    INCONCLUSIVE,
+    LOOKS,
+    NEGLIGIBLE,
+    OPPOSITE,
+    SUPPORTED,
+    Decisions,
+    decide,
+    disagreement,
+    evidence,
+    interval,
+    level_at,
+    repeated_p,
+    simulated,
+)
+
+DIRECTIONS = (SUPPORTED, OPPOSITE)
+
+
+def decided(values_MS: NDArray, margin: float = 1.0, claimed: float = 1.0, beyond: float = 0.0) -> Decisions:
+    return decide(evidence(values_MS, margin, claimed, beyond))
+
+
+def sharing_a_baseline(studies: int, hypotheses: int, effect: float, rng: np.random.Generator) -> NDArray:
+    """Differences of spread 1 to one baseline, which correlate by a half: (R, M, 20)."""
+    noise = rng.normal(size=(studies, hypotheses + 1, LOOKS[-1])) * 0.5**0.5
+    return noise[:, 1:] - noise[:, :1] + effect
+
+
+@pytest.mark.parametrize("spent", [0.1, 0.05])
+def test_the_levels_are_those_of_paths_without_effect(spent: float) -> None:
+    found = simulated(spent, 2_000_000, np.random.default_rng(0))
+    assert found == pytest.approx([float(level_at(spent, look)) for look in range(len(LOOKS))], rel=0.03)
+
+
+@pytest.mark.parametrize("look", range(4))
+def test_a_repeated_p_is_the_level_that_its_p_just_passes(look: int) -> None:
+    for spent in (0.5, 0.07, 0.05, 0.011, 0.004, 1e-5):
+        assert float(repeated_p(level_at(spent, look), look)) == pytest.approx(spent)
+        assert float(repeated_p(level_at(spent, look, 1), look, 1)) == spent
+    assert float(repeated_p(0.9, look)) == 1
+    assert np.isnan(repeated_p(np.nan, look))
+    assert float(repeated_p(0.0, look)) == pytest.approx(0, abs=1e-100)
+
+
+def test_one_hypothesis_with_one_look_is_three_t_tests_of_scipy() -> None:
+    rng, seen = np.random.default_rng(1), set()
+    for effect in (0.0, 0.3, 1.5, -1.5):
+        for values_S in rng.normal(effect, 1, (200, 5)):
+            verdict = decide(evidence(values_S[None], 1.4, 1.0, looks=(5,))).verdict[0]
+            direction = stats.ttest_1samp(values_S, 0).pvalue
+            inside = max(
+                stats.ttest_1samp(values_S, -1.4, alternative="greater").pvalue,
+                stats.ttest_1samp(values_S, 1.4, alternative="less").pvalue,
+            )
+            side = SUPPORTED if values_S.mean() > 0 else OPPOSITE
+            assert verdict == (side if direction <= ALPHA else NEGLIGIBLE if inside <= ALPHA else INCONCLUSIVE)
+            seen.add(verdict)
+    assert seen == {SUPPORTED, OPPOSITE, NEGLIGIBLE, INCONCLUSIVE}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_study_is_decided_as_one_step_after_the_other_decides_it(seed: int) -> None:
+    """The recipe again, a hypothesis at a time, with scipy's tests."""
+    rng = np.random.default_rng(seed)
+    values_MS, margin = rng.normal(rng.choice([0, 0.8, -0.8, 1.5], (6, 1)), 1, (6, 20)), 1.0
+    left = dict(enumerate(values_MS))
+    verdicts, at = dict.fromkeys(left, INCONCLUSIVE), dict.fromkeys(left, 3)
+    directions = margins = 0
+    for look, n in enumerate(LOOKS):
+        changed = True
+        while changed:
+            changed = False
+            for m, values in list(left.items()):
+                p = stats.ttest_1samp(values[:n], 0).pvalue
+                if p <= level_at(ALPHA / (6 - directions), look):
+                    verdicts[m], at[m] = (SUPPORTED if values[:n].mean() > 0 else OPPOSITE), look
+                    directions, changed = directions + 1, True
+                    del left[m]
+            for m, values in list(left.items()):
+                sides = [stats.ttest_1samp(values[:n], bound).pvalue for bound in (-margin, margin)]
+                inside = abs(values[:n].mean()) < margin
+                if not changed and inside and max(sides) <= level_at(2 * ALPHA / (6 - margins), look):
+                    verdicts[m], at[m] = NEGLIGIBLE, look
+                    margins, changed = margins + 1, True
+                    del left[m]
+    found = decided(values_MS)
+    assert found.verdict.tolist() == list(verdicts.values())
+    assert found.look.tolist() == list(at.values())
+
+
+def test_false_directions_stay_rare_and_effects_are_found_as_published() -> None:
+    """Family-wise error .045 to .049, and power and seeds of `sequential-tests` at d = 1 (m = 1, 4)."""
+    rng = np.random.default_rng(2)
+    for m, power, seeds in ((1, 0.985, 12.7), (4, 0.97, 14.2)):
+        null = decided(sharing_a_baseline(20_000, m, 0.0, rng), margin=0.0).verdict
+        assert 0.04 <= np.isin(null, DIRECTIONS).any(-1).mean() <= 0.053
+        found = decided(sharing_a_baseline(8000, m, 1.0, rng), margin=0.0)
+        assert (found.verdict == SUPPORTED).mean() == pytest.approx(power, abs=0.012)
+        assert np.array(LOOKS)[found.look].mean() == pytest.approx(seeds, abs=0.25)
+        assert (found.verdict == OPPOSITE).mean() < 1e-3
+
+
+def test_negligible_is_wrong_as_rarely() -> None:
+    rng = np.random.default_rng(3)
+    at_margin = decided(sharing_a_baseline(20_000, 4, 1.0, rng), margin=1.0).verdict
+    assert (at_margin == NEGLIGIBLE).any(-1).mean() <= 0.053
+    inside = decided(rng.normal(size=(8000, 1, 20)), margin=1.0).verdict
+    assert (inside == NEGLIGIBLE).mean() == pytest.approx(0.96, abs=0.015)
+
+
+def test_the_interval_says_what_the_verdict_says_and_holds_the_truth() -> None:
+    rng, holds = np.random.default_rng(4), []
+    for effect in (0.0, 0.5, 1.0):
+        studies = rng.normal(effect, 1, (400, 2, 20))
+        found = decided(studies)
+        for values_MS, *decisions in zip(studies, *found[:3], strict=True):
+            for values_S, verdict, look, level in zip(values_MS, *decisions, strict=True):
+                n = LOOKS[look]
+                low, high = interval(values_S[:n], verdict, level, look)
+                assert (low > 0 or high < 0) == (verdict in DIRECTIONS) or verdict == NEGLIGIBLE
+                assert verdict != NEGLIGIBLE or (low > -1 and high < 1)
+                holds.append(low <= effect <= high)
+    assert np.mean(holds) >= 0.94
+
+
+def test_what_is_decided_stays_and_what_is_not_there_is_not_looked_at() -> None:
+    rng = np.random.default_rng(5)
+    values_S = np.concatenate([rng.normal(5, 0.5, 5), rng.normal(-9, 1, 15)])
+    unseen_S = np.where(np.arange(20) < 12, rng.normal(0, 1, 20), np.nan)
+    found = decided(np.stack([values_S, unseen_S, np.full(20, np.nan), np.zeros(20)]))
+    assert found.verdict[0] == SUPPORTED
+    assert found.look.tolist() == [0, 1, -1, -1]
+    assert found.verdict[1:].tolist() == [INCONCLUSIVE] * 3
+
+
+def test_more_than_so_much_is_claimed_or_the_other_side_of_zero_is() -> None:
+    values_S = np.random.default_rng(6).normal(1, 0.05, 20)
+    assert decided(values_S[None], margin=0.0, beyond=0.5).verdict.tolist() == [SUPPORTED]
+    assert decided(values_S[None], margin=0.0, beyond=1.5).verdict.tolist() == [INCONCLUSIVE]
+    assert decided(values_S[None], margin=0.0, claimed=-1.0, beyond=0.5).verdict.tolist() == [OPPOSITE]
+    assert decided(-values_S[None], margin=0.0, claimed=-1.0, beyond=0.5).verdict.tolist() == [SUPPORTED]
+
+
+def test_two_tasks_disagree_as_a_paired_t_test_says() -> None:
+    values_TS = np.random.default_rng(7).normal([[0], [1]], 1, (2, 12))
+    assert disagreement(values_TS) == pytest.approx(stats.ttest_rel(*values_TS).pvalue)
+    three = np.random.default_rng(8).normal(size=(2000, 3, 10)) * np.array([1, 1, 3])[:, None]
+    assert np.mean([disagreement(values) < 0.05 for values in three]) == pytest.approx(0.05, abs=0.015)
+    assert np.isnan(disagreement(values_TS[:1]))
+    assert np.isnan(disagreement(values_TS[:, :2]))
