@@ -1,6 +1,6 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smoke sweep status tune figures report diagnose notebooks ui test test-slow fuzz kill-storm check self-check bench-trl bench-overhead bench-resume bench-loss bench-tune bench-code-paths doctor-check conformance-trl conformance-paths lock
+.PHONY: help setup smoke sweep status tune figures report diagnose notebooks ui test test-slow fuzz kill-storm check self-check bench-trl bench-revision bench-overhead bench-resume bench-loss bench-tune bench-code-paths doctor-check conformance-trl conformance-paths lock
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -95,6 +95,9 @@ conformance-trl: $(BENCH_READY) $(READY) ## replay what TRL computes on random o
 
 conformance-paths: $(READY) ## the conformance tests on each code path that MKL and torch have on this CPU (minutes)
 	$(BIN)/python benchmarks/conformance_paths.py
+
+bench-revision: $(READY) ## whole runs against an earlier commit's, alternated: REV=4148bba NOW=compile=true (10 minutes)
+	$(BIN)/python benchmarks/against_revision.py $(or $(REV),$(error REV is not set: make bench-revision REV=4148bba)) $(if $(NOW),--now $(NOW))
 
 bench-overhead: $(READY) ## what a sweep costs besides its work, part by part (minutes)
 	$(BIN)/python benchmarks/overhead.py $(STUDY) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))

@@ -16,6 +16,12 @@ from grpolab.quantities import QUANTITIES, Thresholds
 
 Kind = Literal["update", "rollout", "evaluation", "timing"]
 
+# --- registration ---------------------------------------------------------------------------------------------------
+REGISTRY = "experiments/registrations.jsonl"  # below the project
+# Seeds have one use each: those below TUNING_SEEDS explore and choose regimes, those below CONFIRMATION_SEEDS choose
+# values, and the others decide what was registered before.
+TUNING_SEEDS, CONFIRMATION_SEEDS = 1000, 2000
+
 # --- outcomes of a cell --------------------------------------------------------------------------------------------
 COMPLETED, DIVERGED, STOPPED, FAILED, MISSING = "completed", "diverged", "stopped", "failed", "missing"
 RESULTS = (COMPLETED, DIVERGED, STOPPED)  # they say something about the cell; a failure says it about a machine

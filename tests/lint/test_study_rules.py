@@ -106,6 +106,12 @@ PLANTED: list[tuple[Rule[Arms], Arms, str, Arms]] = [
         arms(MU),
     ),
     (
+        study_rules.seeds_of_two_uses,
+        arms(FORMS, seeds=[0, 1, 1000]),
+        "seeds=1000 are for tuning: a study's are below 1000 or from 2000 on",
+        arms(FORMS, seeds=[0, 1, 2000]),
+    ),
+    (
         study_rules.hardly_a_test,
         arms(FORMS, seeds=3, hypotheses=[claim("a", "b", seeds=5)]),
         "seeds=3 leave H undecided: it asks for 5 (test=paired_t)",

@@ -67,9 +67,9 @@ def test_a_collection_is_one_report_with_claims_first(whole):
     assert "27 of 27 planned cells completed." in text
     assert "c0ffee" in text
     assert "| addition/stressed | no_clip - symmetric |" in text
-    assert "| Holm p | sign p | Wilcoxon p | verdict |" in text
+    assert "| Holm p | sign p | Wilcoxon p | verdict | label |" in text
     (stressed,) = [line for line in text.splitlines() if line.startswith("| clip_range H6 ") and "/stressed" in line]
-    assert stressed.endswith("| .250 | .250 | **supported** |")
+    assert stressed.endswith("| .250 | .250 | **supported** | exploratory |")
     for name, figures in (("clip_range", ["F1", "F2"]), ("num_iterations", ["F18"])):
         for figure in figures:
             assert f"(figures/{name}/{figure}.png)" in text
@@ -85,10 +85,12 @@ def test_a_collection_is_one_report_with_claims_first(whole):
 def test_decided_claims_stand_above_and_open_ones_below_with_their_reason(whole):
     text = whole[0].read_text()
     claims, rest = text.split("## clip_range")
-    assert "- H6 is supported in addition/stressed" in claims
-    assert "H6 is undecided in" not in claims
+    assert "- H6 is supported (exploratory) in addition/stressed" in claims
+    assert "H6 is undecided (exploratory) in" not in claims
     (reason,) = [
-        line for line in rest.splitlines() if line.startswith("- clip_range H6 is undecided in addition/healthy")
+        line
+        for line in rest.splitlines()
+        if line.startswith("- clip_range H6 is undecided (exploratory) in addition/healthy")
     ]
     assert "seeds in all would decide it" in reason
 
@@ -107,7 +109,7 @@ def test_claims_come_as_csv_and_latex(whole):
     latex = (folder / "claims.tex").read_text()
     assert r"clip\_range H6 & Without clipping, accuracy is lower. & addition/stressed & no\_clip - symmetric" in latex
     assert r"\texttt{clip\_higher} and \texttt{symmetric} are the same function." in latex
-    assert latex.count("&") == 9 * 4  # ten columns, a head and three rows
+    assert latex.count("&") == 10 * 4  # eleven columns, a head and three rows
     assert "`" not in latex
 
 
@@ -347,4 +349,4 @@ def test_a_study_that_has_not_run_yet_has_a_report_that_says_so(tmp_path):
     text = page.write(results, "clip_range").read_text()
     assert "0 of 2 planned cells completed." in text
     assert "No run of this study has a result yet." in text
-    assert "H6 is undecided in addition: no seed has both runs." in text
+    assert "H6 is undecided (exploratory) in addition: no seed has both runs." in text

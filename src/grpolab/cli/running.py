@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
 from grpolab.cli import checking
-from grpolab.cli.common import OK, Add, count, draw_all, seeds, unmet
+from grpolab.cli.common import OK, Add, count, draw_all, results_of, seeds, unmet
+from grpolab.errors import RequestError
 from grpolab.paths import Results
+from grpolab.vocabulary import REGISTRY
 
 if TYPE_CHECKING:
-    from grpolab.sweep.plan import Cell
+    from grpolab.sweep.plan import Cell, Plan
     from grpolab.sweep.progress import Events
 
 
 def add_commands(add: Add) -> None:
-    """train, sweep, tune."""
+    """train, sweep, register, tune."""
     text = "train one run with Hydra overrides; -m: every combination"
     train = add("train", _train, text, results=False, add_help=False)
     train.add_argument("-h", "--help", action="store_true", dest="page")
@@ -29,6 +33,11 @@ def add_commands(add: Add) -> None:
     sweep.add_argument("study", metavar="STUDY")
     sweep.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides for every cell")
     sweep.add_argument("--seeds", type=seeds, metavar="N", help="seeds 0 to N-1, or a list: 3,4,5")
+
+    text = "write down a study's hypotheses, and the seeds that will decide them, before these are run"
+    register = add("register", _register, text)
+    register.add_argument("study", metavar="STUDY")
+    register.add_argument("--seeds", type=seeds, metavar="LIST", help="seeds that will decide, e.g. 2000,2001,2002")
 
     text = "look for the best values of each arm of a study, with equal budgets (`tuning:` in its file)"
     tune = add("tune", _tune, text, results=False)
@@ -65,8 +74,46 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
     asked = plans(arguments.study, arguments.overrides, arguments.seeds)
     checking.warn(asked)
+    for plan in asked:
+        _say_exploratory(plan)
     with _events(arguments.json_lines) as events:
         return launch.sweep(asked, draw_all, arguments.jobs, arguments.retry_failed, events=events, unmet=unmet)
+
+
+def _say_exploratory(plan: Plan) -> None:
+    """Say which of a study's hypotheses will have exploratory verdicts: they are not registered with these seeds."""
+    from grpolab.sweep.registration import registered
+    from grpolab.sweep.study import Study
+
+    if not isinstance(plan.study, Study):
+        return
+    known = registered(plan.study)
+    fresh = {name for name, entry in known.items() if set(plan.seeds) & set(entry["seeds"])}
+    open_ = [claim.id for claim in plan.study.hypotheses if claim.id not in fresh]
+    if open_:
+        print(
+            f"study {plan.study.name}: {', '.join(open_)} not registered with these seeds, so the verdicts are"
+            f" exploratory (`grpolab register {plan.study.name}`)",
+            file=sys.stderr,
+        )
+
+
+def _register(arguments: argparse.Namespace) -> None:
+    from grpolab.sweep.compose import Composer
+    from grpolab.sweep.ledger import committed_outcomes
+    from grpolab.sweep.plan import expand
+    from grpolab.sweep.registration import register
+    from grpolab.sweep.study import Study, load
+
+    study = load(arguments.study)
+    if not isinstance(study, Study):
+        raise RequestError(f"study={study.name} only includes others: register {', '.join(study.includes)}")
+    results = results_of(arguments)
+    kept, asked = committed_outcomes(results), arguments.seeds or study.seeds
+    cells = expand(study, Composer(), seeds=asked).cells
+    trained = {c.settings.seed for c in cells if c.signature in kept or results.run(c.signature).is_dir()}
+    print(register(study, asked, trained, datetime.now(UTC).isoformat(timespec="seconds")))
+    print(f"commit {REGISTRY} before a run of these seeds begins: its commit is what makes the verdicts confirmatory")
 
 
 def _events(wanted: bool) -> AbstractContextManager[Events | None]:

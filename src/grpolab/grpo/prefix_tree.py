@@ -77,22 +77,27 @@ def prefix_tree(
 
 
 def packed_rows(sizes_P: Ints, reach: float) -> tuple[Ints, Ints, int, float]:
-    """Row and first place of each tree, the width of the rows, and their cost: that of the best of a dozen widths.
+    """Row and first place of each tree, the width of the rows, and their cost: that of the best width.
 
     Largest trees first, each into the first row with room.
     """
-    largest = int(sizes_P.max())
-    best = None
-    for width in range(largest, 4 * largest + 1, max(8, largest // 4)):
-        filled: list[int] = []
-        row_P, start_P = np.zeros((2, len(sizes_P)), int)
-        for tree in np.argsort(-sizes_P, kind="stable"):
-            row = next((row for row, places in enumerate(filled) if places + sizes_P[tree] <= width), len(filled))
+    total, largest = int(sizes_P.sum()), int(sizes_P.max())
+    order = np.argsort(-sizes_P, kind="stable")
+    sizes = sizes_P[order].tolist()
+    rows, starts, best_width, best_cost = list[int](), list[int](), 0, np.inf
+    for width in range(largest, 4 * largest + 1):
+        cost_of_row = width * (1 + width / reach)
+        if -(-total // width) * cost_of_row >= best_cost:
+            continue  # not even full rows would cost less
+        filled, row_of, start_of = list[int](), list[int](), list[int]()
+        for size in sizes:
+            row = next((row for row, places in enumerate(filled) if places + size <= width), len(filled))
             filled += [0] * (row == len(filled))
-            row_P[tree], start_P[tree] = row, filled[row]
-            filled[row] += int(sizes_P[tree])
-        cost = len(filled) * width * (1 + width / reach)
-        if best is None or cost < best[3]:
-            best = row_P, start_P, width, cost
-    assert best is not None
-    return best
+            row_of.append(row)
+            start_of.append(filled[row])
+            filled[row] += size
+        if len(filled) * cost_of_row < best_cost:
+            rows, starts, best_width, best_cost = row_of, start_of, width, len(filled) * cost_of_row
+    row_P, start_P = np.empty((2, len(sizes_P)), int)
+    row_P[order], start_P[order] = rows, starts
+    return row_P, start_P, best_width, best_cost

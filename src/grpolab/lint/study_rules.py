@@ -13,6 +13,7 @@ from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, Equality, rewri
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.study import Study, least_seeds
+from grpolab.vocabulary import CONFIRMATION_SEEDS, TUNING_SEEDS
 
 # Smallest difference, in standard deviations of the paired differences, that a two-sided t-test at .05 with so many
 # pairs finds with power .8, before Holm's correction.
@@ -176,6 +177,20 @@ def reuse_costs_rollouts(arms: Arms) -> Iterator[str]:
                     " reuse and less data are one comparison"
                 )
                 return
+
+
+@STUDY_RULES.rule("error", "seeds")
+def seeds_of_two_uses(arms: Arms) -> Iterator[str]:
+    """Seeds have one use each: those below 1000 explore and choose regimes, those below 2000 tune, the others confirm
+    what was registered before. A study that runs on seeds that tune, or tunes on others, is judged by what chose it.
+    """
+    tunes = range(TUNING_SEEDS, CONFIRMATION_SEEDS)
+    if mixed := sorted(set(arms.seeds) & set(tunes)):
+        listed = ", ".join(map(str, mixed))
+        yield f"seeds={listed} are for tuning: a study's are below {tunes.start} or from {tunes.stop} on"
+    tuning = arms.study.tuning
+    if tuning and (others := sorted(set(tuning.seeds) - set(tunes))):
+        yield f"tuning.seeds={', '.join(map(str, others))} are not for tuning: it has {tunes.start} to {tunes.stop - 1}"
 
 
 @STUDY_RULES.rule("note", "seeds")

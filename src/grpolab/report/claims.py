@@ -17,6 +17,8 @@ import pandas as pd
 from grpolab.quantities import LABELS
 from grpolab.report.load import Study
 from grpolab.report.measures import by_cell, is_share
+from grpolab.report.registered import CONFIRMATORY, EXPLORATORY, registered_seeds
+from grpolab.report.registered import label as label_of
 from grpolab.report.statistics.intervals import share_interval
 from grpolab.report.statistics.power import (
     MOST_NEEDED,
@@ -37,6 +39,7 @@ from grpolab.report.text import NONE, count, estimate, listing, number, p_equals
 from grpolab.vocabulary import DIVERGED, RESULTS
 
 SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "undecided"
+CHECK = "check"  # what holds by construction is no finding
 ALPHA = 0.05
 TESTS = {
     "paired_t": "paired t-test",
@@ -68,6 +71,8 @@ class Claim:
     size: str
     holm_p: float
     verdict: str
+    label: str  # confirmatory, exploratory or a check
+    why: str  # it is exploratory
     needed: int | None
     sentence: str
 
@@ -92,22 +97,29 @@ class Question:
     void: str
     gaps: str
     seeds: int
+    label: str
+    why: str
 
 
 def decide(study: Study) -> list[Claim]:
     """Every hypothesis of the study, once for each combination of levels that its `where` leaves open.
 
     `less` and `greater` are two-sided tests against the margin, in the direction claimed; `equal` is two one-sided
-    ones. All tests of the study are one family for Holm's correction. A claim with fewer shared seeds than it asks for
-    stays undecided, whatever its p, as does one whose condition does not hold. The placebo pairs come last: they are
-    equal to the bit or not, without statistics.
+    ones. All confirmatory tests of the study are one family for Holm's correction, all exploratory ones another; what
+    was registered is decided by its registered seeds alone (`report/registered.py`). A claim with fewer shared seeds
+    than it asks for stays undecided, whatever its p, as does one whose condition does not hold. The placebo pairs come
+    last: they are equal to the bit or not, without statistics.
     """
-    questions = list(_questions(study))
-    adjusted = [float(p) for p in holm([question.effect.p for question in questions])]
-    verdicts = [_verdict(*answer) for answer in zip(questions, adjusted, strict=True)]
-    level = ALPHA / max(1, verdicts.count(UNDECIDED))  # what Holm's next step asks of each that is left
-    claims = [_claim(study.name, *answer, level) for answer in zip(questions, adjusted, verdicts, strict=True)]
-    return [*claims, *(_placebo(study, *pair) for pair in study.plan.get("placebo", []))]
+    questions, claims = list(_questions(study)), dict[int, Claim]()
+    for label in (CONFIRMATORY, EXPLORATORY):  # each a family of its own
+        family = {place: question for place, question in enumerate(questions) if question.label == label}
+        adjusted = [float(p) for p in holm([question.effect.p for question in family.values()])]
+        verdicts = [_verdict(*answer) for answer in zip(family.values(), adjusted, strict=True)]
+        level = ALPHA / max(1, verdicts.count(UNDECIDED))  # what Holm's next step asks of each that is left
+        answers = zip(family.items(), adjusted, verdicts, strict=True)
+        claims |= {place: _claim(study.name, question, p, verdict, level) for (place, question), p, verdict in answers}
+    decided = [claims[place] for place in range(len(questions))]
+    return [*decided, *(_placebo(study, *pair) for pair in study.plan.get("placebo", []))]
 
 
 def _questions(study: Study) -> Iterator[Question]:
@@ -134,6 +146,9 @@ def _question(study: Study, hypothesis: Hypothesis, facet: str, here: pd.DataFra
         "fisher" if metric in LABELS else "equivalence" if direction == "equal" else "paired_t"
     )
     cells = here[here["arm"].isin(arms)]
+    deciding = cells[cells["seed"].isin(registered_seeds(study, hypothesis["id"]))]
+    label, why = label_of(study, hypothesis["id"], deciding)
+    cells = deciding if label == CONFIRMATORY else cells
     if test == "paired_log_t":
         margin = float(np.log(margin))
         cells = cells.assign(value=cells["value"].where(cells["value"] >= 0))  # a negative number has no logarithm
@@ -153,7 +168,7 @@ def _question(study: Study, hypothesis: Hypothesis, facet: str, here: pd.DataFra
     gaps += f"; {count(valueless, 'seed')} without a value of it" if valueless else ""
     effect = effect._replace(p=np.nan) if void else effect
     seeds = hypothesis.get("seeds", 2)  # plans of older programs do not say
-    return Question(hypothesis, facet, test, values_SA, margin, null, effect, void, gaps, seeds)
+    return Question(hypothesis, facet, test, values_SA, margin, null, effect, void, gaps, seeds, label, why)
 
 
 def _effect(test: str, values_SA: pd.DataFrame, null: float, margin: float) -> Difference:
@@ -225,7 +240,7 @@ def _claim(study: str, question: Question, holm_p: float, verdict: str, level: f
         ]
         levels = ", ".join(f"{arm} {number(mean)}" for arm, mean in values.mean().items())
         means = f"; means: {levels}; all pairs: {', '.join(pairs)}"
-    sentence = f"{hypothesis['id']} is {verdict}" + (f" in {facet}" if facet else "")
+    sentence = f"{hypothesis['id']} is {verdict} ({question.label})" + (f" in {facet}" if facet else "")
     if effect.n == 0:
         sentence += f": no seed has {'both' if len(values.columns) == 2 else 'all'} runs"
     else:
@@ -244,6 +259,8 @@ def _claim(study: str, question: Question, holm_p: float, verdict: str, level: f
         size=size,
         holm_p=holm_p,
         verdict=verdict,
+        label=question.label,
+        why=question.why,
         needed=needed,
         sentence=f"{sentence}{question.gaps}{outlook}.",
     )
@@ -308,6 +325,8 @@ def _placebo(study: Study, first: str, second: str) -> Claim:
         effect=Difference(np.nan, np.nan, np.nan, np.nan, equal + len(different)),
         size=NONE,
         holm_p=np.nan,
+        label=CHECK,
+        why="",
         verdict=REFUTED if different else SUPPORTED if equal == pairs else UNDECIDED,
         needed=None,
         sentence=f"`{second}` and `{first}` are bit-identical ({what}) in {equal} of {count(pairs, 'planned pair')}"

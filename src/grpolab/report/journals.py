@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from io import BytesIO
@@ -64,10 +65,16 @@ def _outcome(folder: Path) -> dict[str, Any]:
         "results_version": provenance.get("results_version"),
         "hardware": json.dumps(provenance.get("hardware") or {}, sort_keys=True),
         **({"content": in_words(content)} if (content := provenance.get("content")) else {}),
+        **({"touched": touched} if (touched := _touched(provenance.get("diff") or "")) else {}),
         "warm_start": warm_start.get("signature"),
         "warm_start_accuracy": warm_start.get("accuracy"),
         "evaluation_items": dataset.get("evaluation_items"),
     }
+
+
+def _touched(diff: str) -> str:
+    """The files of experiments/ that had changes which were not committed, separated by spaces."""
+    return " ".join(sorted(set(re.findall(r"^diff --git a/(experiments/\S+)", diff, re.MULTILINE))))
 
 
 def _of_kind(journals: list[pa.Table], kind: str) -> pa.Table:

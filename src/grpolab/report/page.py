@@ -210,8 +210,9 @@ def _claims(claims: Sequence[Claim]) -> str:
     table = claims_table(claims)
     shown = table.shown.assign(verdict=[f"**{claim.verdict}**" for claim in claims])
     tally = ", ".join(f"{n} {verdict}" for verdict, n in sorted(Counter(claim.verdict for claim in claims).items()))
+    labels = ", ".join(f"{n} {label}" for label, n in sorted(Counter(claim.label for claim in claims).items()))
     sentences = _bullets(claim.sentence for claim in claims if claim.verdict != UNDECIDED)
-    return _blocks(["## Claims", f"{table.caption} {begun(tally)}.", markdown_table(shown), sentences])
+    return _blocks(["## Claims", f"{table.caption} {begun(tally)}; {labels}.", markdown_table(shown), sentences])
 
 
 def _study(part: Part, alone: bool) -> str:

@@ -16,6 +16,7 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results, write_text_atomic
 from grpolab.report.load import Study, load
 from grpolab.report.measures import at, measure
+from grpolab.report.statistics import looks
 from grpolab.report.statistics.intervals import COVERAGE, LEAST_FOR_BOOTSTRAP, iqm, resample, sd_interval, t_interval
 from grpolab.report.statistics.power import (
     equivalence_power,
@@ -130,6 +131,50 @@ def simulate(studies: int, rng: Rng) -> list[Check]:
     n = trend_seeds_to_decide(rng.normal(levels, 1, (2000, 4))) or 0
     found = (rank_trend(values_SL).p < ALPHA for values_SL in rng.normal(levels, 1, (studies, n, 4)))
     add_power("Page's test, four levels", n, found, 0.8, 0.08)
+    return checks + planned_looks(studies, rng)
+
+
+# Power of planned looks at an effect of one standard deviation, by hypotheses of a study that share a baseline.
+POWER_OF_LOOKS = {1: 0.985, 4: 0.97, 10: 0.945}
+SHAPES = {
+    "normal": lambda rng, size: rng.normal(size=size),
+    "t with 3 degrees": lambda rng, size: rng.standard_t(3, size) / 3**0.5,
+    "exponential": lambda rng, size: rng.exponential(size=size) - 1,
+}
+
+
+def planned_looks(studies: int, rng: Rng) -> list[Check]:
+    """All looks and both Holm procedures together: a false direction anywhere in a study, what the printed intervals
+    hold, and what is found at an effect of one standard deviation. Of skewed differences nothing is promised.
+    """
+    last, checks = looks.LOOKS[-1], list[Check]()
+
+    def add(kind: str, name: str, events: NDArray, low: float, high: float) -> None:
+        checks.append(Check(kind, f"planned looks, {name}", last, float(events.mean()), low, high, len(events)))
+
+    wrong, covered, power = KINDS
+    for m, promised in POWER_OF_LOOKS.items():
+        for shape, draw_ in SHAPES.items():
+            # Differences to one baseline correlate by a half; those of a skewed shape are skewed themselves.
+            own, shared = draw_(rng, (studies, m, last)), draw_(rng, (studies, 1, last))
+            null = (own - shared) * 0.5**0.5 if shape != "exponential" else own
+            found = looks.decide(looks.evidence(null, 0.0, 1.0))
+            bounds = {"normal": (0.03, 0.06), "exponential": (0.0, 1.0)}.get(shape, BELOW)
+            add(wrong, f"m={m}, {shape}", (found.verdict != looks.INCONCLUSIVE).any(-1), *bounds)
+        effect = (rng.normal(size=(studies, m, last)) - rng.normal(size=(studies, 1, last))) * 0.5**0.5 + 1
+        found = looks.decide(looks.evidence(effect, 0.0, 1.0))
+        seeds = np.array(looks.LOOKS)[found.look]
+        add(
+            power, f"m={m}, {seeds.mean():.1f} seeds on average", found.verdict == looks.SUPPORTED, promised - 0.03, 1.0
+        )
+        held = []
+        for rows in zip(
+            effect[:, 0], found.verdict[:, 0], found.level[:, 0], found.look[:, 0], seeds[:, 0], strict=True
+        ):
+            values, verdict, level, look, n = rows
+            low, high = looks.interval(values[:n], verdict, level, look)
+            held.append(low <= 1 <= high)
+        add(covered, f"m={m}", np.array(held), 0.94, 1.0)
     return checks
 
 

@@ -77,16 +77,19 @@ def claims_table(claims: Sequence[Claim]) -> Table:
             "sign p": probability(claim.effect.sign_p),
             "Wilcoxon p": probability(claim.effect.wilcoxon_p),
             "verdict": claim.verdict,
+            "label": claim.label,
         }
         for claim in claims
     ]
     caption = (
         "Claims stated in the study files, each decided where its study leaves it open, by seeds that"
-        " all sides share; Holm's correction over the claims of a study. Means are compared in pairs, seed by seed;"
+        " all sides share; Holm's correction over the claims of a study. Confirmatory are verdicts on runs that began"
+        " after their hypothesis was registered (`grpolab register`), exploratory all others. Means are compared in"
+        " pairs, seed by seed;"
         " counts of lost runs are not (Fisher's exact test, Newcombe's interval). The sign test and Wilcoxon's signed"
         " ranks check each t-test for itself; two-sided, they cannot fall below .05 with fewer than 6 seeds."
     )
-    numbers = numbers[[*columns, "holm_p", "verdict", "needed", "says", "source"]]
+    numbers = numbers[[*columns, "holm_p", "verdict", "label", "why", "needed", "says", "source"]]
     return Table("claims", caption, numbers, pd.DataFrame(shown))
 
 

@@ -22,6 +22,7 @@ from grpolab.identity import signature
 from grpolab.registry import SURROGATES
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer, key_of
+from grpolab.sweep.registration import registered
 from grpolab.sweep.schema import Factors, sentences, show
 from grpolab.sweep.study import Collection, Study, available, load, unequal_budgets
 from grpolab.sweep.tuning.settings import shared_seeds
@@ -109,6 +110,7 @@ class Plan:
                 "placebo": study.placebo,
                 "hypotheses": [claim.model_dump() for claim in study.hypotheses],
                 "stability": study.stability.model_dump(),
+                "registered": registered(study),
                 **({"tuned": study.tunings} if study.tunings else {}),
             }
         return {

@@ -1,0 +1,95 @@
+"""Hypotheses registered before their data, in experiments/registrations.jsonl: append-only, and committed like code.
+
+A line holds, for each hypothesis of a study, a hash of everything that decides it: its text, the study's factors,
+overrides and score, and the seeds that are to be run for it. A verdict is confirmatory where every one of its runs
+began on a commit that has the line (`report/registered.py`); everything else is exploratory. A changed hypothesis has
+another hash, so it needs another line, and other seeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Collection as Some
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grpolab.errors import RequestError
+from grpolab.paths import project_root
+from grpolab.sweep.study import Study
+from grpolab.vocabulary import CONFIRMATION_SEEDS, REGISTRY
+
+# Of a study, besides the hypothesis itself: what is compared, how it is trained, and how it is scored.
+_RULES = {"name", "overrides", "factors", "compare", "baseline", "skip", "primary_metric", "stability"}
+
+
+def hashes(study: Study, seeds: Sequence[int]) -> dict[str, str]:
+    """Each hypothesis' hash with these seeds, by id: 16 hex digits of SHA-256."""
+    rules = study.model_dump(mode="json", include=_RULES)
+    texts = {
+        claim.id: json.dumps([claim.model_dump(mode="json"), rules, sorted(seeds)], sort_keys=True)
+        for claim in study.hypotheses
+    }
+    return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
+
+
+def registered(study: Study, root: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Hypothesis -> the newest `line` that has it as it is now, and that line's `seeds`; the others are left out."""
+    file, known = (root or project_root()) / REGISTRY, dict[str, dict[str, Any]]()
+    for text in file.read_text().splitlines() if file.is_file() else ():
+        line = json.loads(text)
+        if line["study"] == study.name:
+            now = hashes(study, line["seeds"])
+            same = [name for name, digest in line["hypotheses"].items() if now.get(name) == digest]
+            known |= {name: {"line": text, "seeds": line["seeds"]} for name in same}
+    return known
+
+
+def register(study: Study, seeds: Sequence[int], trained: Some[int], time: str, root: Path | None = None) -> str:
+    """Append the study's hypotheses with the seeds that will decide them; the line.
+
+    `trained`: seeds of which the study has runs. Raises RequestError where nothing is claimed or new, or a seed is not
+    fresh.
+    """
+    root = root or project_root()
+    problems = []
+    if not study.hypotheses:
+        problems.append(f"study {study.name} has no hypothesis: write one under `hypotheses:` first")
+    if used := sorted(set(seeds) & set(trained)):
+        problems.append(f"seeds={_listed(used)} of study {study.name} are trained already: register seeds that are not")
+    if early := [seed for seed in seeds if seed < CONFIRMATION_SEEDS]:
+        problems.append(
+            f"seeds={_listed(early)} are for exploring, choosing regimes and tuning: confirm with seeds from"
+            f" {CONFIRMATION_SEEDS} on (--seeds {CONFIRMATION_SEEDS},{CONFIRMATION_SEEDS + 1},...)"
+        )
+    digests, known = hashes(study, seeds), registered(study, root)
+    if study.hypotheses and all(known.get(name, {}).get("seeds") == sorted(seeds) for name in digests):
+        problems.append(f"study {study.name} is registered with these seeds and as it is: nothing to add")
+    if problems:
+        raise RequestError(problems)
+    line = {
+        "study": study.name,
+        "time": time,
+        "author": _git(root, "config", "user.name"),
+        "commit": _git(root, "rev-parse", "HEAD"),
+        "seeds": sorted(seeds),
+        "hypotheses": digests,
+    }
+    text = json.dumps(line)
+    with (root / REGISTRY).open("a") as file:
+        file.write(text + "\n")
+    return text
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ",".join(map(str, seeds))
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
