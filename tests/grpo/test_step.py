@@ -111,7 +111,8 @@ def test_old_log_probs_are_those_before_the_first_update() -> None:
     before_BT, _ = old_log_probs(state.policy, batch, 16)
     kept = [m.old_log_probs_BT.clone() for m in minibatches if m.old_log_probs_BT is not None]
     for minibatch, old_BT in zip(minibatches, kept, strict=True):
-        torch.testing.assert_close(old_BT, before_BT[minibatch.rows_B], rtol=0, atol=1e-5)
+        gap_BT = (old_BT - before_BT[minibatch.rows_B]).abs()  # at padding, which nobody reads, trees say anything
+        assert gap_BT[minibatch.mask_BT].max() <= 1e-5
     for iteration in range(2):
         for index, minibatch in enumerate(minibatches):
             step = learner.update(state, minibatch, tokens)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from grpolab.paths import Results
 from grpolab.vocabulary import REGISTRY
 
 if TYPE_CHECKING:
-    from grpolab.sweep.plan import Cell, Plan
+    from grpolab.sweep.plan import Cell
     from grpolab.sweep.progress import Events
 
 
@@ -74,28 +73,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
     asked = plans(arguments.study, arguments.overrides, arguments.seeds)
     checking.warn(asked)
-    for plan in asked:
-        _say_exploratory(plan)
     with _events(arguments.json_lines) as events:
         return launch.sweep(asked, draw_all, arguments.jobs, arguments.retry_failed, events=events, unmet=unmet)
-
-
-def _say_exploratory(plan: Plan) -> None:
-    """Say which of a study's hypotheses will have exploratory verdicts: they are not registered with these seeds."""
-    from grpolab.sweep.registration import registered
-    from grpolab.sweep.study import Study
-
-    if not isinstance(plan.study, Study):
-        return
-    known = registered(plan.study)
-    fresh = {name for name, entry in known.items() if set(plan.seeds) & set(entry["seeds"])}
-    open_ = [claim.id for claim in plan.study.hypotheses if claim.id not in fresh]
-    if open_:
-        print(
-            f"study {plan.study.name}: {', '.join(open_)} not registered with these seeds, so the verdicts are"
-            f" exploratory (`grpolab register {plan.study.name}`)",
-            file=sys.stderr,
-        )
 
 
 def _register(arguments: argparse.Namespace) -> None:

@@ -61,7 +61,7 @@ class Check:
     def promise(self) -> str:
         """The bounds in words."""
         low = probability(self.low) if self.low else "0"
-        return f"{low} to {probability(self.high)}" if self.promised else "nothing: the splits share their runs"
+        return f"{low} to {probability(self.high)}" if self.promised else "nothing"
 
     @property
     def holds(self) -> bool:

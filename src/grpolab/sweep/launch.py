@@ -36,6 +36,8 @@ from grpolab.sweep.ledger import (
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import TICK_SECONDS, WORKER_COMMAND, Pool, Slot, WorkerStartError, slots
 from grpolab.sweep.progress import Estimate, Events, print_table, show_progress
+from grpolab.sweep.registration import registered
+from grpolab.sweep.study import Study
 from grpolab.vocabulary import COMPLETED, FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
@@ -232,6 +234,17 @@ def _say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
     warm = f"{warm_starts} warm start{'' if warm_starts == 1 else 's'} to make"
     kept = f" ({committed} of them in {request.results.reference})" if committed else ""
     print(f"{runs} different runs{common}, {done} done{kept}, {kinds[RUN]} to train, {warm}")
+    if open_ := [plan.study.name for plan in request.plans if _unregistered(plan)]:
+        print(f"exploratory: hypotheses of {', '.join(open_)} are not registered with these seeds (`grpolab register`)")
+
+
+def _unregistered(plan: Plan) -> bool:
+    """Whether a hypothesis of the study is not registered with any of the plan's seeds."""
+    if not isinstance(plan.study, Study):
+        return False
+    known = registered(plan.study)
+    fresh = {name for name, entry in known.items() if set(plan.seeds) & set(entry["seeds"])}
+    return any(claim.id not in fresh for claim in plan.study.hypotheses)
 
 
 def _say_results(request: Request, events: Events | None) -> None:
