@@ -16,10 +16,13 @@ from grpolab.report import registered as labels
 from grpolab.report.load import Study as Loaded
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY, label
 from grpolab.sweep import registration
-from grpolab.sweep.registration import hashes, register, registered
+from grpolab.sweep.compose import Composer
+from grpolab.sweep.plan import expand
+from grpolab.sweep.registration import hashes, register, registered, variants_of
 from grpolab.sweep.study import Hypothesis, Study, load
 from grpolab.vocabulary import CONFIRMATION_SEEDS, DIVERGED, MISSING, REGISTRY
 
+VARIANTS = {"symmetric/addition/healthy": "0123456789abcdef"}
 FRESH = [CONFIRMATION_SEEDS + number for number in range(5)]
 
 
@@ -56,14 +59,14 @@ def commit(root: Path) -> str:
 
 def labelled(study: Study, commits: list[str | None], **columns: Any) -> tuple[str, str]:
     """Label of the study's first hypothesis, for runs of some commits."""
-    loaded = SimpleNamespace(name=study.name, plan={"registered": registered(study)})
+    loaded = SimpleNamespace(name=study.name, plan={"registered": registered(study, VARIANTS)})
     runs = pd.DataFrame({"outcome": [DIVERGED] * len(commits), "commit": commits, **columns})
     return label(cast(Loaded, loaded), study.hypotheses[0].id, runs)
 
 
 def test_runs_of_a_commit_with_the_registration_are_confirmatory(study: Study, repository: Path) -> None:
     before = commit_of = git(repository, "rev-parse", "HEAD").strip()
-    line = json.loads(register(study, FRESH, set(), "2026-11-22T18:00:00+00:00"))
+    line = json.loads(register(study, VARIANTS, FRESH, set(), "2026-11-22T18:00:00+00:00"))
     assert line["commit"] == before
     assert line["seeds"] == FRESH
     assert line["hypotheses"].keys() == {claim.id for claim in study.hypotheses}
@@ -79,22 +82,24 @@ def test_runs_of_a_commit_with_the_registration_are_confirmatory(study: Study, r
 
 
 def test_a_changed_hypothesis_is_not_the_one_that_was_registered(study: Study, repository: Path) -> None:
-    register(study, FRESH, set(), "t")
+    register(study, VARIANTS, FRESH, set(), "t")
     commit_of = commit(repository)
     first, *others = study.hypotheses
     for changes in ({"margin": first.margin + 0.01}, {"says": first.says + " Much."}, {"direction": "equal"}):
         changed = study.model_copy(update={"hypotheses": [first.model_copy(update=changes), *others]})
         assert labelled(changed, [commit_of]) == (EXPLORATORY, "not registered as it is")
-        assert registered(changed).keys() == {claim.id for claim in others}, "the others still are"
+        assert registered(changed, VARIANTS).keys() == {claim.id for claim in others}, "the others still are"
     for rules in ({"overrides": ["epsilon=0.1"]}, {"baseline": "no_clip"}, {"primary_metric": "reward/mean"}):
-        assert registered(study.model_copy(update=rules)) == {}
+        assert registered(study.model_copy(update=rules), VARIANTS) == {}
+    for other in ({"symmetric/addition/healthy": "f" * 16}, {}):  # a default of conf/, a key on the command line
+        assert registered(study, other) == {}
     added = Hypothesis(**{**first.model_dump(), "id": "H_late"})
     late = study.model_copy(update={"hypotheses": [*study.hypotheses, added]})
-    assert registered(late).keys() == {claim.id for claim in study.hypotheses}, "added after its runs"
+    assert registered(late, VARIANTS).keys() == {claim.id for claim in study.hypotheses}, "added after its runs"
 
 
 def test_an_edit_that_was_not_committed_makes_it_exploratory(study: Study, repository: Path) -> None:
-    register(study, FRESH, set(), "t")
+    register(study, VARIANTS, FRESH, set(), "t")
     commit_of = commit(repository)
     for file in (REGISTRY, "experiments/clip_range.yaml"):
         kind, why = labelled(study, [commit_of], touched=[f"experiments/a.yaml {file}"])
@@ -105,25 +110,34 @@ def test_an_edit_that_was_not_committed_makes_it_exploratory(study: Study, repos
 
 def test_seeds_that_are_not_fresh_are_refused(study: Study, repository: Path) -> None:
     with pytest.raises(RequestError) as caught:
-        register(study, [3, *FRESH], {FRESH[0]}, "t")
+        register(study, VARIANTS, [3, *FRESH], {FRESH[0]}, "t")
     assert caught.value.problems == [
         f"seeds={FRESH[0]} of study clip_range are trained already: register seeds that are not",
         "seeds=3 are for exploring, choosing regimes and tuning: confirm with seeds from 2000 on"
         " (--seeds 2000,2001,...)",
     ]
     assert not (repository / REGISTRY).exists()
-    register(study, FRESH, set(), "t")
+    register(study, VARIANTS, FRESH, set(), "t")
     with pytest.raises(RequestError, match="is registered with these seeds and as it is: nothing to add"):
-        register(study, FRESH, set(), "t")
+        register(study, VARIANTS, FRESH, set(), "t")
     more = [*FRESH, FRESH[-1] + 1]
-    register(study, more, set(), "t")
-    assert registered(study)[study.hypotheses[0].id]["seeds"] == more
+    register(study, VARIANTS, more, set(), "t")
+    assert registered(study, VARIANTS)[study.hypotheses[0].id]["seeds"] == more
     assert len((repository / REGISTRY).read_text().splitlines()) == 2, "append-only"
-    assert hashes(study, FRESH) != hashes(study, more)
+    assert hashes(study, VARIANTS, FRESH) != hashes(study, VARIANTS, more)
 
 
 def test_registered_seeds_without_a_result_decide_nothing(study: Study, repository: Path) -> None:
-    register(study, FRESH, set(), "t")
+    register(study, VARIANTS, FRESH, set(), "t")
     commit_of = commit(repository)
     found = labelled(study, [commit_of], outcome=[MISSING])
     assert found == (EXPLORATORY, "none of its registered seeds has a result yet")
+
+
+def test_a_plan_with_other_settings_is_not_the_registered_one(study: Study, repository: Path) -> None:
+    plan = expand(study, Composer(), seeds=FRESH[:1])
+    variants = variants_of({cell.variant: cell.settings for cell in plan.cells})
+    register(study, variants, FRESH, set(), "t")
+    assert plan.registered.keys() == {claim.id for claim in study.hypotheses}
+    assert expand(study, Composer(), seeds=[7]).registered == plan.registered, "of any seed"
+    assert expand(study, Composer(), ["prompts_per_step=16"], FRESH).registered == {}

@@ -81,7 +81,7 @@ def _register(arguments: argparse.Namespace) -> None:
     from grpolab.sweep.compose import Composer
     from grpolab.sweep.ledger import committed_outcomes
     from grpolab.sweep.plan import expand
-    from grpolab.sweep.registration import register
+    from grpolab.sweep.registration import register, variants_of
     from grpolab.sweep.study import Study, load
 
     study = load(arguments.study)
@@ -91,7 +91,8 @@ def _register(arguments: argparse.Namespace) -> None:
     kept, asked = committed_outcomes(results), arguments.seeds or study.seeds
     cells = expand(study, Composer(), seeds=asked).cells
     trained = {c.settings.seed for c in cells if c.signature in kept or results.run(c.signature).is_dir()}
-    print(register(study, asked, trained, datetime.now(UTC).isoformat(timespec="seconds")))
+    variants = variants_of({cell.variant: cell.settings for cell in cells})
+    print(register(study, variants, asked, trained, datetime.now(UTC).isoformat(timespec="seconds")))
     print(f"commit {REGISTRY} before a run of these seeds begins: its commit is what makes the verdicts confirmatory")
 
 

@@ -36,7 +36,6 @@ from grpolab.sweep.ledger import (
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import TICK_SECONDS, WORKER_COMMAND, Pool, Slot, WorkerStartError, slots
 from grpolab.sweep.progress import Estimate, Events, print_table, show_progress
-from grpolab.sweep.registration import registered
 from grpolab.sweep.study import Study
 from grpolab.vocabulary import COMPLETED, FAILED, MISSING, RESULTS
 
@@ -242,8 +241,7 @@ def _unregistered(plan: Plan) -> bool:
     """Whether a hypothesis of the study is not registered with any of the plan's seeds."""
     if not isinstance(plan.study, Study):
         return False
-    known = registered(plan.study)
-    fresh = {name for name, entry in known.items() if set(plan.seeds) & set(entry["seeds"])}
+    fresh = {name for name, entry in plan.registered.items() if set(plan.seeds) & set(entry["seeds"])}
     return any(claim.id not in fresh for claim in plan.study.hypotheses)
 
 

@@ -22,7 +22,7 @@ from grpolab.identity import signature
 from grpolab.registry import SURROGATES
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer, key_of
-from grpolab.sweep.registration import registered
+from grpolab.sweep.registration import registered, variants_of
 from grpolab.sweep.schema import Factors, sentences, show
 from grpolab.sweep.study import Collection, Study, available, load, unequal_budgets
 from grpolab.sweep.tuning.settings import shared_seeds
@@ -97,6 +97,13 @@ class Plan:
     seeds: list[int]
     cells: list[Cell] = field(default_factory=list)
 
+    @property
+    def registered(self) -> dict[str, dict[str, Any]]:
+        """The registration of each hypothesis that is registered as this plan has it (`sweep/registration.py`)."""
+        if not isinstance(self.study, Study) or not self.study.hypotheses:
+            return {}
+        return registered(self.study, variants_of({cell.variant: cell.settings for cell in self.cells}))
+
     def document(self, created: str, commit: str | None) -> dict[str, Any]:
         """plan.json: all that the report knows about the study."""
         study = self.study
@@ -110,7 +117,7 @@ class Plan:
                 "placebo": study.placebo,
                 "hypotheses": [claim.model_dump() for claim in study.hypotheses],
                 "stability": study.stability.model_dump(),
-                "registered": registered(study),
+                "registered": self.registered,
                 **({"tuned": study.tunings} if study.tunings else {}),
             }
         return {
