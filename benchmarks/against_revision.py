@@ -90,12 +90,11 @@ def measure(folder: Path, trees: dict[str, Path], tasks: list[str], rounds: int,
 
     processes = {}
     for name, tree in trees.items():
-        source = shutil.copytree(tree / "src", folder / name / "src", dirs_exist_ok=True)
-        shutil.copytree(tree / "conf", folder / name / "conf", dirs_exist_ok=True)
-        shutil.copytree(tree / "requirements", folder / name / "requirements", dirs_exist_ok=True)
+        for part in ("src", "conf", "experiments", "requirements"):
+            shutil.copytree(tree / part, folder / name / part)
         shutil.copy(tree / "pyproject.toml", folder / name)
         given = [str(folder / f"results-{name}"), ",".join(GEMMS), str(PROFILED.start), str(PROFILED.stop - 1)]
-        environment = {**os.environ, **KEEP_MEMORY, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source)}
+        environment = {**os.environ, **KEEP_MEMORY, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder / name / "src")}
         processes[name] = subprocess.Popen(
             [sys.executable, "-c", SERVER, *given],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder / name, env=environment,
@@ -117,10 +116,10 @@ def measure(folder: Path, trees: dict[str, Path], tasks: list[str], rounds: int,
                 seconds[name] += [cpu] if round_ else []
         ratio = statistics.median(a / b for a, b in zip(seconds["before"], seconds["now"], strict=True))
         median = {name: statistics.median(values) for name, values in seconds.items()}
-        print(f"{task}: a run {median['before']:.1f} -> {median['now']:.1f} CPU s, {ratio:.2f}x", end="; ")
         spent = {name: ask(name, task, 1) for name in trees}
         shares = [f"{1000 * update:.0f} ms, {gemms / update:.0%} GEMMs" for update, gemms in spent.values()]
-        print(f"an update {' -> '.join(shares)}", flush=True)
+        whole = f"a run {median['before']:.1f} -> {median['now']:.1f} CPU s, {ratio:.2f}x"
+        print(f"{task}: {whole}; an update {' -> '.join(shares)}", flush=True)
     for process in processes.values():
         process.kill()
 
