@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from step_vs_trl import ENVIRONMENT, PACKAGES, begin, mirror_seconds, processor
+from step_vs_trl import ENVIRONMENT, ON_CPU, PACKAGES, begin, mirror_seconds, processor
 
 if TYPE_CHECKING:
     from grpolab.sweep.jobs import Request
@@ -194,11 +194,7 @@ def run_trl(folder: Path, task: str, seed: int, steps: int, options: dict[str, A
             max_grad_norm=ours.max_grad_norm,
             logging_steps=ours.num_iterations,  # once for a rollout step, as often as GRPO Lab draws a point
             report_to="mlflow" if tracking else "none",
-            save_strategy="no",
-            bf16=False,
-            gradient_checkpointing=False,
-            use_cpu=True,
-            disable_tqdm=True,
+            **ON_CPU,
             **{"loss_type": "grpo", **options},
         ),
     )

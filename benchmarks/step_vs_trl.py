@@ -36,6 +36,14 @@ DIAGNOSTICS_OFF = [
     *(f"diagnostics.{switch}=false" for switch in ("quantiles", "counterfactual", "step_norm")),
     *(f"diagnostics.{interval}=0" for interval in ("histogram_every", "samples_every", "kl_ref_every")),
 ]
+# TRL's settings of every run here: float32 on the CPU, nothing saved, no bar.
+ON_CPU: dict[str, Any] = {
+    "save_strategy": "no",
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "use_cpu": True,
+    "disable_tqdm": True,
+}
 ENVIRONMENT = {  # read when torch, transformers and mlflow are imported; inherited by the processes started here
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
@@ -142,11 +150,7 @@ def trl_seconds(folder: Path, case: Case, number: int) -> float:
             max_grad_norm=MAX_GRAD_NORM,
             logging_steps=case.mu,  # once for a rollout step, as often as GRPO Lab draws a point
             report_to="mlflow" if case.tracking else "none",
-            save_strategy="no",
-            bf16=False,
-            gradient_checkpointing=False,
-            use_cpu=True,
-            disable_tqdm=True,
+            **ON_CPU,
         ),
     )
     trainer.remove_callback(PrinterCallback)

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -42,6 +43,21 @@ def project_root() -> Path:
         if (folder / "conf" / "run.yaml").is_file() and (folder / "experiments").is_dir():
             return folder
     raise RequestError(f"no conf/run.yaml and experiments/ at or above {Path.cwd()}: run inside a GRPO Lab checkout")
+
+
+def git(root: Path, *arguments: str) -> str | None:
+    """What git says of the checkout at `root`; None where there is no git, no checkout or no answer."""
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def commit(root: Path) -> str | None:
+    """The checkout's commit; None where it is none."""
+    said = git(root, "rev-parse", "HEAD")
+    return said.strip() if said else None
 
 
 def results_folder(root: str | Path) -> Path:

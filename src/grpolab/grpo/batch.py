@@ -98,12 +98,13 @@ class Texts:
 
     def tree(self, reach: float | None) -> PrefixTree | None:
         """Neighbours that begin alike as trees; None where the texts by themselves cost less, or `reach` is None."""
+        if reach is None:
+            return None
         B, C = self.tokens_BC.shape
         columns_C = torch.arange(C, device=self.tokens_BC.device)
         real_BC = columns_C <= (columns_C * self.answer_BC).amax(1, keepdim=True)  # an answer has an end token
         tree_of_B = torch.arange(B) // NEIGHBOURS
-        plain_cost = B * (C - 1) * (1 + C / reach) if reach else 0.0
-        return prefix_tree(self.tokens_BC, real_BC, tree_of_B, reach, plain_cost) if reach else None
+        return prefix_tree(self.tokens_BC, real_BC, tree_of_B, reach, plain_cost=B * (C - 1) * (1 + C / reach))
 
 
 def text_tensors(

@@ -115,18 +115,16 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
     done = set(runs["outcomes"]["signature"])
     if append:
-        plans = [_finished_seeds(plan, done) for plan in plans]
-        plans = _with_committed(results, plans)
-        signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
+        plans = _with_committed(results, [_finished_seeds(plan, done) for plan in plans])
+    signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
+    if append:
         runs = read_all(results, signatures)
         _refuse_mixture(runs["outcomes"])
-    else:
-        signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
-        if missing := len(signatures) - len(done):
-            raise RequestError(
-                f"study={study}: {missing} of {len(signatures)} runs have no outcome yet: --append keeps the seeds that"
-                " are finished"
-            )
+    elif missing := len(signatures) - len(done):
+        raise RequestError(
+            f"study={study}: {missing} of {len(signatures)} runs have no outcome yet: --append keeps the seeds that"
+            " are finished"
+        )
     asked = {hypothesis["metric"] for plan in plans for hypothesis in plan.get("hypotheses", [])}
     tables = {table: _compact(table, runs[table], asked) for table in ("outcomes", *TABLES)}
     tables["tokens"] = tokens_clipped(results, signatures)

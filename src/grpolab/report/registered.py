@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from functools import lru_cache
 
 import pandas as pd
 
-from grpolab.paths import project_root
+from grpolab.paths import git, project_root
 from grpolab.report.load import Study
 from grpolab.report.text import listing
 from grpolab.vocabulary import REGISTRY, RESULTS
@@ -49,9 +48,5 @@ def _has(commit: str | None, line: str) -> bool:
 @lru_cache(maxsize=256)
 def _registry_at(commit: str) -> frozenset[str]:
     """The lines of the registry at a commit; none where it, or git, does not know it."""
-    command = ["git", "-C", str(project_root()), "show", f"{commit}:{REGISTRY}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return frozenset()
-    return frozenset(done.stdout.splitlines()) if done.returncode == 0 else frozenset()
+    text = git(project_root(), "show", f"{commit}:{REGISTRY}")
+    return frozenset(text.splitlines() if text else ())

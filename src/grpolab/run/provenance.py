@@ -11,7 +11,6 @@ import importlib.metadata
 import os
 import platform
 import re
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 
 from grpolab import RESULTS_VERSION, __version__
-from grpolab.paths import project_root
+from grpolab.paths import commit, git, project_root
 from grpolab.settings.run import RunSettings
 
 MKL_VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE")
@@ -48,11 +47,10 @@ def set_up_torch(settings: RunSettings) -> None:
 def of_program() -> dict[str, Any]:
     """The part that is the same for all runs of a process. Results are left out of the diff: they are its outcome."""
     root = project_root()
-    commit = _git(root, "rev-parse", "HEAD")
-    diff = _git(root, "diff", "HEAD", "--", ".", ":(exclude)results")
+    diff = git(root, "diff", "HEAD", "--", ".", ":(exclude)results")
     lock = root / "requirements" / "lock.txt"
     return {
-        "commit": commit.strip() if commit else None,
+        "commit": commit(root),
         "dirty": bool(diff),
         "diff": diff or "",
         "lock_sha256": hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None,
@@ -72,14 +70,6 @@ def of_program() -> dict[str, Any]:
         },
         "threads": torch.get_num_threads(),
     }
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    command = ["git", "-C", str(root), *arguments]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def _cpu() -> str:

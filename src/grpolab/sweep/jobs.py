@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpolab.errors import RequestError
-from grpolab.paths import Results, plain, project_root, read_json, write_json_atomic
+from grpolab.paths import Results, commit, plain, project_root, read_json, write_json_atomic
 from grpolab.run import preflight, tracking
 from grpolab.run.folder import is_held
 from grpolab.sweep.ledger import CellState, cell_state, committed_outcomes, is_run_taken, set_failure_aside
@@ -115,7 +114,7 @@ class Request:
 
     def write_plans(self) -> None:
         """plan.json of every study; one that says what it said before keeps its date."""
-        created, head = datetime.now(UTC).isoformat(timespec="seconds"), commit()
+        created, head = datetime.now(UTC).isoformat(timespec="seconds"), commit(project_root())
         for plan in self.plans:
             file = self.results.plan(plan.study.name)
             document = plain(plan.document(created, head))
@@ -139,15 +138,6 @@ class Request:
             if state.outcome is None or (retry_failed and state.state == FAILED):
                 todo.append(self.cells[name])
         return warm_start_jobs(todo, self.results) + [run_job(cell, self.labels[cell.signature]) for cell in todo]
-
-
-def commit() -> str | None:
-    """The project's commit; None where it is no git checkout."""
-    command = ["git", "-C", str(project_root()), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 class Schedule:

@@ -222,9 +222,8 @@ def _say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
     runs, done, warm_starts = len(states), len(states) - kinds[RUN], kinds[WARM_START]
     committed = sum(state.committed for state in states.values())
     if events:
-        counts = {"runs": runs, "done": done, "committed": committed, "to_train": kinds[RUN]}
-        counts["warm_starts"] = warm_starts
-        events.send("plan", studies=studies, **counts)
+        counts = {"runs": runs, "done": done, "committed": committed}
+        events.send("plan", studies=studies, **counts, to_train=kinds[RUN], warm_starts=warm_starts)
         return
     rows = [[str(value).strip("[]") for value in study.values()] for study in studies]
     print_table(("study", "cells", "seeds", "done"), rows)

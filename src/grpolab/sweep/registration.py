@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-from collections.abc import Collection as Some
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from grpolab.errors import RequestError
 from grpolab.identity import signature
-from grpolab.paths import project_root
+from grpolab.paths import commit, git, project_root
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.study import Study
 from grpolab.vocabulary import CONFIRMATION_SEEDS, REGISTRY
@@ -42,9 +39,9 @@ def hashes(study: Study, variants: Mapping[str, str], seeds: Sequence[int]) -> d
     return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
 
 
-def registered(study: Study, variants: Mapping[str, str], root: Path | None = None) -> dict[str, dict[str, Any]]:
+def registered(study: Study, variants: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Hypothesis -> the newest `line` that has it as it is now, and that line's `seeds`; the others are left out."""
-    file, known = (root or project_root()) / REGISTRY, dict[str, dict[str, Any]]()
+    file, known = project_root() / REGISTRY, dict[str, dict[str, Any]]()
     for text in file.read_text().splitlines() if file.is_file() else ():
         line = json.loads(text)
         if line["study"] == study.name:
@@ -54,40 +51,34 @@ def registered(study: Study, variants: Mapping[str, str], root: Path | None = No
     return known
 
 
-def register(
-    study: Study,
-    variants: Mapping[str, str],
-    seeds: Sequence[int],
-    trained: Some[int],
-    time: str,
-    root: Path | None = None,
-) -> str:
+def register(study: Study, variants: Mapping[str, str], seeds: Sequence[int], trained: set[int], time: str) -> str:
     """Append the study's hypotheses with the seeds that will decide them; the line.
 
     `trained`: seeds of which the study has runs. Raises RequestError where nothing is claimed or new, or a seed is not
     fresh.
     """
-    root = root or project_root()
     problems = []
     if not study.hypotheses:
         problems.append(f"study {study.name} has no hypothesis: write one under `hypotheses:` first")
-    if used := sorted(set(seeds) & set(trained)):
+    if used := sorted(set(seeds) & trained):
         problems.append(f"seeds={_listed(used)} of study {study.name} are trained already: register seeds that are not")
     if early := [seed for seed in seeds if seed < CONFIRMATION_SEEDS]:
         problems.append(
             f"seeds={_listed(early)} are for exploring, choosing regimes and tuning: confirm with seeds from"
             f" {CONFIRMATION_SEEDS} on (--seeds {CONFIRMATION_SEEDS},{CONFIRMATION_SEEDS + 1},...)"
         )
-    digests, known = hashes(study, variants, seeds), registered(study, variants, root)
+    digests, known = hashes(study, variants, seeds), registered(study, variants)
     if study.hypotheses and all(known.get(name, {}).get("seeds") == sorted(seeds) for name in digests):
         problems.append(f"study {study.name} is registered with these seeds and as it is: nothing to add")
     if problems:
         raise RequestError(problems)
+    root = project_root()
+    author = git(root, "config", "user.name")
     line = {
         "study": study.name,
         "time": time,
-        "author": _git(root, "config", "user.name"),
-        "commit": _git(root, "rev-parse", "HEAD"),
+        "author": author.strip() if author else None,
+        "commit": commit(root),
         "seeds": sorted(seeds),
         "hypotheses": digests,
     }
@@ -99,11 +90,3 @@ def register(
 
 def _listed(seeds: Sequence[int]) -> str:
     return ",".join(map(str, seeds))
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None

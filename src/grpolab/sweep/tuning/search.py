@@ -22,9 +22,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grpolab import RESULTS_VERSION
 from grpolab.errors import RequestError
-from grpolab.paths import Results, plain, read_json, write_json_atomic, write_text_atomic
+from grpolab.paths import Results, commit, plain, project_root, read_json, write_json_atomic, write_text_atomic
 from grpolab.run.folder import Tail, exclusive
-from grpolab.sweep.jobs import RUN, Job, Schedule, commit, run_job, warm_start_jobs
+from grpolab.sweep.jobs import RUN, Job, Schedule, run_job, warm_start_jobs
 from grpolab.sweep.ledger import Record, first_line, last_row
 from grpolab.sweep.plan import Cell, Plan
 from grpolab.sweep.tuning.arms import TRIAL, WATCHED, Arms, override, point_of
@@ -199,7 +199,7 @@ class Book:
         self._file, self._plan_file = results.trials(arms.study.name), results.plan(arms.plan_name)
         before = read_json(self._plan_file) or {}
         self._created = before.get("created") or datetime.now(UTC).isoformat(timespec="seconds")
-        self._commit = commit()
+        self._commit = commit(project_root())
         self._planned = 0
 
     def write(self) -> None:
