@@ -82,7 +82,7 @@ check: $(READY) ## style and types: ruff, mypy
 	$(BIN)/mypy
 
 self-check: $(READY) ## do the statistics keep their promises? simulated studies, and one arm under two names (minutes)
-	$(BIN)/grpolab self-check $(or $(STUDY),importance_weights)
+	$(BIN)/grpolab self-check $(or $(STUDY),claims)
 
 bench-trl: $(BENCH_READY) ## a step, a run and an ablation against TRL (25 minutes; FULL=1: longer; TRL lives in .venv-bench)
 	.venv-bench/bin/python benchmarks/step_vs_trl.py

@@ -15,6 +15,7 @@ import pytest
 
 from grpolab.paths import Results, write_text_atomic
 from grpolab.sweep.launch import sweep
+from grpolab.sweep.looks import Decide, Looks
 from grpolab.sweep.plan import plans
 
 FAKE = (sys.executable, str(Path(__file__).parent / "sweep" / "fake_worker.py"))
@@ -41,13 +42,19 @@ class FakeSweep:
         seeds: list[int] | None = None,
         retry_failed: bool = False,
         command: Sequence[str] = FAKE,
+        decide: Decide | None = None,
+        most_seeds: int | None = None,
         **orders: Any,
     ) -> tuple[int, list[list[str]]]:
-        """The exit code, and the jobs that were begun: kind, signature, seed, steps, pid, GPUs."""
+        """The exit code, and the jobs that were begun: kind, signature, seed, steps, pid, GPUs.
+
+        With `decide` it goes on, look after look, to `most_seeds`.
+        """
         self._log.unlink(missing_ok=True)
         self._monkeypatch.setenv("FAKE_WORKER", json.dumps({"log": str(self._log), **orders}))
         asked = plans(name, [*overrides, f"machine.results={self.root}", "machine.tracking_uri=null"], seeds)
-        code = sweep(asked, draw, jobs, retry_failed, command)
+        looks = Looks(asked, decide, most_seeds) if decide else None
+        code = sweep(looks.plans if looks else asked, draw, jobs, retry_failed, command, looks=looks)
         return code, self.begun()
 
     def start(self, *arguments: str, **orders: Any) -> subprocess.Popen[str]:

@@ -104,7 +104,7 @@ WRONG_OPTIONS = [
     (["sweep", "smoke", "--seeds", "1000000000"], "--seeds: 1000000000 is not allowed"),
     (["sweep", "smoke", "--jobs", "0"], "--jobs: 0 is not allowed: a whole number >= 1"),
     (["sweep", "smoke", "--job", "2"], "--job is no option of `grpolab sweep` (did you mean --jobs?)"),
-    (["sweep", "smoke", "--seed", "2"], "did you mean --seeds?"),
+    (["sweep", "smoke", "--seed", "2"], "did you mean --seeds or --max-seeds?"),
     (["sweep"], "STUDY"),
     (["swep", "smoke"], "swep is no command (did you mean sweep?)"),
     (["track", "synk"], "track synk is no command (did you mean sync?)"),

@@ -24,7 +24,7 @@ LABELS = {
 }
 _NUMBERS = {
     "start": "accuracy before training",
-    "final_score": "mean accuracy over the last tenth of the evaluations, never the best one",
+    "final_score": "mean accuracy over the last quarter of the evaluations, never the best one",
     "gain": "final_score - start",
     "mean_score": "mean accuracy over all evaluations (the area under the curve)",
     "drawdown": "largest fall of the accuracy below an earlier peak",
@@ -60,6 +60,7 @@ _NUMBERS = {
 QUANTITIES = _NUMBERS | LABELS
 # Between 0 and 1 whatever a study measures. The scores are where its primary metric is.
 SCORES = ("start", "final_score", "mean_score", "drawdown")
+GAINS = ("final_score", "mean_score", "gain")  # a difference of them is a share of the baseline's gain
 SHARES = (
     *("clipped_gradients", "ess_min", "outer_mass", "clip_share", "truncation"),
     *("starvation", "starved_right", "starved_wrong"),
@@ -71,6 +72,7 @@ class Thresholds:
     """Where a quantity becomes a label. Judgement calls: a study file may set its own."""
 
     tail: float = 0.10  # share of a run that 'first' and 'last' mean
+    score_tail: float = 0.25  # share of the evaluations whose mean is the final score
     collapse_drop: float = 0.10  # accuracy lost from the peak ...
     collapse_share: float = 0.50  # ... and the share of the gain that this is
     below_start_errors: float = 2.0  # standard errors of the first accuracy

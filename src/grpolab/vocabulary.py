@@ -22,6 +22,10 @@ REGISTRY = "experiments/registrations.jsonl"  # below the project
 # values, and the others decide what was registered before.
 TUNING_SEEDS, CONFIRMATION_SEEDS = 1000, 2000
 
+# The smallest difference that matters, where a hypothesis names none: of a score a share of the baseline's gain on the
+# task, of a quantity compared as a factor this one.
+MARGIN_OF_GAIN, MARGIN_FACTOR = 0.15, 1.1
+
 # --- outcomes of a cell --------------------------------------------------------------------------------------------
 COMPLETED, DIVERGED, STOPPED, FAILED, MISSING = "completed", "diverged", "stopped", "failed", "missing"
 RESULTS = (COMPLETED, DIVERGED, STOPPED)  # they say something about the cell; a failure says it about a machine

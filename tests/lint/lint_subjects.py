@@ -47,8 +47,7 @@ def arms(of: dict[str, list[str]], *overrides: str, **fields: Any) -> Arms:
 def claim(of: str, minus: str, metric: str = "final_score", direction: str = "greater", **keys: Any) -> dict[str, Any]:
     """A hypothesis."""
     return {
-        **{"id": "H", "says": "?", "source": "?", "power": "?", "budget": "rollouts", "metric": metric},
+        **{"id": "H", "says": "?", "source": "?", "budget": "rollouts", "metric": metric},
         **{"contrast": {"of": of, "minus": minus}, "direction": direction, "margin": 0.1},
-        "test": "equivalence" if direction == "equal" else "paired_t",
         **keys,
     }

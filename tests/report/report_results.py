@@ -26,13 +26,8 @@ HYPOTHESES = [
         "says": "Without clipping, accuracy is lower.",
         "metric": "final_score",
         "contrast": {"of": "no_clip", "minus": "symmetric"},
-        "where": {},
-        "direction": "less",
-        "margin": 0.0,
-        "test": "paired_t",
-        "budget": "rollouts",
-        "power": "none",
-        "source": "invented",
+        **{"trend": None, "range_over": None, "where": {}, "provided": None, "direction": "less", "scale": "linear"},
+        **{"beyond": 0.0, "margin": None, "by_construction": False, "budget": "rollouts", "source": "invented"},
     }
 ]
 
@@ -70,6 +65,7 @@ def write_study(
         "placebo": [],
         "hypotheses": HYPOTHESES if compare == "clip" else [],
         "figures": ["F1", "F2"],
+        "stability": {"score_tail": 0.1},  # of the few evaluations here the last one
         "seeds": list(range(seeds)),
         "cells": cells,
     }

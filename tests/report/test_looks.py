@@ -103,9 +103,9 @@ def test_false_directions_stay_rare_and_effects_are_found_as_published() -> None
     """Family-wise error .045 to .049, and power and seeds of `sequential-tests` at d = 1 (m = 1, 4)."""
     rng = np.random.default_rng(2)
     for m, power, seeds in ((1, 0.985, 12.7), (4, 0.97, 14.2)):
-        null = decided(sharing_a_baseline(20_000, m, 0.0, rng), margin=0.0).verdict
+        null = decided(sharing_a_baseline(20_000, m, 0.0, rng), margin=np.nan).verdict
         assert 0.04 <= np.isin(null, DIRECTIONS).any(-1).mean() <= 0.053
-        found = decided(sharing_a_baseline(8000, m, 1.0, rng), margin=0.0)
+        found = decided(sharing_a_baseline(8000, m, 1.0, rng), margin=np.nan)
         assert (found.verdict == SUPPORTED).mean() == pytest.approx(power, abs=0.012)
         assert np.array(LOOKS)[found.look].mean() == pytest.approx(seeds, abs=0.25)
         assert (found.verdict == OPPOSITE).mean() < 1e-3
@@ -124,10 +124,10 @@ def test_the_interval_says_what_the_verdict_says_and_holds_the_truth() -> None:
     for effect in (0.0, 0.5, 1.0):
         studies = rng.normal(effect, 1, (400, 2, 20))
         found = decided(studies)
-        for values_MS, *decisions in zip(studies, *found[:3], strict=True):
-            for values_S, verdict, look, level in zip(values_MS, *decisions, strict=True):
+        for values_MS, *decisions in zip(studies, *found[:4], strict=True):
+            for values_S, verdict, by_margin, look, level in zip(values_MS, *decisions, strict=True):
                 n = LOOKS[look]
-                low, high = interval(values_S[:n], verdict, level, look)
+                low, high = interval(values_S[:n], by_margin, level, look)
                 assert (low > 0 or high < 0) == (verdict in DIRECTIONS) or verdict == NEGLIGIBLE
                 assert verdict != NEGLIGIBLE or (low > -1 and high < 1)
                 holds.append(low <= effect <= high)
@@ -144,12 +144,40 @@ def test_what_is_decided_stays_and_what_is_not_there_is_not_looked_at() -> None:
     assert found.verdict[1:].tolist() == [INCONCLUSIVE] * 3
 
 
-def test_more_than_so_much_is_claimed_or_the_other_side_of_zero_is() -> None:
+def test_more_than_so_much_is_claimed_and_less_is_the_opposite() -> None:
     values_S = np.random.default_rng(6).normal(1, 0.05, 20)
-    assert decided(values_S[None], margin=0.0, beyond=0.5).verdict.tolist() == [SUPPORTED]
-    assert decided(values_S[None], margin=0.0, beyond=1.5).verdict.tolist() == [INCONCLUSIVE]
-    assert decided(values_S[None], margin=0.0, claimed=-1.0, beyond=0.5).verdict.tolist() == [OPPOSITE]
-    assert decided(-values_S[None], margin=0.0, claimed=-1.0, beyond=0.5).verdict.tolist() == [SUPPORTED]
+    assert decided(values_S[None], margin=np.nan, beyond=0.5).verdict.tolist() == [SUPPORTED]
+    assert decided(values_S[None], margin=np.nan, beyond=1.5).verdict.tolist() == [OPPOSITE]
+    assert decided(values_S[None], margin=np.nan, claimed=-1.0, beyond=0.5).verdict.tolist() == [OPPOSITE]
+    assert decided(-values_S[None], margin=np.nan, claimed=-1.0, beyond=0.5).verdict.tolist() == [SUPPORTED]
+
+
+def equalities(values_MS: NDArray) -> Decisions:
+    return decide(evidence(values_MS, 1.0, 1.0, equal_M=True), equal_M=True)
+
+
+def test_where_equality_is_claimed_a_small_difference_supports_it_and_one_beyond_the_margin_does_not() -> None:
+    rng = np.random.default_rng(9)
+    values_MS = rng.normal([[0.02], [2.0], [-2.0], [0.0]], [[0.05], [0.05], [0.05], [4.0]], (4, 20))
+    found = equalities(values_MS)
+    assert found.verdict.tolist() == [SUPPORTED, OPPOSITE, OPPOSITE, INCONCLUSIVE]
+    assert found.by_margin.tolist() == [True, False, False, False]
+    small = rng.normal(0.3, 0.05, (1, 20))  # surely above 0, and surely inside the margin
+    assert equalities(small).verdict.tolist() == [SUPPORTED]
+    assert decided(small).verdict.tolist() == [SUPPORTED]  # of a claimed direction
+    assert decide(evidence(small, np.nan, 1.0, equal_M=True), equal_M=True).verdict.tolist() == [INCONCLUSIVE]
+
+
+def test_a_difference_that_is_not_0_does_not_refute_an_equality_that_holds() -> None:
+    """The truth lies just inside the margin: 'opposite' is false, and stays rare. At 1.5 margins it is found."""
+    rng = np.random.default_rng(10)
+    inside = equalities(rng.normal(0.99, 0.5, (4000, 1, 20)))
+    assert (inside.verdict == OPPOSITE).mean() <= 0.055
+    assert (equalities(rng.normal(-1.5, 0.5, (4000, 1, 20))).verdict == OPPOSITE).mean() > 0.9
+    for values_S in rng.normal(1.5, 0.5, (200, 20)):
+        found = equalities(values_S[None])
+        low, high = interval(values_S[: LOOKS[found.look[0]]], found.by_margin[0], found.level[0], found.look[0])
+        assert (low > 1 or high < -1) == (found.verdict[0] == OPPOSITE)
 
 
 def test_two_tasks_disagree_as_a_paired_t_test_says() -> None:

@@ -5,32 +5,42 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from grpolab.errors import RequestError
 from grpolab.report import registered as labels
-from grpolab.report.load import Study as Loaded
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY, label
 from grpolab.sweep import registration
 from grpolab.sweep.compose import Composer
-from grpolab.sweep.plan import expand
-from grpolab.sweep.registration import hashes, register, registered, variants_of
+from grpolab.sweep.plan import Plan, expand, plans
+from grpolab.sweep.registration import register, registered, texts
 from grpolab.sweep.study import Hypothesis, Study, load
 from grpolab.vocabulary import CONFIRMATION_SEEDS, DIVERGED, MISSING, REGISTRY
 
-VARIANTS = {"symmetric/addition/healthy": "0123456789abcdef"}
-FRESH = [CONFIRMATION_SEEDS + number for number in range(5)]
+FRESH = [CONFIRMATION_SEEDS + number for number in range(20)]
+LOOKS = [5, 10, 15, 20]
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    found = load("clip_range")
+    assert isinstance(found, Study)
+    return expand(found, Composer(), seeds=FRESH[:1])
 
 
 @pytest.fixture
-def study() -> Study:
-    found = load("clip_range")
-    assert isinstance(found, Study)
-    return found
+def study(plan: Plan) -> Study:
+    assert isinstance(plan.study, Study)
+    return plan.study
+
+
+@pytest.fixture
+def said(plan: Plan) -> dict[str, str]:
+    """What the study says of each hypothesis."""
+    return plan.hypotheses
 
 
 @pytest.fixture
@@ -57,87 +67,119 @@ def commit(root: Path) -> str:
     return git(root, "rev-parse", "HEAD").strip()
 
 
-def labelled(study: Study, commits: list[str | None], **columns: Any) -> tuple[str, str]:
+def write_down(said: dict[str, str], seeds: list[int] = FRESH, trained: set[int] | None = None) -> str:
+    """Register with a margin of .02 everywhere."""
+    margins = {name: {"addition/healthy": 0.02} for name in said}
+    return register("clip_range", said, seeds, LOOKS, margins, trained or set(), [0, 1], "2026-11-22T18:00:00+00:00")
+
+
+def labelled(said: dict[str, str], commits: list[str | None], **columns: Any) -> tuple[str, str]:
     """Label of the study's first hypothesis, for runs of some commits."""
-    loaded = SimpleNamespace(name=study.name, plan={"registered": registered(study, VARIANTS)})
-    runs = pd.DataFrame({"outcome": [DIVERGED] * len(commits), "commit": commits, **columns})
-    return label(cast(Loaded, loaded), study.hypotheses[0].id, runs)
+    entry = registered("clip_range", said).get(next(iter(said)))
+    seeds = FRESH[: len(commits)]
+    runs = pd.DataFrame({"outcome": [DIVERGED] * len(commits), "commit": commits, "seed": seeds, **columns})
+    return label(entry, {"clip_range"}, runs)
 
 
-def test_runs_of_a_commit_with_the_registration_are_confirmatory(study: Study, repository: Path) -> None:
+def test_runs_of_a_commit_with_the_registration_are_confirmatory(said: dict[str, str], repository: Path) -> None:
     before = commit_of = git(repository, "rev-parse", "HEAD").strip()
-    line = json.loads(register(study, VARIANTS, FRESH, set(), "2026-11-22T18:00:00+00:00"))
-    assert line["commit"] == before
-    assert line["seeds"] == FRESH
-    assert line["hypotheses"].keys() == {claim.id for claim in study.hypotheses}
-    assert labelled(study, [before])[0] == EXPLORATORY, "an uncommitted registry registers nothing"
+    line = json.loads(write_down(said))
+    assert (line["commit"], line["seeds"], line["looks"]) == (before, FRESH, LOOKS)
+    assert line["hypotheses"].keys() == line["margins"].keys() == said.keys()
+    assert labelled(said, [before])[0] == EXPLORATORY, "an uncommitted registry registers nothing"
     commit_of = commit(repository)
-    assert labelled(study, [commit_of, commit_of]) == (CONFIRMATORY, "")
+    assert labelled(said, [commit_of, commit_of]) == (CONFIRMATORY, "")
     (repository / "experiments" / "later.yaml").write_text("question: ?\n")
-    assert labelled(study, [commit_of, commit(repository)]) == (CONFIRMATORY, "")
-    said = labelled(study, [commit_of, before])
-    assert said == (EXPLORATORY, f"runs of commit {before[:8]} began without its registration")
-    assert labelled(study, [None])[0] == EXPLORATORY
-    assert labelled(study, ["0" * 40])[0] == EXPLORATORY
+    assert labelled(said, [commit_of, commit(repository)]) == (CONFIRMATORY, "")
+    found = labelled(said, [commit_of, before])
+    assert found == (EXPLORATORY, f"runs of commit {before[:8]} began without its registration")
+    assert labelled(said, [None])[0] == EXPLORATORY
+    assert labelled(said, ["0" * 40])[0] == EXPLORATORY
 
 
-def test_a_changed_hypothesis_is_not_the_one_that_was_registered(study: Study, repository: Path) -> None:
-    register(study, VARIANTS, FRESH, set(), "t")
+def test_a_changed_hypothesis_is_not_the_one_that_was_registered(
+    plan: Plan, study: Study, said: dict[str, str], repository: Path
+) -> None:
+    write_down(said)
     commit_of = commit(repository)
+    settings = {cell.variant: cell.settings for cell in plan.cells}
     first, *others = study.hypotheses
-    for changes in ({"margin": first.margin + 0.01}, {"says": first.says + " Much."}, {"direction": "equal"}):
+    for changes in ({"margin": 0.5}, {"says": first.says + " Much."}, {"direction": "equal"}):
         changed = study.model_copy(update={"hypotheses": [first.model_copy(update=changes), *others]})
-        assert labelled(changed, [commit_of]) == (EXPLORATORY, "not registered as it is")
-        assert registered(changed, VARIANTS).keys() == {claim.id for claim in others}, "the others still are"
+        assert labelled(texts(changed, settings), [commit_of]) == (EXPLORATORY, "not registered as it is")
+        known = registered("clip_range", texts(changed, settings))
+        assert known.keys() == {claim.id for claim in others}, "the others still are"
     for rules in ({"overrides": ["epsilon=0.1"]}, {"baseline": "no_clip"}, {"primary_metric": "reward/mean"}):
-        assert registered(study.model_copy(update=rules), VARIANTS) == {}
-    for other in ({"symmetric/addition/healthy": "f" * 16}, {}):  # a default of conf/, a key on the command line
-        assert registered(study, other) == {}
+        assert registered("clip_range", texts(study.model_copy(update=rules), settings)) == {}
+    assert registered("clip_range", texts(study, {})) == {}, "other variants"
+    assert registered("ratio_level", said) == {}, "another study"
     added = Hypothesis(**{**first.model_dump(), "id": "H_late"})
     late = study.model_copy(update={"hypotheses": [*study.hypotheses, added]})
-    assert registered(late, VARIANTS).keys() == {claim.id for claim in study.hypotheses}, "added after its runs"
+    assert registered("clip_range", texts(late, settings)).keys() == said.keys(), "added after its runs"
 
 
-def test_an_edit_that_was_not_committed_makes_it_exploratory(study: Study, repository: Path) -> None:
-    register(study, VARIANTS, FRESH, set(), "t")
+def test_a_registry_that_was_edited_afterwards_registers_nothing(said: dict[str, str], repository: Path) -> None:
+    write_down(said)
+    registry = repository / REGISTRY
+    for key, value in (("seeds", FRESH[:5]), ("looks", [5]), ("margins", {name: {"addition": 9.0} for name in said})):
+        edited = json.loads(registry.read_text()) | {key: value}
+        registry.write_text(json.dumps(edited) + "\n")
+        assert registered("clip_range", said) == {}, key
+
+
+def test_an_edit_that_was_not_committed_makes_it_exploratory(said: dict[str, str], repository: Path) -> None:
+    write_down(said)
     commit_of = commit(repository)
     for file in (REGISTRY, "experiments/clip_range.yaml"):
-        kind, why = labelled(study, [commit_of], touched=[f"experiments/a.yaml {file}"])
+        kind, why = labelled(said, [commit_of], touched=[f"experiments/a.yaml {file}"])
         assert kind == EXPLORATORY
         assert why == f"{file} had changes that were not committed when its runs began"
-    assert labelled(study, [commit_of], touched=["experiments/another.yaml"]) == (CONFIRMATORY, "")
+    assert labelled(said, [commit_of], touched=["experiments/another.yaml"]) == (CONFIRMATORY, "")
 
 
-def test_seeds_that_are_not_fresh_are_refused(study: Study, repository: Path) -> None:
+def test_seeds_that_are_not_fresh_are_refused(said: dict[str, str], repository: Path) -> None:
     with pytest.raises(RequestError) as caught:
-        register(study, VARIANTS, [3, *FRESH], {FRESH[0]}, "t")
+        write_down(said, [3, *FRESH], {FRESH[0]})
     assert caught.value.problems == [
         f"seeds={FRESH[0]} of study clip_range are trained already: register seeds that are not",
         "seeds=3 are for exploring, choosing regimes and tuning: confirm with seeds from 2000 on"
         " (--seeds 2000,2001,...)",
     ]
+    with pytest.raises(RequestError, match=r"seeds=2000,2001 are 2: study clip_range looks at 5,10,15,20 of them"):
+        write_down(said, FRESH[:2])
+    with pytest.raises(RequestError, match="has no hypothesis"):
+        write_down({})
     assert not (repository / REGISTRY).exists()
-    register(study, VARIANTS, FRESH, set(), "t")
+    write_down(said)
     with pytest.raises(RequestError, match="is registered with these seeds and as it is: nothing to add"):
-        register(study, VARIANTS, FRESH, set(), "t")
+        write_down(said)
     more = [*FRESH, FRESH[-1] + 1]
-    register(study, VARIANTS, more, set(), "t")
-    assert registered(study, VARIANTS)[study.hypotheses[0].id]["seeds"] == more
+    write_down(said, more)
+    assert registered("clip_range", said)[next(iter(said))]["seeds"] == more
     assert len((repository / REGISTRY).read_text().splitlines()) == 2, "append-only"
-    assert hashes(study, VARIANTS, FRESH) != hashes(study, VARIANTS, more)
 
 
-def test_registered_seeds_without_a_result_decide_nothing(study: Study, repository: Path) -> None:
-    register(study, VARIANTS, FRESH, set(), "t")
+def test_registered_seeds_without_a_result_decide_nothing(said: dict[str, str], repository: Path) -> None:
+    write_down(said)
     commit_of = commit(repository)
-    found = labelled(study, [commit_of], outcome=[MISSING])
-    assert found == (EXPLORATORY, "none of its registered seeds has a result yet")
+    nothing_yet = (EXPLORATORY, "none of its registered seeds has a result yet")
+    assert labelled(said, [commit_of], outcome=[MISSING]) == nothing_yet
+    assert labelled(said, [commit_of], seed=[3]) == nothing_yet, "another seed"
 
 
-def test_a_plan_with_other_settings_is_not_the_registered_one(study: Study, repository: Path) -> None:
-    plan = expand(study, Composer(), seeds=FRESH[:1])
-    variants = variants_of({cell.variant: cell.settings for cell in plan.cells})
-    register(study, variants, FRESH, set(), "t")
-    assert plan.registered.keys() == {claim.id for claim in study.hypotheses}
+def test_a_plan_with_other_settings_is_not_the_registered_one(
+    plan: Plan, study: Study, said: dict[str, str], repository: Path
+) -> None:
+    write_down(said)
+    assert plan.registered.keys() == said.keys()
     assert expand(study, Composer(), seeds=[7]).registered == plan.registered, "of any seed"
     assert expand(study, Composer(), ["prompts_per_step=16"], FRESH).registered == {}
+
+
+def test_a_collection_registers_its_primary_hypotheses(repository: Path) -> None:
+    whole = plans("reference", seeds=FRESH[:5])[-1]
+    assert list(whole.hypotheses) == whole.study.primary  # type: ignore[union-attr]
+    margins: dict[str, dict[str, float | None]] = {name: {"addition": None} for name in whole.hypotheses}
+    register("reference", whole.hypotheses, FRESH[:5], [5], margins, set(), [], "t")
+    assert plans("reference", seeds=FRESH[:5])[-1].registered.keys() == set(whole.study.primary)  # type: ignore[union-attr]
+    assert plans("reference", ["epsilon=0.1"], FRESH[:5])[-1].registered.keys() == set()

@@ -1,6 +1,6 @@
 """Tests of differences, rates and trends against scipy, statsmodels and published values."""
 
-from itertools import product
+from itertools import combinations, permutations, product
 
 import numpy as np
 import pandas as pd
@@ -9,17 +9,19 @@ from scipy import stats
 from statsmodels.stats.descriptivestats import sign_test
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
-from statsmodels.stats.weightstats import ttost_paired
 
 from grpolab.report.statistics.tests import (
-    equivalence,
     fisher,
     holm,
+    label_difference,
     page_trend,
     paired_difference,
+    rank_trend,
     rate_difference,
+    sign_flip,
     wilson,
 )
+from grpolab.report.statistics.tests import sign_test as signs
 
 RNG = np.random.default_rng(0)
 
@@ -32,10 +34,8 @@ def test_paired_difference_is_the_paired_t_test_of_shared_seeds():
     assert paired.p == pytest.approx(stats.ttest_rel(of[shared], minus[shared]).pvalue)
     assert paired.effect == pytest.approx((of[shared] - minus[shared]).mean())
     assert paired.n == 4
-    # Another null moves p, not the interval.
-    shifted = paired_difference(of.drop(0), minus.drop(5), null=0.5)
-    assert shifted.p == pytest.approx(stats.ttest_1samp(of[shared] - minus[shared], 0.5).pvalue)
-    assert shifted[:3] == paired[:3]
+    bounds = stats.ttest_rel(of[shared], minus[shared]).confidence_interval()
+    assert (paired.low, paired.high) == pytest.approx(bounds)
 
 
 def differences(*values):
@@ -55,16 +55,8 @@ def test_without_spread_only_the_signs_are_evidence():
     """Three labels of three say p = .25, not p = 0; rounding is no spread."""
     for values in ((1, 1, 1), (0.1, 0.1 + 1e-17, 0.3 - 0.2)):
         constant = differences(*values)
-        assert (constant.p, constant.sign_p, constant.sd) == (0.25, 0.25, 0)
+        assert (constant.p, constant.sd) == (0.25, 0)
     assert differences(0, 0, 0).p == 1
-
-
-def test_arms_equal_to_the_bit_in_different_seeds_are_one_function():
-    scores = pd.Series([0.31, 0.35, 0.29])
-    assert paired_difference(scores, scores).p == 1
-    assert equivalence(scores, scores, 0.03).p == 0
-    counts = pd.Series([0.0, 0.0, 0.0])  # nothing happened in either arm: not known to be one function
-    assert equivalence(counts, counts, 0.03).p == 0.125
 
 
 def test_a_diverged_run_counts_in_the_paired_difference():
@@ -74,37 +66,16 @@ def test_a_diverged_run_counts_in_the_paired_difference():
     assert (both.n, both.effect, both.p) == (3, 1.0, 0.5)  # infinite in both: a tie
 
 
-def test_rank_checks_are_statsmodels_and_an_enumeration_of_signs():
-    for n in (3, 6, 9):
+def test_signs_are_statsmodels_and_flips_an_enumeration():
+    for n in (3, 6, 9, 20):
+        values = RNG.normal(0.5, 1, n).round(n % 2)  # with ties, and without
+        assert signs(values) == pytest.approx(sign_test(values)[1])
+    for n in (1, 5, 8):
         values = RNG.normal(0.8, 1, n)
-        found = differences(*values)
-        assert found.sign_p == pytest.approx(sign_test(values)[1])
-        ranks = np.argsort(np.argsort(np.abs(values))) + 1
-        sums = [ranks @ signs for signs in product((-1, 1), repeat=n)]
-        assert found.wilcoxon_p == pytest.approx(np.mean(np.abs(sums) >= abs(ranks @ np.sign(values))))
-    # The claim of the reference: six seeds are the fewest with which a check can fall below .05.
-    assert [differences(*np.arange(1.0, n + 1)).wilcoxon_p < 0.05 for n in (5, 6)] == [False, True]
-
-
-def test_equivalence_is_two_one_sided_tests():
-    of, minus = pd.Series([0.51, 0.52, 0.49, 0.515]), pd.Series([0.5, 0.5, 0.5, 0.5])
-    expected = ttost_paired(of.to_numpy(), minus.to_numpy(), -0.03, 0.03)[0]
-    assert equivalence(of, minus, 0.03).p == pytest.approx(expected)
-    assert equivalence(minus, of, 0.03).p == pytest.approx(expected)
-    outside = equivalence(of + 0.2, minus, 0.03)
-    assert outside.p == pytest.approx(stats.ttest_1samp(of + 0.2 - minus, 0.03).pvalue)
-
-
-@pytest.mark.slow
-def test_equivalence_and_rank_tests_reject_at_most_six_percent():
-    """A true difference at the margin is called equivalent, and no difference is called one, at most 6 times in 100."""
-    zeros = pd.Series(np.zeros(6))
-    studies = [pd.Series(row) for row in np.random.default_rng(1).normal(0.5, 1, size=(400, 6))]
-    inside = [equivalence(row, zeros, 0.5) for row in studies]
-    assert np.mean([found.p < 0.05 and abs(found.effect) < 0.5 for found in inside]) <= 0.06
-    plain = [paired_difference(row - 0.5, zeros) for row in studies]
-    for name in ("sign_p", "wilcoxon_p"):
-        assert np.mean([getattr(found, name) < 0.05 for found in plain]) <= 0.06
+        sums = [values @ flipped for flipped in product((-1, 1), repeat=n)]
+        assert sign_flip(values) == np.mean(np.abs(sums) >= abs(values.sum()) - 1e-12)
+    many = RNG.normal(0.4, 1, 30)  # by random flips
+    assert sign_flip(many) == pytest.approx(stats.ttest_1samp(many, 0).pvalue, abs=0.02)
 
 
 def test_holm_is_statsmodels():
@@ -169,3 +140,38 @@ def test_page_trend_is_the_published_example():
     assert page_trend([row[::-1] for row in table]) > 0.9
     assert np.isnan(page_trend([[1, 2, 3]]))
     assert np.isnan(page_trend([[1, 2], [1, 2]]))
+
+
+def test_labels_of_one_task_are_fishers_and_tasks_of_a_seed_move_together():
+    for n in (4, 5, 10, 20):
+        of, minus = RNG.integers(0, 2, (2, n, 1))
+        table = [[of.sum(), n - of.sum()], [minus.sum(), n - minus.sum()]]
+        difference, p = label_difference(of, minus)
+        assert p == pytest.approx(stats.fisher_exact(table).pvalue)
+        assert difference == pytest.approx((of.sum() - minus.sum()) / n)
+        assert label_difference(of.repeat(3, axis=1), minus.repeat(3, axis=1))[1] == pytest.approx(p)
+    of, minus = RNG.integers(0, 2, (2, 4, 2))
+    numbers, found = np.concatenate([of, minus]).sum(axis=1), abs(of.sum() - minus.sum())
+    chosen = [numbers[list(seeds)].sum() for seeds in combinations(range(8), 4)]
+    expected = np.mean([abs(2 * part - numbers.sum()) >= found for part in chosen])
+    assert label_difference(of, minus)[1] == pytest.approx(expected)
+
+
+def test_a_trend_is_pages_and_tasks_of_a_seed_move_together():
+    for n, levels in ((3, 3), (5, 4), (12, 5)):
+        values = RNG.normal(size=(n, levels)) + 0.2 * np.arange(levels)
+        sides = (stats.page_trend_test(side, method="exact").pvalue for side in (values, values[:, ::-1]))
+        found = rank_trend(values)
+        assert found.p == pytest.approx(min(1, 2 * min(sides)))
+        assert rank_trend(values[:, None].repeat(3, axis=1)) == pytest.approx(found)
+        taus = [stats.kendalltau(range(levels), row).statistic for row in values]
+        assert found.effect == pytest.approx(np.mean(taus))
+    values = RNG.integers(0, 3, (3, 2, 3))  # tied ranks, and two tasks that differ
+    ranks = stats.rankdata(values, axis=2).sum(axis=1)
+    orders = product(list(permutations(range(3))), repeat=3)
+    sums = np.array([sum(row[list(order)] @ np.arange(3) for row, order in zip(ranks, o, strict=True)) for o in orders])
+    tails = (sums >= sums[0]).mean(), (sums <= sums[0]).mean()
+    assert rank_trend(values).p == pytest.approx(min(1, 2 * min(tails)))
+    wide = RNG.normal(size=(9, 8)) + 0.2 * np.arange(8)  # 8! orders are too many: the normal approximation
+    assert rank_trend(wide).p == pytest.approx(2 * stats.page_trend_test(wide, method="asymptotic").pvalue, rel=0.01)
+    assert np.isnan(rank_trend(wide[:1]).p)

@@ -9,14 +9,15 @@ from grpolab.errors import RequestError
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import expand
 from grpolab.sweep.schema import sentences
-from grpolab.sweep.study import Study, least_seeds
+from grpolab.sweep.study import Study
 
 CLIPS = {name: [f"epsilon={epsilon}"] for name, epsilon in (("narrow", 0.1), ("middle", 0.2), ("wide", 0.3))}
 CLAIM = {
-    **{"id": "H", "says": "x", "source": "y", "metric": "final_score", "direction": "greater", "margin": 0.0},
-    **{"contrast": {"of": "wide", "minus": "narrow"}, "test": "paired_t", "budget": "rollouts", "power": "z"},
+    **{"id": "H", "says": "x", "source": "y", "metric": "final_score", "direction": "greater"},
+    **{"contrast": {"of": "wide", "minus": "narrow"}, "budget": "rollouts"},
 }
-TREND = {"contrast": None, "trend": ["narrow", "middle", "wide"], "test": "page", "seeds": 3}
+TREND = {"contrast": None, "trend": ["narrow", "middle", "wide"]}
+ENTROPY = {"metric": "entropy_last"}  # without a margin of its own
 
 
 def study(claim: dict[str, Any], **changes: Any) -> Study:
@@ -43,9 +44,12 @@ def refusals(claim: dict[str, Any], **changes: Any) -> list[str]:
     [
         {},
         {"contrast": {"of": "wide"}},
-        {"test": "paired_log_t", "margin": 2.0},
-        {"test": "equivalence", "direction": "equal", "margin": 0.03},
-        {"test": "fisher", "metric": "lost", "seeds": 4},
+        {"scale": "log", "beyond": 2.0, "margin": 1.2},
+        {"direction": "equal", "margin": 0.03},
+        {"direction": "equal"},
+        ENTROPY | {"direction": "equal", "margin": 0.03},
+        {"metric": "lost"},
+        {"by_construction": True},
         TREND,
         TREND | {"direction": "less"},
         {"range_over": "task"},
@@ -54,32 +58,33 @@ def refusals(claim: dict[str, Any], **changes: Any) -> list[str]:
 )
 def test_every_kind_of_hypothesis_is_accepted(claim: dict[str, Any]) -> None:
     (found,) = study(claim).hypotheses
-    assert found.test == (CLAIM | claim)["test"]
+    assert found.model_dump(exclude_defaults=True) == {
+        key: value for key, value in (CLAIM | claim).items() if value is not None
+    } | ({"contrast": {"of": "wide"}} if claim == {"contrast": {"of": "wide"}} else {})
 
 
 @pytest.mark.parametrize(
     ("claim", "said"),
     [
-        ({"test": "fisher", "seeds": 4}, "fisher, and no other, counts labels of runs"),
-        ({"metric": "lost"}, "test=paired_t does not fit metric=lost"),
         ({"contrast": None}, "give either contrast or trend"),
         ({"trend": ["narrow", "middle", "wide"]}, "give either contrast or trend"),
         (TREND | {"trend": ["narrow", "wide"]}, "trend=[narrow, wide] is too short: a trend has 3 arms or more"),
         (TREND | {"trend": ["narrow", "wide", "narrow"]}, "narrow stands twice"),
-        (TREND | {"test": "paired_t"}, "a trend takes test=page"),
-        ({"test": "page", "seeds": 3}, "a trend takes test=page"),
-        (TREND | {"margin": 0.1}, "margin=0.1 is not allowed with test=page: it must be 0"),
-        (TREND | {"seeds": 2}, "seeds=2 are too few: test=page can decide from 3 on"),
-        ({"test": "equivalence", "direction": "equal"}, "it must be above 0, or nothing is equal"),
-        ({"test": "equivalence", "margin": 0.1}, "equivalence and equal need each other"),
-        ({"direction": "equal", "margin": 0.1}, "equivalence and equal need each other"),
-        ({"test": "paired_log_t"}, "margin=0 is not allowed with test=paired_log_t: it is a factor"),
-        ({"test": "paired_log_t", "margin": 1.0, "contrast": {"of": "wide"}}, "contrast.minus is missing"),
-        ({"test": "fisher", "metric": "lost", "seeds": 3}, "seeds=3 are too few: test=fisher can decide from 4 on"),
+        (TREND | {"margin": 0.1}, "margin=0.1 is not allowed: a trend knows no margin"),
+        (TREND | {"beyond": 0.1}, "beyond=0.1 is not allowed: a trend is tested against none"),
+        (TREND | {"metric": "lost"}, "metric=lost is a label of runs: a trend needs a number"),
+        (TREND | {"direction": "equal"}, "direction=equal needs a difference of means: a trend has none"),
+        ({"metric": "lost", "scale": "log"}, "scale=log needs a difference of means: metric=lost, a label"),
+        ({"metric": "lost", "contrast": {"of": "wide"}}, "metric=lost compares two arms: contrast.minus is missing"),
+        (ENTROPY | {"direction": "equal"}, "direction=equal needs a margin: within what?"),
+        ({"direction": "equal", "margin": 0.0}, "margin=0.0 is not allowed"),
+        ({"direction": "equal", "beyond": 0.1}, "beyond=0.1 is not allowed with direction=equal: use margin"),
+        ({"scale": "log", "beyond": 0.5}, "beyond=0.5 is not allowed with scale=log: it is a factor"),
+        ({"scale": "log", "margin": 0.9}, "margin=0.9 is not allowed with scale=log: it is a factor above 1"),
+        ({"scale": "log", "contrast": {"of": "wide"}}, "scale=log compares two arms: contrast.minus is missing"),
+        ({"scale": "logit"}, "scale=logit is not allowed: it must be linear | log"),
         ({"contrast": {"of": "wide", "minus": "wide"}}, "compares wide with itself"),
-        ({"test": None}, "test=null is not allowed: it must be paired_t | paired_log_t"),
         ({"budget": "steps"}, "budget=steps is not allowed: it must be rollouts | updates"),
-        ({"power": ""}, "power= is not allowed"),
         ({"metric": "final_scor"}, "metric=final_scor is unknown (did you mean final_score"),
         ({"metric": "clip/activ"}, "metric=clip/activ is unknown (did you mean clip/active"),
         ({"contrast": {"of": "wid", "minus": "narrow"}}, "contrast.of=wid is unknown (did you mean wide"),
@@ -101,7 +106,7 @@ def test_what_does_not_fit_together_is_refused_in_one_sentence(claim: dict[str, 
 
 
 def test_required_keys_are_named() -> None:
-    for key in ("test", "budget", "power"):
+    for key in ("direction", "budget", "says"):
         assert any(
             f"hypotheses.0.{key} is missing" in text
             for text in refusals({}, hypotheses=[{name: value for name, value in CLAIM.items() if name != key}])
@@ -117,18 +122,11 @@ def test_a_contrast_needs_seeds_that_both_arms_share() -> None:
     assert refusals({}, skip=skip[:1]) == []
 
 
-def test_a_study_with_fewer_seeds_than_the_test_needs_is_refused() -> None:
-    (sentence,) = refusals({}, seeds=1)
-    assert "seeds=1 are too few for test=paired_t, which can decide from 2 on" in sentence
-    (sentence,) = refusals({"test": "fisher", "metric": "lost", "seeds": 4}, seeds=[7, 8, 9])
-    assert "seeds=3 are too few for test=fisher" in sentence
-
-
-def test_the_fewest_seeds_are_those_of_the_exact_distributions() -> None:
-    # claims-and-figures.md, section 4.3: 0/4 against 4/4 has p = .029, and 0/3 against 3/3 .1.
-    assert least_seeds("fisher", 2) == 4
-    assert (least_seeds("page", 3), least_seeds("page", 4)) == (3, 2)  # 2/6^2 = .056, 2/24^2 = .003
-    assert (least_seeds("paired_t", 2), least_seeds("equivalence", 2)) == (2, 2)
+@pytest.mark.parametrize("looks", [[5, 10], [1], [], [10, 5]])
+def test_looks_are_one_number_or_the_four_that_have_levels(looks: list[int]) -> None:
+    (sentence,) = refusals({}, looks=looks)
+    assert f"looks={looks} is not allowed: one number from 2 on, or [5, 10, 15, 20]" in sentence
+    assert study({}, looks=[7]).looks == [7]
 
 
 PASSES = {"factors": {"clip": {"once": ["num_iterations=1"], "often": ["num_iterations=4"]}}, "baseline": "once"}

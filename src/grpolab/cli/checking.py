@@ -49,7 +49,7 @@ def add_commands(add: Add) -> None:
     add("dialects", _dialects, text, results=False)
     text = "whether the report's statistics keep their promises: simulated studies, and one arm's runs under two names"
     sub = add("self-check", _self_check, text)
-    sub.add_argument("study", metavar="STUDY", help="a study whose baseline has runs of 6 seeds or more")
+    sub.add_argument("study", metavar="STUDY", help="a study or collection with 40 runs of its baselines")
     sub.add_argument("--studies", type=count, default=2000, metavar="N", help="simulated studies of each check (2000)")
     sub.add_argument("--seed", type=int, default=0, metavar="N", help="of the generator (0)")
 

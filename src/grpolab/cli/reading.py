@@ -42,6 +42,8 @@ def add_commands(add: Add) -> None:
     ):
         sub = add(name, command, text)
         sub.add_argument("study", nargs="?", metavar="STUDY", help="default: the collection that is planned here")
+        if name == "report":
+            sub.add_argument("--brief", action="store_true", help="print its first screen, and write nothing")
         if name == "ui":
             sub.add_argument("--port", type=count, default=5000)
             sub.add_argument("--uri", help="tracking store; default: machine.tracking_uri of conf/run.yaml")
@@ -87,6 +89,11 @@ def _report(arguments: argparse.Namespace) -> None:
 
     results = results_of(arguments)
     study = _study_of(arguments, results)
+    if arguments.brief:
+        from grpolab.report import page
+
+        print(page.screen(results, study))
+        return
     draw_all(results, study)
     for sentence in unmet(results, study):
         print(f"precondition {sentence}")

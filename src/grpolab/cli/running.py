@@ -6,15 +6,17 @@ import argparse
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, cast
+from math import isnan
+from typing import TYPE_CHECKING, Any, cast
 
 from grpolab.cli import checking
 from grpolab.cli.common import OK, Add, count, draw_all, results_of, seeds, unmet
 from grpolab.errors import RequestError
 from grpolab.paths import Results
-from grpolab.vocabulary import REGISTRY
+from grpolab.vocabulary import REGISTRY, TUNING_SEEDS
 
 if TYPE_CHECKING:
+    from grpolab.sweep.looks import Answer
     from grpolab.sweep.plan import Cell
     from grpolab.sweep.progress import Events
 
@@ -32,6 +34,9 @@ def add_commands(add: Add) -> None:
     sweep.add_argument("study", metavar="STUDY")
     sweep.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides for every cell")
     sweep.add_argument("--seeds", type=seeds, metavar="N", help="seeds 0 to N-1, or a list: 3,4,5")
+    text = "look at its hypotheses after 5, 10, 15, 20 seeds (`looks:`), and add seeds only for what is open"
+    sweep.add_argument("--until-decided", action="store_true", help=text)
+    sweep.add_argument("--max-seeds", type=count, metavar="N", help="with --until-decided: the look to end with")
 
     text = "write down a study's hypotheses, and the seeds that will decide them, before these are run"
     register = add("register", _register, text)
@@ -69,30 +74,65 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _sweep(arguments: argparse.Namespace) -> int:
     from grpolab.sweep import launch
+    from grpolab.sweep.looks import Looks
     from grpolab.sweep.plan import plans
 
-    asked = plans(arguments.study, arguments.overrides, arguments.seeds)
+    if arguments.max_seeds and not arguments.until_decided:
+        raise RequestError("--max-seeds needs --until-decided: without it, --seeds says how many")
+    if arguments.seeds and arguments.until_decided:
+        raise RequestError(
+            "--seeds and --until-decided exclude each other: it takes the registered seeds, or 0, 1, ..."
+        )
+    asked, looks = plans(arguments.study, arguments.overrides, arguments.seeds), None
+    if arguments.until_decided:
+        looks = Looks(asked, _decide, arguments.max_seeds)
+        asked = looks.plans
     checking.warn(asked)
     with _events(arguments.json_lines) as events:
-        return launch.sweep(asked, draw_all, arguments.jobs, arguments.retry_failed, events=events, unmet=unmet)
+        return launch.sweep(
+            asked, draw_all, arguments.jobs, arguments.retry_failed, events=events, unmet=unmet, looks=looks
+        )
+
+
+def _decide(results: Results, documents: list[dict[str, Any]]) -> list[Answer]:
+    """What the report would say of the hypotheses of these plans."""
+    from grpolab.report.claims import decide
+    from grpolab.report.load import study_of
+    from grpolab.report.reference import read_all
+    from grpolab.report.statistics.looks import INCONCLUSIVE
+    from grpolab.sweep.looks import Answer
+
+    runs = read_all(results, dict.fromkeys(cell["signature"] for plan in documents for cell in plan["cells"]))
+    claims = decide([study_of(results, plan, runs) for plan in documents])
+    return [
+        Answer(claim.study, claim.id, claim.where, claim.verdict, claim.verdict == INCONCLUSIVE, claim.seeds)
+        for claim in claims
+        if claim.is_finding
+    ]
 
 
 def _register(arguments: argparse.Namespace) -> None:
-    from grpolab.sweep.compose import Composer
+    from grpolab.report.claims import margins
+    from grpolab.report.load import load
     from grpolab.sweep.ledger import committed_outcomes
-    from grpolab.sweep.plan import expand
-    from grpolab.sweep.registration import register, variants_of
-    from grpolab.sweep.study import Study, load
+    from grpolab.sweep.plan import plans
+    from grpolab.sweep.registration import register
+    from grpolab.sweep.study import Study
 
-    study = load(arguments.study)
-    if not isinstance(study, Study):
-        raise RequestError(f"study={study.name} only includes others: register {', '.join(study.includes)}")
-    results = results_of(arguments)
-    kept, asked = committed_outcomes(results), arguments.seeds or study.seeds
-    cells = expand(study, Composer(), seeds=asked).cells
+    results, asked = results_of(arguments), plans(arguments.study, seeds=arguments.seeds)
+    whole, kept = asked[-1], committed_outcomes(results)
+    cells = [cell for plan in asked for cell in plan.cells]
     trained = {c.settings.seed for c in cells if c.signature in kept or results.run(c.signature).is_dir()}
-    variants = variants_of({cell.variant: cell.settings for cell in cells})
-    print(register(study, variants, asked, trained, datetime.now(UTC).isoformat(timespec="seconds")))
+    fixed, explored = dict[str, dict[str, float | None]](), set[int]()
+    for part in whole.parts or [whole]:
+        study, prefix = load(results, part.study.name)[-1], f"{part.study.name}." if whole.parts else ""
+        explored |= {int(seed) for seed in study.done["seed"] if seed < TUNING_SEEDS}
+        for hypothesis in part.study.hypotheses if isinstance(part.study, Study) else ():
+            of = margins(study, hypothesis.model_dump())
+            fixed[prefix + hypothesis.id] = {place: None if isnan(margin) else margin for place, margin in of.items()}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    rules = whole.seeds, whole.study.looks, fixed
+    print(register(whole.study.name, whole.hypotheses, *rules, trained, sorted(explored), now))
     print(f"commit {REGISTRY} before a run of these seeds begins: its commit is what makes the verdicts confirmatory")
 
 

@@ -35,9 +35,9 @@ from grpolab.registry import SURROGATES
 from grpolab.settings.objective import AdaptiveEntropySettings
 from grpolab.settings.run import RunSettings
 
-# What float32 on CPU promises of |log-prob of the sampler - log-prob of the trainer|, in nat. A policy that drifts far has
-# single tokens that rounding alone moves by 2e-4 (seen once in 190 runs, float64 lying between the two); a wrong mask,
-# position or temperature moves the mean by orders of magnitude more.
+# What float32 on CPU promises of |log-prob of the sampler - log-prob of the trainer|, in nat. A policy that drifts far
+# has single tokens that rounding alone moves by 2e-4 (seen once in 190 runs, float64 lying between the two); a wrong
+# mask, position or temperature moves the mean by orders of magnitude more.
 MEAN_GAP, WORST_GAP = 1e-5, 1e-2
 
 

@@ -8,20 +8,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from grpolab.lint.rules import ONE_A_SEQUENCE, Rules, clip_range
+from grpolab.quantities import GAINS
 from grpolab.registry import SURROGATES
 from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, Equality, rewritten, why_the_same
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.study import Study, least_seeds
+from grpolab.sweep.study import Study
 from grpolab.vocabulary import CONFIRMATION_SEEDS, TUNING_SEEDS
 
-# Smallest difference, in standard deviations of the paired differences, that a two-sided t-test at .05 with so many
-# pairs finds with power .8, before Holm's correction.
-DETECTABLE = {2: 11.55, 3: 3.26, 4: 2.13, 5: 1.68, 6: 1.43, 7: 1.27, 8: 1.16, 9: 1.07, 10: 1.0}
-FEWEST = 3  # seeds; two find nothing below eleven standard deviations
-T_TESTS = ("paired_t", "paired_log_t", "equivalence")
-# Seeds that a statement usually needs: ten for accuracies, five for what drifts over a run, by its standard deviation.
-ENOUGH = {"eval/": 10, "final_score": 10, "mean_score": 10, "gain": 10, "entropy": 5, "kl_ref": 5}
+LEAST_EVALUATIONS = 10  # of a run whose score is claimed: it is the mean of their last quarter
 # A claim about one of these knows that steps differ in size.
 STEP_SIZES = {"weights/step_norm", "grad_norm", "grad_norm_p50", "grad_norm_p99", "grad_norm_max"}
 # Aggregations whose gradient is a mean's times something.
@@ -194,28 +189,18 @@ def seeds_of_two_uses(arms: Arms) -> Iterator[str]:
 
 
 @STUDY_RULES.rule("note", "seeds")
-def hardly_a_test(arms: Arms) -> Iterator[str]:
-    """Fewer seeds than a hypothesis asks for, or than its test needs to decide anything: it will stay undecided."""
-    seeds = len(arms.seeds)
-    for claim in arms.study.hypotheses:
-        needed = max(claim.seeds, least_seeds(claim.test, len(claim.arms)))
-        if seeds < needed:
-            yield f"seeds={seeds} leave {claim.id} undecided: it asks for {needed} (test={claim.test})"
+def no_look_yet(arms: Arms) -> Iterator[str]:
+    """Fewer seeds than the first look at the study's hypotheses asks for: all stay inconclusive."""
+    if arms.study.hypotheses and len(arms.seeds) < arms.study.looks[0]:
+        yield f"seeds={len(arms.seeds)} decide nothing: the first look is at {arms.study.looks[0]}"
 
 
-@STUDY_RULES.rule("note", "seeds")
-def too_few_seeds(arms: Arms) -> Iterator[str]:
-    """Fewer seeds than a t-test on such a metric usually needs: ten for accuracies, five for entropy and the KL to the
-    warm start, three for all else.
+@STUDY_RULES.rule("note", "evaluation.every")
+def too_few_evaluations(arms: Arms) -> Iterator[str]:
+    """A score is claimed that is the mean of one or two evaluations: with the last three of ten or more, a difference
+    takes about two thirds of the seeds.
     """
-    seeds = len(arms.seeds)
-    wanting = defaultdict[int, list[str]](list)
-    for claim in arms.study.hypotheses:
-        needed = next((count for name, count in ENOUGH.items() if claim.metric.startswith(name)), FEWEST)
-        if claim.test in T_TESTS and 2 <= seeds < needed:
-            wanting[needed].append(claim.id)
-    for needed, claims in wanting.items():
-        yield (
-            f"seeds={seeds} find a difference above {DETECTABLE[seeds]:g} standard deviations (power .8, before Holm's"
-            f" correction); {', '.join(claims)} usually take {needed} seeds, which find {DETECTABLE[needed]:g}"
-        )
+    claims = [claim.id for claim in arms.study.hypotheses if claim.metric in GAINS]
+    counts = {1 + run.planned_steps // run.evaluation.every for facet in arms.facets for run in facet.arms.values()}
+    if claims and min(counts) < LEAST_EVALUATIONS:
+        yield f"runs have {min(counts)} evaluations, the first included, for {', '.join(claims)}: have 10 or more"

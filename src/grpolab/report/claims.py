@@ -1,301 +1,613 @@
-"""What a study file claimed before its runs, decided by the seeds that all sides share: supported, refuted, undecided.
+"""What study files claim, decided: supported, opposite, negligible or inconclusive.
 
-A hypothesis becomes a question for each combination of levels that it leaves open. Its test gives the effect with its
-p, Holm's correction over all questions of the study the verdict, and a sentence says all of it.
+A hypothesis is one question over all tasks of its study, and one for each combination of the levels of other factors
+that it leaves open. Its unit is the seed: the mean over tasks of the difference that a seed shows, each in units of the
+smallest difference that matters there (the margin). `statistics/looks.py` decides all questions of a family together;
+tables, figures and sentences say what it decided, and nothing else in the package calls a difference real or not.
+
+Letters: S seeds, T tasks, K looks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import combinations
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
 
-from grpolab.quantities import LABELS
+from grpolab.quantities import GAINS, LABELS
 from grpolab.report.load import Study
-from grpolab.report.measures import by_cell, is_share
-from grpolab.report.registered import CONFIRMATORY, EXPLORATORY, registered_seeds
+from grpolab.report.measures import by_cell
 from grpolab.report.registered import label as label_of
-from grpolab.report.statistics.intervals import share_interval
-from grpolab.report.statistics.power import (
-    MOST_NEEDED,
-    POWER,
-    rate_seeds_to_decide,
-    seeds_to_decide,
-    trend_seeds_to_decide,
-)
-from grpolab.report.statistics.tests import (
-    Difference,
-    equivalence,
-    holm,
-    paired_difference,
-    rank_trend,
-    rate_difference,
-)
-from grpolab.report.text import NONE, count, estimate, listing, number, p_equals, probability, signed
-from grpolab.vocabulary import DIVERGED, RESULTS
+from grpolab.report.statistics import looks as planned
+from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED, Evidence
+from grpolab.report.statistics.tests import label_difference, rank_trend, sign_flip, sign_test
+from grpolab.report.text import NONE, count, estimate, listing, number, p_equals, signed
+from grpolab.vocabulary import DIVERGED, MARGIN_FACTOR, MARGIN_OF_GAIN, RESULTS, TUNING_SEEDS
 
-SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "undecided"
+VOID = "void"  # nothing could be decided by any number of seeds
+DESCRIBED = "described"  # not among the primary hypotheses of the collection that is reported
+HOLDS, FAILS, NOT_RUN = "holds", "fails", "not run"  # of a check
 CHECK = "check"  # what holds by construction is no finding
-ALPHA = 0.05
-TESTS = {
-    "paired_t": "paired t-test",
-    "paired_log_t": "paired t-test of the logarithm",
-    "equivalence": "two one-sided t-tests",
-    "fisher": "Fisher's exact test, unpaired",
-    "page": "Page's test, two-sided",
-}
+VERDICTS = (SUPPORTED, OPPOSITE, NEGLIGIBLE, INCONCLUSIVE, VOID)
+FEWEST_VALUES = 4  # different ones, for a t-test
+DIGITS = 12  # of a number that is compared; what lies behind is rounding, which no test may take for a spread
+SKEWED = 1.0
 Hypothesis = dict[str, Any]  # as the plan has it
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A hypothesis in one facet, decided.
+class TaskEffect:
+    """What one task shows, on the scale on which it is written, with its share of the decision's level."""
 
-    `effect` is on the scale on which it is written (a ratio, a Kendall tau), with the p before Holm's correction;
-    `size` is the same as text. `needed` is how many seeds in all would decide an undecided one; None where it is
-    decided, or nobody can say.
+    task: str
+    effect: float
+    low: float
+    high: float
+    text: str
+    short: str  # without the interval
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A hypothesis where it was asked, decided.
+
+    `effect`, `low` and `high` are in units of the margin, so that claims of all kinds have one scale; NaN where there
+    is no margin, or the test is of no mean. `size` says the same for a reader. `p` is the repeated one (comparable over
+    looks), `adjusted_p` Holm's, `q` that of Benjamini and Hochberg over all studies of the report. `n`: seeds at the
+    decision, or at the last look; `seeds`: all that there are.
     """
 
     study: str
     id: str
     says: str
     source: str
-    facet: str
+    metric: str
+    where: str
     contrast: str
-    test: str
-    effect: Difference
-    size: str
-    holm_p: float
     verdict: str
     label: str  # confirmatory, exploratory or a check
     why: str  # it is exploratory
-    needed: int | None
+    n: int
+    seeds: int
+    size: str
+    short: str  # the same without the intervals of single tasks
+    effect: float
+    low: float
+    high: float
+    tasks: tuple[TaskEffect, ...]
+    disagreement: float  # p that all tasks have one effect
+    p: float
+    adjusted_p: float
+    q: float
+    margin_sds: float  # the margin in standard deviations of the seeds' differences
+    flags: tuple[str, ...]
     sentence: str
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether it was tested; checks and descriptions are listed apart."""
+        return self.verdict in VERDICTS
 
 
 @dataclass(frozen=True)
 class Question:
-    """A hypothesis in one facet, with the numbers that decide it.
+    """A hypothesis in one combination of the levels that it leaves open, with the numbers that decide it."""
 
-    `values_SA` has a row for each seed that all arms share and a column for each arm. `margin`, `effect` and `null`,
-    the effect that lies between claimed and not claimed (of `equal` there are two), are on the scale on which it is
-    tested. `void` says why nothing can be decided, `gaps` which runs ended early or are left out, `seeds` from how many
-    shared ones on it may be decided.
-    """
-
+    study: str
     hypothesis: Hypothesis
-    facet: str
-    test: str
-    values_SA: pd.DataFrame
-    margin: float
-    null: float
-    effect: Difference
-    void: str
-    gaps: str
-    seeds: int
+    where: str
+    tasks: list[str]
+    arms: list[str]
+    values_STA: NDArray  # of the seeds that have all of them, in the order in which they are looked at
+    margin_T: NDArray  # on the scale that is tested; NaN: every difference matters
+    looks: tuple[int, ...]
+    family: str  # the registration, or the study: what is decided together
     label: str
     why: str
+    void: str  # why nothing can be decided
+    gaps: str  # which runs ended early or are left out
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether arms are compared as factors."""
+        return self.hypothesis["scale"] == "log"
+
+    @property
+    def sign(self) -> float:
+        """1 where the difference should be above 0, else -1."""
+        return -1.0 if self.hypothesis["direction"] == "less" else 1.0
+
+    @property
+    def beyond(self) -> float:
+        """How far beyond 0 it is claimed to be, on the scale that is tested."""
+        given = self.hypothesis["beyond"]
+        return float(np.log(given or 1)) if self.logarithmic else given
+
+    def differences(self, n: int) -> NDArray:
+        """The first arm minus the second (or 0) of the first n seeds, as logarithms where these are tested; (n, T)."""
+        of = self.values_STA[:n, :, 0]
+        minus = self.values_STA[:n, :, 1] if len(self.arms) > 1 else np.zeros_like(of)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            of, minus = (np.log(of), np.log(minus)) if self.logarithmic else (of, minus)
+            # A share that is 0 in one arm is infinitely smaller; in both arms it is a tie.
+            difference = np.where(of == minus, 0.0, of - minus)
+        return _rounded(difference, np.maximum(np.abs(of), np.abs(minus)) + self.logarithmic)
+
+    @property
+    def unit_T(self) -> NDArray:
+        """What a difference is divided by, task by task: its margin, where each task has one."""
+        return self.margin_T if np.isfinite(self.margin_T).all() else np.ones(len(self.tasks))
+
+    def pooled(self, n: int) -> NDArray:
+        """One number a seed: the mean over tasks of its differences in units of the margins; (n,)."""
+        d_ST = self.differences(n) / self.unit_T
+        with np.errstate(invalid="ignore"):
+            mean_S = d_ST.mean(axis=1)
+        mean_S = np.where(np.isnan(mean_S), 0.0, mean_S)  # infinite in one task, the other way in another: a tie
+        return _rounded(mean_S, np.abs(d_ST).max(axis=1))
 
 
-def decide(study: Study) -> list[Claim]:
-    """Every hypothesis of the study, once for each combination of levels that its `where` leaves open.
+def _rounded(values: NDArray, of: NDArray) -> NDArray:
+    """Values to DIGITS of the largest numbers that they were computed `of`."""
+    known = np.isfinite(of) & (of > 0)
+    scale = 10.0 ** (DIGITS - np.ceil(np.log10(np.where(known, of, 1.0))))
+    return np.where(known, np.round(np.where(known, values, 0.0) * scale) / scale, values)
 
-    `less` and `greater` are two-sided tests against the margin, in the direction claimed; `equal` is two one-sided
-    ones. All confirmatory tests of the study are one family for Holm's correction, all exploratory ones another; what
-    was registered is decided by its registered seeds alone (`report/registered.py`). A claim with fewer shared seeds
-    than it asks for stays undecided, whatever its p, as does one whose condition does not hold. The placebo pairs come
-    last: they are equal to the bit or not, without statistics.
+
+def decide(studies: Sequence[Study]) -> list[Claim]:
+    """Every hypothesis of a study, or of a collection's studies, which come before it; then checks and placebo pairs.
+
+    A family is what one registration holds, by its seeds, looks and margins; what is not registered is decided with the
+    study's other such hypotheses, by the seeds at hand. A collection with `primary` hypotheses decides these together,
+    and describes the others.
     """
-    questions, claims = list(_questions(study)), dict[int, Claim]()
-    for label in (CONFIRMATORY, EXPLORATORY):  # each a family of its own
-        family = {place: question for place, question in enumerate(questions) if question.label == label}
-        adjusted = [float(p) for p in holm([question.effect.p for question in family.values()])]
-        verdicts = [_verdict(*answer) for answer in zip(family.values(), adjusted, strict=True)]
-        level = ALPHA / max(1, verdicts.count(UNDECIDED))  # what Holm's next step asks of each that is left
-        answers = zip(family.items(), adjusted, verdicts, strict=True)
-        claims |= {place: _claim(study.name, question, p, verdict, level) for (place, question), p, verdict in answers}
-    decided = [claims[place] for place in range(len(questions))]
-    return [*decided, *(_placebo(study, *pair) for pair in study.plan.get("placebo", []))]
+    whole, questions = studies[-1], list[Question]()
+    primary = whole.plan.get("primary") or []
+    for study in studies:
+        for hypothesis in study.plan.get("hypotheses", []):
+            name = f"{study.name}.{hypothesis['id']}" if primary else hypothesis["id"]
+            owner = whole if primary else study
+            questions += _questions(study, hypothesis, owner, name in primary or not primary)
+    claims = dict[int, Claim]()
+    for family in dict.fromkeys(question.family for question in questions):
+        places = [n for n, question in enumerate(questions) if question.family == family]
+        of_family, gone = [questions[n] for n in places], _taken_back(family, studies)
+        claims |= zip(places, _decide_together(of_family, gone) if family else map(_described, of_family), strict=True)
+    placebo = [_placebo(study, *pair) for study in studies for pair in study.plan.get("placebo", [])]
+    decided = [*(claims[n] for n in range(len(questions))), *placebo]
+    tested = [n for n, claim in enumerate(decided) if claim.is_finding and np.isfinite(claim.q)]
+    shares = stats.false_discovery_control([decided[n].q for n in tested]) if tested else []
+    for n, q in zip(tested, shares, strict=True):
+        decided[n] = replace(decided[n], q=float(q))
+    return decided
 
 
-def _questions(study: Study) -> Iterator[Question]:
-    """Every hypothesis, once for each facet that it is about and that has all its arms."""
-    for hypothesis in study.plan.get("hypotheses", []):
-        cells = study.cells.assign(value=by_cell(study, hypothesis["metric"]))
-        for factor, level in (hypothesis.get("where") or {}).items():
-            cells = cells[cells[f"factor/{factor}"] == level]
-        inside = (study.plan["compare"], hypothesis.get("range_over"))
-        outer = [f"factor/{factor}" for factor in study.plan["factors"] if factor not in inside]
-        facets = pd.Series(["/".join(levels) for levels in cells[outer].to_numpy(dtype=str)], cells.index, dtype=object)
-        contrast = hypothesis.get("contrast")
-        arms = [arm for arm in contrast.values() if arm is not None] if contrast else hypothesis["trend"]
-        for facet, here in cells.groupby(facets, sort=False):
-            if set(arms) <= set(here["arm"]):
-                yield _question(study, hypothesis, str(facet), here, arms)
+def _taken_back(family: str, studies: Sequence[Study]) -> int:
+    """How many hypotheses of a registration are no longer asked as they were: they keep their share of the level."""
+    entries = [known.items() for study in studies if (known := study.plan.get("registered"))]
+    left = {name for known in entries for name, entry in known if entry["line"] == family}
+    return len(json.loads(family)["hypotheses"].keys() - left) if left else 0
 
 
-def _question(study: Study, hypothesis: Hypothesis, facet: str, here: pd.DataFrame, arms: list[str]) -> Question:
-    """`here` are all cells of the facet, with the hypothesis' metric as `value`."""
-    metric, direction, margin = hypothesis["metric"], hypothesis["direction"], hypothesis["margin"]
-    # Plans of older programs name no test: there were three, and a rule for each.
-    test = hypothesis.get("test") or (
-        "fisher" if metric in LABELS else "equivalence" if direction == "equal" else "paired_t"
+def margins(study: Study, hypothesis: Hypothesis) -> dict[str, float]:
+    """The smallest difference that matters, for each place (levels of the other factors) and task, as tested.
+
+    Of a score a share of the baseline's gain there, over the seeds that explored: what a registration keeps as
+    constants.
+    """
+    found, explored = dict[str, float](), study.cells[study.cells["seed"] < TUNING_SEEDS]
+    plan = study.plan | {"registered": {}, "looks": [max(1, explored["seed"].nunique())]}
+    study = replace(study, cells=explored, plan=plan)
+    for question in _questions(study, hypothesis, study, decided=True):
+        found |= zip(_places(question.where, question.tasks), map(float, question.margin_T), strict=True)
+    return found
+
+
+def _places(where: str, tasks: Sequence[str]) -> list[str]:
+    return ["/".join(filter(None, (where, task))) for task in tasks]
+
+
+def _questions(study: Study, hypothesis: Hypothesis, owner: Study, decided: bool) -> Iterator[Question]:
+    """A hypothesis once for each combination of open levels that has all its arms in some task.
+
+    `owner`: the study or collection that registers it.
+    """
+    plan, cells = study.plan, study.cells.assign(value=by_cell(study, hypothesis["metric"]))
+    name = hypothesis["id"] if owner is study else f"{study.name}.{hypothesis['id']}"
+    entry = owner.plan.get("registered", {}).get(name)
+    for factor, level in hypothesis["where"].items():
+        cells = cells[cells[f"factor/{factor}"] == level]
+    arms = hypothesis["trend"] or [arm for arm in hypothesis["contrast"].values() if arm is not None]
+    open_ = [f for f in plan["factors"] if f not in (plan["compare"], hypothesis["range_over"], "task")]
+    cells = cells.assign(
+        where=["/".join(row) for row in cells[[f"factor/{f}" for f in open_]].to_numpy(dtype=str)],
+        task=cells["factor/task"] if "task" in plan["factors"] else cells["setting/task"],
     )
+    for where, here in cells.groupby("where", sort=False):
+        has_all = here.groupby("task", sort=False)["arm"].agg(lambda found: set(arms) <= set(found))
+        if tasks := [str(task) for task in has_all.index[has_all]]:
+            here = here[here["task"].isin(tasks)]
+            question = _question(study, hypothesis, str(where), here, tasks, arms, entry, owner)
+            family = "" if not decided or hypothesis["by_construction"] else entry["line"] if entry else owner.name
+            yield replace(question, family=family)
+
+
+def _question(
+    study: Study,
+    hypothesis: Hypothesis,
+    where: str,
+    here: pd.DataFrame,
+    tasks: list[str],
+    arms: list[str],
+    entry: dict[str, Any] | None,
+    owner: Study,
+) -> Question:
+    """`here` are the cells of the tasks, with the metric as `value`; `entry` its registration."""
     cells = here[here["arm"].isin(arms)]
-    deciding = cells[cells["seed"].isin(registered_seeds(study, hypothesis["id"]))]
-    label, why = label_of(study, hypothesis["id"], deciding)
-    cells = deciding if label == CONFIRMATORY else cells
-    if test == "paired_log_t":
-        margin = float(np.log(margin))
+    label, why = label_of(entry, {study.name, owner.name}, cells)
+    if entry:
+        cells = cells[cells["seed"].isin(entry["seeds"])]
+    if hypothesis["scale"] == "log":
         cells = cells.assign(value=cells["value"].where(cells["value"] >= 0))  # a negative number has no logarithm
     # A range over a factor is NaN where a level has no value: it would be too small. Else there is one run of a seed.
-    summary = np.ptp if hypothesis.get("range_over") else np.max
-    values = cells.groupby(["seed", "arm"])["value"].agg(lambda runs: summary(runs.to_numpy()))
-    values_SA = values.unstack().reindex(columns=arms).dropna()
-    null = -margin if direction == "less" else margin
-    effect = _effect(test, values_SA, null, margin)
-    if len(arms) == 1 and is_share(study, metric) and test != "fisher":
-        _, low, high, _ = share_interval(values_SA[arms[0]])
-        effect = effect._replace(low=low, high=high)
-    void = _void(study, hypothesis, here)
-    diverged = int((cells["outcome"] == DIVERGED)[cells["seed"].isin(values_SA.index)].sum())
-    valueless = int(cells["outcome"].isin(RESULTS).groupby(cells["seed"]).all().sum()) - len(values_SA)
+    summary = np.ptp if hypothesis["range_over"] else np.max
+    values = cells.groupby(["seed", "task", "arm"])["value"].agg(lambda runs: summary(runs.to_numpy()))
+    wide = values.unstack(["task", "arm"]).reindex(columns=pd.MultiIndex.from_product([tasks, arms]))
+    if entry:  # looks are at the first registered seeds: what comes after a gap waits
+        wide = wide.reindex(sorted(entry["seeds"]))
+        wide = wide[wide.notna().all(axis=1).cummin()]
+    wide = wide.dropna().sort_index()
+    diverged = int((cells["outcome"] == DIVERGED)[cells["seed"].isin(wide.index)].sum())
+    finished = cells["outcome"].isin(RESULTS).groupby(cells["seed"]).all()
+    valueless = len(set(finished.index[finished]) - set(wide.index)) if not entry else 0
+    waits = next((seed for seed in sorted(entry["seeds"]) if seed not in wide.index), None) if entry else None
     gaps = f"; {count(diverged, 'run')} that diverged counted as far as they came" if diverged else ""
     gaps += f"; {count(valueless, 'seed')} without a value of it" if valueless else ""
-    effect = effect._replace(p=np.nan) if void else effect
-    seeds = hypothesis.get("seeds", 2)  # plans of older programs do not say
-    return Question(hypothesis, facet, test, values_SA, margin, null, effect, void, gaps, seeds, label, why)
+    if waits in finished.index and finished[waits]:
+        gaps += f"; seed {waits} has no value of it, and no look goes past a seed"
+    looks = tuple((entry or owner.plan).get("looks") or LOOKS)
+    # Margin and condition are those of the first look: later seeds must not change what was decided.
+    first = here[here["seed"].isin(wide.index[: looks[0]])]
+    if entry:  # what has none is null in the registry
+        margin_T = np.array([entry["margins"][place] for place in _places(where, tasks)], dtype=np.float64)
+    else:
+        margin_T = np.array([_margin(study, hypothesis, first[first["task"] == task]) for task in tasks])
+    values_STA = wide.to_numpy(dtype=np.float64).reshape(len(wide), len(tasks), len(arms))
+    question = Question(
+        study.name, hypothesis, where, tasks, arms, values_STA, margin_T, looks, "", label, why, "", gaps
+    )
+    void = _condition_fails(study, hypothesis, first) or _nothing_differs(question)
+    if hypothesis["direction"] == "equal" and np.isnan(margin_T).any():
+        void = void or "where its baseline gains nothing, no difference is small"
+    return replace(question, void=void)
 
 
-def _effect(test: str, values_SA: pd.DataFrame, null: float, margin: float) -> Difference:
-    """What the test finds in the first arm against the second (or 0), or along the order of the arms."""
-    if test == "page":
-        return rank_trend(values_SA.to_numpy())
-    of = values_SA.iloc[:, 0]
-    minus = values_SA.iloc[:, 1] if values_SA.shape[1] > 1 else 0 * of
-    if test == "fisher":
-        return rate_difference(int(of.sum()), len(of), int(minus.sum()), len(minus))
-    if test == "equivalence":
-        return equivalence(of, minus, margin)
-    if test == "paired_log_t":
-        # A share that is 0 in one arm is infinitely smaller: the sign test then gives p. In both arms it is a tie.
-        with np.errstate(divide="ignore"):
-            of, minus = np.log(of), np.log(minus)
-    return paired_difference(of, minus, null=null)
+def _margin(study: Study, hypothesis: Hypothesis, here: pd.DataFrame) -> float:
+    """The smallest difference that matters in one task, on the scale that is tested; NaN: every one does."""
+    given = hypothesis["margin"]
+    if hypothesis["scale"] == "log":
+        return float(np.log(given or MARGIN_FACTOR))
+    if given is None and hypothesis["metric"] in GAINS and not hypothesis["trend"]:
+        baseline = here[here["arm"] == study.baseline]
+        gain = by_cell(study, "gain")[baseline.index].mean()
+        return MARGIN_OF_GAIN * gain if gain > 0 else np.nan
+    return np.nan if given is None else given
 
 
-def _void(study: Study, hypothesis: Hypothesis, here: pd.DataFrame) -> str:
-    """Why the test would say nothing: the condition of the hypothesis, where it does not hold."""
-    condition = hypothesis.get("provided")
+def _condition_fails(study: Study, hypothesis: Hypothesis, here: pd.DataFrame) -> str:
+    """Why the test would say nothing: the condition of the hypothesis, in the first task where it does not hold."""
+    condition = hypothesis["provided"]
     if not condition:
         return ""
-    mean = by_cell(study, condition["metric"])[here.index[here["arm"] == condition["of"]]].mean()
-    if mean > condition["above"]:
+    of = here[here["arm"] == condition["of"]]
+    means = by_cell(study, condition["metric"])[of.index].groupby(of["task"], sort=False).mean()
+    for task, mean in means.items():
+        if not mean > condition["above"]:
+            measured = "not measured" if np.isnan(mean) else number(mean)
+            return (
+                f"its condition fails in {task}: `{condition['metric']}` of {condition['of']} is {measured}, not above"
+                f" {condition['above']:g}"
+            )
+    return ""
+
+
+def _nothing_differs(question: Question) -> str:
+    """Why no number of seeds would decide it: all values are one."""
+    values_STA = question.values_STA
+    if not len(values_STA) or len(question.arms) == 1 or not (values_STA == values_STA[..., :1]).all():
         return ""
-    measured = "not measured" if np.isnan(mean) else number(mean)
-    return (
-        f"its condition fails: `{condition['metric']}` of {condition['of']} is {measured}, not above"
-        f" {condition['above']:g}"
-    )
+    if question.hypothesis["metric"] in LABELS:
+        runs = values_STA[..., 0].size
+        return f"{int(values_STA[..., 0].sum())} of {runs} runs on either side: there is nothing to tell apart"
+    return f"its arms have one value in each of {count(len(values_STA), 'seed')}"
 
 
-def _verdict(question: Question, holm_p: float) -> str:
-    """Supported or refuted where the corrected p is below ALPHA, by the side on which the effect lies."""
-    effect = question.effect
-    if effect.n < question.seeds or not holm_p < ALPHA:
-        return UNDECIDED
-    claimed = {
-        "less": effect.effect < question.null,
-        "greater": effect.effect > question.null,
-        "equal": abs(effect.effect) < question.margin,
-    }
-    return SUPPORTED if claimed[question.hypothesis["direction"]] else REFUTED
+# ----------------------------------------------------------------------------------------------------------------------
+# From a question to its verdict.
 
 
-def _claim(study: str, question: Question, holm_p: float, verdict: str, level: float) -> Claim:
-    """The claim in numbers and in words; `level` is what p would have to stay below with more seeds."""
-    hypothesis, test, effect, values = question.hypothesis, question.test, question.effect, question.values_SA
-    direction, margin, facet = hypothesis["direction"], hypothesis["margin"], question.facet
-    contrast = {"page": ", ", "paired_log_t": " / "}.get(test, " - ").join(values.columns)
-    measured, bound, means = f"`{hypothesis['metric']}`", f"{question.null + 0.0:g}", ""  # never -0
-    if hypothesis.get("range_over"):
-        measured = f"the range over {hypothesis['range_over']} of {measured}"
-    if test == "paired_log_t":
-        ratio, low, high = (float(np.exp(value)) for value in effect[:3])
-        effect = effect._replace(effect=ratio, low=low, high=high)
-        bound = f"1/{margin:g}" if direction == "less" and margin != 1 else f"{margin:g}"
-    size = estimate(*effect[:3], number if test == "paired_log_t" else signed)
-    claimed = {"less": "below ", "greater": "above ", "equal": "within ±"}[direction] + bound
-    what = f"{measured} of {contrast}"
-    if test == "page":
-        what = f"Kendall's tau of {measured} over {contrast}"
-        claimed = "rising" if direction == "greater" else "falling"
-        pairs = [
-            f"{upper} - {lower} {estimate(*paired_difference(values[upper], values[lower])[:3], signed)}"
-            for lower, upper in combinations(values.columns, 2)
-        ]
-        levels = ", ".join(f"{arm} {number(mean)}" for arm, mean in values.mean().items())
-        means = f"; means: {levels}; all pairs: {', '.join(pairs)}"
-    sentence = f"{hypothesis['id']} is {verdict} ({question.label})" + (f" in {facet}" if facet else "")
-    if effect.n == 0:
-        sentence += f": no seed has {'both' if len(values.columns) == 2 else 'all'} runs"
-    else:
-        short = f" of the {question.seeds} that it asks for" if 1 < effect.n < question.seeds else ""
-        p = f"{TESTS[test]}: Holm-adjusted {p_equals(holm_p)}" if np.isfinite(holm_p) else "no test"
-        sentence += f": {what} is {size} ({count(effect.n, 'seed')}{short}, {p}; claimed: {claimed}){means}"
-    needed = _needed(question, level) if verdict == UNDECIDED else None
-    outlook = _outlook(question, needed) if verdict == UNDECIDED else ""
+def _kind(question: Question) -> str:
+    """`label`: runs are counted; `trend`: levels are ranked; `mean`: differences are averaged."""
+    is_label = question.hypothesis["metric"] in LABELS
+    return "label" if is_label else "trend" if question.hypothesis["trend"] else "mean"
+
+
+def _tested(question: Question, n: int) -> tuple[float, float, bool]:
+    """p of a direction, p of the margin and whether the estimate lies where it is claimed, by the first n seeds.
+
+    The margin counts only where every task is inside its own, and the tasks do not disagree.
+    """
+    if question.void or len(question.values_STA) < n:
+        return np.nan, np.nan, False
+    sign, kind = question.sign, _kind(question)
+    if kind == "label":
+        difference, p = label_difference(question.values_STA[:n, :, 0], question.values_STA[:n, :, 1])
+        return p, 1.0, sign * difference > 0
+    if kind == "trend":
+        tau = rank_trend(question.values_STA[:n])
+        return tau.p, 1.0, sign * tau.effect > 0
+    y_S, unit_T = question.pooled(n), question.unit_T
+    beyond = float((question.beyond / unit_T).mean())
+    has_margin, equal = bool(np.isfinite(question.margin_T).all()), question.hypothesis["direction"] == "equal"
+    if not np.isfinite(y_S).all() or len(np.unique(y_S)) < FEWEST_VALUES:
+        if equal:  # its opposite lies beyond the margin
+            sign, beyond = float(np.sign(np.median(y_S))), 1.0
+        shifted_S = sign * y_S - beyond
+        above = bool((shifted_S > 0).sum() > (shifted_S < 0).sum())
+        return sign_test(shifted_S) if above or not equal else 1.0, 1.0, above
+    test = planned.evidence(y_S[None], 1.0 if has_margin else np.nan, sign, beyond, (n,), equal)
+    d_ST = question.differences(n)
+    inside = bool((np.abs(d_ST.mean(axis=0)) < unit_T).all()) and not _disagreement(question, n) < ALPHA
+    return float(test.direction_p[0, 0]), float(test.margin_p[0, 0]) if inside else 1.0, bool(test.claimed[0, 0])
+
+
+def _disagreement(question: Question, n: int) -> float:
+    """p that all tasks have one effect, in units of their margins; NaN for one task or where no mean is tested."""
+    d_ST = question.differences(n) / question.unit_T if _kind(question) == "mean" else np.full((n, 1), np.nan)
+    return planned.disagreement(d_ST.T) if np.isfinite(d_ST).all() else np.nan
+
+
+def _decide_together(family: Sequence[Question], gone: int = 0) -> list[Claim]:
+    """The claims of one family, of which so many are not asked any more."""
+    looks = family[0].looks
+    tests_MK = [[_tested(question, n) for n in looks] for question in family]
+    found = Evidence(*(np.array([[test[i] for test in of] for of in tests_MK]) for i in range(3)))
+    equal_M = np.array([question.hypothesis["direction"] == "equal" for question in family])
+    decisions = planned.decide(found, equal_M=equal_M, gone=gone)
+    claims = []
+    for question, tests, *decision in zip(family, tests_MK, *decisions, strict=True):
+        verdict, by_margin, look, level, p = decision
+        n = looks[look] if look >= 0 else 0
+        by = int(question.hypothesis["direction"] == "equal" and verdict != OPPOSITE)  # the margin is what it claims
+        q = float(planned.repeated_p(tests[look][by], look, len(looks))) if n else np.nan
+        q = q / 2 if by and q < 1 else q  # as `looks.decide` does
+        verdict = VOID if question.void else str(verdict)
+        interval = (bool(by_margin), float(level), int(look), len(looks))
+        claims.append(_claim(question, verdict, n, interval, float(p), float(p * ALPHA / level), q))
+    return claims
+
+
+def _described(question: Question) -> Claim:
+    """A check, or a hypothesis that is not asked: its numbers with an ordinary 95% interval, and no test."""
+    n = len(question.values_STA)
+    verdict = DESCRIBED
+    if question.hypothesis["by_construction"]:
+        verdict = (HOLDS if _as_claimed(question).all() else FAILS) if n else NOT_RUN
+    return _claim(question, verdict, n, (False, ALPHA, 0, 1), np.nan, np.nan, np.nan)
+
+
+def _as_claimed(question: Question) -> NDArray:
+    """Whether each seed shows it in each task; (S, T)."""
+    sign, values_STA = question.sign, question.values_STA
+    if _kind(question) == "trend":
+        return np.asarray((sign * np.diff(values_STA, axis=2) > 0).all(axis=2))
+    d_ST = question.differences(len(values_STA))
+    if question.hypothesis["direction"] == "equal":
+        return np.asarray(np.abs(d_ST) < question.margin_T)
+    return np.asarray(sign * d_ST > question.beyond)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# In words.
+
+
+def _claim(
+    question: Question,
+    verdict: str,
+    n: int,
+    interval: tuple[bool, float, int, int],
+    p: float,
+    adjusted_p: float,
+    q: float,
+) -> Claim:
+    """The claim in numbers and in words; `interval` is what `looks.interval` is told besides the values."""
+    hypothesis, kind, y_S = question.hypothesis, _kind(question), np.empty(0)
+    effect = low = high = margin_sds = disagreement = np.nan
+    tasks, size, short = tuple[TaskEffect, ...](), NONE, NONE
+    if n and kind == "mean":
+        y_S, places = question.pooled(n), len(question.tasks)
+        of_task = (interval[0], interval[1] / places, *interval[2:])
+        tasks = tuple(_task_effect(question, n, t, of_task) for t in range(places))
+        effect, low, high = _mean(y_S, interval)
+        disagreement = _disagreement(question, n)
+        together = _whole(question, effect, low, high)
+        size, short = (_size(together, tasks, disagreement < ALPHA, wanted) for wanted in (False, True))
+        if np.isfinite(question.margin_T).all() and np.isfinite(y_S).all() and np.ptp(y_S):
+            margin_sds = float(1 / np.std(y_S, ddof=1))
+        else:
+            effect = low = high = np.nan  # in units of nothing
+    elif n and kind == "label":
+        of, minus = question.values_STA[:n].sum(axis=(0, 1)).astype(int)
+        runs = n * len(question.tasks)
+        size = short = f"{of} of {runs} runs against {minus} of {runs}"
+    elif n:
+        size = short = _trend_size(question, n)
+    flags = tuple(_flags(question, verdict, n, y_S, margin_sds, (low, high), interval[1]))
+    label, why = (CHECK, "") if hypothesis["by_construction"] else (question.label, question.why)
+    adjusted_p = min(adjusted_p, 1.0)
     return Claim(
-        study=study,
-        **{key: hypothesis[key] for key in ("id", "says", "source")},
-        facet=facet,
-        contrast=contrast,
-        test=TESTS[test],
-        effect=effect,
-        size=size,
-        holm_p=holm_p,
+        study=question.study,
+        **{key: hypothesis[key] for key in ("id", "says", "source", "metric")},
+        where=question.where,
+        contrast=_contrast(question),
         verdict=verdict,
-        label=question.label,
-        why=question.why,
-        needed=needed,
-        sentence=f"{sentence}{question.gaps}{outlook}.",
+        label=label,
+        why=why,
+        n=n,
+        seeds=len(question.values_STA),
+        size=size,
+        short=short,
+        effect=effect,
+        low=low,
+        high=high,
+        tasks=tasks,
+        disagreement=disagreement,
+        p=p,
+        adjusted_p=adjusted_p,
+        q=q,
+        margin_sds=margin_sds,
+        flags=flags,
+        sentence=_sentence(question, f"{verdict} ({label})", n, size, adjusted_p, flags),
     )
 
 
-def _needed(question: Question, level: float) -> int | None:
-    """How many seeds in all would decide it, were effect and spread as observed. `level`: what p must be below."""
-    effect, values = question.effect, question.values_SA
-    if not np.isfinite(effect.p):
-        return None
-    if question.test == "fisher":
-        first, second = [*values.mean(), 0.0][:2]
-        needed = rate_seeds_to_decide(first, second, level)
-    elif question.test == "page":
-        needed = trend_seeds_to_decide(values.to_numpy(), level)
-    else:
-        needed = seeds_to_decide(effect, question.hypothesis["direction"], question.margin, level)
-    return max(needed, effect.n + 1, question.seeds) if needed else None
+def _contrast(question: Question) -> str:
+    """The arms as they are compared."""
+    return (", " if _kind(question) == "trend" else " / " if question.logarithmic else " - ").join(question.arms)
 
 
-def _outlook(question: Question, needed: int | None) -> str:
-    """What more seeds would do for an undecided claim."""
-    effect = question.effect
-    if question.void:
-        return f"; {question.void}"
-    if needed:
-        power = probability(POWER).rstrip("0")
-        return f"; about {needed} seeds in all would decide it (power {power}, were effect and spread as observed)"
-    if effect.n == 0:
+def _sentence(question: Question, verdict: str, n: int, size: str, adjusted_p: float, flags: Sequence[str]) -> str:
+    """What was found, where, how surely, and what a reader should know of it."""
+    hypothesis, tasks = question.hypothesis, listing(question.tasks)
+    of = f"`{hypothesis['metric']}` of {_contrast(question)}"
+    if _kind(question) == "trend":
+        of = f"Kendall's tau of `{hypothesis['metric']}` over {_contrast(question)}"
+    if hypothesis["range_over"]:
+        of = f"the range over {hypothesis['range_over']} of {of}"
+    head = f"{hypothesis['id']} is {verdict}" + (f" in {question.where}" if question.where else "")
+    if hypothesis["by_construction"]:
+        shows = _as_claimed(question)
+        return f"{head}: {of}, as claimed in {int(shows.sum())} of {count(shows.size, 'pair')} of a seed and a task."
+    notes = "".join(f"; {note}" for note in filter(None, (question.void, *flags)))
+    if not n:
+        seeds = f"{len(question.values_STA)} of the {question.looks[0]} seeds of the first look, {tasks}"
+        return f"{head}: {of} ({seeds}){question.gaps}{notes}."
+    chance = f"; adjusted {p_equals(adjusted_p)}" if np.isfinite(adjusted_p) and not question.void else ""
+    late = _at_all_seeds(question, n) if np.isfinite(adjusted_p) else ""
+    return f"{head}: {of} is {size} ({count(n, 'seed')}, {tasks}{chance}{late}){question.gaps}{notes}."
+
+
+def _mean(values_S: NDArray, interval: tuple[bool, float, int, int]) -> tuple[float, float, float]:
+    """Mean and interval; the median without one where a value is infinite, no interval without spread."""
+    if not np.isfinite(values_S).all():
+        return float(np.median(values_S)), np.nan, np.nan
+    if len(np.unique(values_S)) < FEWEST_VALUES:
+        return float(values_S.mean()), np.nan, np.nan
+    return float(values_S.mean()), *planned.interval(values_S, *interval)
+
+
+def _task_effect(question: Question, n: int, t: int, interval: tuple[bool, float, int, int]) -> TaskEffect:
+    bounds = _mean(question.differences(n)[:, t], interval)
+    effect, low, high = (float(np.exp(bound)) for bound in bounds) if question.logarithmic else bounds
+    form = _times if question.logarithmic else signed
+    return TaskEffect(question.tasks[t], effect, low, high, estimate(effect, low, high, form), form(effect))
+
+
+def _size(together: str, tasks: Sequence[TaskEffect], disagree: bool, short: bool) -> str:
+    """The effect for a reader: of one task as it is; of several their mean, and each. If they disagree, they lead."""
+    if len(tasks) == 1:
+        return together
+    each = ", ".join(f"{task.task} {task.short if short else task.text}" for task in tasks)
+    return f"{each} (the tasks disagree; together {together})" if disagree else f"{together} ({each})"
+
+
+def _whole(question: Question, effect: float, low: float, high: float) -> str:
+    """An effect in units of the margins as it is said: a factor, a share of the baseline's gain, or a difference."""
+    margin = float(question.unit_T.mean())
+    if question.logarithmic:
+        mean, lower, upper = np.exp(np.array([effect, low, high]) * margin)
+        return estimate(float(mean), float(lower), float(upper), _times)
+    if len(question.tasks) == 1 or np.ptp(question.unit_T) == 0:
+        return estimate(effect * margin, low * margin, high * margin, signed)
+    share = 100 * MARGIN_OF_GAIN
+    percent = estimate(effect * share, low * share, high * share, lambda value: f"{value:+.0f}%")
+    return f"{percent} of the baseline's gain"
+
+
+def _times(factor: float) -> str:
+    return f"×{number(factor)}"
+
+
+def _trend_size(question: Question, n: int) -> str:
+    """Kendall's tau with the order of the levels, and the level's means."""
+    values_STA = question.values_STA[:n]
+    tau = rank_trend(values_STA).effect
+    means = ", ".join(
+        f"{arm} {number(mean)}" for arm, mean in zip(question.arms, values_STA.mean(axis=(0, 1)), strict=True)
+    )
+    return f"{signed(tau)} (means: {means})"
+
+
+def _at_all_seeds(question: Question, n: int) -> str:
+    """What seeds after the decision say: description."""
+    seeds = len(question.values_STA)
+    if seeds == n or _kind(question) != "mean":
         return ""
-    if effect.n < 2 or not np.isfinite(effect.sd):
-        return "; its spread is not known, so neither is how many seeds would decide it"
-    if effect.effect == effect.sd == 0:
-        return "; no seed shows a difference, and more seeds like these would not decide it"
-    return f"; not even {MOST_NEEDED:,} seeds would decide it, were effect and spread as observed"
+    return f"; at all {seeds} seeds {_whole(question, float(question.pooled(seeds).mean()), np.nan, np.nan)}"
+
+
+def _flags(
+    question: Question,
+    verdict: str,
+    n: int,
+    y_S: NDArray,
+    margin_sds: float,
+    bounds: tuple[float, float],
+    level: float,
+) -> Iterator[str]:
+    """What a reader should know of a verdict; none of it changes one. `bounds`: its interval; `level`: what it had."""
+    if not n or verdict not in VERDICTS:
+        return
+    equal, turned = question.hypothesis["direction"] == "equal", verdict in (SUPPORTED, OPPOSITE)
+    if turned and not equal and n == LOOKS[0] and (verdict == SUPPORTED or not question.beyond):
+        yield "decided at five seeds: the estimate is probably too large"
+    if not len(y_S) or not np.isfinite(y_S).all():
+        return
+    if turned and not equal:
+        if bounds[0] > -1 and bounds[1] < 1:
+            yield "smaller than the margin"
+        beyond = float((question.beyond / question.unit_T).mean())
+        if n >= 2 * LOOKS[0] and sign_flip(question.sign * y_S - beyond) > ALPHA:
+            yield "a test without normality (sign flips) does not find it"
+    if len(np.unique(y_S)) >= FEWEST_VALUES and abs(stats.skew(y_S, bias=False)) > SKEWED:
+        yield "skewed differences: p may be too small"
+    if verdict == INCONCLUSIVE and np.isfinite(margin_sds):
+        yield from _outlook(question, y_S, n, level)
+
+
+def _outlook(question: Question, y_S: NDArray, n: int, level: float) -> Iterator[str]:
+    """At which later look of its plan it would be decided at this level, were mean and spread as observed."""
+    mean, sd = float(y_S.mean()), float(np.std(y_S, ddof=1))
+    distance = question.sign * mean - float((question.beyond / question.unit_T).mean())
+    if question.hypothesis["direction"] == "equal":
+        distance = max(abs(mean) - 1, 0.0)
+    looks = question.looks
+    for look, later in enumerate(looks):
+        if later <= n:
+            continue
+        local = [float(planned.level_at(a, look, len(looks))) for a in (level, 2 * level)]
+        reach = [stats.t.isf(a / 2, later - 1) * sd / np.sqrt(later) for a in local]
+        if abs(distance) > reach[0] or 1 - abs(mean) > reach[1]:
+            yield f"{later} seeds would decide it at the earliest, were mean and spread as observed"
+            return
+    if n < looks[-1]:
+        yield f"{looks[-1]} seeds would not decide it, were mean and spread as observed (margin: {1 / sd:.1f} sd)"
 
 
 def _placebo(study: Study, first: str, second: str) -> Claim:
@@ -303,10 +615,10 @@ def _placebo(study: Study, first: str, second: str) -> Claim:
 
     The journals of two dialects differ in any case: each has its framework's metrics.
     """
-    planned = study.cells[study.cells["arm"].isin((first, second))]
-    pairs = int((planned["arm"] == first).sum())
+    planned_cells = study.cells[study.cells["arm"].isin((first, second))]
+    pairs = int((planned_cells["arm"] == first).sum())
     hashes, what = ["journal_sha256", "policy_sha256"], "whole journal and final weights"
-    if "setting/framework" in planned and planned["setting/framework"].nunique(dropna=False) > 1:
+    if "setting/framework" in planned_cells and planned_cells["setting/framework"].nunique(dropna=False) > 1:
         hashes, what = ["policy_sha256"], "final weights"
     done, equal, different = study.done, 0, list[str]()
     if len(done):
@@ -314,21 +626,25 @@ def _placebo(study: Study, first: str, second: str) -> Claim:
         shared = of.index.intersection(minus.index, sort=False)
         same = (of.loc[shared] == minus.loc[shared]).all(axis=1)
         equal, different = int(same.sum()), [f"{facet} seed {seed}" for facet, seed in shared[~same]]
+    empty = dict.fromkeys(("effect", "low", "high", "disagreement", "p", "adjusted_p", "q", "margin_sds"), np.nan)
     return Claim(
         study=study.name,
         id="placebo",
         says=f"`{second}` and `{first}` are the same function.",
         source="identity O3",
-        facet="",
+        metric=what,
+        where="",
         contrast=f"{second} - {first}",
-        test="hashes",
-        effect=Difference(np.nan, np.nan, np.nan, np.nan, equal + len(different)),
-        size=NONE,
-        holm_p=np.nan,
+        verdict=FAILS if different else HOLDS if equal == pairs else NOT_RUN,
         label=CHECK,
         why="",
-        verdict=REFUTED if different else SUPPORTED if equal == pairs else UNDECIDED,
-        needed=None,
+        n=equal + len(different),
+        seeds=equal + len(different),
+        size=f"bit-identical in {equal} of {count(pairs, 'planned pair')}",
+        short=NONE,
+        tasks=(),
+        flags=(),
+        **empty,
         sentence=f"`{second}` and `{first}` are bit-identical ({what}) in {equal} of {count(pairs, 'planned pair')}"
         + (f"; they differ in {listing(different)}." if different else "."),
     )

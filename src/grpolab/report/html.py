@@ -1,4 +1,4 @@
-"""The report and its gallery as HTML files that need nothing else: pictures inside, no script, a style sheet."""
+"""The report and its gallery as HTML files that need nothing else: pictures, style and a search of long tables."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from PIL import Image
 
-from grpolab.report.claims import REFUTED, SUPPORTED, UNDECIDED
+from grpolab.report.claims import FAILS, HOLDS, VERDICTS
 from grpolab.report.figures import FIGURES
 from grpolab.report.style import Manifest
 from grpolab.report.text import count
 
 Picture = tuple[Manifest, Path]  # what a figure shows, and its PNG, relative to where the report lies
 THUMBNAIL = 440  # pixels: sharp at the 2.2 inches that a card is wide
-VERDICTS = (SUPPORTED, REFUTED, UNDECIDED)
+WORDS = (*VERDICTS, HOLDS, FAILS)  # coloured where they are a cell
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -96,7 +96,7 @@ def _mark_tables(tokens: list[Token]) -> None:
     """Let wide tables scroll, and give a cell that is a verdict its class."""
     for place in reversed(range(len(tokens))):
         token = tokens[place]
-        if token.type == "td_open" and (word := tokens[place + 1].content.strip("*")) in VERDICTS:
+        if token.type == "td_open" and (word := tokens[place + 1].content.strip("*")) in WORDS:
             token.attrSet("class", word)
         elif token.type == "table_open":
             tokens.insert(place, Token("html_block", "", 0, content='<div class="wide">\n'))

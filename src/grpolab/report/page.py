@@ -1,13 +1,13 @@
-"""The report of a study: claims first, then what its runs show, figures, tables, provenance, what was not decided.
+"""The report of a study: one screen that answers, what its runs show, provenance, and every verdict as an appendix.
 
-Markdown is its source; the HTML page is that text with the pictures inside.
+A collection's studies have a page each, in pages/. Markdown is the source; an HTML page is that text with the pictures
+inside.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
@@ -20,15 +20,15 @@ import pandas as pd
 
 from grpolab import RESULTS_VERSION
 from grpolab.paths import REFERENCE_STUDY, Results, write_text_atomic
-from grpolab.report import html
-from grpolab.report.claims import UNDECIDED, Claim, decide
+from grpolab.report import brief, html
+from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide
 from grpolab.report.figures import draw as draw_figure
 from grpolab.report.html import Picture
 from grpolab.report.load import Study, load
 from grpolab.report.regimes import unmet
 from grpolab.report.sentences import findings
 from grpolab.report.style import Manifest, cell_names, save
-from grpolab.report.tables import Table, claims_table, tables
+from grpolab.report.tables import Table, checks, described, tables, verdicts
 from grpolab.report.text import BITS, begun, count, listing, markdown_table, number
 from grpolab.report.tuning import page as tuning
 from grpolab.vocabulary import COMPLETED, OUTCOMES
@@ -38,6 +38,7 @@ BRACKETS = (
     "Brackets: 95% intervals, not corrected. Means over seeds: Student's t; of shares Wilson's at the effective sample"
     " size, m(1 - m)/se² for a mean m with standard error se, and Student's t, so that no share leaves [0, 1]."
     " Differences of two arms are paired by seed, and factors (in logarithms) too. Rates of runs: Wilson's, unpaired."
+    " They describe; what is decided stands under Verdicts."
 )
 COMMITTED = (
     f"*This is the report of the study `{REFERENCE_STUDY}`, whose outcome is committed with the code. Reports of other"
@@ -53,7 +54,6 @@ class Part:
     """One study with what was made of it; paths are relative to where the report lies."""
 
     study: Study
-    claims: list[Claim]
     pictures: list[Picture]
     tables: list[Table]
     tuning: tuning.Section
@@ -67,32 +67,45 @@ def write(
 ) -> Path:
     """Draw every figure, write every table and the report of a study; the path of report.md.
 
-    Beside it stand report.html and gallery.html. `progress` is told what is being done; `diagnosis` writes the section
-    about runs in which something is wrong (`doctor.page.section`). Raises RequestError when the study has not been
-    planned, or mixes runs that must not be compared.
+    Beside it stand report.html and gallery.html. `progress` is told what is being done, and at the end the screen that
+    the report begins with; `diagnosis` writes the section about runs in which something is wrong (`doctor.page.section`). Raises RequestError when the study has not
+    been planned, or mixes runs that must not be compared.
     """
     output = results.output(study)
-    parts = _make(results, study, output, progress)
+    parts, claims = _make(results, study, output, progress)
     progress("report")
-    studies, claims = [part.study for part in parts], [claim for part in parts for claim in part.claims]
+    studies, screen = [part.study for part in parts], brief.screen([part.study for part in parts], claims)
+    forest = brief.write_figure(studies[-1], claims, output)
+    alone = len(parts) == 1
     sections = [
         f"# {study}\n\n{studies[-1].plan['question']}",
         COMMITTED if study == REFERENCE_STUDY else "",
         _other_version(studies),
+        screen,
+        _picture(*forest) if forest else "",
         _preconditions(studies),
-        _claims(claims),
-        *(_study(part, alone=len(parts) == 1) for part in parts),
+        *(_study(part) for part in parts if alone or part.study is studies[-1]),
+        _pages(parts[:-1]),
         *(part.tuning.text for part in parts),
         diagnosis(studies),
         _provenance(studies),
-        _undecided(claims),
         _missing(studies),
+        *_verdicts(claims, output),
     ]
     text, pictures = _blocks(sections) + "\n", [picture for part in parts for picture in part.pictures]
+    for part in parts[:-1]:
+        _write_page(part, [claim for claim in claims if claim.study == part.study.name], output)
     write_text_atomic(output / "report.html", html.from_markdown(text, output))
     write_text_atomic(output / "gallery.html", html.gallery(study, pictures, output, "report.html"))
     write_text_atomic(output / "report.md", text)  # last: it says that all is drawn
+    progress(f"\n{brief.plain(screen)}\n")
     return output / "report.md"
+
+
+def screen(results: Results, study: str) -> str:
+    """The screen alone, as text; draws and writes nothing. Raises RequestError as `write`."""
+    studies = load(results, study)
+    return brief.plain(f"{studies[-1].plan['question']}\n\n{brief.screen(studies, decide(studies))}")
 
 
 def draw(results: Results, study: str) -> list[Path]:
@@ -101,13 +114,13 @@ def draw(results: Results, study: str) -> list[Path]:
     Beside each stand its PDF and its manifest. Raises RequestError as `write`.
     """
     output = results.output(study)
-    parts = _make(results, study, output, lambda line: None)
+    parts, _ = _make(results, study, output, lambda line: None)
     pictures = [output / path for part in parts for _, path in part.pictures]
     return [*pictures, *(path for part in parts for path in part.tuning.pictures)]
 
 
-def _make(results: Results, name: str, output: Path, progress: Progress) -> list[Part]:
-    """Figures, tables and claims, study by study, so that what one study needs is computed once."""
+def _make(results: Results, name: str, output: Path, progress: Progress) -> tuple[list[Part], list[Claim]]:
+    """Figures and tables, study by study, so that what one study needs is computed once; and every claim, decided."""
     studies = load(results, name)
     pictures, parts = _drawn(studies, output, progress), list[Part]()
     for study in studies:
@@ -115,10 +128,8 @@ def _make(results: Results, name: str, output: Path, progress: Progress) -> list
         written = tables(study) if len(study.cells) else []
         for table in written:
             table.write(output / "tables" / place)
-        parts.append(Part(study, decide(study), pictures[study.name], written, tuning.section(study, output, place)))
-    if claims := [claim for part in parts for claim in part.claims]:
-        claims_table(claims).write(output / "tables")
-    return parts
+        parts.append(Part(study, pictures[study.name], written, tuning.section(study, output, place)))
+    return parts, decide(studies)
 
 
 def _place(study: Study, studies: Sequence[Study]) -> Path:
@@ -204,32 +215,61 @@ def _preconditions(studies: Sequence[Study]) -> str:
     return f"{failed} (`grpolab regimes` explains them; with more seeds they may be):\n\n{_bullets(sentences)}"
 
 
-def _claims(claims: Sequence[Claim]) -> str:
-    if not claims:
-        return ""
-    table = claims_table(claims)
-    shown = table.shown.assign(verdict=[f"**{claim.verdict}**" for claim in claims])
-    tally = ", ".join(f"{n} {verdict}" for verdict, n in sorted(Counter(claim.verdict for claim in claims).items()))
-    labels = ", ".join(f"{n} {label}" for label, n in sorted(Counter(claim.label for claim in claims).items()))
-    sentences = _bullets(claim.sentence for claim in claims if claim.verdict != UNDECIDED)
-    return _blocks(["## Claims", f"{table.caption} {begun(tally)}; {labels}.", markdown_table(shown), sentences])
+def _verdicts(claims: Sequence[Claim], output: Path | None = None) -> list[str]:
+    """Every claim that was tested, each with its sentence, the checks, and what is only described; as tables too."""
+    kinds = {
+        "Verdicts": ([claim for claim in claims if claim.is_finding], verdicts),
+        "Checks": ([claim for claim in claims if claim.label == CHECK], checks),
+        "Described": ([claim for claim in claims if claim.verdict == DESCRIBED], described),
+    }
+    sections = []
+    for title, (of_kind, table_of) in kinds.items():
+        if not of_kind:
+            continue
+        table = table_of(of_kind)
+        if output:
+            table.write(output / "tables")
+        sentences = _bullets(f"{claim.study} {claim.sentence}" for claim in of_kind) if title == "Verdicts" else ""
+        sections.append(_blocks([f"## {title}", table.caption, markdown_table(table.shown), sentences]))
+    return sections
 
 
-def _study(part: Part, alone: bool) -> str:
+def _picture(manifest: Manifest, path: Path, seeds: str = "") -> str:
+    """A picture and what it shows, as two paragraphs."""
+    alt = "".join(letter for letter in manifest.alt if letter not in "`[]*\\")  # Markdown reads these
+    absent = len(manifest.missing) + len(manifest.failed)
+    gaps = f" **{count(absent, 'cell')} missing.**" if absent else ""
+    return f"![{alt}]({path})\n\n**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}.{seeds}{gaps}"
+
+
+def _study(part: Part, above: Path = Path()) -> str:
+    """What the runs of a study show: sentences, figures, tables. `above`: the way from its page to the report."""
     study, has_cells = part.study, len(part.study.cells) > 0
     blocks = [_bullets(findings(study)), BRACKETS] if has_cells else []
     for manifest, path in part.pictures:
         seeds = f" Seeds: {', '.join(map(str, manifest.seeds))}." if manifest.seeds else ""
-        absent = len(manifest.missing) + len(manifest.failed)
-        gaps = f" **{count(absent, 'cell')} missing.**" if absent else ""
-        alt = "".join(letter for letter in manifest.alt if letter not in "`[]*\\")  # Markdown reads these
-        blocks.append(f"![{alt}]({path})")
-        blocks.append(f"**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}.{seeds}{gaps}")
+        blocks.append(_picture(manifest, above / path, seeds))
     for table in part.tables:
         blocks += [table.caption, markdown_table(table.shown)]
-    title = "What the runs show" if alone else study.name if has_cells else "Analytic figures"
-    question = "" if alone or not has_cells else study.plan["question"]
-    return _blocks([f"## {title}", question, *blocks]) if blocks else ""
+    title = "What the runs show" if has_cells else "Analytic figures"
+    return _blocks([f"## {title}", *blocks]) if blocks else ""
+
+
+def _write_page(part: Part, claims: Sequence[Claim], output: Path) -> None:
+    """The page of one study of a collection: pages/<study>.md and .html."""
+    head = f"# {part.study.name}\n\n{part.study.plan['question']}\n\n[The whole report](../report.html)"
+    text = _blocks([head, *_verdicts(claims), _study(part, Path(".."))]) + "\n"
+    page = output / "pages" / f"{part.study.name}.md"
+    write_text_atomic(page, text)
+    write_text_atomic(page.with_suffix(".html"), html.from_markdown(text, page.parent))
+
+
+def _pages(parts: Sequence[Part]) -> str:
+    """Where the figures, tables and verdicts of each study of a collection stand."""
+    if not parts:
+        return ""
+    lines = [f"[{part.study.name}](pages/{part.study.name}.html): {part.study.plan['question']}" for part in parts]
+    return _blocks(["## The studies, a page each", _bullets(lines)])
 
 
 def _provenance(parts: Sequence[Study]) -> str:
@@ -274,15 +314,6 @@ def _distinct(column: pd.Series) -> str:
     """The values of a column; more than one is said, not hidden."""
     values = sorted(column.dropna().astype(str).unique()) or ["unknown"]
     return ", ".join(values) + (f" (**mixed: {len(values)}**)" if len(values) > 1 else "")
-
-
-def _undecided(claims: Sequence[Claim]) -> str:
-    """What stays open, each with its reason."""
-    sentences = [f"{claim.study} {claim.sentence}" for claim in claims if claim.verdict == UNDECIDED]
-    if not sentences:
-        return ""
-    head = f"{len(sentences)} of {count(len(claims), 'claim')}. Undecided is an answer: each says what would decide it."
-    return _blocks(["## What was not decided", head, _bullets(sentences)])
 
 
 def _missing(parts: Sequence[Study]) -> str:

@@ -15,7 +15,7 @@ from grpolab.report.text import count, estimate, markdown_table, number, percent
 
 STUDY, LENGTH_STUDY = "clip_range", "loss_type"
 # What a regime must offer.
-LEAST_GAIN, LEAST_CLIPPED, LEAST_LENGTH_STD = 0.15, 0.01, 1.0
+LEAST_GAIN, LEAST_CLIPPED, LEAST_LENGTH_STD = 0.1, 0.01, 1.0
 SETTINGS = ("learning_rate", "num_iterations", "num_generations", "epsilon", "epsilon_high", "max_completion_length")
 
 HEAD = f"""# Regimes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +11,35 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from scipy import stats
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, write_text_atomic
 from grpolab.report.load import Study, load
-from grpolab.report.measures import at, measure
+from grpolab.report.measures import by_cell
 from grpolab.report.statistics import looks
 from grpolab.report.statistics.intervals import COVERAGE, LEAST_FOR_BOOTSTRAP, iqm, resample, sd_interval, t_interval
-from grpolab.report.statistics.power import (
-    equivalence_power,
-    paired_t_power,
-    rate_seeds_to_decide,
-    trend_seeds_to_decide,
-)
-from grpolab.report.statistics.tests import Difference, equivalence, fisher, holm, paired_difference, rank_trend, wilson
+from grpolab.report.statistics.power import POWER, detectable_difference
+from grpolab.report.statistics.tests import Difference, fisher, holm, paired_difference, rank_trend, sign_test, wilson
 from grpolab.report.style import NOTE_COLOUR, QUIET, TEXT_WIDTH, Manifest, arm_styles, manifest, paper_style, save
-from grpolab.report.text import NONE, markdown_table, probability
+from grpolab.report.text import NONE, count, markdown_table, probability
 
 ALPHA = 0.05
 LEVEL, BELOW, COVERS = (0.03, 0.07), (0.0, 0.06), (0.93, 0.97)  # the promises: a rate must lie within
 POWER_SLACK = 0.04
 TASKS, REPLICATES = 3, 500  # of a bootstrap
-FAMILY, SLOPE = 6, 0.35  # true null hypotheses of one family; of a trend from level to level, in deviations
-LEAST_HALF, SPLITS = 3, 1000  # of one arm as two: seeds of one half, and how often it is split
+FAMILY = 6  # true null hypotheses of one family
+# Of planned looks: as many more studies, since they promise more exactly.
+MORE, LOOKS_LEVEL, LOOKS_BELOW, LOOKS_COVER, LOOKS_SLACK = 10, (0.03, 0.055), (0.0, 0.055), (0.94, 1.0), 0.02
+LEAST_RUNS, RESAMPLES = 40, 1000  # of one arm as two
 METRICS = ("final_score", "entropy_last", "clip/active", "kl_old", "grad_norm_max")
 KINDS = ("false positives", "coverage", "power")
-FIGURE = "self_check"
+FIGURE, ONE_ARM = "self_check", "one arm twice"
+OVERLAP = (
+    f"`{ONE_ARM}`: {{runs}} that differ in nothing but their seeds within each of {{facets}}, paired at random, each in"
+    " one pair at most. The resamples are of the same runs and overlap, so that the interval of that share is too"
+    " narrow, and nothing is promised of it."
+)
 Rng = np.random.Generator
 
 
@@ -51,11 +54,20 @@ class Check:
     low: float
     high: float
     studies: int
+    counted: bool = True  # whether it is a share of these studies
 
     @property
     def promised(self) -> bool:
         """Whether anything is: every rate lies between 0 and 1."""
         return (self.low, self.high) != (0.0, 1.0)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% interval of the rate after Clopper and Pearson (1934), as if its studies were independent."""
+        if not self.counted:
+            return np.nan, np.nan
+        found = stats.binomtest(round(self.rate * self.studies), self.studies).proportion_ci(method="exact")
+        return float(found.low), float(found.high)
 
     @property
     def promise(self) -> str:
@@ -81,15 +93,8 @@ def simulate(studies: int, rng: Rng) -> list[Check]:
         pairs = _differences(studies, n, rng)
         add(wrong, "paired t-test", n, (pair.p < ALPHA for pair in pairs), *LEVEL)
         add(covered, "paired t-interval", n, (pair.low <= 0 <= pair.high for pair in pairs), *COVERS)
-        if n > 5:  # below six seeds no rank test can fall below .05
-            add(wrong, "sign test", n, (pair.sign_p < ALPHA for pair in pairs), *BELOW)
-            add(wrong, "Wilcoxon's test", n, (pair.wilcoxon_p < ALPHA for pair in pairs), *BELOW)
-    for n in (3, 5):  # of log-normal values
-        logs = zip(*rng.normal(size=(2, studies, n)), strict=True)
-        add(wrong, "t-test of the log ratio", n, (_paired(of, minus).p < ALPHA for of, minus in logs), *LEVEL)
-    for n in (5, 10):  # the true difference is the margin: nothing is equivalent
-        same = [equivalence(pd.Series(row), pd.Series(np.zeros(n)), 1.0) for row in rng.normal(1, 1, (studies, n))]
-        add(wrong, "equivalence (TOST)", n, (pair.p < ALPHA and abs(pair.effect) < 1 for pair in same), *BELOW)
+    signs = rng.choice([-1.0, 0.0, 1.0], size=(studies, 15))
+    add(wrong, "sign test, a third ties", 15, (sign_test(row) < ALPHA for row in signs), *BELOW)
     for n in (5, 10):
         counts = rng.binomial(n, 0.4, size=(studies, 2)).tolist()
         add(wrong, "Fisher's exact test", n, (fisher(a, n, b, n) < ALPHA for a, b in counts), *BELOW)
@@ -98,6 +103,8 @@ def simulate(studies: int, rng: Rng) -> list[Check]:
         add(wrong, "Page's test, four levels", n, (trend.p < ALPHA for trend in trends), *BELOW)
     families = np.array([pair.p for pair in _differences(studies * FAMILY, 5, rng)]).reshape(studies, FAMILY)
     add(wrong, f"Holm, any of {FAMILY}", 5, ((holm(row) < ALPHA).any() for row in families.tolist()), *BELOW)
+    tasks_RTS = rng.normal(size=(studies, TASKS, 10)) * np.array([1, 1, 3])[:, None]
+    add(wrong, "tasks disagree", 10, (looks.disagreement(values_TS) < ALPHA for values_TS in tasks_RTS), *LEVEL)
 
     for n in (3, 10):
         values = rng.normal(size=(studies, n))
@@ -115,124 +122,143 @@ def simulate(studies: int, rng: Rng) -> list[Check]:
             held = (low <= 0 <= high for low, high in bounds)
             add(covered, f"bootstrap of the {name}", n, held, share - 0.02, share + 0.02)
 
-    def add_power(name: str, n: int, events: Iterable[Any], promised: float, slack: float = POWER_SLACK) -> None:
-        add(power, name, n, events, max(promised - slack, 0), min(promised + slack, 1))
-
-    # Known effects are found as often as the power functions say.
-    for n, effect in ((5, 1.5), (10, 1.0)):
+    for n in (5, 10):  # what `compare` says would have been found
+        effect = detectable_difference(1 / n**0.5, n - 1)
         found = (pair.p < ALPHA for pair in _differences(studies, n, rng, effect))
-        add_power("paired t-test", n, found, paired_t_power(effect, 1, n))
-    within = [equivalence(pd.Series(row), pd.Series(np.zeros(10)), 1.2) for row in rng.normal(0, 1, (studies, 10))]
-    add_power("equivalence (TOST)", 10, (pair.p < ALPHA for pair in within), equivalence_power(0, 1, 10, 1.2))
-    n = rate_seeds_to_decide(0.1, 0.8) or 0
-    counts = rng.binomial(n, [0.1, 0.8], size=(studies, 2)).tolist()
-    add(power, "Fisher's exact test", n, (fisher(a, n, b, n) < ALPHA for a, b in counts), 0.8 - POWER_SLACK, 1.0)
-    levels = SLOPE * np.arange(4)  # so many seeds as a large pilot says decide four times in five
-    n = trend_seeds_to_decide(rng.normal(levels, 1, (2000, 4))) or 0
-    found = (rank_trend(values_SL).p < ALPHA for values_SL in rng.normal(levels, 1, (studies, n, 4)))
-    add_power("Page's test, four levels", n, found, 0.8, 0.08)
-    return checks + planned_looks(studies, rng)
+        add(power, "paired t-test", n, found, POWER - POWER_SLACK, POWER + POWER_SLACK)
+    return checks + planned_looks(MORE * studies, rng)
 
 
-# Power of planned looks at an effect of one standard deviation, by hypotheses of a study that share a baseline.
-POWER_OF_LOOKS = {1: 0.985, 4: 0.97, 10: 0.945}
+# By hypotheses of a study that share a baseline: power and seeds on average at an effect of one standard deviation, and
+# how often no effect is found negligible with a margin of one.
+OF_LOOKS = {1: (0.985, 12.7, 0.96), 4: (0.97, 14.2, 0.97), 10: (0.945, 15.5, 0.95)}
 SHAPES = {
-    "normal": lambda rng, size: rng.normal(size=size),
-    "t with 3 degrees": lambda rng, size: rng.standard_t(3, size) / 3**0.5,
-    "exponential": lambda rng, size: rng.exponential(size=size) - 1,
+    "normal": (lambda rng, size: rng.normal(size=size), LOOKS_LEVEL),
+    "t with 3 degrees": (lambda rng, size: rng.standard_t(3, size) / 3**0.5, LOOKS_BELOW),
+    "exponential": (lambda rng, size: rng.exponential(size=size) - 1, (0.0, 1.0)),
 }
 
 
 def planned_looks(studies: int, rng: Rng) -> list[Check]:
-    """All looks and both Holm procedures together: a false direction anywhere in a study, what the printed intervals
-    hold, and what is found at an effect of one standard deviation. Of skewed differences nothing is promised.
+    """All looks and both Holm procedures together: a false decision anywhere in a study, what the printed intervals
+    hold, and what is found with how many seeds. Of skewed differences nothing is promised.
     """
     last, checks = looks.LOOKS[-1], list[Check]()
-
-    def add(kind: str, name: str, events: NDArray, low: float, high: float) -> None:
-        checks.append(Check(kind, f"planned looks, {name}", last, float(events.mean()), low, high, len(events)))
-
     wrong, covered, power = KINDS
-    for m, promised in POWER_OF_LOOKS.items():
-        for shape, draw_ in SHAPES.items():
-            # Differences to one baseline correlate by a half; those of a skewed shape are skewed themselves.
-            own, shared = draw_(rng, (studies, m, last)), draw_(rng, (studies, 1, last))
-            null = (own - shared) * 0.5**0.5 if shape != "exponential" else own
-            found = looks.decide(looks.evidence(null, 0.0, 1.0))
-            bounds = {"normal": (0.03, 0.06), "exponential": (0.0, 1.0)}.get(shape, BELOW)
-            add(wrong, f"m={m}, {shape}", (found.verdict != looks.INCONCLUSIVE).any(-1), *bounds)
-        effect = (rng.normal(size=(studies, m, last)) - rng.normal(size=(studies, 1, last))) * 0.5**0.5 + 1
-        found = looks.decide(looks.evidence(effect, 0.0, 1.0))
-        seeds = np.array(looks.LOOKS)[found.look]
-        add(
-            power, f"m={m}, {seeds.mean():.1f} seeds on average", found.verdict == looks.SUPPORTED, promised - 0.03, 1.0
+
+    def add(kind: str, name: str, events: NDArray, bounds: tuple[float, float], counted: bool = True) -> None:
+        checks.append(Check(kind, f"planned looks, {name}", last, float(events.mean()), *bounds, studies, counted))
+
+    def differences(m: int, effect: float) -> NDArray:  # to one baseline: they correlate by a half
+        return (rng.normal(size=(studies, m, last)) - rng.normal(size=(studies, 1, last))) * 0.5**0.5 + effect
+
+    def decided(values_RMS: NDArray, margin: float = np.nan) -> looks.Decisions:
+        return looks.decide(looks.evidence(values_RMS, margin, 1.0))
+
+    for m, promised in OF_LOOKS.items():
+        of_power, of_seeds, of_negligible = (
+            (share / of - LOOKS_SLACK, min(share / of + LOOKS_SLACK, 1.0))
+            for share, of in zip(promised, (1, last, 1), strict=True)
         )
-        held = []
-        for rows in zip(
-            effect[:, 0], found.verdict[:, 0], found.level[:, 0], found.look[:, 0], seeds[:, 0], strict=True
-        ):
-            values, verdict, level, look, n = rows
-            low, high = looks.interval(values[:n], verdict, level, look)
+        for shape, (draw_, bounds) in SHAPES.items():  # a difference of two skewed values is not skewed
+            own, shared = draw_(rng, (studies, m, last)), draw_(rng, (studies, 1, last))
+            null = own if shape == "exponential" else (own - shared) * 0.5**0.5
+            add(wrong, f"m={m}, {shape}", (decided(null).verdict != looks.INCONCLUSIVE).any(-1), bounds)
+        at_margin = looks.evidence(differences(m, 4.0), 4.0, 1.0)
+        at_margin = at_margin._replace(direction_p=np.ones_like(at_margin.margin_p))  # which would come first
+        is_inside = looks.decide(at_margin).verdict == looks.NEGLIGIBLE
+        add(wrong, f"m={m}, 'negligible' at the margin", is_inside.any(-1), LOOKS_LEVEL)
+        values = differences(m, 1.0)
+        found = decided(values)
+        seeds, held = np.array(looks.LOOKS)[found.look], []
+        of_first = zip(values[:, 0], seeds[:, 0], found.level[:, 0], found.look[:, 0], strict=True)
+        for row, n, level, look in of_first:
+            low, high = looks.interval(row[:n], False, level, look)
             held.append(low <= 1 <= high)
-        add(covered, f"m={m}", np.array(held), 0.94, 1.0)
+        add(covered, f"m={m}", np.array(held), LOOKS_COVER)
+        add(power, f"m={m}, an effect of 1 sd", found.verdict == looks.SUPPORTED, of_power)
+        add(power, f"m={m}, seeds for it as a share of {last}", seeds / last, of_seeds, counted=False)
+        nothing = decided(differences(m, 0.0), margin=1.0).verdict == looks.NEGLIGIBLE
+        add(power, f"m={m}, 'negligible' at no effect", nothing, of_negligible)
     return checks
 
 
 def _differences(studies: int, n: int, rng: Rng, effect: float = 0.0) -> list[Difference]:
     """Paired differences of two arms that share what a seed brings with it; their own noise has a spread of 1."""
     seed, of, minus = rng.normal(size=(3, studies, n)) * np.array([2.0, 0.5**0.5, 0.5**0.5])[:, None, None]
-    return [_paired(a, b) for a, b in zip(seed + of + effect, seed + minus, strict=True)]
-
-
-def _paired(of_S: NDArray, minus_S: NDArray) -> Difference:
-    return paired_difference(pd.Series(of_S), pd.Series(minus_S))
+    sides = zip(seed + of + effect, seed + minus, strict=True)
+    return [paired_difference(pd.Series(of_S), pd.Series(minus_S)) for of_S, minus_S in sides]
 
 
 def write(results: Results, study: str, studies: int, seed: int) -> tuple[list[Check], Path]:
     """Run every check, write figure, manifest and page below results/self_check/; the checks and the page.
 
-    `study`: tracked runs whose baseline is compared with itself. Raises RequestError where it is not planned or its
-    baseline has too few seeds for two halves.
+    `study`: the study or collection whose baselines are compared with themselves. Raises RequestError where it is not
+    planned or they have too few runs.
     """
-    part, rng = load(results, study)[-1], np.random.default_rng(seed)
-    twice = one_arm_twice(part, rng)  # first: it may refuse
-    checks = [*simulate(studies, rng), *twice]
-    folder = results.root / FIGURE
+    parts, rng = load(results, study), np.random.default_rng(seed)
+    used, facets = one_arm(parts)  # first: it may refuse
+    checks = [*simulate(studies, rng), *one_arm_twice(facets, rng)]
+    folder, about = results.root / FIGURE, replace(parts[-1], cells=used)
+    note = OVERLAP.format(runs=count(len(used), "run"), facets=count(len(facets), "facet"))
     with paper_style():
-        figure, shown = draw(part, checks)
+        figure, shown = draw(about, checks, note)
     save(figure, folder / FIGURE)
     shown.write(folder / f"{FIGURE}.json")
-    write_text_atomic(folder / f"{FIGURE}.md", page(checks, study, seed))
+    write_text_atomic(folder / f"{FIGURE}.md", page(checks, study, seed, note))
     return checks, folder / f"{FIGURE}.md"
 
 
-def one_arm_twice(study: Study, rng: np.random.Generator) -> list[Check]:
-    """The A/A study from tracked runs: the baseline under two names, each with other seeds, paired at random.
+def one_arm(studies: Sequence[Study]) -> tuple[pd.DataFrame, list[NDArray]]:
+    """The runs of each facet's baseline with at least as many seeds as the first look has, each run once.
 
-    Of every split into two halves the paired t-test of the report asks whether they differ. The splits of one set of
-    runs are no independent studies, so that nothing is promised of a single rate; it should be near ALPHA.
-
-    Raises RequestError where the baseline has no facet with two halves of LEAST_HALF seeds.
+    Their cells; and by facet, the values of METRICS in units of their spread there: (S, metrics). Left out are runs
+    without a value of each, and facets where one has no spread. Raises RequestError below LEAST_RUNS.
     """
+    found = []
+    for study in studies:
+        if not study.cells.empty:
+            values = pd.DataFrame({metric: by_cell(study, metric) for metric in METRICS})
+            runs = study.done[study.done["arm"] == study.baseline]
+            runs = runs[np.isfinite(values.loc[runs.index]).all(axis=1)]
+            found += [(of_facet, values.loc[of_facet.index]) for _, of_facet in runs.groupby("facet", sort=False)]
+    used, facets, seen = list[pd.DataFrame](), list[NDArray](), set[str]()
+    for runs, values in sorted(found, key=lambda of_facet: -len(of_facet[0])):  # studies share runs: the most at once
+        new = ~runs["signature"].isin(seen).to_numpy()
+        own = values.to_numpy()[new]
+        if len(own) >= looks.LOOKS[0] and (spread := own.std(axis=0, ddof=1)).all():
+            used, seen = [*used, runs[new]], seen | set(runs["signature"])
+            facets.append(own / spread)
+    if sum(map(len, used)) < LEAST_RUNS:
+        raise RequestError(
+            f"study={studies[-1].name}: an A/A study of its runs needs {LEAST_RUNS} runs of a baseline in facets of"
+            f" {looks.LOOKS[0]} seeds or more, it has {sum(map(len, used))}: name a study with more"
+        )
+    return pd.concat(used, ignore_index=True), facets
+
+
+def one_arm_twice(facets: Sequence[NDArray], rng: Rng) -> list[Check]:
+    """The A/A study from tracked runs: one arm under two names, runs of a facet paired at random, and decided as the
+    differences of two arms are: by the planned looks where there are pairs for all, else by one at the first five.
+
+    Each metric by itself, and all of them as one study's hypotheses.
+    """
+    resamples = []
+    for _ in range(RESAMPLES):
+        shuffled = [rng.permutation(values) for values in facets]
+        pairs = [values[: len(values) // 2] - values[len(values) // 2 :][: len(values) // 2] for values in shuffled]
+        resamples.append(rng.permutation(np.concatenate(pairs))[: looks.LOOKS[-1]].T)
+    values_RMS = np.array(resamples)
+    planned = looks.LOOKS if values_RMS.shape[-1] == looks.LOOKS[-1] else looks.LOOKS[:1]
     checks = []
-    for metric in METRICS:
-        values = measure(study, metric)
-        arms = [at(values, facet, study.baseline).dropna().to_numpy() for facet in study.facets]
-        enough = [values_S for values_S in arms if len(values_S) >= 2 * LEAST_HALF]
-        if not enough:
-            needed = f"{2 * LEAST_HALF} seeds of {study.plan.get('baseline', 'a baseline')}"  # a collection has none
-            raise RequestError(f"study={study.name}: an A/A study of its runs needs {needed}: name a study with more")
-        differ = []
-        for values_S in enough:
-            half = len(values_S) // 2
-            splits = (np.split(rng.permutation(values_S)[: 2 * half], 2) for _ in range(SPLITS))
-            differ += [_paired(*halves).p < ALPHA for halves in splits]
-        half, name = min(len(values_S) for values_S in arms) // 2, f"one arm twice: {metric}"
-        checks.append(Check("false positives", name, half, float(np.mean(differ)), 0.0, 1.0, len(differ)))
+    for name, of in [(metric, [m]) for m, metric in enumerate(METRICS)] + [("any of these", [*range(len(METRICS))])]:
+        found = looks.decide(looks.evidence(values_RMS[:, of], np.nan, 1.0, looks=planned))
+        rate = float((found.verdict != looks.INCONCLUSIVE).any(-1).mean())
+        checks.append(Check(KINDS[0], f"{ONE_ARM}: {name}", planned[-1], rate, 0.0, 1.0, RESAMPLES))
     return checks
 
 
-def draw(study: Study, checks: Sequence[Check]) -> tuple[Figure, Manifest]:
+def draw(study: Study, checks: Sequence[Check], note: str) -> tuple[Figure, Manifest]:
     """Each rate as a dot on what was promised of it, a panel for each kind of promise."""
     of_kind = {kind: [check for check in checks if check.kind == kind] for kind in KINDS}
     figure = Figure(figsize=(TEXT_WIDTH, 0.13 * len(checks) + 1.2), layout="constrained")
@@ -244,6 +270,7 @@ def draw(study: Study, checks: Sequence[Check]) -> tuple[Figure, Manifest]:
             kept, broken = (arm_styles(["grpo"])["grpo"].colour, "o"), (NOTE_COLOUR, "X")
             colour, marker = kept if check.holds else broken
             panel.plot(check.rate, place, marker, color=colour)
+            panel.hlines(place, *check.interval, color=colour, linewidth=1)
         panel.set_yticks(range(len(drawn)), [f"{check.name}, n={check.n}" for check in drawn])
         panel.set_ylim(len(drawn) - 0.5, -0.5)
         panel.grid(axis="y", visible=False)
@@ -251,16 +278,15 @@ def draw(study: Study, checks: Sequence[Check]) -> tuple[Figure, Manifest]:
     panels[-1].set_xlabel("share of studies")
     caption = (
         "What the statistics of a report promise and keep, over simulated studies with a known truth (n: seeds). Bars:"
-        " what is promised; crosses: not kept. Above, how often a test rejects what is true; then, how often an"
-        f" interval holds the truth (no report bootstraps below {LEAST_FOR_BOOTSTRAP} runs of each task); below, how"
-        f" often a known effect is found. `one arm twice`: halves of the tracked runs of `{study.baseline}` in"
-        f" {study.name} that differ in nothing but their seeds."
+        " what is promised; lines: 95% intervals of what was found (Clopper and Pearson); crosses: not kept. Above, how"
+        " often a test rejects what is true; then, how often an interval holds the truth (no report bootstraps below"
+        f" {LEAST_FOR_BOOTSTRAP} runs of each task); below, how often a known effect is found. {note}"
     )
-    numbers = [asdict(check) | {"holds": check.holds} for check in checks]
-    return figure, manifest(study, FIGURE, caption, "share of studies", numbers)
+    numbers = [asdict(check) | {"interval": check.interval, "holds": check.holds} for check in checks]
+    return figure, manifest(study, FIGURE, caption, "share of studies", numbers, alt=caption)
 
 
-def page(checks: Sequence[Check], study: str, seed: int) -> str:
+def page(checks: Sequence[Check], study: str, seed: int, note: str) -> str:
     """The checks as Markdown."""
     rows = [
         {
@@ -269,10 +295,11 @@ def page(checks: Sequence[Check], study: str, seed: int) -> str:
             "n": check.n,
             "studies": f"{check.studies:,}",
             "found": probability(check.rate),
+            "[95%]": f"[{', '.join(map(probability, check.interval))}]" if check.counted else NONE,
             "promised": check.promise,
             "kept": NONE if not check.promised else "yes" if check.holds else "**no**",
         }
         for check in checks
     ]
     head = f"# Self-check of the statistics\n\nSimulated studies (generator seed {seed}), and runs of `{study}`."
-    return f"{head}\n\n![self-check]({FIGURE}.png)\n\n{markdown_table(pd.DataFrame(rows))}\n"
+    return f"{head}\n\n![self-check]({FIGURE}.png)\n\n{markdown_table(pd.DataFrame(rows))}\n\n{note}\n"

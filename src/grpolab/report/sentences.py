@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from grpolab.report.load import Study
 from grpolab.report.measures import at, by_setting, means_after_first_step, measure, run_means
 from grpolab.report.stability import count_lost, stability_table
 from grpolab.report.statistics.intervals import geometric_interval, share_interval, t_interval
-from grpolab.report.statistics.tests import fisher, page_trend, paired_difference, wilson
-from grpolab.report.text import bounds, count, estimate, number, p_equals, percent, signed
+from grpolab.report.statistics.tests import paired_difference, wilson
+from grpolab.report.text import bounds, count, estimate, number, percent, signed
 
 
 def findings(study: Study) -> list[str]:
@@ -70,7 +68,7 @@ def _clip_is_zero(study: Study) -> Iterator[str]:
 
 
 def _reuse(study: Study) -> Iterator[str]:
-    """Clip fraction and final accuracy against num_iterations, with a trend test."""
+    """Clip fraction and final accuracy against num_iterations."""
     for metric, words in (("clip/active", "The clip fraction"), ("final_score", "Final accuracy")):
         values = measure(study, metric)
         for facet in study.facets:
@@ -78,9 +76,7 @@ def _reuse(study: Study) -> Iterator[str]:
             if values_SL.shape[1] > 1:
                 means = ", ".join(number(mean) for mean in values_SL.mean())
                 passes = ", ".join(f"{mu:g}" for mu in values_SL)
-                p = page_trend(values_SL.to_numpy())
-                trend = f" (Page's test that it rises: {p_equals(p)})" if np.isfinite(p) else ""
-                yield f"{words} is {means} at num_iterations {passes}{_in(facet)}{trend}."
+                yield f"{words} is {means} at num_iterations {passes}{_in(facet)}."
 
 
 def _ratio_levels(study: Study) -> Iterator[str]:
@@ -104,39 +100,30 @@ def _ratio_levels(study: Study) -> Iterator[str]:
 
 
 def _unclipped(study: Study) -> Iterator[str]:
-    """Collapse without clipping against collapse of the baseline."""
+    """Runs lost without clipping against those of the baseline."""
     runs = stability_table(study)
     for facet in study.facets:
         for arm in study.cells.loc[study.cells["setting/kernel"] == "ratio", "arm"].unique():
             counts = [count_lost(runs, facet, name) for name in (arm, study.baseline)]
-            p = fisher(*counts[0], *counts[1])
-            if np.isfinite(p):
-                intervals = [wilson(*pair) for pair in counts]
+            if all(n for _, n in counts):
                 rate, base = (
-                    f"{lost} of {count(n, 'run')} (95%: {bounds(interval.low, interval.high)})"
-                    for (lost, n), interval in zip(counts, intervals, strict=True)
+                    f"{lost} of {count(n, 'run')} (95%: {bounds(*wilson(lost, n)[1:3])})" for lost, n in counts
                 )
-                yield (
-                    f"Without clipping (`{arm}`), {rate} collapse{_in(facet)}; of `{study.baseline}`, {base}"
-                    f" (Fisher's exact test, unpaired: {p_equals(p)})."
-                )
+                yield f"Without clipping (`{arm}`), {rate} are lost{_in(facet)}; of `{study.baseline}`, {base}."
 
 
 def _against_baseline(study: Study) -> Iterator[str]:
-    """Which arms end above, below or undecided against the baseline, in accuracy and in entropy."""
+    """How far every arm ends from the baseline, in accuracy and in entropy."""
     for metric, words in (("final_score", "Final accuracy"), ("entropy_last", "Entropy at the end")):
         values = measure(study, metric)
         for facet in study.facets:
             base = at(values, facet, study.baseline)
-            others = {arm: at(values, facet, arm) for arm in study.arms if arm != study.baseline}
-            if not len(base) or not any(len(other) for other in others.values()):
-                continue
-            sides: dict[str, list[str]] = {"higher": [], "lower": [], "undecided": [], "equal": []}
-            for arm, other in others.items():
-                difference = paired_difference(other, base)
-                low, high = difference.low, difference.high
-                side = "higher" if low > 0 else "lower" if high < 0 else "equal" if low == high == 0 else "undecided"
-                if difference.n:
-                    sides[side].append(f"`{arm}` {estimate(difference.effect, low, high, signed)}")
-            groups = "; ".join(f"{side}: {', '.join(arms)}" for side, arms in sides.items() if arms)
-            yield f"{words}{_in(facet)}: `{study.baseline}` {number(base.mean())}; against it, {groups}."
+            pairs = {arm: paired_difference(at(values, facet, arm), base) for arm in study.arms}
+            others = [
+                f"`{arm}` {estimate(*pair[:3], signed)}"
+                for arm, pair in sorted(pairs.items(), key=lambda item: -item[1].effect)
+                if arm != study.baseline and pair.n
+            ]
+            if others:
+                mean = number(base.mean())
+                yield f"{words}{_in(facet)}: `{study.baseline}` {mean}; against it {', '.join(others)}."

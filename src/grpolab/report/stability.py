@@ -6,6 +6,7 @@ computed from, because the journal lacks its metrics, is NaN.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ DEFAULT = Thresholds()
 CELL_COLUMNS = ["variant", "arm", "facet", "seed", "outcome"]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def stability_table(study: Study) -> pd.DataFrame:
     """One row per cell with a result: variant, arm, facet, seed, outcome, and what `run_quantities` says of its run.
 
@@ -68,7 +69,7 @@ def run_quantities(
     accuracy_E are its evaluations (of `items` items each, the first one before training), carried forward where it
     ended early; `updates` and `rollouts` its journal; `settings` what it was run with.
     """
-    start, final = mean(accuracy_E[:1]), final_score(accuracy_E, thresholds.tail)
+    start, final = mean(accuracy_E[:1]), final_score(accuracy_E, thresholds.score_tail)
     error = np.sqrt(start * (1 - start) / items)
     ended = {
         "collapsed": outcome == COMPLETED and collapsed(accuracy_E, thresholds),
@@ -136,9 +137,9 @@ _LAST = {
 }
 
 
-def final_score(accuracy_E: NDArray, share: float = Thresholds.tail) -> float:
+def final_score(accuracy_E: NDArray, share: float = Thresholds.score_tail) -> float:
     """Mean accuracy over the last evaluations; never the best one, which is biased upwards. NaN without any."""
-    return float(np.mean(accuracy_E[-tail_length(len(accuracy_E), share) :])) if len(accuracy_E) else np.nan
+    return float(np.mean(accuracy_E[-math.ceil(share * len(accuracy_E)) :])) if len(accuracy_E) else np.nan
 
 
 def drawdown(accuracy_E: NDArray) -> float:
@@ -163,7 +164,7 @@ def collapsed(accuracy_E: NDArray, thresholds: Thresholds = DEFAULT) -> bool:
         return False
     peak = float(np.max(accuracy_E))
     least = max(thresholds.collapse_drop, thresholds.collapse_share * (peak - float(accuracy_E[0])))
-    return min(drawdown(accuracy_E), peak - final_score(accuracy_E, thresholds.tail)) >= least
+    return min(drawdown(accuracy_E), peak - final_score(accuracy_E, thresholds.score_tail)) >= least
 
 
 def gradient_spikes(norm_R: NDArray, thresholds: Thresholds = DEFAULT) -> NDArray:

@@ -15,9 +15,10 @@ from grpolab.paths import write_text_atomic
 from grpolab.report.claims import Claim
 from grpolab.report.load import Study
 from grpolab.report.measures import at, clip_ceiling, mean_interval, means_after_first_step, measure, run_means
-from grpolab.report.stability import count_lost, stability_table
+from grpolab.report.stability import stability_table
 from grpolab.report.statistics.intervals import sd_interval, share_interval, t_interval, worst_mean
-from grpolab.report.statistics.tests import Difference, fisher, holm, paired_difference, wilson
+from grpolab.report.statistics.looks import ALPHA, LOOKS
+from grpolab.report.statistics.tests import paired_difference, wilson
 from grpolab.report.text import (
     NONE,
     OF_MEANS,
@@ -31,6 +32,7 @@ from grpolab.report.text import (
     probability,
     signed,
 )
+from grpolab.vocabulary import MARGIN_FACTOR, MARGIN_OF_GAIN
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -61,40 +63,68 @@ def tables(study: Study) -> list[Table]:
     return [scores(study), dispersion(study), stability(study), clipping(study)]
 
 
-def claims_table(claims: Sequence[Claim]) -> Table:
-    """Every claim of one or more studies, decided; a row each."""
-    columns = ["study", "id", "facet", "contrast", "test", *Difference._fields]
-    numbers = pd.DataFrame([vars(claim) | claim.effect._asdict() for claim in claims])
+def verdicts(claims: Sequence[Claim]) -> Table:
+    """Every claim that was tested, decided; a row each."""
     shown = [
         {
             "claim": f"{claim.study} {claim.id}",
             "says": claim.says,
-            "where": claim.facet or "everywhere",
-            "contrast": claim.contrast,
-            "effect [95%]": claim.size,
-            "seeds": claim.effect.n,
-            "Holm p": probability(claim.holm_p),
-            "sign p": probability(claim.effect.sign_p),
-            "Wilcoxon p": probability(claim.effect.wilcoxon_p),
+            "of": claim.contrast + (f" in {claim.where}" if claim.where else ""),
+            "metric": claim.metric,
+            "effect [interval of the decision]": claim.size,
+            "seeds": claim.n,
+            "Holm p": probability(claim.adjusted_p),
+            "q": probability(claim.q),
+            "margin / sd": number(claim.margin_sds),
             "verdict": claim.verdict,
             "label": claim.label,
+            "flags": "; ".join(claim.flags) or NONE,
         }
         for claim in claims
     ]
     caption = (
-        "Claims stated in the study files, each decided where its study leaves it open, by seeds that"
-        " all sides share; Holm's correction over the claims of a study. Confirmatory are verdicts on runs that began"
-        " after their hypothesis was registered (`grpolab register`), exploratory all others. Means are compared in"
-        " pairs, seed by seed;"
-        " counts of lost runs are not (Fisher's exact test, Newcombe's interval). The sign test and Wilcoxon's signed"
-        " ranks check each t-test for itself; two-sided, they cannot fall below .05 with fewer than 6 seeds."
+        f"Hypotheses of the study files, decided at planned looks (at most {ALPHA:.0%} of studies with a wrong"
+        " direction, and as many with a wrong 'negligible'): `supported`, `opposite` (the other side of what is"
+        " claimed), `negligible` (inside the margin), `inconclusive`, `void` (nothing to tell apart). Over all tasks"
+        " together, the seed being the unit; effects and intervals at the level of the decision, and of each task."
+        " p: repeated, then Holm's over the hypotheses of a study; q: Benjamini and Hochberg's over all studies."
+        f" Margin: {MARGIN_OF_GAIN:g} of the baseline's gain for a score, a factor of {MARGIN_FACTOR:g} for a ratio,"
+        " unless a study says another; with less than about 1.5 sd no difference is called negligible with"
+        f" {LOOKS[-1]} seeds. Confirmatory: its runs began after it was registered; exploratory: all others."
     )
-    numbers = numbers[[*columns, "holm_p", "verdict", "label", "why", "needed", "says", "source"]]
-    return Table("claims", caption, numbers, pd.DataFrame(shown))
+    return Table("verdicts", caption, _numbers(claims), pd.DataFrame(shown))
+
+
+def checks(claims: Sequence[Claim]) -> Table:
+    """What holds by construction, and pairs of arms that are one function: no findings, so they are listed apart."""
+    keys = ("says", "contrast", "size", "verdict")
+    shown = [{"check": f"{claim.study} {claim.id}"} | {key: getattr(claim, key) for key in keys} for claim in claims]
+    caption = "What must hold by construction: checks of the program, in each seed and task; they count as no finding."
+    return Table("checks", caption, _numbers(claims), pd.DataFrame(shown))
+
+
+def described(claims: Sequence[Claim]) -> Table:
+    """Hypotheses that a collection does not decide: effects alone."""
+    keys = ("says", "contrast", "metric", "size")
+    shown = [{"claim": f"{claim.study} {claim.id}"} | {key: getattr(claim, key) for key in keys} for claim in claims]
+    caption = (
+        "Hypotheses that this collection does not decide: mean effects with ordinary 95% intervals, as description."
+        " `claims` decides them, with seeds of its own."
+    )
+    return Table("described", caption, _numbers(claims), pd.DataFrame(shown))
+
+
+def _numbers(claims: Sequence[Claim]) -> pd.DataFrame:
+    """Everything but the sentences, with one column for each task's effect where there are any."""
+    rows = [{key: value for key, value in vars(claim).items() if key not in ("tasks", "sentence")} for claim in claims]
+    for row, claim in zip(rows, claims, strict=True):
+        row["flags"] = "; ".join(claim.flags)
+        row["tasks"] = "; ".join(f"{task.task} {task.text}" for task in claim.tasks)
+    return pd.DataFrame(rows)
 
 
 def scores(study: Study) -> Table:
-    """Final score, gain and paired difference to the baseline, with t-intervals; Holm over the study's comparisons."""
+    """Final score, gain and paired difference to the baseline, with t-intervals: description, no verdict."""
     final, gain = measure(study, "final_score"), measure(study, "gain")
     rows, shown = [], []
     for facet, arm in _variants(study):
@@ -106,16 +136,17 @@ def scores(study: Study) -> Table:
             | {"final_score": score.mean, "final_low": score.low, "final_high": score.high}
             | {"gain": gained.mean, "gain_low": gained.low, "gain_high": gained.high}
             | {"difference": difference.effect, "difference_low": difference.low, "difference_high": difference.high}
-            | {"pairs": difference.n, "p": difference.p}
+            | {"pairs": difference.n}
         )
         compared = "baseline" if arm == study.baseline else estimate(*difference[:3], signed)
         estimates = {"final score": estimate(*score[:3]), "gain over start": estimate(*gained[:3], signed)}
         shown.append(names | estimates | {f"minus {study.baseline}": compared})
     caption = (
-        f"final score (`{study.metric}`, mean of the last tenth of the evaluations), gain over the warm"
-        f" start, and difference to the baseline paired by seed; mean over seeds [95% interval: {OF_MEANS}]."
+        f"final score (`{study.metric}`, mean of the last quarter of the evaluations), gain over the warm"
+        f" start, and difference to the baseline paired by seed; mean over seeds [95% interval: {OF_MEANS};"
+        " description, not corrected]."
     )
-    return _table(study, "scores", caption, rows, shown, "Holm p")
+    return _table(study, "scores", caption, rows, shown)
 
 
 def dispersion(study: Study) -> Table:
@@ -161,10 +192,7 @@ _LABELS = {"collapsed": "collapsed", "diverged": "diverged", "stopped": "stopped
 
 
 def stability(study: Study) -> Table:
-    """Rates of the labels (collapsed, diverged, ...), and the worst or mean of each stability quantity over seeds.
-
-    `p` compares how many runs were lost (collapsed, diverged or stopped) with the baseline's; Holm over the study.
-    """
+    """Rates of the labels (collapsed, diverged, ...), and the worst or mean of each stability quantity over seeds."""
     runs = stability_table(study)
     rows, shown = [], []
     for facet, arm in _variants(study):
@@ -179,7 +207,6 @@ def stability(study: Study) -> Table:
             | {label: rate.mean for label, rate in rates.items()}
             | {f"{label}_{end}": getattr(rate, end) for label, rate in rates.items() for end in ("low", "high")}
             | values
-            | {"p": fisher(*count_lost(runs, facet, arm), *count_lost(runs, facet, study.baseline))}
         )
         shown.append(
             names
@@ -187,12 +214,8 @@ def stability(study: Study) -> Table:
             | {"collapse rate, 95%": bounds(collapse.low, collapse.high)}
             | {title: form(values[name]) for name, (title, _, form) in _STABILITY.items()}
         )
-    caption = (
-        "stability per variant over its seeds; the collapse rate with its Wilson interval. `lost`:"
-        f" runs that collapsed, diverged or were stopped, against those of {study.baseline} (Fisher's exact test,"
-        " unpaired)."
-    )
-    return _table(study, "stability", caption, rows, shown, "lost, Holm p")
+    caption = "stability per variant over its seeds; the collapse rate with its Wilson interval."
+    return _table(study, "stability", caption, rows, shown)
 
 
 def clipping(study: Study) -> Table:
@@ -228,17 +251,8 @@ def _variants(study: Study) -> Iterator[tuple[str, str]]:
     yield from ((facet, arm) for facet in study.facets for arm in study.arms if (facet, arm) in planned)
 
 
-def _table(study: Study, name: str, caption: str, rows: Rows, shown: Rows, holm_title: str = "") -> Table:
-    """`facet` is shown under the names of its factors, and not where there is only the compared factor.
-
-    With a `holm_title`, the column `p` is one family: its `p_holm` is shown so. The baseline's own rows have neither.
-    """
-    numbers, texts = pd.DataFrame(rows), pd.DataFrame(shown)
-    if holm_title:
-        compared = numbers["arm"] != study.baseline
-        numbers.loc[~compared, "p"] = np.nan
-        numbers.loc[compared, "p_holm"] = holm(numbers.loc[compared, "p"])
-        texts[holm_title] = [probability(p) for p in numbers["p_holm"]]
-    facets = study.facet_factors
+def _table(study: Study, name: str, caption: str, rows: Rows, shown: Rows) -> Table:
+    """`facet` is shown under the names of its factors, and not where there is only the compared factor."""
+    numbers, texts, facets = pd.DataFrame(rows), pd.DataFrame(shown), study.facet_factors
     texts = texts.rename(columns={"facet": facets}) if facets else texts.drop(columns="facet")
     return Table(name, f"{study.name}: {caption}", numbers, texts)

@@ -16,7 +16,7 @@ from typing import Any
 
 from grpolab.errors import RequestError
 from grpolab.identity import signature
-from grpolab.paths import DISK_ERRORS, REPORT_FILES, Results, is_refusal, project_root, read_json
+from grpolab.paths import DISK_ERRORS, REPORT_FILES, Results, is_refusal, plain, project_root, read_json
 from grpolab.run import tracking
 from grpolab.run.folder import reason_of, record_failure
 from grpolab.run.preflight import refuse_another
@@ -33,10 +33,10 @@ from grpolab.sweep.ledger import (
     result_lines,
     variant_row,
 )
+from grpolab.sweep.looks import Looks, standing, tally
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import TICK_SECONDS, WORKER_COMMAND, Pool, Slot, WorkerStartError, slots
 from grpolab.sweep.progress import Estimate, Events, print_table, show_progress
-from grpolab.sweep.study import Study
 from grpolab.vocabulary import COMPLETED, FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
@@ -53,38 +53,99 @@ def sweep(
     command: Sequence[str] = WORKER_COMMAND,
     events: Events | None = None,
     unmet: Callable[[Results, str], Sequence[str]] = lambda results, study: (),
+    looks: Looks | None = None,
 ) -> int:
     """Run the plans on `jobs` workers (default: what the machine has) and `draw` what came out; the exit code.
 
     `events`: whom a program that watches is told through; the rest of the output is prose for people. `unmet`: what of
-    a study's preconditions its runs do not meet, a sentence each.
+    a study's preconditions its runs do not meet, a sentence each. `looks`: the plans are those of its first look, and
+    it is gone on with those of the next while something is open.
 
     Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
     """
     request = Request(plans)
-    request.write_plans()
     todo = request.jobs(retry_failed)
-    places = slots_for(request, jobs)[: len(todo)]
+    if looks and not todo:  # looks whose runs are all there leave the plan as it is, which may be of a later one
+        request, todo = _next_look(request, looks, jobs, retry_failed, events)
+    request.write_plans()
     _say_plan(request, todo, events)
-    drawn = True
+    trained, drawn = bool(todo), True
     with interruptible(), mirrored(request.results, request.tracking_uri, request.name):
-        if todo:
-            pool = Pool(places, request.results, command)
-            try:
-                with show_progress(todo, _estimate(request, len(places)), request.results, events) as progress:
-                    progress.note(f"workers: {len(places)}; {progress.left()}")
-                    pool.run(Schedule(todo), progress)
-            except WorkerStartError as error:
-                print(error)
-        else:
+        while todo:
+            _train(request, todo, jobs, command, events)
+            if not looks:
+                break
+            request, todo = _next_look(request, looks, jobs, retry_failed, events)
+            request.write_plans()
+            if todo:
+                _say_plan(request, todo, events)
+        if not trained:
             print("0 cells to train: every run has its outcome")
         # Before the mirror ends, so that figures and tables reach the tracking store too.
-        if todo or not _is_drawn(request):
+        if trained or not _is_drawn(request):
             drawn = _draw(draw, request)
     _say_results(request, events)
     for sentence in unmet(request.results, request.name):
         print(f"precondition {sentence}")
     return _conclude(request, events, drawn)
+
+
+def _train(request: Request, todo: list[Job], jobs: int | None, command: Sequence[str], events: Events | None) -> None:
+    places = slots_for(request, jobs)[: len(todo)]
+    pool = Pool(places, request.results, command)
+    try:
+        with show_progress(todo, _estimate(request, len(places)), request.results, events) as progress:
+            progress.note(f"workers: {len(places)}; {progress.left()}")
+            pool.run(Schedule(todo), progress)
+    except WorkerStartError as error:
+        print(error)
+
+
+def _next_look(
+    request: Request, looks: Looks, jobs: int | None, retry_failed: bool, events: Events | None
+) -> tuple[Request, list[Job]]:
+    """What is asked for at the next look that has something to train, and that; else at the last one, and nothing.
+
+    There is none after a look that lacks a result: with its first seeds incomplete, what it decides could change.
+    """
+    todo: list[Job] = []
+    while not todo:
+        states = request.states().values()
+        if lacking := sum(state.state not in RESULTS for state in states):
+            print(f"look {looks.size} waits: {lacking} of {len(states)} runs have no result")
+            break
+        try:
+            answers = looks.decide(request.results, [plain(plan.document("", None)) for plan in request.plans])
+        except RequestError as error:
+            print(f"not decided: {error}")
+            break
+        size, (verdicts, open_) = looks.size, tally(answers)
+        if events:
+            events.send("look", seeds=size, verdicts=verdicts, open=open_)
+        line, variants = standing(size, answers), looks.advance(answers)
+        if variants:
+            request = Request(looks.plans)
+            todo = request.jobs(retry_failed)
+            line += f"; next: {looks.size} seeds of {variants} variants, {_how_much(request, todo, jobs)}"
+        elif open_:
+            line += "; that was the last look"
+        if not events:
+            print(line)
+        if not variants:
+            break
+    return request, todo
+
+
+def _how_much(request: Request, todo: list[Job], jobs: int | None) -> str:
+    """`45 runs, about 20 min`; `all done` where nothing is left to train."""
+    if not todo:
+        return "all done"
+    costs = defaultdict[str, float](float)
+    for job in todo:
+        costs[job.kind] += job.cost
+    left = _estimate(request, len(slots_for(request, jobs)[: len(todo)])).left(costs).removesuffix(" left")
+    runs = sum(job.kind == RUN for job in todo)
+    return f"{runs} run{'' if runs == 1 else 's'}" + (f", {left}" if left else "")
 
 
 def train_here(plan: Plan, events: Events | None = None) -> int:
@@ -238,10 +299,8 @@ def _say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
 
 def _unregistered(plan: Plan) -> bool:
     """Whether a hypothesis of the study is not registered with any of the plan's seeds."""
-    if not isinstance(plan.study, Study):
-        return False
     fresh = {name for name, entry in plan.registered.items() if set(plan.seeds) & set(entry["seeds"])}
-    return any(claim.id not in fresh for claim in plan.study.hypotheses)
+    return not fresh >= plan.hypotheses.keys()
 
 
 def _say_results(request: Request, events: Events | None) -> None:

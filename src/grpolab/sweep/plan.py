@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,9 +22,9 @@ from grpolab.identity import signature
 from grpolab.registry import SURROGATES
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer, key_of
-from grpolab.sweep.registration import registered, variants_of
-from grpolab.sweep.schema import Factors, sentences, show
-from grpolab.sweep.study import Collection, Study, available, load, unequal_budgets
+from grpolab.sweep.registration import registered, texts
+from grpolab.sweep.schema import Factors, sentences, show, unknown
+from grpolab.sweep.study import Collection, Hypothesis, Study, available, load, unequal_budgets
 from grpolab.sweep.tuning.settings import shared_seeds
 
 PLAN_FORMAT = 1
@@ -91,24 +91,43 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study with its cells; a collection has none of its own."""
+    """A study with its cells; a collection has none of its own, but the plans that it includes."""
 
     study: Study | Collection
     seeds: list[int]
     cells: list[Cell] = field(default_factory=list)
+    parts: list[Plan] = field(default_factory=list)
+
+    @property
+    def hypotheses(self) -> dict[str, str]:
+        """Name -> all that is said of it: those of the study, or the primary ones of a collection (`study.id`)."""
+        if isinstance(self.study, Study):
+            return texts(self.study, {cell.variant: cell.settings for cell in self.cells})
+        known = {f"{part.study.name}.{name}": text for part in self.parts for name, text in part.hypotheses.items()}
+        return {name: known[name] for name in self.study.primary}
 
     @property
     def registered(self) -> dict[str, dict[str, Any]]:
         """The registration of each hypothesis that is registered as this plan has it (`sweep/registration.py`)."""
-        if not isinstance(self.study, Study) or not self.study.hypotheses:
-            return {}
-        return registered(self.study, variants_of({cell.variant: cell.settings for cell in self.cells}))
+        return registered(self.study.name, self.hypotheses)
+
+    def with_seeds(self, seeds_of: Mapping[str, Sequence[int]]) -> Plan:
+        """The same study with these seeds of each of its variants."""
+        first = {cell.variant: cell for cell in reversed(self.cells)}
+        cells = [
+            Cell(first[variant].levels, first[variant].settings.model_copy(update={"seed": seed}))
+            for variant, seeds in seeds_of.items()
+            for seed in seeds
+        ]
+        return Plan(self.study, sorted({cell.settings.seed for cell in cells}), cells)
 
     def document(self, created: str, commit: str | None) -> dict[str, Any]:
         """plan.json: all that the report knows about the study."""
         study = self.study
         comparison: dict[str, Any] = {"placebo": [], "hypotheses": []}
-        if isinstance(study, Study):
+        if isinstance(study, Collection):
+            comparison["primary"] = study.primary
+        else:
             comparison = {
                 "compare": study.compare,
                 "baseline": study.baseline,
@@ -117,18 +136,20 @@ class Plan:
                 "placebo": study.placebo,
                 "hypotheses": [claim.model_dump() for claim in study.hypotheses],
                 "stability": study.stability.model_dump(),
-                "registered": self.registered,
                 **({"tuned": study.tunings} if study.tunings else {}),
             }
         return {
             "format": PLAN_FORMAT,
             "study": study.name,
+            "title": study.title,
             "question": study.question,
             "results_version": RESULTS_VERSION,
             "created": created,
             "commit": commit,
             "includes": study.includes if isinstance(study, Collection) else [],
             **comparison,
+            "looks": study.looks,
+            "registered": self.registered,
             "figures": study.figures,
             "seeds": self.seeds,
             "cells": [cell.document() for cell in self.cells],
@@ -155,10 +176,17 @@ def plans(name: str, overrides: Sequence[str] = (), seeds: list[int] | None = No
             included.append(expand(plain, composer, overrides, seeds or study.seeds))
         except RequestError as error:
             problems += error.problems
+    whole = Plan(study, sorted({seed for plan in included for seed in plan.seeds}), parts=included)
+    if not problems:
+        known = [f"{plan.study.name}.{claim.id}" for plan in included for claim in _hypotheses(plan)]
+        problems += unknown(f"experiments/{name}.yaml: primary", study.primary, known)
     if problems:
         raise RequestError(dict.fromkeys(problems))
-    every_seed = sorted({seed for plan in included for seed in plan.seeds})
-    return [*included, Plan(study, every_seed)]
+    return [*included, whole]
+
+
+def _hypotheses(plan: Plan) -> list[Hypothesis]:
+    return plan.study.hypotheses if isinstance(plan.study, Study) else []
 
 
 def expand(

@@ -11,6 +11,7 @@ else. `--json-lines` prints one JSON object a line on standard output. Each has 
     finished     signature, kind, label, outcome (`missing`: the disk refused it), reason, seconds, result, seconds_left
                  (of all; null: no estimate); result: accuracy_start, accuracy_end, the same of reward and entropy,
                  clip_low, clip_high, ratio_min, ratio_max
+    look         seeds, verdicts (hypotheses by verdict), open (names): before the `plan` of the next (--until-decided)
     results      study, variants: for each its runs by outcome, means of the facts of a result, and of seconds
     note         text: whatever else is said, tracking and paths of reports among it
     end          counts (runs by outcome), exit_code

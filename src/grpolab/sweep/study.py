@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import Field, FiniteFloat, ValidationError, create_model, model_validator
+from pydantic import AfterValidator, Field, FiniteFloat, ValidationError, create_model, model_validator
 
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import project_root
-from grpolab.quantities import LABELS, QUANTITIES, Thresholds
+from grpolab.quantities import GAINS, LABELS, QUANTITIES, Thresholds
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.schema import (
     MOST_VARIANTS,
@@ -40,10 +40,9 @@ from grpolab.sweep.tuning.settings import Tuning, named_tunings, resolved
 from grpolab.vocabulary import ANALYTIC_FIGURES, FIGURES, METRICS
 
 MOST_NODES = 100_000  # of a study file; without a bound, a few aliases would fill the memory
-ALPHA = 0.05  # a test whose p cannot fall below it with so many seeds decides nothing
 LEAST_ARMS = 3  # two are a contrast
+PLANNED_LOOKS = [5, 10, 15, 20]  # the levels of `report/statistics/looks.py` are for these, or for a single look
 
-Test = Literal["paired_t", "paired_log_t", "equivalence", "fisher", "page"]
 Levels = dict[str, str]  # factor -> level: one variant
 
 
@@ -78,14 +77,17 @@ class Hypothesis(Part):
     )
     where: dict[str, str] = Field(default={}, description="Levels of other factors that the claim is about.")
     provided: Condition | None = Field(default=None, description="Without this the test is void.")
-    direction: Literal["less", "greater", "equal"]
-    margin: FiniteFloat = Field(
-        ge=0, description="less, greater: by more than this (paired_log_t: than this factor); equal: within this."
+    direction: Literal["less", "greater", "equal"] = Field(description="equal: the difference is inside the margin.")
+    scale: Literal["linear", "log"] = Field(default="linear", description="log: arms are compared as factors.")
+    beyond: FiniteFloat = Field(default=0, ge=0, description="less, greater: by more than this; scale=log: a factor.")
+    margin: FiniteFloat | None = Field(
+        default=None,
+        gt=0,
+        description="The smallest difference that matters; scale=log: a factor. Left out: of a score .15 of the"
+        " baseline's gain on the task, of a factor 1.1, of others every difference.",
     )
-    test: Test = Field(description="What decides it.")
-    seeds: int = Field(default=2, ge=2, strict=True, description="With fewer shared seeds it stays undecided.")
+    by_construction: bool = Field(default=False, description="It must hold: a check of the program, not a finding.")
     budget: Literal["rollouts", "updates"] = Field(description="What all sides have in equal number.")
-    power: str = Field(min_length=1, description="What the seeds can find.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Hypothesis:
@@ -117,10 +119,20 @@ else:  # every threshold of the stability labels; what a study file leaves out k
     Stability = create_model("Stability", __base__=Part, **bounded)
 
 
+def _planned(looks: list[int]) -> list[int]:
+    if looks != PLANNED_LOOKS and (len(looks) != 1 or looks[0] < 2):
+        raise ValueError(f"looks={looks} is not allowed: one number from 2 on, or {PLANNED_LOOKS}")
+    return looks
+
+
+Looks = Annotated[list[int], AfterValidator(_planned)]
+
+
 class Study(Part):
     """Factors whose levels are Hydra overrides; every combination of levels is a variant."""
 
     name: StudyName
+    title: str = Field(default="", description="What it is about in a word or two; else its name.")
     question: str = Field(min_length=1)
     overrides: Overrides = Field(default=[], description="Common to all variants.")
     factors: Factors = Field(min_length=1)
@@ -129,6 +141,7 @@ class Study(Part):
     seeds: Seeds = Field(description="How many (0, 1, ...), or which.")
     primary_metric: str
     hypotheses: list[Hypothesis] = Field(default=[], description="What is claimed before the study is run.")
+    looks: Looks = Field(default=PLANNED_LOOKS, description="After how many seeds its hypotheses are looked at.")
     stability: Stability = Field(default=Stability(), description="Where a quantity becomes a label.")
     figures: Figures = Field(default=[], description="What its report draws.")
     placebo: list[Annotated[list[Name], Field(min_length=2, max_length=2)]] = Field(
@@ -168,9 +181,14 @@ class Collection(Part):
     """A study that only includes others."""
 
     name: StudyName
+    title: str = Field(default="", description="What it is about in a word or two; else its name.")
     question: str = Field(min_length=1)
     includes: Annotated[list[StudyName], Different] = Field(min_length=1)
     seeds: Seeds | None = Field(default=None, description="Replaces the seeds of the included studies.")
+    primary: Annotated[list[str], Different] = Field(
+        default=[], description="Hypotheses (`study.id`) that are decided together; all others are described."
+    )
+    looks: Looks = Field(default=PLANNED_LOOKS, description="After how many seeds these are looked at.")
     figures: Figures = Field(default=[], description="Those that need no run.")
 
     @model_validator(mode="after")
@@ -275,9 +293,6 @@ def _problems(study: Study) -> Iterator[str]:
         if not names_unknown and not claim.facets(study.compare, variants):
             arms_named = " and ".join(claim.arms)
             yield f"hypothesis {claim.id}: no seed is shared: {arms_named} are never planned together where it looks"
-        if (seeds := len(study.seeds)) < (least := least_seeds(claim.test, len(claim.arms))):
-            too_few = f"seeds={seeds} are too few for test={claim.test}, which can decide from {least} on"
-            yield f"hypothesis {claim.id}: {too_few}"
     if study.tuning:
         yield from study.tuning.misfits(study.factors, study.compare, study.seeds)
 
@@ -304,48 +319,42 @@ def _unknown_names(claim: Hypothesis, factors: Factors, compare: str) -> Iterato
 
 def _misfits(claim: Hypothesis) -> list[str]:
     """What of a hypothesis does not fit together, whatever the study."""
-    test, metric, margin, arms = claim.test, claim.metric, claim.margin, claim.arms
+    metric, arms, logarithmic = claim.metric, claim.arms, claim.scale == "log"
     if (claim.contrast is None) == (claim.trend is None):
         return ["give either contrast or trend"]
-    if (test == "page") != (claim.trend is not None):
-        return [f"test={test} does not fit: a trend takes test=page, a contrast any other"]
-    if test == "page" and len(arms) < LEAST_ARMS:
+    if claim.trend is not None and len(arms) < LEAST_ARMS:
         return [f"trend=[{', '.join(arms)}] is too short: a trend has {LEAST_ARMS} arms or more"]
-    margin_is = f"margin={margin:g} is not allowed with test={test}"
-    fisher, equivalence, least = test == "fisher", test == "equivalence", least_seeds(test, len(arms))
+    label, equal = metric in LABELS, claim.direction == "equal"
+    ranked = "a trend" if claim.trend else f"metric={metric}, a label of runs,"
+    not_a_mean = claim.trend is not None or label
+    has_default = logarithmic or metric in GAINS
     rules = [
         (claim.contrast is not None and arms[1:] == arms[:1], f"contrast compares {arms[0]} with itself"),
         (
-            test in ("paired_log_t", "fisher") and len(arms) < 2,
-            f"test={test} compares two arms: contrast.minus is missing",
+            len(arms) < 2 and (logarithmic or label),
+            f"{'scale=log' if logarithmic else f'metric={metric}'} compares two arms: contrast.minus is missing",
+        ),
+        (label and claim.trend is not None, f"metric={metric} is a label of runs: a trend needs a number"),
+        (label and claim.range_over is not None, "range_over is a number: labels are counted"),
+        (not_a_mean and equal, f"direction=equal needs a difference of means: {ranked} has none"),
+        (not_a_mean and logarithmic, f"scale=log needs a difference of means: {ranked} has none"),
+        (not_a_mean and claim.beyond != 0, f"beyond={claim.beyond:g} is not allowed: {ranked} is tested against none"),
+        (not_a_mean and claim.margin is not None, f"margin={claim.margin} is not allowed: {ranked} knows no margin"),
+        (equal and claim.beyond != 0, f"beyond={claim.beyond:g} is not allowed with direction=equal: use margin"),
+        (
+            equal and not not_a_mean and claim.margin is None and not has_default,
+            "direction=equal needs a margin: within what?",
         ),
         (
-            fisher != (metric in LABELS),
-            f"test={test} does not fit metric={metric}: fisher, and no other, counts labels of runs",
+            logarithmic and 0 < claim.beyond < 1,
+            f"beyond={claim.beyond:g} is not allowed with scale=log: it is a factor, 1 or above",
         ),
-        (fisher and claim.range_over is not None, "range_over is a number: test=fisher counts labels"),
         (
-            equivalence != (claim.direction == "equal"),
-            f"test={test} does not fit direction={claim.direction}: equivalence and equal need each other",
+            logarithmic and claim.margin is not None and claim.margin <= 1,
+            f"margin={claim.margin} is not allowed with scale=log: it is a factor above 1",
         ),
-        (equivalence and margin == 0, f"{margin_is}: it must be above 0, or nothing is equal"),
-        (test == "paired_log_t" and margin < 1, f"{margin_is}: it is a factor, 1 or above"),
-        (test in ("fisher", "page") and margin != 0, f"{margin_is}: it must be 0, the test knows no margin"),
-        (claim.seeds < least, f"seeds={claim.seeds} are too few: test={test} can decide from {least} on"),
     ]
     return [sentence for is_wrong, sentence in rules if is_wrong]
-
-
-def least_seeds(test: Test, arms: int) -> int:
-    """The fewest seeds with which a two-sided test can fall below ALPHA at all.
-
-    Fisher: none of n against all of n has p = 2 / (2n over n). Page: n seeds in perfect order have 2 / (arms!)^n.
-    """
-    if test == "fisher":
-        return next(n for n in range(2, 99) if 2 / math.comb(2 * n, n) < ALPHA)
-    if test == "page":
-        return next(n for n in range(2, 99) if 2 / math.factorial(arms) ** n < ALPHA)
-    return 2
 
 
 def unequal_budgets(

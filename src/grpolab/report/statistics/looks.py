@@ -64,9 +64,10 @@ class Decisions(NamedTuple):
     """What was decided, of each hypothesis (..., M); of what is open the state at the last look that happened."""
 
     verdict: NDArray  # a word
+    by_margin: NDArray  # whether the test of the margin decided
     look: NDArray  # index of the look that decided, or the last one; -1: none has happened
     level: NDArray  # what of ALPHA the hypothesis had: ALPHA over the hypotheses that Holm's procedure had left
-    repeated_p: NDArray  # of the direction, comparable with `level`; of a 'negligible' that of the margin
+    repeated_p: NDArray  # comparable with `level`: of the direction, or of the margin where that decided
 
 
 def level_at(spent: ArrayLike, look: int, looks: int = len(LOOKS)) -> NDArray:
@@ -104,75 +105,84 @@ def evidence(
     claimed_M: ArrayLike,
     beyond_M: ArrayLike = 0.0,
     looks: tuple[int, ...] = LOOKS,
+    equal_M: ArrayLike = False,
 ) -> Evidence:
     """t-tests of the first seeds at each look. `values_MS`: a difference a seed, in order; (..., M, S).
 
-    `claimed_M` is 1 where the difference should be above 0, -1 where below; `beyond_M` how far above or below it should
-    be. A direction is that the mean is beyond what is claimed, or on the other side of 0: each at half the level.
+    `claimed_M` is 1 where the difference should be above `beyond_M`, -1 where below -`beyond_M`: a direction is that
+    the mean lies on one side of that. `margin_M`: the smallest difference that matters; NaN: every one does. Where
+    `equal_M`, a direction is that the mean lies beyond the margin, on either side.
     Seeds that are not there yet are NaN, and stand last. Values without any spread decide nothing.
     """
     values_MS, margin_M, claimed_M, beyond_M = (
         np.asarray(given, dtype=np.float64) for given in (values_MS, margin_M, claimed_M, beyond_M)
     )
-    tests = []
+    tests, equal_M = [], np.asarray(equal_M, dtype=bool)
     for n in looks:
         there_MS = values_MS[..., :n]
         if there_MS.shape[-1] < n:
             there_MS = np.full((*values_MS.shape[:-1], n), np.nan)
         mean_M, sd_M = there_MS.mean(-1), there_MS.std(-1, ddof=1)
         error_M = np.where(sd_M > 0, sd_M, np.nan) / np.sqrt(n)
-        towards_M = (claimed_M * mean_M - beyond_M) / error_M
-        away_M = -claimed_M * mean_M / error_M
-        direction_M = 2 * special.stdtr(n - 1, -np.maximum(towards_M, away_M))
+        distance_M = np.where(equal_M, np.abs(mean_M) - margin_M, claimed_M * mean_M - beyond_M)
+        towards_M = distance_M / error_M
+        direction_M = 2 * special.stdtr(n - 1, -np.abs(towards_M))
+        direction_M = np.where(equal_M & ~np.isnan(error_M) & ~(towards_M >= 0), 1.0, direction_M)
         inside_M = 2 * special.stdtr(n - 1, -(margin_M - np.abs(mean_M)) / error_M)
-        tests.append((np.minimum(direction_M, 1.0), np.minimum(inside_M, 1.0), towards_M >= away_M))
+        inside_M = np.where(np.isnan(margin_M) & ~np.isnan(direction_M), 1.0, np.minimum(inside_M, 1.0))
+        tests.append((direction_M, inside_M, towards_M >= 0))
     return Evidence(*(np.stack(column, axis=-1) for column in zip(*tests, strict=True)))
 
 
-def decide(found: Evidence, alpha: float = ALPHA) -> Decisions:
+def decide(found: Evidence, alpha: float = ALPHA, equal_M: ArrayLike = False, gone: int = 0) -> Decisions:
     """Two Holm procedures, a look after the other; a hypothesis is asked at the current look alone.
 
     A direction is decided where its repeated p is at most alpha over the hypotheses whose direction is not decided yet;
-    else 'negligible' by the same rule with a count of its own. The counts go down as decisions fall, never with what is
-    undecided: that would not hold its level.
+    once no direction falls any more, 'negligible' by the same rule with a count of its own. The counts go down as
+    decisions fall, never with what is undecided: that would not hold its level. Where `equal_M`, a difference inside
+    the margin is what is claimed: the margin supports it, and a difference that is surely beyond the margin
+    (`evidence`) is the opposite. `gone`: hypotheses that count besides these, and are not asked.
     """
     *leading, M, K = found.direction_p.shape
+    equal_M = np.broadcast_to(np.asarray(equal_M, dtype=bool), (*leading, M))
     verdict = np.full((*leading, M), INCONCLUSIVE, dtype=object)
-    look = np.full((*leading, M), -1)
+    look, by_margin = np.full((*leading, M), -1), np.zeros((*leading, M), bool)
     level, shown_p = np.full((*leading, M), np.nan), np.full((*leading, M), np.nan)
     directions, margins = np.zeros((*leading, 1), int), np.zeros((*leading, 1), int)
     for k in range(K):
         open_M = (verdict == INCONCLUSIVE) & ~np.isnan(found.direction_p[..., k])
         direction_p = repeated_p(found.direction_p[..., k], k, K)
         margin_p = repeated_p(found.margin_p[..., k], k, K) / 2  # of its two one-sided tests one alone can be wrong
+        look = np.where(open_M, k, look)
         while True:
-            allowed = [alpha / np.maximum(M - decided, 1) for decided in (directions, margins)]
-            turned_M = open_M & (direction_p <= allowed[0])
-            inside_M = open_M & ~turned_M & (margin_p <= allowed[1])
-            for chosen_M, limit, p in ((open_M, allowed[0], direction_p), (inside_M, allowed[1], margin_p)):
+            of_direction, of_margin = (alpha / np.maximum(M + gone - decided, 1) for decided in (directions, margins))
+            turned_M, inside_M = open_M & (direction_p <= of_direction), open_M & (margin_p <= of_margin)
+            inside_M = inside_M & ~turned_M.any(-1, keepdims=True)  # a direction that falls may free another one
+            for chosen_M, limit, p in ((open_M, of_direction, direction_p), (inside_M, of_margin, margin_p)):
                 level, shown_p = np.where(chosen_M, limit, level), np.where(chosen_M, p, shown_p)
-            look = np.where(open_M, k, look)
             if not (turned_M | inside_M).any():
                 break
-            side_M = np.where(found.claimed[..., k], SUPPORTED, OPPOSITE)
-            verdict = np.where(turned_M, side_M, np.where(inside_M, NEGLIGIBLE, verdict))
+            supports_M = np.where(inside_M, equal_M, found.claimed[..., k] & ~equal_M)
+            word_M = np.where(supports_M, SUPPORTED, np.where(inside_M, NEGLIGIBLE, OPPOSITE))
+            verdict = np.where(turned_M | inside_M, word_M, verdict)
+            by_margin = by_margin | inside_M
             directions = directions + turned_M.sum(-1, keepdims=True)
             margins = margins + inside_M.sum(-1, keepdims=True)
             open_M = open_M & ~turned_M & ~inside_M
-    return Decisions(verdict, look, level, shown_p)
+    return Decisions(verdict, by_margin, look, level, shown_p)
 
 
 def interval(
-    values_S: ArrayLike, verdict: str, level: float, look: int, looks: int = len(LOOKS)
+    values_S: ArrayLike, by_margin: bool, level: float, look: int, looks: int = len(LOOKS)
 ) -> tuple[float, float]:
     """The repeated confidence interval of the mean at the level of the decision, from the seeds of that look; (S,).
 
-    It excludes 0 exactly where a direction was decided, and lies inside the margin exactly where 'negligible' was: both
-    tests are its own.
+    It excludes what is claimed to be exceeded (of an equality all that is inside the margin) exactly where a direction
+    was decided, and lies inside the margin exactly where that decided (`by_margin`): both tests are its own.
     """
     values = np.asarray(values_S, dtype=np.float64)
     n = len(values)
-    local = float(level_at(min(2 * level, 0.7) if verdict == NEGLIGIBLE else level, look, looks))
+    local = float(level_at(min(2 * level, 0.7) if by_margin else level, look, looks))
     half = float(stats.t.isf(local / 2, n - 1) * values.std(ddof=1) / np.sqrt(n))
     return float(values.mean()) - half, float(values.mean()) + half
 

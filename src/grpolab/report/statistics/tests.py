@@ -1,14 +1,15 @@
 """Tests: differences of two arms by seed, rates of runs, groups without shared seeds, trends along ordered levels.
 
-Sign, Wilcoxon and Wilson are written out: scipy's differ in the last bits, or are exact only without ties, and
-committed tables hold these. Holm's is four lines; only statsmodels has it, which nothing else here needs.
+The sign test and Wilson's interval are written out: scipy's differ in the last bits, and committed tables hold these.
+Holm's is four lines; only statsmodels has it, which nothing else here needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,17 +18,16 @@ from scipy import special, stats
 
 from grpolab.report.statistics.intervals import CONFIDENCE, Interval, share_interval, t_interval
 
-Alternative = Literal["two-sided", "less", "greater"]
-EXACT_SEEDS = 14  # of Wilcoxon's test: 2**14 signs are tried; above, the normal approximation
+FLIPPED_SEEDS = 24  # of which all signs are tried; 30 would be 2**30 sums
+EXACT_LEVELS = 7  # of a trend: all orders are tried; above, the normal approximation
 # Differences closer to each other than this share of the values are one number, rounded.
 ROUNDING = 1e-12
 
 
 class Difference(NamedTuple):
-    """Mean of the differences over `n` shared seeds, its interval, and p for `effect == null`.
+    """Mean of the differences over `n` shared seeds, its interval, and p that it is 0.
 
-    `sd` is the differences' standard deviation; `sign_p` and `wilcoxon_p` test the same null without assuming a normal
-    distribution. NaN where there is none.
+    `sd` is the differences' standard deviation. NaN where there is none.
     """
 
     effect: float
@@ -36,19 +36,14 @@ class Difference(NamedTuple):
     p: float
     n: int
     sd: float = np.nan
-    sign_p: float = np.nan
-    wilcoxon_p: float = np.nan
 
 
-def paired_difference(
-    of: pd.Series, minus: pd.Series, null: float = 0.0, alternative: Alternative = "two-sided"
-) -> Difference:
-    """`of - minus` by seed (the index of both): t-interval, paired t-test of `effect == null`, and both rank tests.
+def paired_difference(of: pd.Series, minus: pd.Series) -> Difference:
+    """`of - minus` by seed (the index of both): t-interval and paired t-test.
 
     Seeds that only one side has are left out, and p is NaN below two shared seeds. Where the t-test has nothing to work
     with, the sign test gives p: differences without spread (labels, counts), or an infinite one (a run that diverged;
-    the effect is then the median). Only arms that agree to the last bit in every seed, while the seeds differ among
-    themselves, are known to be one function: they get the p of a difference without error, 1 or 0.
+    the effect is then the median).
     """
     pairs = pd.DataFrame({"of": of, "minus": minus}).astype("float64").dropna()
     of_S, minus_S = pairs["of"].to_numpy(), pairs["minus"].to_numpy()
@@ -56,59 +51,20 @@ def paired_difference(
     n, effect = len(pairs), float(np.mean(difference_S)) if len(pairs) else np.nan
     if n < 2:
         return Difference(effect, np.nan, np.nan, np.nan, n)
-    ranks = _sign_test(difference_S - null, alternative), _wilcoxon(difference_S - null, alternative)
     if not np.isfinite(difference_S).all():
-        return Difference(float(np.median(difference_S)), np.nan, np.nan, ranks[0], n, np.nan, *ranks)
+        return Difference(float(np.median(difference_S)), np.nan, np.nan, sign_test(difference_S), n)
     if np.ptp(difference_S) <= ROUNDING * np.abs(pairs.to_numpy()).max():
-        one_function = not difference_S.any() and pairs["of"].nunique() == n
-        return Difference(effect, effect, effect, float(null == 0) if one_function else ranks[0], n, 0.0, *ranks)
+        return Difference(effect, effect, effect, sign_test(difference_S), n, 0.0)
     _, low, high, _ = t_interval(difference_S)
     sd = float(np.std(difference_S, ddof=1))
-    t = (effect - null) / sd * np.sqrt(n)
-    p = _p_of_tails(float(special.stdtr(n - 1, t)), float(special.stdtr(n - 1, -t)), alternative)
-    return Difference(effect, low, high, p, n, sd, *ranks)
+    p = 2 * float(special.stdtr(n - 1, -abs(effect / sd * np.sqrt(n))))
+    return Difference(effect, low, high, p, n, sd)
 
 
-def equivalence(of: pd.Series, minus: pd.Series, margin: float) -> Difference:
-    """The paired difference, with the p of two one-sided tests (TOST, Schuirmann 1987) where it lies within the margin.
-
-    The margin that is nearer decides. Where the difference lies outside, p says how surely (two-sided).
-    """
-    effect = paired_difference(of, minus).effect
-    alternative: Alternative = "two-sided" if abs(effect) > margin else "less" if effect > 0 else "greater"
-    return paired_difference(of, minus, margin if effect > 0 else -margin, alternative)
-
-
-def _sign_test(shifted_S: NDArray, alternative: Alternative) -> float:
-    """Exact binomial test that differences are as often above 0 as below; ties count for neither."""
-    above, below = int((shifted_S > 0).sum()), int((shifted_S < 0).sum())
-    few_above, few_below = (float(special.bdtr(count, above + below, 0.5)) for count in (above, below))
-    return _p_of_tails(few_above, few_below, alternative)
-
-
-def _wilcoxon(shifted_S: NDArray, alternative: Alternative) -> float:
-    """Wilcoxon's signed-rank test (1945), exact up to EXACT_SEEDS, with ties too; zeros are left out."""
-    apart_S = shifted_S[shifted_S != 0]
-    signed_ranks_S = np.sign(apart_S) * stats.rankdata(np.abs(apart_S))
-    total, seeds = signed_ranks_S.sum(), len(signed_ranks_S)
-    if not seeds:
-        return 1.0
-    if seeds > EXACT_SEEDS:
-        z = total / np.linalg.norm(signed_ranks_S)
-        return _p_of_tails(float(special.ndtr(z)), float(special.ndtr(-z)), alternative)
-    sums_R = _signs(seeds) @ signed_ranks_S
-    return _p_of_tails(float((sums_R <= total).mean()), float((sums_R >= total).mean()), alternative)
-
-
-@lru_cache
-def _signs(seeds: int) -> NDArray:
-    """Every combination of signs: (2**S, S)."""
-    return 1.0 - 2 * (np.arange(2**seeds)[:, None] >> np.arange(seeds) & 1)
-
-
-def _p_of_tails(less: float, greater: float, alternative: Alternative) -> float:
-    """The p-value, from the chances of a statistic as small and as large as the observed one."""
-    return {"less": less, "greater": greater, "two-sided": min(1.0, 2 * min(less, greater))}[alternative]
+def sign_test(values_S: NDArray) -> float:
+    """Exact two-sided p that values are as often above 0 as below; ties count for neither."""
+    above, below = int((values_S > 0).sum()), int((values_S < 0).sum())
+    return min(1.0, 2 * float(special.bdtr(min(above, below), above + below, 0.5)))
 
 
 def holm(p_values: Sequence[float]) -> NDArray:
@@ -156,6 +112,46 @@ def rate_difference(first: int, first_n: int, second: int, second_n: int) -> Dif
     sd = float(np.sqrt(sum(rate.mean * (1 - rate.mean) for rate in (of, minus))))
     p = fisher(first, first_n, second, second_n)
     return Difference(effect, float(effect - below), float(effect + above), p, min(first_n, second_n), sd)
+
+
+def label_difference(of_ST: ArrayLike, minus_ST: ArrayLike) -> tuple[float, float]:
+    """Difference of two rates of labelled runs over T tasks, and its exact two-sided p, with the seed as the unit.
+
+    A seed's runs of all tasks go to one arm or to the other together: how often one half of the 2S numbers of labelled
+    runs has a sum as far from the other half's? Of one task that is Fisher's test. Shapes: (S, T) of 0 and 1.
+    """
+    of, minus = np.asarray(of_ST, dtype=int), np.asarray(minus_ST, dtype=int)
+    seeds, labelled = len(of), np.concatenate([of.sum(axis=1), minus.sum(axis=1)])
+    ways_KL = np.zeros((2 * seeds + 1, labelled.sum() + 1))  # how many choices of K numbers sum up to L
+    ways_KL[0, 0] = 1
+    for number in labelled:
+        ways_KL[1:, number:] += ways_KL[:-1, : ways_KL.shape[1] - number].copy()
+    ways_L = ways_KL[seeds]
+    distance_L = np.abs(2 * np.arange(len(ways_L)) - labelled.sum())
+    as_far = distance_L >= abs(of.sum() - minus.sum())
+    return float(of.mean() - minus.mean()), float(ways_L[as_far].sum() / ways_L.sum())
+
+
+@lru_cache
+def _signs(seeds: int) -> NDArray:
+    """Every combination of signs: (2**S, S)."""
+    return 1.0 - 2 * (np.arange(2**seeds)[:, None] >> np.arange(seeds) & 1)
+
+
+def sign_flip(values_S: ArrayLike) -> float:
+    """Exact two-sided p that values are symmetric about 0: how often flipped signs give as large a sum; (S,).
+
+    Half of the signs against the other half, so that 20 seeds are two tables of 1,024 sums. Above FLIPPED_SEEDS by
+    10,000 random flips, always the same.
+    """
+    values = np.asarray(values_S, dtype=np.float64)
+    least = abs(values.sum()) * (1 - 1e-12)
+    if len(values) > FLIPPED_SEEDS:
+        flips = np.random.default_rng(0).choice([-1.0, 1.0], (9999, len(values)))
+        return float((1 + (np.abs(flips @ values) >= least).sum()) / 10_000)
+    first, second = np.array_split(values, 2)
+    sums = np.add.outer(_signs(len(first)) @ first, _signs(len(second)) @ second)
+    return float((np.abs(sums) >= least).mean())
 
 
 def welch_difference(of: pd.Series, minus: pd.Series) -> Difference:
@@ -206,18 +202,39 @@ def page_trend(values_SL: ArrayLike) -> float:
     return float(stats.page_trend_test(complete).pvalue)
 
 
-def rank_trend(values_SL: ArrayLike) -> Difference:
-    """Kendall's tau of the values with the order of the levels, mean over seeds, with Page's p, two-sided.
+def rank_trend(values_STL: ArrayLike) -> Difference:
+    """Kendall's tau of the values with the order of the levels, mean over seeds and tasks, with Page's p, two-sided.
 
-    Shape: (S, L), every seed complete. tau is the share of pairs of levels that rise minus the share that fall: 1 where
-    every seed rises throughout. NaN p with fewer than two seeds or three levels.
+    Shape: (S, T, L) or (S, L), every seed complete. tau is the share of pairs of levels that rise minus the share that
+    fall: 1 where every seed rises throughout. The unit is the seed: p is exact where all orders of its levels, the same
+    in all tasks, are equally likely; of one task without ties it is that of `page_trend`. NaN p with fewer than two
+    seeds or three levels.
     """
-    values = np.asarray(values_SL, dtype=np.float64)
-    lower, upper = np.triu_indices(values.shape[1], k=1)
-    rises_SP = values[:, lower] < values[:, upper]
-    falls_SP = values[:, lower] > values[:, upper]
-    tau_S = (rises_SP.astype(float) - falls_SP).mean(axis=1)
+    values = np.asarray(values_STL, dtype=np.float64)
+    values = values[:, None] if values.ndim == 2 else values
+    seeds, _, levels = values.shape
+    lower, upper = np.triu_indices(levels, k=1)
+    rises, falls = values[..., lower] < values[..., upper], values[..., lower] > values[..., upper]
+    tau_S = (rises.astype(float) - falls).mean(axis=(1, 2))
     mean, low, high, n = share_interval((tau_S + 1) / 2)  # tau lies between -1 and 1
     mean, low, high = (2 * bound - 1 for bound in (mean, low, high))
-    p = np.minimum(1, 2 * min(page_trend(values), page_trend(values[:, ::-1])))
-    return Difference(mean, low, high, float(p), n, float(np.std(tau_S, ddof=1)) if n > 1 else np.nan)
+    p = _page_by_seed(values) if seeds > 1 and levels > 2 else np.nan
+    return Difference(mean, low, high, p, n, float(np.std(tau_S, ddof=1)) if n > 1 else np.nan)
+
+
+def _page_by_seed(values_STL: NDArray) -> float:
+    """Two-sided p of Page's statistic, the sum over seeds of levels times ranks: exact up to EXACT_LEVELS."""
+    ranks_SL = np.rint(2 * stats.rankdata(values_STL, axis=2).sum(axis=1)).astype(int)  # twice: ties have halves
+    levels = ranks_SL.shape[1]
+    if levels > EXACT_LEVELS:
+        rank_S, place_L = ranks_SL.var(axis=1, ddof=1), np.arange(levels) - (levels - 1) / 2
+        spread = np.sqrt(rank_S.sum() * (place_L**2).sum())
+        return float(2 * special.ndtr(-abs((ranks_SL @ place_L).sum()) / spread)) if spread else 1.0
+    orders_OL = np.array(list(permutations(range(levels))))
+    sums_SO = ranks_SL @ orders_OL.T
+    chance_K = np.ones(1)
+    for sums_O in sums_SO:
+        counts_K = np.bincount(sums_O - sums_O.min())
+        chance_K = np.convolve(chance_K, counts_K / len(sums_O))
+    found = int((sums_SO[:, 0] - sums_SO.min(axis=1)).sum())  # the first order is the levels' own
+    return float(min(1.0, 2 * min(chance_K[: found + 1].sum(), chance_K[found:].sum())))

@@ -1,0 +1,198 @@
+"""The one screen that answers: some lines for each axis, what not to conclude, limits, compute; and a picture."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from grpolab.quantities import GAINS
+from grpolab.report.claims import VERDICTS, Claim
+from grpolab.report.load import Study
+from grpolab.report.measures import by_cell
+from grpolab.report.registered import CONFIRMATORY, EXPLORATORY
+from grpolab.report.statistics.looks import INCONCLUSIVE, NEGLIGIBLE, OPPOSITE, SUPPORTED
+from grpolab.report.style import QUIET, TEXT_WIDTH, Manifest, manifest, paper_style, save
+from grpolab.report.text import count, listing, number
+
+DECIDED = (SUPPORTED, OPPOSITE, NEGLIGIBLE)
+FIGURE, FIGURE_NAME = "verdicts", Path("figures/verdicts.png")
+MOST_SAID, MOST_OPEN = 3, 2  # of an axis; the page of its study has them all
+COLOURS = {SUPPORTED: "#0072b2", OPPOSITE: "#d55e00", NEGLIGIBLE: "#009e73", INCONCLUSIVE: "0.6"}
+
+
+def screen(studies: Sequence[Study], claims: Sequence[Claim]) -> str:
+    """Markdown of one screen: every axis of the question, what not to conclude, the limits, the compute.
+
+    Axes are the studies that have a title; where none has one, all of them.
+    """
+    with_cells = [study for study in studies if len(study.cells)]
+    titled = [study for study in with_cells if study.plan.get("title")]
+    axes = [_axis(study, [c for c in claims if c.study == study.name]) for study in titled or with_cells]
+    return "\n\n".join([_standing(claims), "\n".join(axes), "\n\n".join(_limits(studies, claims))])
+
+
+def plain(text: str) -> str:
+    """The screen for a terminal: without the marks of Markdown."""
+    return text.replace("**", "").replace("`", "")
+
+
+def _standing(claims: Sequence[Claim]) -> str:
+    """How much of what was asked is decided, and how much of it was registered before its runs."""
+    tested = [claim for claim in claims if claim.is_finding]
+    if not tested:
+        return "No hypothesis was tested."
+    parts = []
+    for label in (CONFIRMATORY, EXPLORATORY):
+        of_label = [claim for claim in tested if claim.label == label]
+        words = Counter(claim.verdict for claim in of_label)
+        tally = ", ".join(f"{words[verdict]} {verdict}" for verdict in VERDICTS if words[verdict])
+        if of_label:
+            parts.append(f"{label}: {count(len(of_label), 'hypothesis').replace('hypothesiss', 'hypotheses')}, {tally}")
+    means = {
+        CONFIRMATORY: "Confirmatory: registered before their runs.",
+        EXPLORATORY: "Exploratory: not registered before their runs; a reason to test it, not a result.",
+    }
+    return f"{'; '.join(parts)}. {' '.join(means[label] for label in means if any(c.label == label for c in tested))}"
+
+
+def _axis(study: Study, claims: Sequence[Claim]) -> str:
+    """What one study answers: its decided claims, those about accuracy first; what is open; accuracies."""
+    decided = sorted(
+        (claim for claim in claims if claim.verdict in DECIDED),
+        key=lambda claim: (claim.label != CONFIRMATORY, claim.metric not in GAINS, claim.p),
+    )
+    mixed = len({claim.label for claim in claims if claim.is_finding}) > 1
+    lines = [_sentence(claim, mixed) for claim in decided[:MOST_SAID]]
+    lines += [claim.sentence for claim in claims if claim.id == "placebo"] if not lines else []
+    if open_ := [claim.says.rstrip(".") for claim in claims if claim.verdict == INCONCLUSIVE]:
+        lines.append(f"not decided: {'; '.join(open_[:MOST_OPEN])}{_more(len(open_) - MOST_OPEN)}")
+    lines += _accuracies(study)
+    return "\n".join([f"- **{study.plan.get('title') or study.name}**", *(f"  - {line}" for line in lines)])
+
+
+def _more(n: int) -> str:
+    return f"; and {n} more" if n > 0 else ""
+
+
+def _sentence(claim: Claim, mixed: bool) -> str:
+    """`supported: says: size (seeds)`; with its label where others of the study have another."""
+    label = f", {claim.label}" if mixed else ""
+    where = f", {claim.where}" if claim.where else ""
+    return f"**{claim.verdict}**{label}: {claim.says.rstrip('.')}: {claim.short} ({count(claim.n, 'seed')}{where})"
+
+
+def _accuracies(study: Study) -> Iterator[str]:
+    """`Final accuracy (mean over tasks): token .55, sequence .37.`, for each combination of the other factors."""
+    factors = [f for f in study.plan["factors"] if f not in (study.plan["compare"], "task")]
+    cells = study.cells.assign(
+        score=by_cell(study, "final_score"),
+        where=["/".join(row) for row in study.cells[[f"factor/{f}" for f in factors]].to_numpy(dtype=str)],
+    )
+    for where, here in cells.groupby("where", sort=False):
+        means = here.groupby(["arm", "setting/task"])["score"].mean().unstack()
+        arms = [arm for arm in study.arms if arm in means.index and means.loc[arm].notna().all()]
+        if len(arms) > 1:
+            listed = ", ".join(f"`{arm}` {number(means.loc[arm].mean())}" for arm in arms)
+            tasks = f"mean of {count(means.shape[1], 'task')}" if means.shape[1] > 1 else str(means.columns[0])
+            yield f"final accuracy ({tasks}{f', {where}' if where else ''}): {listed}"
+
+
+def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
+    """What a reader must not take from it, the limits, and what it cost."""
+    disagree = [f"{c.study} {c.id}" for c in claims if c.is_finding and c.disagreement < 0.05]
+    small = [f"{c.study} {c.id}" for c in claims if "smaller than the margin" in c.flags]
+    no = ["`inconclusive` is not `no difference`: that is `negligible`"]
+    no += [f"tasks disagree in {listing(disagree, 4)}: say the task"] if disagree else []
+    no += [f"differences of {listing(small, 4)} are real and smaller than the margin"] if small else []
+    yield f"**Not to be concluded:** {'; '.join(no)}."
+    runs = pd.concat([study.done for study in studies]).drop_duplicates("signature")
+    tasks = sorted({str(task) for study in studies if len(study.done) for task in study.done["setting/task"]})
+    seeds = sorted({int(seed) for seed in runs["seed"]}) if len(runs) else []
+    models = sorted({str(model) for model in runs.get("setting/model", pd.Series(dtype=str)).dropna()})
+    of = f" of {', '.join(models)}" if models else " of tiny transformers"
+    span = f"{seeds[0]} to {seeds[-1]}" if seeds else "none"
+    where = f"{count(len(runs), 'run')}{of} on {', '.join(tasks) or 'no task'}, seeds {span}"
+    yield f"**Limits:** {where}; nothing is claimed of other tasks or models."
+    if len(runs):
+        yield f"**Compute:** {number(runs['seconds'].sum() / 3600)} hours of one worker."
+
+
+def draw(study: Study, claims: Sequence[Claim]) -> tuple[Figure, Manifest] | None:
+    """All tested effects that have a margin, in units of it, with the interval of their decision; None for none."""
+    shown = [claim for claim in claims if claim.is_finding and np.isfinite([claim.effect, claim.low, claim.high]).all()]
+    if not shown:
+        return None
+    with paper_style():
+        figure = Figure(
+            figsize=(TEXT_WIDTH, 0.8 + 0.17 * (len(shown) + len({c.study for c in shown}))), layout="constrained"
+        )
+        panel = figure.subplots()
+        panel.axvspan(-1, 1, color="0.93", linewidth=0)
+        panel.axvline(0, color=QUIET, linewidth=0.6)
+        reach, place, ticks = 12.0, 0.0, list[tuple[float, str]]()
+        for name, group in groupby(shown, key=lambda claim: claim.study):
+            ticks.append((place, name.replace("_", " ")))
+            panel.axhline(place, color="0.9", linewidth=5, zorder=0)
+            for claim in group:
+                place += 1
+                colour, filled = COLOURS[claim.verdict], claim.label == CONFIRMATORY
+                low, high = np.clip([claim.low, claim.high], -reach, reach)
+                panel.hlines(place, low, high, color=colour, linewidth=1.6)
+                panel.plot(
+                    np.clip(claim.effect, -reach, reach),
+                    place,
+                    "o",
+                    color=colour,
+                    markerfacecolor=colour if filled else "white",
+                    markersize=4,
+                )
+                for end, beyond in ((claim.low, -reach), (claim.high, reach)):
+                    if abs(end) > reach and np.sign(end) == np.sign(beyond):
+                        panel.plot(
+                            beyond, place, "<" if beyond < 0 else ">", color=colour, markersize=3.5, clip_on=False
+                        )
+                ticks.append((place, f"{claim.id}  {claim.contrast}" + (f" ({claim.where})" if claim.where else "")))
+                panel.annotate(
+                    claim.verdict,
+                    (1.01, place),
+                    xycoords=("axes fraction", "data"),
+                    va="center",
+                    fontsize=6.5,
+                    color=colour,
+                )
+            place += 1
+        panel.set_yticks([at for at, _ in ticks], [text for _, text in ticks])
+        panel.set_ylim(place - 0.4, -0.8)
+        panel.set_xscale("symlog", linthresh=2)
+        panel.set_xticks([-10, -5, -2, -1, 0, 1, 2, 5, 10], ["-10", "-5", "-2", "-1", "0", "1", "2", "5", "10"])
+        panel.minorticks_off()
+        panel.grid(visible=False, axis="y")
+        panel.set_xlabel("difference in margins (grey: too small to matter)")
+    caption = (
+        "Every tested difference of means in units of its margin (grey: inside it), with the interval of its decision:"
+        " outside of 0 where a direction was decided, inside the grey where the difference is negligible. Filled:"
+        " confirmatory; hollow: exploratory. Logarithmic beyond 2 margins; arrows leave the picture. Counts, trends and"
+        " metrics without a margin are in the table."
+    )
+    numbers = [
+        {key: getattr(claim, key) for key in ("study", "id", "verdict", "label", "effect", "low", "high", "n")}
+        for claim in shown
+    ]
+    alt = f"Forest plot of {len(shown)} differences in units of their margins."
+    return figure, manifest(study, FIGURE, caption, "mean over seeds, interval of the decision", numbers, alt)
+
+
+def write_figure(study: Study, claims: Sequence[Claim], output: Path) -> tuple[Manifest, Path] | None:
+    """The forest plot below `output`, as PNG, PDF and manifest; None where no claim has a margin."""
+    if drawn := draw(study, claims):
+        figure, shown = drawn
+        save(figure, (output / FIGURE_NAME).with_suffix(""))
+        shown.write((output / FIGURE_NAME).with_suffix(".json"))
+        return shown, FIGURE_NAME
+    return None

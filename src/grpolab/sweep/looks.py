@@ -1,0 +1,216 @@
+"""Planned looks at hypotheses (`sweep --until-decided`): seeds are added only for what is still open.
+
+Every variant is trained with the seeds of the first look. After it, and after each later one, the report decides, and
+the variants that an open hypothesis needs get the seeds of the next. Nothing is kept of this but the plans: given
+again, the command comes to the same place by the outcomes that are there, for what was decided at some look stays so
+whatever is trained later (`report/claims.py` looks at the first seeds alone).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from grpolab.errors import RequestError
+from grpolab.paths import Results
+from grpolab.quantities import GAINS
+from grpolab.sweep.plan import Plan
+from grpolab.sweep.study import Collection, Hypothesis, Levels, Study
+from grpolab.sweep.tuning.settings import shared_seeds
+from grpolab.vocabulary import TUNING_SEEDS
+
+MOST_NAMED = 12  # open hypotheses in a line
+
+
+class Answer(NamedTuple):
+    """What the report says of a hypothesis, in one combination of the levels that it leaves open."""
+
+    study: str
+    hypothesis: str
+    where: str  # those levels, joined
+    verdict: str
+    is_open: bool
+    seeds: int  # that have all its values
+
+
+Decide = Callable[[Results, list[dict[str, Any]]], Sequence[Answer]]  # from the documents of plans
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The seeds that a study may have, in the order in which they are added."""
+
+    seeds: list[int]
+    looks: list[int]  # after how many of them it is looked at
+    registered: bool  # its margins are then constants
+
+
+class Looks:
+    """The looks of one command: the plans of the current one, and how to come to the next."""
+
+    def __init__(self, plans: Sequence[Plan], decide: Decide, most_seeds: int | None = None) -> None:
+        """`plans`: of a study, or of a collection's studies and, last, its own. `most_seeds`: the look to end with.
+
+        Raises RequestError where nothing is to be decided, no look is at so many seeds, or it is not clear which seeds.
+        """
+        self.decide, self._asked, self._current = decide, plans, 0
+        self._ladders = _ladders(plans, most_seeds)
+        self._seeds = {  # study -> variant -> how many it has
+            plan.study.name: dict.fromkeys(_variants(plan), self._ladders[plan.study.name].looks[0])
+            for plan in plans
+            if plan.study.name in self._ladders
+        }
+
+    @property
+    def size(self) -> int:
+        """After how many seeds the current look is; of studies that differ, the most."""
+        return max(ladder.looks[: self._current + 1][-1] for ladder in self._ladders.values())
+
+    @property
+    def plans(self) -> list[Plan]:
+        """What is to be trained for the current look, with all that was trained for those before."""
+        parts = [self._grown(plan) for plan in self._asked if isinstance(plan.study, Study)]
+        whole = self._asked[-1]
+        if isinstance(whole.study, Study):
+            return parts
+        return [*parts, Plan(whole.study, sorted({seed for part in parts for seed in part.seeds}), parts=parts)]
+
+    def _grown(self, plan: Plan) -> Plan:
+        name = plan.study.name
+        if name not in self._ladders:  # nothing is claimed in it
+            return plan
+        return plan.with_seeds({v: self._ladders[name].seeds[:n] for v, n in self._seeds[name].items()})
+
+    def advance(self, answers: Sequence[Answer]) -> int:
+        """Go on to the next look; how many variants it gives seeds to. 0: nothing is open, or this was the last look.
+
+        A hypothesis that has no value in some seed of the current look gets none: it is never looked at.
+        """
+        self._current += 1
+        grown = 0
+        for plan in self._asked:
+            ladder = self._ladders.get(plan.study.name)
+            if ladder is None or self._current >= len(ladder.looks):
+                continue
+            before, now = ladder.looks[self._current - 1 : self._current + 1]
+            places = {(a.hypothesis, a.where) for a in answers if a.study == plan.study.name and _needs(a, before)}
+            variants = set(_needed(plan, places, ladder.registered))
+            self._seeds[plan.study.name] |= dict.fromkeys(variants, now)
+            grown += len(variants)
+        return grown
+
+
+def _needs(answer: Answer, seeds: int) -> bool:
+    return answer.is_open and answer.seeds >= seeds
+
+
+def tally(answers: Sequence[Answer]) -> tuple[dict[str, int], list[str]]:
+    """How many hypotheses have each verdict, and the names of those that are open."""
+    verdicts = Counter(answer.verdict for answer in answers if not answer.is_open)
+    several = len({answer.study for answer in answers}) > 1
+    names = [
+        (f"{answer.study}." if several else "") + answer.hypothesis + (f" ({answer.where})" if answer.where else "")
+        for answer in answers
+        if answer.is_open
+    ]
+    return dict(verdicts), names
+
+
+def standing(size: int, answers: Sequence[Answer]) -> str:
+    """`look 5: 7 of 12 decided (6 supported, 1 negligible); open: H3d, H11`."""
+    verdicts, names = tally(answers)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+    decided = f"look {size}: {sum(verdicts.values())} of {len(answers)} decided" + (f" ({counts})" if counts else "")
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return decided + (f"; open: {', '.join(names[:MOST_NAMED])}{more}" if names else "")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which seeds, of which variants.
+
+
+def _ladders(plans: Sequence[Plan], most_seeds: int | None) -> dict[str, Ladder]:
+    """By study; left out are those in which nothing is to be decided."""
+    whole, ladders = plans[-1], dict[str, Ladder]()
+    together = isinstance(whole.study, Collection) and bool(whole.study.primary)
+    for plan in plans:
+        owner = whole if together else plan
+        if isinstance(plan.study, Study) and _tested(owner):
+            ladders[plan.study.name] = _ladder(owner)
+    if not ladders:
+        raise RequestError(f"study {whole.study.name} has no hypothesis to decide: leave --until-decided out")
+    least = max(ladder.looks[0] for ladder in ladders.values())  # every study has its first look
+    allowed = sorted({n for ladder in ladders.values() for n in ladder.looks if n >= least})
+    most = most_seeds or allowed[-1]
+    if most not in allowed:
+        raise RequestError(
+            f"--max-seeds {most} is not allowed: study {whole.study.name} is looked at after"
+            f" {', '.join(map(str, allowed))} seeds"
+        )
+    for name, ladder in ladders.items():
+        looks = [n for n in ladder.looks if n <= most]
+        ladders[name] = replace(ladder, seeds=ladder.seeds[: looks[-1]], looks=looks)
+    studies = [plan.study for plan in plans if isinstance(plan.study, Study) and plan.study.name in ladders]
+    problems = [text for study in studies for text in shared_seeds(study.tunings, ladders[study.name].seeds)]
+    if problems:
+        raise RequestError(dict.fromkeys(problems))
+    return ladders
+
+
+def _tested(owner: Plan) -> list[str]:
+    """Names of the hypotheses that it decides; checks are none."""
+    if isinstance(owner.study, Study):
+        return [claim.id for claim in owner.study.hypotheses if not claim.by_construction]
+    known = {f"{part.study.name}.{name}" for part in owner.parts for name in _tested(part)}
+    return [name for name in owner.study.primary if name in known]
+
+
+def _ladder(owner: Plan) -> Ladder:
+    """By the registration of its hypotheses; without one its own seeds that explore, and those after them."""
+    name, entries = owner.study.name, owner.registered
+    if missing := sorted(owner.hypotheses.keys() - entries.keys()) if entries else []:
+        raise RequestError(
+            f"study {name}: {', '.join(missing)} is not registered as it is, other hypotheses are: register the study"
+            " again, with other seeds"
+        )
+    if len({entry["line"] for entry in entries.values()}) > 1:
+        raise RequestError(f"study {name}: its hypotheses are registered with different seeds: register it again")
+    for entry in entries.values():
+        return Ladder(entry["seeds"], entry["looks"], registered=True)
+    looks = owner.study.looks
+    own = sorted(seed for seed in owner.seeds if seed < TUNING_SEEDS)
+    seeds = [*own, *range(own[-1] + 1 if own else 0, TUNING_SEEDS)]
+    if len(seeds) < looks[-1]:
+        raise RequestError(
+            f"seeds={','.join(map(str, own))} of study {name} leave fewer than {looks[-1]} to explore with, which are"
+            f" below {TUNING_SEEDS}: begin with smaller ones, or register it"
+        )
+    return Ladder(seeds, looks, registered=False)
+
+
+def _variants(plan: Plan) -> dict[str, Levels]:
+    """By name, in the order of the study."""
+    return {cell.variant: cell.levels for cell in plan.cells}
+
+
+def _needed(plan: Plan, places: set[tuple[str, str]], registered: bool) -> Iterator[str]:
+    """Variants that hypotheses need, in some combinations of the levels that they leave open: (id, where) each."""
+    study, variants = plan.study, _variants(plan)
+    assert isinstance(study, Study)
+    for claim in study.hypotheses:
+        beside = _beside(claim, study.baseline, registered)
+        for facet in claim.facets(study.compare, list(variants.values())):
+            where = "/".join(facet[0][f] for f in study.factors if f not in (study.compare, claim.range_over, "task"))
+            if (claim.id, where) in places:
+                names = {"/".join({**levels, study.compare: arm}.values()) for levels in facet for arm in beside}
+                yield from ("/".join(levels.values()) for levels in facet)
+                yield from names & variants.keys()
+
+
+def _beside(claim: Hypothesis, baseline: str, registered: bool) -> list[str]:
+    """Arms that it does not compare but is judged by: of its condition, and of a margin that is no constant."""
+    of_gain = claim.margin is None and claim.metric in GAINS and not claim.trend and claim.scale == "linear"
+    of_condition = [claim.provided.of] if claim.provided else []
+    return of_condition + ([baseline] if of_gain and not registered else [])

@@ -1,0 +1,159 @@
+"""Verdicts where values are few, tied, infinite or missing, and where a plan has changed since it was registered."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from report_results import write_study
+from scipy import stats
+
+from grpolab.report import claims
+from grpolab.report.claims import VOID, Question, decide
+from grpolab.report.load import load
+from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
+
+RNG = np.random.default_rng(0)
+CENTRED = stats.zscore([-1.2, -0.4, 0.1, 0.5, 1.0], ddof=1)
+HYPOTHESIS = {
+    **{"id": "H", "says": "It is more.", "source": "invented", "metric": "final_score", "budget": "rollouts"},
+    **{"contrast": {"of": "a", "minus": "b"}, "trend": None, "range_over": None, "where": {}, "provided": None},
+    **{"direction": "greater", "scale": "linear", "beyond": 0, "margin": None, "by_construction": False},
+}
+
+
+def question(of, minus=None, margin=1.0, looks=LOOKS, **hypothesis):
+    """What decides a hypothesis, from the values of its two arms; (S,) or (S, T)."""
+    of = np.asarray(of, dtype=float)
+    minus = np.zeros_like(of) if minus is None else np.asarray(minus, dtype=float)
+    values_STA = np.stack([of, minus], axis=-1).reshape(len(of), -1, 2)
+    tasks = [f"task{t}" for t in range(values_STA.shape[1])]
+    margin_T = np.full(len(tasks), margin)
+    return Question(
+        "s", HYPOTHESIS | hypothesis, "", tasks, ["a", "b"], values_STA, margin_T, looks, "s", "exploratory", "", "", ""
+    )
+
+
+def decided(*questions):
+    return claims._decide_together(questions)
+
+
+def test_ties_do_not_turn_a_difference_around():
+    ties = RNG.permutation(np.repeat([0.0, 1.0], [11, 9]))
+    (claim,) = decided(question(ties))
+    assert (claim.verdict, claim.n, claim.p) == (SUPPORTED, 20, pytest.approx(0.0066, abs=1e-4))  # 2 / 2**9 at n=20
+    assert decided(question(-ties))[0].verdict == OPPOSITE
+
+
+def test_a_share_that_is_0_in_one_arm_is_infinitely_smaller_and_counts():
+    log = {"scale": "log", "direction": "less", "margin": np.log(1.1)}
+    positive = RNG.uniform(1, 2, 20)
+    always, half = np.zeros(20), np.where(np.arange(20) % 2, 0.5, 0.0)
+    for of in (always, half):
+        (claim,) = decided(question(of, positive, **log))
+        assert (claim.verdict, claim.n) == (SUPPORTED, 10)  # 2 / 2**10; five signs decide nothing
+    both_ways = question([[0.0, 1.0]] * 10, [[1.0, 0.0]] * 10, **log)
+    assert [(claim.verdict, claim.n, claim.p) for claim in decided(both_ways)] == [(INCONCLUSIVE, 10, 1.0)]
+
+
+def test_rounding_is_no_spread():
+    minus = np.array([0.31, 0.77, 0.013, 0.52, 1.9])
+    assert len(np.unique(minus + 0.1 - minus)) == 4
+    (claim,) = decided(question(minus + 0.1, minus))
+    assert (claim.verdict, claim.p) == (INCONCLUSIVE, 1.0)
+    large = np.array([1e9, *RNG.normal(1, 0.1, 4)])  # and one large value does not round the others away
+    assert question(large).differences(5)[1:, 0] == pytest.approx(large[1:], rel=1e-9)
+
+
+def test_an_equality_without_a_margin_is_void_and_few_values_refute_one_beyond_it(study):
+    seeds = np.arange(20.0)
+    for shift, verdict in ((0.5, INCONCLUSIVE), (2, OPPOSITE), (-2, OPPOSITE)):
+        assert decided(question(seeds + shift, seeds, direction="equal"))[0].verdict == verdict
+    gains_nothing = asked(study, direction="equal", contrast={"of": "no_clip", "minus": "symmetric"})
+    assert gains_nothing.verdict == VOID
+    assert "its baseline gains nothing" in gains_nothing.sentence
+
+
+def test_a_direction_that_another_one_frees_is_no_negligible_difference():
+    """Its repeated p lies above .05 / 2, and below .05, which it has once the first hypothesis is decided."""
+    large, small = 5 + 0.1 * CENTRED, 0.4 + 0.1278 * CENTRED
+    alone, again = decided(question(small))[0], decided(question(large), question(small))[1]
+    assert 0.025 < alone.p <= 0.05
+    assert (again.verdict, again.p) == (SUPPORTED, alone.p)
+    assert claims._tested(question(small), 5)[1] < 0.05  # the margin would have passed
+
+
+def test_flags_speak_of_the_interval_the_level_and_the_plan(monkeypatch):
+    def flags(*values, **more):
+        return decided(question(values, **more))[0].flags
+
+    wide, narrow = 0.9 + 0.15 * CENTRED, 0.5 + 0.02 * CENTRED
+    assert "smaller than the margin" not in flags(*wide)
+    assert "smaller than the margin" in flags(*narrow)
+    assert all(decided(question(values))[0].verdict == SUPPORTED for values in (wide, narrow))
+    open_ = 0.9 + 0.75 * CENTRED
+    (alone,) = (flag for flag in flags(*open_, margin=0.1) if "would decide" in flag)
+    void = [dataclasses.replace(question(RNG.normal(size=5)), void="x")] * 6
+    (of_seven,) = (f for f in decided(question(open_, margin=0.1), *void)[0].flags if "would decide" in f)
+    assert (alone[:8], of_seven[:8]) == ("10 seeds", "15 seeds")  # .05 / 7 takes longer
+    assert not any("decide it" in flag for flag in flags(*open_, margin=0.1, looks=(5,)))
+    assert decided(question(RNG.normal(1, 0.3, 40), looks=(40,)))[0].verdict == SUPPORTED  # not 2**40 sums
+    flipped = []
+    monkeypatch.setattr(claims, "sign_flip", lambda values_S: flipped.append(values_S) or 1.0)
+    assert any("sign flips" in flag for flag in flags(*2 - np.tile(wide, 2), looks=(10,), beyond=0.5))
+    assert flipped[0].mean() == pytest.approx(1.1 - 0.5)  # what is above 0.5, not above 0
+    labels = decided(question(np.ones(5), margin=np.nan, metric="lost", looks=(5,)))[0]
+    assert (labels.verdict, labels.flags) == (SUPPORTED, ("decided at five seeds: the estimate is probably too large",))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# From plans.
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """Two arms, one task, eight seeds; `no_clip` loses accuracy."""
+    factors = {"clip": ["no_clip", "symmetric"], "task": ["addition"], "regime": ["stressed"]}
+    return load(write_study(tmp_path_factory.mktemp("edges"), factors=factors, seeds=8), "clip_range")[-1]
+
+
+def asked(study, entry=None, **hypothesis):
+    """The one claim of a hypothesis of the study, as registered."""
+    hypothesis = HYPOTHESIS | {"contrast": {"of": "no_clip", "minus": "symmetric"}} | hypothesis
+    plan = study.plan | {"hypotheses": [hypothesis], "looks": list(LOOKS), "registered": {"H": entry} if entry else {}}
+    (claim,) = decide([dataclasses.replace(study, plan=plan)])
+    return claim
+
+
+def entry(*others, seeds=range(8)):
+    line = json.dumps({"hypotheses": dict.fromkeys(["H", *others], "0123456789abcdef")})
+    return {"line": line, "seeds": list(seeds), "looks": list(LOOKS), "margins": {"stressed/addition": 0.05}}
+
+
+def test_hypotheses_that_were_taken_back_still_count(study):
+    alone, one_of_three = asked(study, entry()), asked(study, entry("H2", "H3"))
+    assert one_of_three.adjusted_p == pytest.approx(3 * alone.adjusted_p)
+    assert one_of_three.low < alone.low < alone.high < one_of_three.high
+
+
+def test_later_seeds_do_not_void_what_is_decided(study, monkeypatch):
+    condition = {"metric": "clip/active", "of": "symmetric", "above": 0.01}
+    before = asked(study, entry(), provided=condition)
+    assert (before.verdict, before.n) == (OPPOSITE, 5)
+    by_cell = claims.by_cell
+
+    def fallen(study, metric):
+        values = by_cell(study, metric)
+        return values.where(study.cells["seed"] < 5, -100.0) if metric == "clip/active" else values
+
+    monkeypatch.setattr(claims, "by_cell", fallen)
+    assert asked(study, entry(), provided=condition).verdict == OPPOSITE
+
+
+def test_a_registered_seed_without_a_value_is_named_and_seeds_that_are_not_planned_wait(study):
+    waits = asked(study, entry(), metric="entropy_slope", scale="log")  # negative: without a logarithm
+    assert (waits.verdict, waits.n) == (INCONCLUSIVE, 0)
+    assert "seed 0 has no value of it, and no look goes past a seed" in waits.sentence
+    later = asked(study, entry(seeds=range(1000, 1020)))
+    assert (later.verdict, later.n, later.seeds) == (INCONCLUSIVE, 0, 0)
+    assert NEGLIGIBLE not in later.sentence
