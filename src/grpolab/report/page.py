@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,6 +22,7 @@ from grpolab import RESULTS_VERSION
 from grpolab.paths import REFERENCE_STUDY, Results, write_text_atomic
 from grpolab.report import html
 from grpolab.report.claims import UNDECIDED, Claim, decide
+from grpolab.report.figures import FIGURES
 from grpolab.report.figures import draw as draw_figure
 from grpolab.report.html import Picture
 from grpolab.report.load import Study, load
@@ -95,20 +96,21 @@ def write(
     return output / "report.md"
 
 
-def draw(results: Results, study: str) -> list[Path]:
+def draw(results: Results, study: str, single_seeds: bool = False) -> list[Path]:
     """Draw the figures of a study and write its tables; the paths of the PNG files.
 
-    Beside each stand its PDF and its manifest. Raises RequestError as `write`.
+    Beside each stand its PDF and its manifest. `single_seeds`: with a thin line for each seed. Raises RequestError as
+    `write`.
     """
     output = results.output(study)
-    parts = _make(results, study, output, lambda line: None)
-    pictures = [output / path for part in parts for _, path in part.pictures]
+    parts = _make(results, study, output, lambda line: None, single_seeds)
+    pictures = [output / path for part in parts for manifest, path in part.pictures if manifest.numbers]
     return [*pictures, *(path for part in parts for path in part.tuning.pictures)]
 
 
-def _make(results: Results, name: str, output: Path, progress: Progress) -> list[Part]:
+def _make(results: Results, name: str, output: Path, progress: Progress, single_seeds: bool = False) -> list[Part]:
     """Figures, tables and claims, study by study, so that what one study needs is computed once."""
-    studies = load(results, name)
+    studies = [replace(study, single_seeds=single_seeds) for study in load(results, name)]
     pictures, parts = _drawn(studies, output, progress), list[Part]()
     for study in studies:
         place = _place(study, studies)
@@ -132,7 +134,7 @@ def _drawn(studies: Sequence[Study], output: Path, progress: Progress) -> dict[s
     The processes are started anew and are given the studies: a fork would copy the locks of this one's threads.
     """
     wanted = [
-        (study, figure, Path("figures") / _place(study, studies) / f"{figure}.png")
+        (study, figure, Path("figures") / _place(study, studies) / f"{study.name}_{FIGURES[figure].name}.png")
         for study in studies
         for figure in study.plan["figures"]
     ]
@@ -154,10 +156,14 @@ def _drawn(studies: Sequence[Study], output: Path, progress: Progress) -> dict[s
 
 
 def _draw_one(study: Study, figure: str, path: Path) -> Manifest:
-    """Draw a figure and write it as PNG, PDF and manifest."""
+    """Draw a figure and write it as PNG, PDF and manifest; nothing where the study lacks what it needs."""
     drawing, manifest = draw_figure(study, figure)
-    save(drawing, path.with_suffix(""))
-    manifest.write(path.with_suffix(".json"))
+    if manifest.numbers:
+        save(drawing, path.with_suffix(""))
+        manifest.write(path.with_suffix(".json"))
+    else:  # no picture of earlier runs stays
+        for end in (".png", ".pdf", ".json"):
+            path.with_suffix(end).unlink(missing_ok=True)
     return manifest
 
 
@@ -219,6 +225,9 @@ def _study(part: Part, alone: bool) -> str:
     study, has_cells = part.study, len(part.study.cells) > 0
     blocks = [_bullets(findings(study)), BRACKETS] if has_cells else []
     for manifest, path in part.pictures:
+        if not manifest.numbers:
+            blocks.append(f"**{manifest.figure}.** {manifest.caption}")
+            continue
         seeds = f" Seeds: {', '.join(map(str, manifest.seeds))}." if manifest.seeds else ""
         absent = len(manifest.missing) + len(manifest.failed)
         gaps = f" **{count(absent, 'cell')} missing.**" if absent else ""
