@@ -38,10 +38,10 @@ figure, manifest = draw(study, "D1")
 display(Image(png(figure)), Markdown(manifest.caption))
 
 # %% [markdown]
-# Then what the losses themselves do: learning curves (F1), entropy (F12), gradient norms (F16).
+# Then what the losses themselves do: final accuracy minus plain GRPO's (F27), entropy (F12), gradient norms (F16).
 
 # %%
-for name in ("F1", "F12", "F16"):
+for name in ("F27", "F12", "F16"):
     figure, manifest = draw(study, name)
     display(Image(png(figure)), Markdown(f"**{name}.** {manifest.caption}"))
 

@@ -32,7 +32,7 @@ name = os.environ.get("GRPOLAB_STUDY") or default_study(results)
 studies = [study for study in load(results, name) if len(study.cells)]
 
 # %% [markdown]
-# Thin lines are seeds, bands are 95% intervals over seeds. With three seeds they are wide: look at the lines too.
+# Lines are means over seeds, bands their 95% intervals: with three seeds they are wide.
 
 # %%
 for study in studies:

@@ -88,27 +88,27 @@ def test_seeds_that_chose_the_values_do_not_judge_them(tmp_path, command):
 
 @pytest.mark.slow
 def test_the_report_has_a_section(results, monkeypatch):
-    only = {"tuning_sensitivity": figures.sensitivity}  # one stands for all: a drawing is a second
+    only = {"key_sensitivity": figures.sensitivity}  # one stands for all: a drawing is a second
     monkeypatch.setattr(figures, "FIGURES", only)
     text = page.write(results, "ratio").read_text()
     before, section = text.split("## Tuning\n")
     section, after = section.split("## Provenance")
     assert "Tuned minus common values, paired by seed: `token` " in section
-    assert "figures/tuned_values.png" in section
-    assert "figures/tuning_sensitivity.png" in section
-    assert "tuning_sensitivity" not in before + after
+    assert "figures/ratio_tuned_values.png" in section
+    assert "figures/ratio_key_sensitivity.png" in section
+    assert "key_sensitivity" not in before + after
     output = results.output("ratio")
     assert (output / "tables" / "tuned_values.tex").exists()
-    assert (output / "figures" / "tuned_values.json").exists()
+    assert (output / "figures" / "ratio_tuned_values.json").exists()
     names = {path.name for path in page.draw(results, "ratio")}
-    assert {"F1.png", "tuned_values.png", "tuning_sensitivity.png"} <= names
+    assert {"ratio_learning_curves.png", "ratio_tuned_values.png", "ratio_key_sensitivity.png"} <= names
 
 
 def test_a_study_that_names_a_tuning_from_elsewhere_says_where_its_trials_are_not(tmp_path):
     results = write_evaluation(tmp_path, "evaluation", tuned=[{**TUNED, "study": "ratio"}])
     text = page.write(results, "evaluation").read_text()
     assert "The trials of `tuned=ratio` are not in this results folder." in text
-    assert "figures/tuned_values.png" in text
+    assert "figures/evaluation_tuned_values.png" in text
 
 
 def test_a_study_that_has_nothing_to_do_with_tuning_has_no_section(tmp_path):

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import re
 import subprocess
 import sys
 
@@ -10,16 +11,17 @@ import matplotlib.text
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from report_results import texts_of, write_run, write_study
+from report_results import series_of, texts_of, write_run, write_study
 
 from grpolab.errors import RequestError
 from grpolab.report import journals
-from grpolab.report.figures import FIGURES, clipping, draw, sensitivity, surfaces
+from grpolab.report.figures import FIGURES, clipping, draw, panels, sensitivity, surfaces
 from grpolab.report.figures.sensitivity import Axis
 from grpolab.report.load import load
-from grpolab.report.style import TEXT_WIDTH, arm_styles, save
+from grpolab.report.style import COLUMN_WIDTH, TEXT_WIDTH, arm_styles, png, save
 from grpolab.vocabulary import ANALYTIC_FIGURES, EXCESS_EDGES, METRICS
 
 
@@ -47,20 +49,110 @@ def study(results):
     return load(results, "clip_range")[-1]
 
 
+# What each of the two studies lacks something for.
+LACKING = {
+    "clip_range": {"F10", "F11", "F13", "F21", "F22", "F23", "F28", "F30"},
+    "num_iterations": {"F10", "F11", "F13", "F21", "F22", "F23", "F28", "F30"},
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("figure", FIGURES)
-def test_every_figure_is_readable_in_print(results, figure):
-    for name in ("clip_range", "num_iterations"):
+def test_every_figure_is_readable_in_print_and_decides_nothing(results, figure):
+    for name, lacking in LACKING.items():
         study = load(results, name)[-1]
         picture, manifest = draw(study, figure)
-        assert picture.get_figwidth() <= TEXT_WIDTH
+        assert picture.get_figwidth() in (COLUMN_WIDTH, TEXT_WIDTH)
+        png(picture)  # lays it out: only now every tick has its label
         texts = [t for t in picture.findobj(matplotlib.text.Text) if t.get_text() and t.get_visible()]
         assert min(t.get_fontsize() for t in texts) >= 7
-        assert manifest.numbers
-        assert manifest.caption
+        said = " ".join([*(t.get_text() for t in texts), manifest.caption, manifest.statistic])
+        assert not re.search(r"[_^]\{", said), "a small index"
+        assert not re.search(r"\bp [=<]|p-value|signific|undecided|supported|refuted", said)
+        assert (not manifest.numbers) == manifest.caption.startswith("Not drawn: ") == (figure in lacking)
         assert manifest.study == name
         assert manifest.signatures == sorted(study.cells["signature"])
         assert manifest.commits == ["c0ffee"]
+
+
+def test_names_speak_and_no_two_figures_share_one():
+    names = [entry.name for entry in FIGURES.values()]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in names)
+
+
+def thin(picture):
+    """Lines of single seeds."""
+    return [line for panel in picture.axes for line in panel.lines if line.get_linewidth() == 0.5]
+
+
+@pytest.mark.parametrize("figure", ["F1", "F4", "F16", "D1"])
+def test_seeds_have_lines_on_request_alone(study, figure):
+    picture, manifest = draw(study, figure)
+    assert thin(picture) == []
+    with_seeds, same = draw(dataclasses.replace(study, single_seeds=True), figure)
+    lines = [series for series in same.numbers if "low" in series]
+    assert len(thin(with_seeds)) == 3 * len(lines) > 0
+    assert same.statistic == f"{manifest.statistic}; thin lines are seeds"
+    assert str(same.numbers) == str(manifest.numbers)
+
+
+def test_rollout_steps_are_smoothed_but_not_their_start():
+    raw = pd.DataFrame({0: np.arange(40.0) ** 2, 1: np.nan}, index=range(40))
+    raw.loc[:9, 1], raw.loc[30, 0] = 1.0, np.nan
+    means = panels.smoothed(raw)
+    assert means.loc[0, 0] == 0
+    assert means.loc[1, 0] == pytest.approx(np.mean([0, 1, 4]))
+    assert means.loc[20, 0] == pytest.approx(np.mean(np.arange(18, 23) ** 2))
+    assert means.loc[39, 0] == pytest.approx(np.mean(np.arange(37, 40) ** 2))
+    assert list(means.index) == [*range(30), *range(31, 40)]  # at 30 nobody is left
+    assert means[1].notna().sum() == 10  # no seed goes on after its end
+    assert panels.smoothed(raw.iloc[:9]).equals(raw.iloc[:9])
+    grown = pd.DataFrame({0: 10.0 ** np.arange(20)})
+    assert panels.smoothed(grown, log=True).loc[5, 0] == pytest.approx(1e5)
+
+
+def test_a_mean_of_the_few_that_are_left_is_not_drawn(study):
+    gone = (study.rollouts["seed"] > 0) & (study.rollouts["rollout_step"] > 5)
+    _, manifest = draw(dataclasses.replace(study, rollouts=study.rollouts[~gone]), "F1")
+    reward = series_of(manifest, metric="reward/mean", arm="no_clip", facet="addition/healthy")
+    assert reward["x"] == [0, 1, 2, 3, 4, 5]
+
+
+def bands(panel):
+    return [band for band in panel.collections if isinstance(band, PolyCollection)]
+
+
+def test_a_band_of_three_seeds_lies_in_the_panel_and_of_many_arms_the_baseline_alone_has_one(study, tmp_path):
+    picture, manifest = draw(study, "F1")
+    panel = picture.axes[len(study.facets)]  # held-out accuracy
+    tops = [max(series["high"]) for series in manifest.numbers if series["metric"] == study.metric]
+    assert len(bands(panel)) == 3
+    assert panel.get_ylim()[1] > max(tops[:3])
+    two = dataclasses.replace(study, evaluations=study.evaluations[study.evaluations["seed"] < 2])
+    shorter = draw(two, "F1")[0].axes[len(study.facets)]
+    assert np.ptp(shorter.get_ylim()) < np.ptp(panel.get_ylim())  # an interval of two seeds would flatten the lines
+    factors = {"rule": [f"r{n}" for n in range(8)], "task": ["addition"]}
+    many = load(write_study(tmp_path, "many", factors), "many")[-1]
+    picture, manifest = draw(many, "F1")
+    assert [len(bands(panel)) for panel in picture.axes] == [1, 1]
+    assert "Of 8 lines the baseline's alone has its band" in manifest.caption
+
+
+def test_figures_of_any_study_are_saved_under_its_name_without_a_warning(results, study, tmp_path, recwarn):
+    """A study's name may have a dot; a facet without any run has no place on a log scale."""
+    gone = study.cells["facet"] == "addition/stressed"
+    half = dataclasses.replace(
+        study,
+        cells=study.cells.assign(outcome=study.cells["outcome"].mask(gone, "missing")),
+        **{table: getattr(study, table).query("facet != 'addition/stressed'") for table in journals.TABLES},
+    )
+    for figure in ("F3", "F6", "F15", "F16", "F26", "F31"):
+        picture, manifest = draw(half, figure)
+        assert manifest.numbers, figure
+        paths = save(picture, tmp_path / f"my.study_{FIGURES[figure].name}")
+        assert [path.name for path in paths] == [f"my.study_{FIGURES[figure].name}.{end}" for end in ("png", "pdf")]
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 @pytest.mark.parametrize("figure", ["F1", "F2", "F12"])
@@ -81,10 +173,10 @@ def test_a_log_scale_has_points_and_no_bars_and_zero_is_written_out(study):
     assert not [patch for panel in picture.axes for patch in panel.patches]
     counts, _ = draw(study, "F31")
     assert not [patch for panel in counts.axes for patch in panel.patches if isinstance(patch, Rectangle)]
-    points = [line.get_ydata()[0] for panel in picture.axes for line in panel.lines if line.get_marker() != "."]
+    points = [line.get_xdata()[0] for panel in picture.axes for line in panel.lines if line.get_marker() != "."]
     assert points == pytest.approx([s["mean"] for s in manifest.numbers if s["mean"] > 0])
     for panel in picture.axes:  # nothing is cut off
-        low, high = panel.get_ylim()
+        low, high = panel.get_xlim()
         drawn = [value for s in manifest.numbers for value in (*s["seeds"].values(), s["low"], s["high"]) if value > 0]
         assert low < min(drawn) <= max(drawn) < high
     unclipped = [s for s in manifest.numbers if s["arm"] == "no_clip"]
@@ -112,9 +204,9 @@ def test_d1_has_a_line_for_each_number_and_names_all_that_log_it(study):
 
 def test_d1_says_where_the_diagnostic_was_off(study):
     off = study.updates.drop(columns=[name for name in study.updates if name.startswith("convention/")])
-    picture, _ = draw(dataclasses.replace(study, updates=off), "D1")
-    assert set(texts_of(picture)) == {"no run of `symmetric` has diagnostics.clip_conventions"}
-    assert {panel.get_yscale() for panel in picture.axes} == {"linear"}
+    picture, manifest = draw(dataclasses.replace(study, updates=off), "D1")
+    assert manifest.caption == "Not drawn: no run of `symmetric` has diagnostics.clip_conventions."
+    assert texts_of(picture) == ["D1: no run of `symmetric` has diagnostics.clip_conventions"]
 
 
 def test_manifest_numbers_come_from_the_journals(study, results):
@@ -122,7 +214,7 @@ def test_manifest_numbers_come_from_the_journals(study, results):
     series = next(s for s in manifest.numbers if (s["metric"], s["arm"]) == ("clip/active", "symmetric"))
     cell = study.cells[(study.cells["arm"] == "symmetric") & (study.cells["seed"] == 1)].iloc[0]
     journal = [json.loads(line) for line in (results.run(cell["signature"]) / "journal.jsonl").open()]
-    clip = [r["clip/active"] for r in journal if r["kind"] == "update" and r["rollout_step"] == 5]
+    clip = [r["clip/active"] for r in journal if r["kind"] == "update" and r["rollout_step"] in (4, 5, 6)]
     assert series["seeds"][1][series["x"].index(5)] == pytest.approx(np.mean(clip))
 
 
@@ -153,7 +245,7 @@ def test_cells_that_are_missing_or_ended_early_are_said_in_the_picture(tmp_path)
     assert [list(line.get_xdata()) for line in crosses] == [[3], [6]]
 
 
-def test_a_study_without_any_run_still_draws_and_says_so(study):
+def test_of_a_study_without_any_run_nothing_is_drawn(study):
     empty = dataclasses.replace(
         study,
         cells=study.cells.assign(outcome="missing"),
@@ -162,6 +254,7 @@ def test_a_study_without_any_run_still_draws_and_says_so(study):
     for figure in FIGURES.keys() - set(ANALYTIC_FIGURES):
         picture, manifest = draw(empty, figure)
         assert "Missing: 18 of 18 cells" in " ".join(picture.get_suptitle().split()), figure
+        assert (manifest.numbers, manifest.caption) == ([], "Not drawn: no run has a result yet.")
         assert manifest.signatures == []
 
 
@@ -237,7 +330,8 @@ def test_the_theory_of_zero_variance_is_that_of_the_baselines_group_size(tmp_pat
     study = load(results, "zero_variance")[-1]
     _, manifest = draw(study, "F20")
     (theory,) = [s for s in manifest.numbers if s["metric"] == "p^G+(1-p)^G"]
-    p = study.rollouts[study.rollouts["arm"] == "8"].groupby("rollout_step")["reward/correct"].mean()
+    raw = study.rollouts[study.rollouts["arm"] == "8"].groupby("rollout_step")["reward/correct"].mean().to_numpy()
+    p = np.array([raw[0], *(raw[step - 1 : step + 2].mean() for step in range(1, 12))])
     assert theory["arm"] == "8"
     assert theory["mean"] == pytest.approx(p**8 + (1 - p) ** 8)
 

@@ -56,7 +56,7 @@ def results(tmp_path_factory):
     root = tmp_path_factory.mktemp("results")
     factors = {"clip": ["symmetric", "no_clip"], "task": ["addition"], "regime": ["healthy", "stressed"]}
     results = write_study(root, factors=factors, figures=["F1", "F2"])
-    write_study(root, "num_iterations", {"mu": ["1", "2"], "task": ["addition"]}, baseline="1", figures=["F2"])
+    write_study(root, "num_iterations", {"mu": ["1", "2"], "task": ["addition"]}, baseline="1", figures=["F2", "F30"])
     whole = {"format": 1, "study": "both", "question": "Whole?", "figures": [], "cells": []}
     write_json_atomic(results.plan("both"), whole | {"includes": ["clip_range", "num_iterations"]})
     page.write(results, "both")
@@ -100,13 +100,13 @@ def test_the_contents_lead_to_every_section(report):
 
 def test_figures_stand_at_their_real_size_with_caption_and_alt_text(report, results):
     assert [attributes["id"] for attributes in report.all("figure")] == [
-        "clip_range-F1",
-        "clip_range-F2",
-        "num_iterations-F2",
+        "clip_range_learning_curves",
+        "clip_range_clip_fraction",
+        "num_iterations_clip_fraction",
     ]
     image = report.all("img")[0]
     assert image["style"] == f"width: {TEXT_WIDTH:.2f}in"
-    whole = (results.output("both") / "figures" / "clip_range" / "F1.png").read_bytes()
+    whole = (results.output("both") / "figures" / "clip_range" / "clip_range_learning_curves.png").read_bytes()
     assert base64.b64decode(image["src"].partition(",")[2]) == whole
     assert image["alt"].startswith("Training reward")
     assert image["alt"].endswith("Arms of clip_range: symmetric, no_clip.")
@@ -126,18 +126,20 @@ def test_the_page_says_what_the_markdown_says(report, results):
 
 def test_the_gallery_has_every_figure_and_says_why_one_is_not_drawn(results):
     text = (results.output("both") / "gallery.html").read_text()
-    cards = dict(re.findall(r'<div class="card[^"]*" id="(\w+)">(.*)</div>', text))
+    cards = dict(re.findall(r'<div class="card[^"]*" id="(\w+)">(.*?)</div>', text, re.DOTALL))
     assert list(cards) == list(FIGURES)
-    assert all(FIGURES[name][1].split("'")[0] in card for name, card in cards.items())
+    assert all(FIGURES[name].title.split("'")[0] in card for name, card in cards.items())
     assert "2 of 32 figures" in text
     both = Page(cards["F2"])
     assert [attributes["href"] for attributes in both.all("a")][1:] == [
-        "report.html#clip_range-F2",
-        "report.html#num_iterations-F2",
+        "report.html#clip_range_clip_fraction",
+        "report.html#num_iterations_clip_fraction",
     ]
     with Image.open(BytesIO(base64.b64decode(both.all("img")[0]["src"].partition(",")[2]))) as thumbnail:
         assert max(thumbnail.size) == 440
     assert "Not drawn: no study of both asks for it." in cards["F3"]
+    assert "num_iterations: Not drawn: needs a factor that moves staleness alone." in cards["F30"]
+    assert "<img" not in cards["F30"]
 
 
 def test_the_catalogue_is_that_of_the_code():
@@ -158,6 +160,9 @@ def test_a_deleted_run_folder_is_said_wherever_it_lacks(tmp_path):
     assert "missing (planned, and not run yet): no_clip/addition seed 1" in said
     assert "1 cell missing." in said
     assert "clip_range (1 cell missing)" in (path.parent / "gallery.html").read_text()
-    assert '"missing": ["no_clip/addition seed 1"]' in (path.parent / "figures" / "F1.json").read_text()
+    assert (
+        '"missing": ["no_clip/addition seed 1"]'
+        in (path.parent / "figures" / "clip_range_learning_curves.json").read_text()
+    )
     shutil.move(kept, results.run(gone))
     assert page.write(results, "clip_range").read_text() == whole

@@ -70,12 +70,11 @@ def test_a_collection_is_one_report_with_claims_first(whole):
     assert "| Holm p | sign p | Wilcoxon p | verdict | label |" in text
     (stressed,) = [line for line in text.splitlines() if line.startswith("| clip_range H6 ") and "/stressed" in line]
     assert stressed.endswith("| .250 | .250 | **supported** | exploratory |")
-    for name, figures in (("clip_range", ["F1", "F2"]), ("num_iterations", ["F18"])):
-        for figure in figures:
-            assert f"(figures/{name}/{figure}.png)" in text
-            assert {f"{figure}.{end}" for end in ("png", "pdf", "json")} <= set(
-                os.listdir(path.parent / "figures" / name)
-            )
+    for name, figures in (("clip_range", ["learning_curves", "clip_fraction"]), ("num_iterations", ["batch_reuse"])):
+        files = [f"{name}_{figure}" for figure in figures]
+        assert all(f"(figures/{name}/{file}.png)" in text for file in files)
+        written = {f"{file}.{end}" for file in files for end in ("png", "pdf", "json")}
+        assert set(os.listdir(path.parent / "figures" / name)) == written
         assert len(os.listdir(path.parent / "tables" / name)) == 12
     assert said[0] == "figure 1/3: clip_range F1"
     assert "Student's t, of shares Wilson's" in text
@@ -127,6 +126,23 @@ def test_provenance_says_how_to_make_it_again(whole, tmp_path):
     assert "commit c0ffee, decaf (**mixed: 2**)" in text
     assert "The runs are of 2 commits" in text
     assert "make sweep STUDY=both\n" in text  # each study has the seeds of its own file
+
+
+def test_a_figure_without_anything_to_show_is_a_sentence_and_no_file(tmp_path, capsys):
+    factors = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
+    results = write_study(tmp_path, factors=factors, seeds=3, figures=["F1", "F5", "F30"])
+    text, folder = page.write(results, "clip_range").read_text(), results.output("clip_range") / "figures"
+    assert "\n\n**F30.** Not drawn: needs a factor that moves staleness alone.\n" in text
+    names = ("learning_curves", "log_ratio_spread")
+    assert {path.name for path in folder.glob("*.png")} == {f"clip_range_{name}.png" for name in names}
+    for path in results.runs.glob("*/journal.jsonl"):  # now nobody has the quantiles
+        path.write_text(path.read_text().replace("_p50_", "_p49_"))
+    assert main(["figures", "clip_range", "--seeds", "--results", str(tmp_path)]) == 0
+    assert {path.stem for path in folder.iterdir()} == {"clip_range_learning_curves"}
+    assert capsys.readouterr().out.splitlines() == [str(folder / "clip_range_learning_curves.png")]
+    manifest = json.loads((folder / "clip_range_learning_curves.json").read_text())
+    assert manifest["figure"] == "F1"
+    assert manifest["statistic"].endswith("; thin lines are seeds")
 
 
 def test_without_a_name_it_is_the_study_that_is_here(tmp_path):

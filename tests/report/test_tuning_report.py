@@ -49,7 +49,7 @@ def marked(panel, marker):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_readable_in_print(tuning, name):
-    if name == "tuning_pareto":
+    if name == "trial_front":
         assert draw(tuning, name) is None  # one objective
         return
     figure, manifest = draw(tuning, name)
@@ -65,14 +65,14 @@ def test_every_figure_is_readable_in_print(tuning, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tuning_contour", "tuning_importance"])
+@pytest.mark.parametrize("name", ["key_contours", "key_importance"])
 def test_drawing_again_gives_the_same_bytes(tuning, name):
     first, second = (draw(tuning, name)[0] for _ in range(2))
     assert png(first) == png(second)
 
 
 def test_history_has_each_score_and_the_best_so_far(tuning, made):
-    figure, manifest = draw(tuning, "tuning_history")
+    figure, manifest = draw(tuning, "trial_history")
     for panel, numbers, (arm, trials) in zip(figure.axes, manifest.numbers, made.items(), strict=True):
         points = [(trial["number"], score(trial)) for trial in complete(trials)]
         assert marked(panel, "o") == points
@@ -90,13 +90,13 @@ def test_history_has_each_score_and_the_best_so_far(tuning, made):
 
 def test_less_is_better_where_the_study_says_so(tmp_path, made):
     results = write_trials(tmp_path, objectives=[{"metric": "final_score", "direction": "minimize"}])
-    _, manifest = draw(load_trials(results, "ratio"), "tuning_history")
+    _, manifest = draw(load_trials(results, "ratio"), "trial_history")
     scores = [score(trial) for trial in complete(made["token"])]
     assert manifest.numbers[0]["best_so_far"] == pytest.approx(np.minimum.accumulate(scores).tolist())
 
 
 def test_curves_of_pruned_trials_are_grey_and_end_in_their_mark(tuning, made):
-    figure, manifest = draw(tuning, "tuning_intermediate")
+    figure, manifest = draw(tuning, "trial_curves")
     for panel, (arm, trials) in zip(figure.axes, made.items(), strict=True):
         pruned = [trial for trial in trials if trial["state"] == "pruned"]
         ends = {tuple(curve[-1]) for trial in pruned for curve in trial["intermediate"].values()}
@@ -117,7 +117,7 @@ def test_curves_of_pruned_trials_are_grey_and_end_in_their_mark(tuning, made):
 
 
 def test_slices_stand_at_the_trials_values_with_their_seeds_range(tuning, made):
-    figure, manifest = draw(tuning, "tuning_slice")
+    figure, manifest = draw(tuning, "key_slices")
     assert [(n["arm"], n["key"]) for n in manifest.numbers][::2] == [(arm, "learning_rate") for arm in BEST_RATES]
     assert [n["key"] for n in manifest.numbers][1::2] == ["epsilon", "epsilon", "epsilon_high"]
     rates = manifest.numbers[0]
@@ -134,7 +134,7 @@ def test_slices_stand_at_the_trials_values_with_their_seeds_range(tuning, made):
 
 
 def test_the_sensitivity_curve_goes_through_the_best_trial_of_each_sixth(tuning, made):
-    figure, manifest = draw(tuning, "tuning_sensitivity")
+    figure, manifest = draw(tuning, "key_sensitivity")
     low, high = math.log10(RATE["low"]), math.log10(RATE["high"])
     for arm, trials in made.items():
         best: dict[int, dict] = {}
@@ -155,7 +155,7 @@ def test_the_sensitivity_curve_goes_through_the_best_trial_of_each_sixth(tuning,
 
 
 def test_the_contour_meets_the_trials_and_each_arm_has_its_own_keys(tuning, made):
-    figure, manifest = draw(tuning, "tuning_contour")
+    figure, manifest = draw(tuning, "key_contours")
     assert [n["y_key"] for n in manifest.numbers] == ["epsilon", "epsilon", "epsilon_high"]
     rates = [trial["values"]["learning_rate"] for trial in complete(made["token"])]
     assert manifest.numbers[0]["x"] == rates
@@ -169,14 +169,14 @@ def test_the_contour_meets_the_trials_and_each_arm_has_its_own_keys(tuning, made
 
 def test_a_contour_needs_two_keys_and_three_trials(tmp_path):
     few = load_trials(write_trials(tmp_path / "few", trials=3), "ratio")
-    figure, _ = draw(few, "tuning_contour")
+    figure, _ = draw(few, "key_contours")
     assert "too few complete trials" in figure.axes[0].texts[0].get_text()
     one = {arm: {"space": {"learning_rate": RATE}, "common": {}} for arm in BEST_RATES}
-    assert draw(load_trials(write_trials(tmp_path / "one", arms=one), "ratio"), "tuning_contour") is None
+    assert draw(load_trials(write_trials(tmp_path / "one", arms=one), "ratio"), "key_contours") is None
 
 
 def test_parallel_lines_stand_between_the_bounds(tuning, made):
-    figure, manifest = draw(tuning, "tuning_parallel")
+    figure, manifest = draw(tuning, "trial_paths")
     trial = made["gspo"][4]
     numbers = next(n for n in manifest.numbers if (n["arm"], n["trial"]) == ("gspo", 4))
     rate = (math.log10(trial["values"]["learning_rate"]) + 4) / 2
@@ -190,14 +190,14 @@ def test_parallel_lines_stand_between_the_bounds(tuning, made):
 
 
 def test_importance_names_the_key_that_the_score_is_made_of(tmp_path):
-    _, manifest = draw(load_trials(write_trials(tmp_path / "many", trials=30), "ratio"), "tuning_importance")
+    _, manifest = draw(load_trials(write_trials(tmp_path / "many", trials=30), "ratio"), "key_importance")
     for numbers in manifest.numbers:
         shares = dict(zip(numbers["x"], numbers["importance"], strict=True))
         assert shares["learning_rate"] > 0.8
         assert sum(shares.values()) < 1 + 1e-9
         assert numbers["n"] == 20
     few = load_trials(write_trials(tmp_path / "few", trials=5), "ratio")
-    figure, manifest = draw(few, "tuning_importance")
+    figure, manifest = draw(few, "key_importance")
     assert manifest.numbers[0]["x"] == []
     assert " ".join(figure.axes[0].texts[0].get_text().split()) == "3 complete trials: 5 are needed"
 
@@ -223,7 +223,7 @@ def test_the_front_is_drawn_where_there_are_several_objectives(tmp_path):
         trial["scores"]["drawdown"] = {"mean": 0.1 * trial["number"], "seeds": by_seed}
     results.trials("ratio").write_text(json.dumps(document))
     tuning = load_trials(results, "ratio")
-    figure, manifest = draw(tuning, "tuning_pareto")
+    figure, manifest = draw(tuning, "trial_front")
     (panel,) = figure.axes
     trials = {trial["number"]: trial for trial in document["trials"] if trial["arm"] == "token"}
     front = sorted((score(trials[number]), 0.1 * number) for number in (1, 3))
@@ -232,7 +232,7 @@ def test_the_front_is_drawn_where_there_are_several_objectives(tmp_path):
     assert marked(panel, "*")[0] == pytest.approx((score(trials[1]), 0.1))
     assert manifest.numbers[0]["front"] == [1, 3]
     assert "less is better" in panel.get_ylabel()
-    assert len(draw(tuning, "tuning_history")[0].axes) == 6  # a row for each objective
+    assert len(draw(tuning, "trial_history")[0].axes) == 6  # a row for each objective
 
 
 def test_the_budget_adds_up(tuning, made):

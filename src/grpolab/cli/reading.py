@@ -44,6 +44,8 @@ def add_commands(add: Add) -> None:
         sub.add_argument("study", nargs="?", metavar="STUDY", help="default: the collection that is planned here")
         if name == "report":
             sub.add_argument("--brief", action="store_true", help="print its first screen, and write nothing")
+        if name == "figures":
+            sub.add_argument("--seeds", action="store_true", help="a thin line for each seed too")
         if name == "ui":
             sub.add_argument("--port", type=count, default=5000)
             sub.add_argument("--uri", help="tracking store; default: machine.tracking_uri of conf/run.yaml")
@@ -80,7 +82,7 @@ def _figures(arguments: argparse.Namespace) -> None:
 
     results = results_of(arguments)
     ensure_geometry(results)
-    for path in page.draw(results, _study_of(arguments, results)):
+    for path in page.draw(results, _study_of(arguments, results), arguments.seeds):
         print(path)
 
 

@@ -178,7 +178,7 @@ def passes(study: Study) -> Figure:
     for (facet, _), panel in sheet.grid.items():
         for arm, updates in study.by_arm("updates", facet):
             by_pass = panels.pivot_seeds(updates, "iteration", "clip/active")
-            panels.draw_seeds(panel, by_pass, sheet.styles[arm], share_band)
+            sheet.line(panel, by_pass, sheet.styles[arm], share_band)
         panel.yaxis.set_major_formatter(PercentFormatter(1))
     panels.start_at_zero(sheet.grid)
     panels.label_x(sheet.grid, "pass over the batch")

@@ -52,21 +52,26 @@ def from_markdown(text: str, folder: Path) -> str:
 
 
 def gallery(name: str, pictures: Sequence[Picture], folder: Path, report: str) -> str:
-    """The page of the study `name`: every figure of the catalogue as a thumbnail, or that it is not drawn.
+    """The page of the study `name`: every figure of the catalogue as a thumbnail, or why it is not drawn.
 
     `pictures` lie below `folder`, and `report` is the file beside them. A card shows the first study's picture, and
     links to those of all studies that draw it.
     """
     drawn: dict[str, list[Picture]] = {}
-    for picture in pictures:
-        drawn.setdefault(picture[0].figure, []).append(picture)
+    lacking: dict[str, list[Manifest]] = {}
+    for manifest, path in pictures:
+        if manifest.numbers:
+            drawn.setdefault(manifest.figure, []).append((manifest, path))
+        else:
+            lacking.setdefault(manifest.figure, []).append(manifest)
     return _TEMPLATES.get_template("gallery.html").render(
         name=name,
         title=f"Figures of {name}",
         catalogue=FIGURES,
         drawn=drawn,
+        lacking=lacking,
         thumbnails={figure: _embed(folder / first[1], THUMBNAIL)[0] for figure, (first, *_) in drawn.items()},
-        pictures=count(len(pictures), "picture"),
+        pictures=count(sum(map(len, drawn.values())), "picture"),
         report=report,
         anchor=_anchor,
         count=count,
@@ -74,8 +79,8 @@ def gallery(name: str, pictures: Sequence[Picture], folder: Path, report: str) -
 
 
 def _anchor(path: Path) -> str:
-    """Where a figure stands in the report: `figures/clip_range/F1.png` at #clip_range-F1."""
-    return "-".join(path.with_suffix("").parts[1:])
+    """Where a figure stands in the report: `figures/ranking/ranking_final_accuracy.png` at #ranking_final_accuracy."""
+    return path.stem
 
 
 def _embed(file: Path, width: int | None = None) -> tuple[str, float]:

@@ -36,6 +36,7 @@ class Study:
     compared within a facet. `cells` has one row per planned cell with its outcome (`missing` where it has none), its
     settings as `setting/<key>`, and its provenance. `evaluations` carries the last finite evaluation of a run that
     ended early (it diverged, was stopped, or its time was up) forward to its planned end, in rows with `carried` set.
+    `single_seeds`: its figures show a thin line for each seed too.
     """
 
     results: Results
@@ -46,6 +47,7 @@ class Study:
     evaluations: pd.DataFrame
     histograms: pd.DataFrame
     timings: pd.DataFrame
+    single_seeds: bool = False
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,6 +22,7 @@ from grpolab import RESULTS_VERSION
 from grpolab.paths import REFERENCE_STUDY, Results, write_text_atomic
 from grpolab.report import brief, html
 from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide
+from grpolab.report.figures import FIGURES
 from grpolab.report.figures import draw as draw_figure
 from grpolab.report.html import Picture
 from grpolab.report.load import Study, load
@@ -68,8 +69,9 @@ def write(
     """Draw every figure, write every table and the report of a study; the path of report.md.
 
     Beside it stand report.html and gallery.html. `progress` is told what is being done, and at the end the screen that
-    the report begins with; `diagnosis` writes the section about runs in which something is wrong (`doctor.page.section`). Raises RequestError when the study has not
-    been planned, or mixes runs that must not be compared.
+    the report begins with; `diagnosis` writes the section about runs in which something is wrong
+    (`doctor.page.section`). Raises RequestError when the study has not been planned, or mixes runs that must not be
+    compared.
     """
     output = results.output(study)
     parts, claims = _make(results, study, output, progress)
@@ -108,20 +110,23 @@ def screen(results: Results, study: str) -> str:
     return brief.plain(f"{studies[-1].plan['question']}\n\n{brief.screen(studies, decide(studies))}")
 
 
-def draw(results: Results, study: str) -> list[Path]:
+def draw(results: Results, study: str, single_seeds: bool = False) -> list[Path]:
     """Draw the figures of a study and write its tables; the paths of the PNG files.
 
-    Beside each stand its PDF and its manifest. Raises RequestError as `write`.
+    Beside each stand its PDF and its manifest. `single_seeds`: with a thin line for each seed. Raises RequestError as
+    `write`.
     """
     output = results.output(study)
-    parts, _ = _make(results, study, output, lambda line: None)
-    pictures = [output / path for part in parts for _, path in part.pictures]
+    parts, _ = _make(results, study, output, lambda line: None, single_seeds)
+    pictures = [output / path for part in parts for manifest, path in part.pictures if manifest.numbers]
     return [*pictures, *(path for part in parts for path in part.tuning.pictures)]
 
 
-def _make(results: Results, name: str, output: Path, progress: Progress) -> tuple[list[Part], list[Claim]]:
+def _make(
+    results: Results, name: str, output: Path, progress: Progress, single_seeds: bool = False
+) -> tuple[list[Part], list[Claim]]:
     """Figures and tables, study by study, so that what one study needs is computed once; and every claim, decided."""
-    studies = load(results, name)
+    studies = [replace(study, single_seeds=single_seeds) for study in load(results, name)]
     pictures, parts = _drawn(studies, output, progress), list[Part]()
     for study in studies:
         place = _place(study, studies)
@@ -143,7 +148,7 @@ def _drawn(studies: Sequence[Study], output: Path, progress: Progress) -> dict[s
     The processes are started anew and are given the studies: a fork would copy the locks of this one's threads.
     """
     wanted = [
-        (study, figure, Path("figures") / _place(study, studies) / f"{figure}.png")
+        (study, figure, Path("figures") / _place(study, studies) / f"{study.name}_{FIGURES[figure].name}.png")
         for study in studies
         for figure in study.plan["figures"]
     ]
@@ -165,10 +170,14 @@ def _drawn(studies: Sequence[Study], output: Path, progress: Progress) -> dict[s
 
 
 def _draw_one(study: Study, figure: str, path: Path) -> Manifest:
-    """Draw a figure and write it as PNG, PDF and manifest."""
+    """Draw a figure and write it as PNG, PDF and manifest; nothing where the study lacks what it needs."""
     drawing, manifest = draw_figure(study, figure)
-    save(drawing, path.with_suffix(""))
-    manifest.write(path.with_suffix(".json"))
+    if manifest.numbers:
+        save(drawing, path.with_suffix(""))
+        manifest.write(path.with_suffix(".json"))
+    else:  # no picture of earlier runs stays
+        for end in (".png", ".pdf", ".json"):
+            path.with_suffix(end).unlink(missing_ok=True)
     return manifest
 
 
@@ -247,6 +256,9 @@ def _study(part: Part, above: Path = Path()) -> str:
     study, has_cells = part.study, len(part.study.cells) > 0
     blocks = [_bullets(findings(study)), BRACKETS] if has_cells else []
     for manifest, path in part.pictures:
+        if not manifest.numbers:
+            blocks.append(f"**{manifest.figure}.** {manifest.caption}")
+            continue
         seeds = f" Seeds: {', '.join(map(str, manifest.seeds))}." if manifest.seeds else ""
         blocks.append(_picture(manifest, above / path, seeds))
     for table in part.tables:

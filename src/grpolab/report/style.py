@@ -26,8 +26,8 @@ from grpolab.paths import write_text_atomic
 from grpolab.report.load import Study
 from grpolab.vocabulary import DIVERGED, FAILED, STOPPED
 
-TEXT_WIDTH = 7.0  # inches: both columns of a two-column paper
-COLUMN_WIDTH = 3.4
+TEXT_WIDTH = 6.8  # inches: both columns of a two-column paper
+COLUMN_WIDTH = 3.3
 DPI = 200
 NOTE_COLOUR = "#b2182b"  # what is missing
 QUIET = "0.45"  # ceilings, starts, theory
@@ -114,7 +114,7 @@ def paper_style() -> Iterator[None]:
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write `stem`.png and `stem`.pdf without dates, so that drawing again gives the same bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_suffix(".png"), stem.with_suffix(".pdf")]
+    paths = [Path(f"{stem}.png"), Path(f"{stem}.pdf")]  # a stem may have a dot
     paths[0].write_bytes(png(figure))
     figure.set_layout_engine("none")  # drawing the PNG laid it out
     with paper_style():
@@ -145,7 +145,8 @@ Series = dict[str, Any]
 class Manifest:
     """Everything needed to draw the figure again and to check it.
 
-    `alt` says what the picture shows to those who cannot see it; `numbers` are what it shows.
+    `alt` says what the picture shows to those who cannot see it; `numbers` are what it shows: none where the study
+    lacks what it needs.
     """
 
     figure: str

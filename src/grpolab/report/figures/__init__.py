@@ -12,12 +12,13 @@ from grpolab.report.style import Manifest, manifest, paper_style
 from grpolab.vocabulary import ANALYTIC_FIGURES
 from grpolab.vocabulary import FIGURES as ORDER
 
-# Each figure's id, which names its file too: the function that draws it, and its title.
-FIGURES = {name: CATALOGUE[name] for name in sorted(CATALOGUE, key=ORDER.index)}
+FIGURES = {identity: CATALOGUE[identity] for identity in sorted(CATALOGUE, key=ORDER.index)}
 
 
 def draw(study: Study, figure: str) -> tuple[Figure, Manifest]:
-    """Draw one figure of the catalogue, e.g. "F2"; where the study lacks what it needs, a sentence that says so.
+    """Draw one figure of the catalogue, e.g. "F2".
+
+    Where the study lacks what it needs, the manifest has no numbers; its caption, and the picture, say what is lacking.
 
     Raises RequestError for a figure that does not exist, or that needs runs where the plan has no cells.
     """
@@ -28,12 +29,14 @@ def draw(study: Study, figure: str) -> tuple[Figure, Manifest]:
         raise RequestError(f"figures={figure} of study={study.name} needs cells; such a study can ask for {able}")
     with paper_style():
         try:
-            drawing = FIGURES[figure][0](study)
+            if figure not in ANALYTIC_FIGURES and study.done.empty:
+                raise NotDrawnError("no run has a result yet")
+            drawing = FIGURES[figure].draw(study)
         except NotDrawnError as lack:
             sentence, grid = panel_grid([""], [""], height=0.3)
             grid["", ""].set_axis_off()
             say(grid["", ""], f"{figure}: {lack}")
-            drawing = Drawing(sentence, f"Not drawn: {lack}.", "none", [{"lacks": str(lack)}])
+            drawing = Drawing(sentence, f"Not drawn: {lack}.", "none", [])
         if figure not in ANALYTIC_FIGURES:
             note_gaps(drawing.figure, study, drawing.lacks)
     return drawing.figure, manifest(study, figure, drawing.caption, drawing.statistic, drawing.numbers)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, PercentFormatter
 from numpy.typing import NDArray
 
 from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.report.figures import panels
-from grpolab.report.figures.panels import MEAN_BAND, MEAN_DOTS, Drawing, Sheet, draw_seeds, figure
+from grpolab.report.figures.panels import MEAN, MEAN_DOTS, SMOOTHED, Drawing, NotDrawnError, Sheet, figure, smoothed
 from grpolab.report.load import Study
 from grpolab.report.measures import add_ragged, at, clip_ceiling, run_means
 from grpolab.report.reference import tokens_clipped
@@ -20,7 +22,7 @@ from grpolab.report.style import QUIET, ArmStyle, arm_styles
 from grpolab.vocabulary import EXCESS_EDGES, SIGNS
 
 
-@figure("F2", "Clip fraction over time, below and above the range")
+@figure("F2", "clip_fraction", "Clip fraction over time, below and above the range")
 def draw_clip_fraction(study: Study) -> Drawing:
     rows = {
         "clipped below\n(tokens with A≠0)": ("updates", "clip/active_low_nz"),
@@ -35,18 +37,15 @@ def draw_clip_fraction(study: Study) -> Drawing:
         "Share of tokens whose gradient clipping set to zero (below the range with A<0, above it with A>0): mean over"
         " the optimiser steps of a rollout step, of which the first can never clip."
     )
-    return sheet.drawing(caption, MEAN_BAND)
+    return sheet.drawing(caption, f"{MEAN}; {SMOOTHED}")
 
 
-@figure("F3", "Clip fraction of each arm against what it could clip at most")
+@figure("F3", "clip_ceiling", "Clip fraction of each arm against what it could clip at most")
 def draw_clip_ceiling(study: Study) -> Drawing:
-    sheet = Sheet(study, ["clipped tokens (share)"], height=2.1)
+    sheet = Sheet(study, [""], height=0.3 + 0.2 * len(study.arms))
     clip_shares, ceilings = run_means(study, "clip/active"), clip_ceiling(study)
     drawn = []  # on the log scale
     for (_, facet), panel in sheet.grid.items():
-        panel.set_yscale("log")
-        panel.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
-        panels.name_arms(panel, study.arms)
         for place, (arm, style) in enumerate(sheet.styles.items()):
             clip_S = at(clip_shares, facet, arm)
             if clip_S.empty:
@@ -54,29 +53,29 @@ def draw_clip_ceiling(study: Study) -> Drawing:
                 continue
             clip, ceiling = share_interval(clip_S), share_interval(at(ceilings, facet, arm))
             if ceiling.mean > 0:
-                panel.hlines(ceiling.mean, place - 0.35, place + 0.35, color=QUIET, linewidth=2)
+                panel.vlines(ceiling.mean, place - 0.3, place + 0.3, color=QUIET, linewidth=2)
             if clip.mean > 0:
-                panel.vlines(place, clip.low, clip.high, color=style.colour, linewidth=1)
-                panel.plot(place, clip.mean, style.marker, color=style.colour, markersize=5)
-                panel.plot(np.full(len(clip_S), place - 0.22), clip_S, ".", color=style.colour, alpha=0.6, markersize=3)
+                panels.draw_row(panel, place, clip_S.to_numpy(), clip, style)
             else:
-                panel.annotate("0", (place, 0), xycoords=("data", "axes fraction"), ha="center", va="bottom")
+                panel.annotate("0", (0.01, place), xycoords=("axes fraction", "data"), va="center")
             drawn += [value for value in (*clip_S, clip.low) if value > 0]
             series = {**clip._asdict(), "ceiling": ceiling.mean, "seeds": panels.by_seed(clip_S)}
             sheet.add(series, metric="clip/active", facet=facet, arm=arm)
+        panels.name_rows(panel, study.arms)
     for panel in sheet.panels:
-        panel.set_ylim(min(drawn, default=0.1) / 1.6, 1.05)
-        panel.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
-        panel.yaxis.set_minor_formatter(NullFormatter())
+        panel.set_xlim(min(drawn, default=0.1) / 1.6, 1.05)
+        panels.log_axis(panel, "x")
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
+    panels.label_x(sheet.grid, "clipped tokens (share)")
     handles = [
         Line2D([], [], color="0.3", marker="o", linestyle="", label="clipped"),
-        Line2D([], [], color=QUIET, linewidth=2, label="ceiling"),
+        Line2D([], [], color=QUIET, marker="|", markersize=8, markeredgewidth=2, linestyle="", label="ceiling"),
     ]
     sheet.figure.legend(handles=handles, loc="outside lower center", ncols=2)
     caption = (
         "Share of tokens that clipping silenced (`clip/active`, each token counted once whatever the ratio level), mean"
-        " over all optimiser steps, on a log scale: points, for a log scale has no zero from which a bar could rise."
-        " Grey line: the ceiling, (1 - share of zero-variance groups)(1 - 1/updates per batch). 0 is written out."
+        " over all optimiser steps, on a log scale. Grey: the ceiling, (1 - share of zero-variance groups)(1 -"
+        " 1/updates per batch). 0 is written out."
     )
     return sheet.drawing(caption, MEAN_DOTS)
 
@@ -88,7 +87,7 @@ _OURS = {
 }
 
 
-@figure("D1", "One run, many numbers: its clip fraction as each framework would log it")
+@figure("D1", "clip_conventions", "One run, many numbers: its clip fraction as each framework would log it")
 def draw_clip_conventions(study: Study) -> Drawing:
     rows = {"clipped, by pass": "iteration", "clipped, by rollout step": "rollout_step"}
     sheet = Sheet(study, rows, height=1.9, share_x=False)
@@ -99,77 +98,83 @@ def draw_clip_conventions(study: Study) -> Drawing:
         if values is not None and not values.isna().all():
             same = (first for first in groups if np.allclose(values, baseline[convention(first)], equal_nan=True))
             groups.setdefault(next(same, name), []).append(name)
+    if not groups:
+        raise NotDrawnError(f"no run of `{study.baseline}` has diagnostics.clip_conventions")
     labels = {convention(name): ", ".join(names) for name, names in groups.items()} | _OURS
-    styles = list(arm_styles([*groups, *_OURS]).values())
+    sheet.styles = dict(zip(labels, arm_styles([*groups, *_OURS]).values(), strict=True))
     for (row, facet), panel in sheet.grid.items():
         updates, x = baseline[baseline["facet"] == facet], rows[row]
-        for style, (metric, label) in zip(styles, labels.items(), strict=True):
+        for metric, label in labels.items():
             values_XS = panels.pivot_seeds(updates, x, metric)
             is_sum = not values_XS.empty and values_XS.max(axis=None) > 1  # over sequences
-            series = draw_seeds(panel, values_XS, style, t_band if is_sum else share_band)
-            sheet.add(series, metric=metric, label=label, by=x, facet=facet)
-        if not groups:
-            panels.say(panel, f"no run of `{study.baseline}` has diagnostics.clip_conventions")
+            values_XS, band = (
+                smoothed(values_XS) if x == "rollout_step" else values_XS,
+                t_band if is_sum else share_band,
+            )
+            sheet.line(panel, values_XS, sheet.styles[metric], band, metric=metric, label=label, by=x, facet=facet)
         panel.set_xlabel("pass (0 = first)" if x == "iteration" else "rollout steps")
         panels.whole_numbers(panel)
     panels.start_at_zero(sheet.grid)
     for panel in sheet.panels:
         if panel.get_ylim()[1] > 1.1:  # a sum, not a share
             panel.set_yscale("symlog", linthresh=1)
+            panel.yaxis.set_major_formatter(FuncFormatter(lambda share, _: panels.plain(share)))
         else:
             panel.yaxis.set_major_formatter(PercentFormatter(1))
-    handles = [panels.handle(label, style) for style, label in zip(styles, labels.values(), strict=True)]
+    handles = [panels.handle(label, sheet.styles[metric]) for metric, label in labels.items()]
     sheet.figure.legend(handles=handles, loc="outside lower center", ncols=1, handlelength=2.6)
     caption = (
         f"The clip fraction of the runs of `{study.baseline}` as each framework defines it (docs/dialects.md): mean"
         " over the rollout steps at each pass over a batch, and over the passes of each rollout step. Frameworks whose"
         " numbers agree in every record share a line."
     )
-    return sheet.drawing(caption, MEAN_BAND)
+    return sheet.drawing(caption, f"{MEAN}; {SMOOTHED}")
 
 
-_SIDES = {"high": ("above", "#b35806"), "low": ("below", "#8073ac")}  # colours that no arm has
+_PROBABILITIES = {"p_old/up_clipped": "above", "p_old/all": "all", "p_old/down_clipped": "below"}
+_SIDES = {"above": "#b35806", "below": "#8073ac", "all": QUIET}  # colours that no arm has
 MOST_TOKENS = 10
 
 
-@figure("F19", "Old probability of the tokens that are clipped, and which tokens they are")
-def draw_clipped_probability(study: Study) -> Drawing:
-    rows = {
-        "old probability,\nup-clipped": "p_old/up_clipped",
-        "old probability,\ndown-clipped": "p_old/down_clipped",
-        "old probability,\nall tokens": "p_old/all",
-    }
-    tokens = "share of all\nclipped tokens"
-    sheet = Sheet(study, [*rows, tokens], height=1.2, share_x=False)
+@figure("F19", "clipped_tokens", "Which tokens are clipped: how probable they were, and which they are")
+def draw_clipped_tokens(study: Study) -> Drawing:
+    probability, tokens = "probability under the old policy", "share of all clipped tokens"
+    sheet = Sheet(study, [probability, tokens], height=0.8 + 0.17 * len(study.arms), share_x=False, share_y=False)
+    for shift, (metric, side) in zip((-0.3, 0, 0.3), _PROBABILITIES.items(), strict=True):
+        means = run_means(study, metric)
+        for facet, (place, arm) in product(study.facets, enumerate(study.arms)):
+            values_S, style = at(means, facet, arm), sheet.styles[arm]._replace(colour=_SIDES[side], marker="o")
+            interval, labels = share_interval(values_S), {"metric": metric, "facet": facet, "arm": arm}
+            if len(values_S):
+                panels.draw_row(sheet.grid[probability, facet], place + shift, values_S.to_numpy(), interval, style)
+            sheet.add({**interval._asdict(), "seeds": panels.by_seed(values_S)}, **labels)
+    for panel in sheet.row(probability):
+        panels.name_rows(panel, study.arms)
+        panel.set(xlim=(0, 1), xlabel=probability, ylabel="")
     for facet in study.facets:
-        for row, metric in rows.items():
-            panel = sheet.grid[row, facet]
-            sheet.lines(row, study.updates[study.updates["facet"] == facet], metric)
-            panel.set(ylim=(0, 1), xlabel="rollout steps")
-            if not panel.lines:
-                panels.say(panel, "nothing was clipped on this side")
         panel, shares = sheet.grid[tokens, facet], _clipped_shares(study, facet)
         if shares.empty:
             panels.say(panel, "no clipped token in the samples of the baseline")
         else:
             places, bottom = range(len(shares)), np.zeros(len(shares))
-            for side, (_, colour) in _SIDES.items():
-                panel.bar(places, shares[side], bottom=bottom, color=colour, width=0.75, linewidth=0)
-                bottom += shares[side].to_numpy()
+            for column, side in (("high", "above"), ("low", "below")):
+                panel.bar(places, shares[column], bottom=bottom, color=_SIDES[side], width=0.75, linewidth=0)
+                bottom += shares[column].to_numpy()
             panel.set_xticks(places, [_shown(token) for token in shares.index])
             panel.grid(axis="x", visible=False)
             panel.set_xlabel("token")
         series = {"x": shares.index.tolist(), **shares.to_dict("list")}
         sheet.add(series, metric="samples", facet=facet, arm=study.baseline)
-    sheet.legend([Patch(color=colour, label=f"clipped {where}") for where, colour in _SIDES.values()])
+    words = {"above": "clipped above", "below": "clipped below", "all": "all tokens"}
+    sheet.legend([Patch(color=colour, label=words[side]) for side, colour in _SIDES.items()], arms=())
     caption = (
-        "Mean probability under the old policy of tokens clipped above the range, below it, and of all tokens,"
-        " averaged over the optimiser steps of a rollout step in which there are any. Last the tokens that are"
+        "Mean probability under the old policy of tokens clipped above the range, below it, and of all tokens, over the"
+        " optimiser steps of a run in which there are any. Then the tokens that are"
         f" clipped most in the runs of `{panels.arm_label(study, study.baseline)}`, by their share of all clipped"
         " tokens of the completions that runs keep (`diagnostics.samples_every`), last pass over the batch, all seeds"
         " together."
     )
-    return sheet.drawing(caption, MEAN_BAND)
+    return sheet.drawing(caption, MEAN_DOTS)
 
 
 def _clipped_shares(study: Study, facet: str) -> pd.DataFrame:
@@ -186,7 +191,14 @@ def _shown(token: str) -> str:
     return visible if len(visible) <= 6 else f"{visible[:5]}…"
 
 
-@figure("F4", "What any clip range would have clipped, for token and sequence ratios of the same run")
+LEAST_SHARE = 1e-4  # below it F4 shows nothing: it would be single tokens
+
+
+@figure(
+    "F4",
+    "counterfactual_clipping",
+    "What any clip range would have clipped, for token and sequence ratios of the same run",
+)
 def draw_counterfactual(study: Study) -> Drawing:
     sheet = Sheet(study, ["would be clipped\n(share of tokens)"], height=2.0)
     styles = {"token": ArmStyle("#0072b2", "-", "o"), "sequence": ArmStyle("#d55e00", "--", "s")}
@@ -196,9 +208,12 @@ def draw_counterfactual(study: Study) -> Drawing:
             beyond = {seed: share_beyond(records, level) for seed, records in histograms.groupby("seed")}
             shares_XS = pd.DataFrame(beyond, index=list(EXCESS_EDGES))
             shares_XS = shares_XS[(shares_XS > 0).any(axis=1)]  # edges that no seed passed are left out
-            series = draw_seeds(panel, shares_XS, style, share_band)
-            sheet.add(series, level=level, facet=facet, arm=study.baseline)
-        panel.set(xscale="log", yscale="log")
+            sheet.line(panel, shares_XS, style, share_band, level=level, facet=facet, arm=study.baseline)
+        for which in ("x", "y"):
+            panels.log_axis(panel, which)
+        panel.set_xticks([1e-4, 1e-2, 1], ["0.0001", "0.01", "1"])
+        panel.set_ylim(LEAST_SHARE, 1.2)
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
         cells = study.cells[study.cells["facet"] == facet]
         ranges = {*cells["setting/epsilon"], *cells["setting/epsilon_high"]}
         for epsilon in sorted(e for e in ranges if EXCESS_EDGES[0] <= e <= EXCESS_EDGES[-1]):
@@ -211,7 +226,7 @@ def draw_counterfactual(study: Study) -> Drawing:
         f"Share of tokens that a symmetric clip range would have silenced in the runs of `{study.baseline}`, had it met"
         " their token ratios or their sequence ratios; last optimiser step of every rollout step with a histogram."
     )
-    return sheet.drawing(caption, MEAN_BAND)
+    return sheet.drawing(caption, MEAN)
 
 
 def share_beyond(records: pd.DataFrame, level: str) -> NDArray:
@@ -228,7 +243,7 @@ def share_beyond(records: pd.DataFrame, level: str) -> NDArray:
 LEAST_TOKENS = 100  # a mean over fewer tokens is not drawn
 
 
-@figure("F7", "Ratio and clipping by position in the completion")
+@figure("F7", "ratio_by_position", "Ratio and clipping by position in the completion")
 def draw_position(study: Study) -> Drawing:
     """From sums and counts of tokens at each position of the histogram records."""
     rows = {
@@ -245,7 +260,7 @@ def draw_position(study: Study) -> Drawing:
                 means[seed] = pd.Series(add_ragged(of_seed[sums].dropna()) / np.where(n_T >= LEAST_TOKENS, n_T, np.nan))
             means_XS = pd.DataFrame(means).dropna(how="all")
             band = share_band if sums.endswith("active") else t_band
-            sheet.add(draw_seeds(panel, means_XS, sheet.styles[arm], band), metric=sums, facet=facet, arm=arm)
+            sheet.line(panel, means_XS, sheet.styles[arm], band, metric=sums, facet=facet, arm=arm)
         for panel in sheet.row(row):
             panel.set_xlabel("0 = first token" if counts == "position/count" else "0 = last token")
             panels.whole_numbers(panel)
@@ -256,4 +271,4 @@ def draw_position(study: Study) -> Drawing:
         f" completion; last optimiser step of the rollout steps with a histogram; positions with {LEAST_TOKENS} tokens"
         " or more in a run."
     )
-    return sheet.drawing(caption, MEAN_BAND)
+    return sheet.drawing(caption, MEAN)

@@ -20,13 +20,16 @@ from numpy.typing import NDArray
 
 from grpolab.report.load import Study
 from grpolab.report.measures import band_of
-from grpolab.report.statistics.intervals import Band, Interval, geometric_band, t_band
+from grpolab.report.statistics.intervals import Band, Interval, geometric_band
 from grpolab.report.style import COLUMN_WIDTH, NOTE_COLOUR, QUIET, TEXT_WIDTH, ArmStyle, Series, arm_styles, cell_names
 from grpolab.report.text import OF_MEANS, count, listing
 from grpolab.vocabulary import DIVERGED, STOPPED
 
 MEAN = f"mean over seeds, 95% interval ({OF_MEANS})"
-MEAN_BAND, MEAN_DOTS = f"{MEAN}; thin lines are seeds", f"{MEAN}; dots are seeds"
+MEAN_DOTS = f"{MEAN}; dots are seeds"
+SMOOTHED = "of each seed first the moving mean over about a tenth of the rollout steps (fewer at the start)"
+MOST_BANDS = 6  # more would hide the lines
+LEAST_SCALED = 3  # seeds; the interval of two is many times as long as they lie apart
 
 Grid = dict[tuple[str, str], Axes]
 
@@ -42,14 +45,24 @@ class Drawing(NamedTuple):
 
 
 Draw = Callable[[Study], Drawing]
-CATALOGUE: dict[str, tuple[Draw, str]] = {}  # a figure's id: what draws it, and its title
 
 
-def figure(name: str, title: str) -> Callable[[Draw], Draw]:
-    """Enter what draws a study's figure into the catalogue, under the figure's id (which names its file) and title."""
+class Entry(NamedTuple):
+    """A figure of the catalogue: what draws it, what its files are called behind the study's name, and its title."""
+
+    draw: Draw
+    name: str
+    title: str
+
+
+CATALOGUE: dict[str, Entry] = {}  # by the figure's id
+
+
+def figure(identity: str, name: str, title: str) -> Callable[[Draw], Draw]:
+    """Enter what draws a study's figure into the catalogue, under the figure's id."""
 
     def enter(draw: Draw) -> Draw:
-        CATALOGUE[name] = (draw, title)
+        CATALOGUE[identity] = Entry(draw, name, title)
         return draw
 
     return enter
@@ -68,7 +81,7 @@ def panel_grid(
     """
     flat = len(columns) == 1
     shape = (1, len(rows)) if flat else (len(rows), len(columns))
-    width = COLUMN_WIDTH if shape[1] == 1 else max(TEXT_WIDTH, 1.4 * shape[1])
+    width = COLUMN_WIDTH if shape[1] == 1 else max(TEXT_WIDTH, TEXT_WIDTH / 5 * shape[1])
     figure = Figure(figsize=(width, height * shape[0] + (0.9 if flat else 0.6)), layout="constrained")
     sharey: Any = "row" if share_y and not flat else False
     axes = figure.subplots(*shape, squeeze=False, sharex=share_x and "col", sharey=sharey)
@@ -89,6 +102,7 @@ class Sheet:
         self.study, self.styles = study, arm_styles(study.arms)
         self.figure, self.grid = panel_grid(list(rows), study.facets if columns is None else columns, **options)
         self.numbers: list[Series] = []
+        self.has_lines = False
 
     @property
     def panels(self) -> list[Axes]:
@@ -114,14 +128,51 @@ class Sheet:
         """Keep what is drawn for the manifest."""
         self.numbers.append(labels | series)
 
-    def lines(
-        self, row: str, table: str | pd.DataFrame, metric: str, x: str = "rollout_step", log: bool = False
+    def say(self, panel: Axes, lack: str, **labels: Any) -> None:
+        """Why a panel is empty, in it and in the manifest."""
+        say(panel, lack)
+        self.add({"lacks": lack}, **labels)
+
+    def line(
+        self, panel: Axes, values_XS: pd.DataFrame, style: ArmStyle, band: Callable[[NDArray], Band], **labels: Any
     ) -> None:
-        """A line over x with its band for each arm, in each panel of a row; `log`: on log axes."""
+        """A line for the mean over seeds (columns), with its 95% band; with many arms the baseline's alone has one.
+
+        `band`: `t_band`, `share_band` for values between 0 and 1, `geometric_band` for a log axis (what is not above 0
+        is left out). Seeds have thin lines where the study asks for them.
+        """
+        if values_XS.empty:
+            self.add({"x": []}, **labels)
+            return
+        x, (mean, low, high, n) = values_XS.index.to_numpy(), band(values_XS.to_numpy(dtype=np.float64))
+        if self.study.single_seeds:
+            panel.plot(x, values_XS, color=style.colour, linewidth=0.5, alpha=0.6)
+        if len(self.styles) <= MOST_BANDS or labels.get("arm") == self.study.baseline:
+            with interval_over(panel, n.max()):
+                panel.fill_between(x, low, high, color=style.colour, alpha=0.15, linewidth=0)
+        panel.plot(x, mean, **style.line_options, markevery=max(1, len(x) // 6))
+        self.add(band_series(values_XS, (mean, low, high, n)), **labels)
+        self.has_lines = True
+
+    def lines(
+        self,
+        row: str,
+        table: str | pd.DataFrame,
+        metric: str,
+        x: str = "rollout_step",
+        log: bool = False,
+        how: str = "mean",
+    ) -> None:
+        """A line over x for each arm, in each panel of a row; `log`: on log axes.
+
+        Several values at one x of a seed are joined by `how`; what rollout steps record is smoothed, not evaluations.
+        """
         band = geometric_band if log else band_of(self.study, metric)
         for panel, facet, arm, records in self.arms(row, table):
-            series = draw_seeds(panel, pivot_seeds(records, x, metric), self.styles[arm], band)
-            self.add(series, metric=metric, facet=facet, arm=arm)
+            values_XS = pivot_seeds(records, x, metric, how)
+            if x == "rollout_step" and not metric.startswith("eval/"):
+                values_XS = smoothed(values_XS, log)
+            self.line(panel, values_XS, self.styles[arm], band, metric=metric, facet=facet, arm=arm)
         for panel in self.row(row) if log else []:
             log_axis(panel, "y")
 
@@ -135,11 +186,25 @@ class Sheet:
             self.figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=2.6)
 
     def drawing(self, caption: str, statistic: str, lacks: tuple[str, ...] = ()) -> Drawing:
-        """What is drawn, as a whole."""
+        """What is drawn, as a whole. Raises NotDrawnError where no panel shows a number."""
+        if not any(map(_shows, self.numbers)):
+            said = dict.fromkeys(series["lacks"] for series in self.numbers if "lacks" in series)
+            raise NotDrawnError("; ".join(said) or "no run here has recorded what it shows")
+        if self.has_lines and self.study.single_seeds:
+            statistic += "; thin lines are seeds"
+        if self.has_lines and len(self.styles) > MOST_BANDS:
+            caption += f" Of {len(self.styles)} lines the baseline's alone has its band: more would hide them."
         return Drawing(self.figure, caption, statistic, self.numbers, lacks)
 
 
-def lines_by_arm(study: Study, rows: dict[str, tuple[str, str]], height: float = 1.45, log: bool = False) -> Sheet:
+def _shows(series: Series) -> bool:
+    """Whether there is a number in it."""
+    return bool(np.any(pd.notna(series.get("mean", series.get("x", [])))))
+
+
+def lines_by_arm(
+    study: Study, rows: dict[str, tuple[str | pd.DataFrame, str]], height: float = 1.45, log: bool = False
+) -> Sheet:
     """Rows of metrics over rollout steps, one panel per facet, one line per arm; `log`: on log axes.
 
     `rows` maps a label to (table, metric); updates are averaged over the optimiser steps of a rollout step.
@@ -179,13 +244,18 @@ def whole_numbers(panel: Axes) -> None:
 
 
 def log_axis(panel: Axes, which: Literal["x", "y"]) -> None:
-    """A log scale with plain numbers at 1 and 3 of each decade; at 1 alone where the data span many decades."""
+    """A log scale with plain numbers at 1 and 3 of each decade; at 1 alone where there is no room for more."""
     panel.set(**{f"{which}scale": "log"})
     axis = panel.xaxis if which == "x" else panel.yaxis
-    low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 3) if high < 1e4 * low else (1,)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    decades, inches = np.ptp(np.log10(axis.get_view_interval())), panel.bbox.width / mpl.rcParams["figure.dpi"]
+    axis.set_major_locator(LogLocator(subs=(1, 3) if decades < (inches if which == "x" else 4) else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     axis.set_minor_formatter(NullFormatter())
+
+
+def plain(value: float) -> str:
+    """Three digits at most, and never an exponent."""
+    return np.format_float_positional(value, precision=3, unique=False, fractional=False, trim="-")
 
 
 def start_at_zero(grid: Grid) -> None:
@@ -197,11 +267,12 @@ def start_at_zero(grid: Grid) -> None:
 
 
 @contextmanager
-def not_scaled_to(panel: Axes) -> Iterator[None]:
-    """What is drawn inside may leave the panel: its axes are not scaled to it."""
+def interval_over(panel: Axes, seeds: int) -> Iterator[None]:
+    """What is drawn inside is an interval over so many seeds; of fewer than LEAST_SCALED it may leave the panel."""
     limits = panel.dataLim.frozen()
     yield
-    panel.dataLim.set(limits)
+    if seeds < LEAST_SCALED:
+        panel.dataLim.set(limits)
 
 
 def pivot_seeds(frame: pd.DataFrame, x: str, y: str, how: str = "mean") -> pd.DataFrame:
@@ -222,42 +293,49 @@ def band_series(values_XS: pd.DataFrame, band: Band) -> Series:
     return {"x": values_XS.index.tolist(), **bounds, "seeds": by_seed(values_XS)}
 
 
-def draw_seeds(
-    panel: Axes, values_XS: pd.DataFrame, style: ArmStyle, band: Callable[[NDArray], Band] | None = t_band
+def smoothed(values_XS: pd.DataFrame, log: bool = False) -> pd.DataFrame:
+    """The moving mean of each seed (columns) over the tenth of the rollout steps around each; `log`: the geometric one.
+
+    Fewer at the start, where a run changes most. Steps that fewer than half of the seeds have are left out: a mean of
+    others would follow who is left.
+    """
+    values_XS = np.log(values_XS.where(values_XS > 0)) if log else values_XS
+    half = round(len(values_XS) / 20)
+    means_XS = values_XS.rolling(2 * half + 1, center=True, min_periods=1).mean() if half else values_XS
+    for step in range(half):
+        means_XS.iloc[step] = values_XS.iloc[: 2 * step + 1].mean()
+    means_XS = means_XS.where(values_XS.notna())[values_XS.notna().mean(axis=1) >= 0.5]
+    return np.exp(means_XS) if log else means_XS
+
+
+def minus_baseline(study: Study, records: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The records of all other arms with `metric` minus the baseline's of the same seed and rollout step."""
+    places, is_baseline = ["facet", "seed", "rollout_step"], records["arm"] == study.baseline
+    own, others = records[is_baseline].set_index(places)[metric], records[~is_baseline]
+    return others.assign(**{metric: others[metric] - own.reindex(pd.MultiIndex.from_frame(others[places])).to_numpy()})
+
+
+def draw_row(
+    panel: Axes, place: float, values_S: NDArray, interval: Interval, style: ArmStyle, hollow: bool = False
+) -> None:
+    """One arm across a panel: its interval as a line, its mean as a marker, which may be hollow, its seeds as dots."""
+    panel.plot(values_S, np.full(len(values_S), place + 0.2), ".", color=style.colour, alpha=0.6, markersize=3)
+    with interval_over(panel, interval.n):
+        panel.hlines(place, interval.low, interval.high, color=style.colour, linewidth=1)
+    face = "white" if hollow else style.colour
+    panel.plot(interval.mean, place, style.marker, color=style.colour, markerfacecolor=face)
+
+
+def draw_along(
+    panel: Axes, places: Sequence[float], values_XS: pd.DataFrame, style: ArmStyle, band: Callable[[NDArray], Band]
 ) -> Series:
-    """Thin lines for the seeds (columns), a thick one for their mean with its 95% interval, or for their median.
-
-    `band`: `t_band`, `share_band` for values between 0 and 1, `geometric_band` for a log axis (what is not above 0 is
-    left out); None for the median. The y axis is scaled to the lines; with two seeds a band may leave the panel.
-    """
-    if values_XS.empty:
-        return {"x": []}
-    x, values = values_XS.index.to_numpy(), values_XS.to_numpy(dtype=np.float64)
-    for seed_values in values.T:
-        panel.plot(x, seed_values, color=style.colour, linewidth=0.5, alpha=0.6)
-    if band is None:
-        centre = values_XS.median(axis=1).to_numpy()
-        series: Series = {"x": x.tolist(), "median": centre.tolist(), "seeds": by_seed(values_XS)}
-    else:
-        centre, low, high, _ = bounds = band(values)
-        with not_scaled_to(panel):
-            panel.fill_between(x, low, high, color=style.colour, alpha=0.09, linewidth=0)
-        series = band_series(values_XS, bounds)
-    panel.plot(x, centre, **style.line_options, markevery=max(1, len(x) // 6))
-    return series
-
-
-def draw_row(panel: Axes, place: int, values_S: NDArray, interval: Interval, style: ArmStyle) -> None:
-    """One arm across a panel: its interval as a line, its mean as a marker, its seeds as dots.
-
-    The axis is scaled to the seeds where there are any, so an interval may leave the panel.
-    """
-    panel.plot(values_S, np.full(len(values_S), place), ".", color=style.colour, alpha=0.5, markersize=3)
-    limits = panel.dataLim.frozen()
-    panel.hlines(place, interval.low, interval.high, color=style.colour, linewidth=1)
-    if len(values_S):
-        panel.dataLim.set(limits)
-    panel.plot(interval.mean, place, style.marker, color=style.colour)
+    """Seeds (columns) as dots and their mean with its 95% interval at places of an axis."""
+    mean, low, high, n = bounds = band(values_XS.to_numpy())
+    panel.plot(places, values_XS.to_numpy(), ".", color=style.colour, markersize=3, alpha=0.5)
+    with interval_over(panel, n.max()):
+        error = [mean - low, high - mean]
+        panel.errorbar(places, mean, yerr=error, capsize=2, elinewidth=0.8, **style.line_options)
+    return band_series(values_XS, bounds)
 
 
 def handle(label: str, style: ArmStyle) -> Line2D:

@@ -8,45 +8,34 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from grpolab.report.figures import panels
-from grpolab.report.figures.panels import MEAN, MEAN_BAND, Drawing, Sheet, band_series, figure, pivot_seeds
+from grpolab.report.figures.learning import GEOMETRIC
+from grpolab.report.figures.panels import MEAN, SMOOTHED, Drawing, Sheet, band_series, figure
 from grpolab.report.journals import QUARTERS, at_quarters
 from grpolab.report.load import Study
 from grpolab.report.stability import after_first_step
 from grpolab.report.statistics.intervals import share_band
+from grpolab.report.style import Series
 from grpolab.vocabulary import LEVELS, QUANTILES, SIGNS, quantile_metric
 
 
-@figure("F6", "Smallest and largest ratio at each rollout step")
+@figure("F6", "ratio_range", "Smallest and largest ratio at each rollout step")
 def draw_ratio_range(study: Study) -> Drawing:
     rows = {f"{level} ratio,\nsmallest and largest": level for level in LEVELS}
     sheet = Sheet(study, rows, height=1.9)
     sheet.mark(y=1)
     for row, level in rows.items():
-        for panel, facet, arm, updates in sheet.arms(row, "updates"):
-            for end in ("min", "max"):
-                values_XS = pivot_seeds(updates, "rollout_step", f"ratio/{level}_{end}", end)
-                x, style = values_XS.index, sheet.styles[arm]
-                drawn = {}
-                if len(x):
-                    low, high, median = values_XS.min(axis=1), values_XS.max(axis=1), values_XS.median(axis=1)
-                    with panels.not_scaled_to(panel):
-                        panel.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0)
-                    panel.plot(x, median, **style.line_options, markevery=max(1, len(x) // 6), linewidth=1)
-                    drawn = {"median": median, "low": low, "high": high, "n": values_XS.count(axis=1)}
-                series = {"x": x.tolist(), **{name: values.tolist() for name, values in drawn.items()}}
-                sheet.add(series, metric=f"ratio/{level}_{end}", facet=facet, arm=arm)
-    for panel in sheet.panels:
-        panels.log_axis(panel, "y")
+        for end in ("min", "max"):
+            sheet.lines(row, "updates", f"ratio/{level}_{end}", log=True, how=end)
     panels.label_x(sheet.grid, "rollout steps")
     sheet.legend()
     caption = (
         "Smallest and largest importance ratio of each rollout step, of tokens and of whole sequences (geometric mean),"
         " over all its optimiser steps and completions; log scale. Above 1 the largest, below 1 the smallest."
     )
-    return sheet.drawing(caption, "median over seeds; band from the least to the greatest seed")
+    return sheet.drawing(caption, GEOMETRIC)
 
 
-@figure("F5", "Spread of the log ratio at four moments of training, per token and per sequence")
+@figure("F5", "log_ratio_spread", "Spread of the log ratio at four moments of training, per token and per sequence")
 def draw_log_ratios(study: Study) -> Drawing:
     words = {"pos": "A > 0", "neg": "A < 0"}
     rows = {f"log {level} ratio,\n{words[sign]}": (level, sign) for level in LEVELS for sign in SIGNS}
@@ -58,7 +47,7 @@ def draw_log_ratios(study: Study) -> Drawing:
     for row, (level, sign) in rows.items():
         names = {quantile_metric(level, quantile, sign): quantile for quantile in QUANTILES}
         for panel, facet, arm, updates in sheet.arms(row, "updates"):
-            series: dict[str, list | dict] = {"x": []}
+            series: Series = {"x": []}
             quantiles = pd.DataFrame()  # of the log ratio (columns) by quarter and seed (index)
             if names.keys() <= set(updates):
                 ends = at_quarters(updates).set_index(["quarter", "seed"])[list(names)].rename(columns=names)
@@ -70,15 +59,11 @@ def draw_log_ratios(study: Study) -> Drawing:
                 panel.vlines(x, middle["p001"], middle["p999"], color=colour, linewidth=0.7)
                 panel.vlines(x, middle["p01"], middle["p99"], color=colour, linewidth=thick, alpha=0.75)
                 panel.plot(x, middle["p50"], "_", color="white", markersize=thick, markeredgewidth=0.8)
-                x_of_seeds = x[quantiles.index.get_level_values("quarter")]
-                for end in ("min", "max"):
-                    panel.plot(x_of_seeds, quantiles[end], ".", color=colour, markersize=1.6, alpha=0.7)
-                extremes = {end: quarters[end].apply(list).tolist() for end in ("min", "max")}
-                series = {"x": middle.index.tolist(), **middle.to_dict("list"), "seeds": extremes}
+                series = {"x": middle.index.tolist(), **middle.to_dict("list")}
             sheet.add(series, level=level, sign=sign, facet=facet, arm=arm)
-    for panel in sheet.panels:
+    for (_, facet), panel in sheet.grid.items():
         if not panel.collections:
-            panels.say(panel, "no run here has diagnostics.quantiles")
+            sheet.say(panel, "no run here has diagnostics.quantiles", facet=facet)
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         panels.name_arms(panel, study.arms)
     caption = (
@@ -86,11 +71,10 @@ def draw_log_ratios(study: Study) -> Drawing:
         " the rollout steps that end the quarters of each run, side by side for each arm. Thick: 1% to 99% of the"
         " batch; thin: 0.1% to 99.9%; white: the median. Linear between -0.1 and 0.1, logarithmic beyond."
     )
-    statistic = "median over seeds of each quantile; dots are the seeds' smallest and largest ratio"
-    return sheet.drawing(caption, statistic)
+    return sheet.drawing(caption, "median over seeds of each quantile")
 
 
-@figure("F8", "Mean sequence ratio of right and of wrong completions")
+@figure("F8", "response_ratio", "Mean sequence ratio of right and of wrong completions")
 def draw_response_ratio(study: Study) -> Drawing:
     rows = {
         "mean sequence ratio,\nA > 0": "ratio/sequence_mean_pos",
@@ -101,9 +85,9 @@ def draw_response_ratio(study: Study) -> Drawing:
     sheet.mark(y=1)
     for row, metric in rows.items():
         sheet.lines(row, after_first_step(study.updates), metric)
-    for panel in sheet.panels:
+    for (_, facet), panel in sheet.grid.items():
         if len(panel.lines) == 1:  # the mark
-            panels.say(panel, "no batch here has a second update")
+            sheet.say(panel, "no batch here has a second update", facet=facet)
     panels.label_x(sheet.grid, "rollout steps")
     sheet.legend()
     caption = (
@@ -111,14 +95,14 @@ def draw_response_ratio(study: Study) -> Drawing:
         " negative advantage, over the optimiser steps of a rollout step after the first, in which every ratio is 1."
         " Last row: the mean ratio of all tokens, those without an advantage included."
     )
-    return sheet.drawing(caption, MEAN_BAND)
+    return sheet.drawing(caption, f"{MEAN}; {SMOOTHED}")
 
 
 _COUNTS = "probability/counts"
 _START_COLOUR = "0.75"
 
 
-@figure("F31", "Histogram of the sampled tokens' probabilities, at the start and at the end")
+@figure("F31", "token_probabilities", "Histogram of the sampled tokens' probabilities, at the start and at the end")
 def draw_probability_histogram(study: Study) -> Drawing:
     row = "sampled tokens\n(share)"
     sheet = Sheet(study, [row], height=2.1)
@@ -139,12 +123,13 @@ def draw_probability_histogram(study: Study) -> Drawing:
         panel.vlines(x[seen], low[seen], high[seen], color=style.colour, linewidth=0.8)
         panel.plot(x[seen], mean[seen], **style.line_options)
         sheet.add(band_series(shares_XS, band), **labels, at="end")
-    lowest = min((share for series in sheet.numbers for share in series["mean"] if share > 0), default=0.02)
-    for panel in sheet.panels:
-        panel.set(yscale="log", ylim=(lowest / 2, 1.2))
+    lowest = min((share for series in sheet.numbers for share in series.get("mean", []) if share > 0), default=0.02)
+    for (_, facet), panel in sheet.grid.items():
+        panel.set_ylim(lowest / 2, 1.2)
+        panels.log_axis(panel, "y")
         panel.set_xticks(np.linspace(0, 1, 6))
         if not panel.lines:
-            panels.say(panel, "no run here has diagnostics.histogram_every")
+            sheet.say(panel, "no run here has diagnostics.histogram_every", facet=facet)
     panels.label_x(sheet.grid, "probability when sampled")
     start = f"start ({panels.arm_label(study, study.baseline)})"
     sheet.legend([Line2D([], [], color=_START_COLOUR, linewidth=2.5, label=start)])

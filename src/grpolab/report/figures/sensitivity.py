@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
@@ -10,15 +10,13 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from numpy.typing import NDArray
 
 from grpolab.report.figures import panels
-from grpolab.report.figures.panels import MEAN, MEAN_DOTS, Drawing, NotDrawnError, Sheet, figure
+from grpolab.report.figures.panels import MEAN, MEAN_DOTS, Drawing, NotDrawnError, Sheet, draw_along, figure
 from grpolab.report.load import Study
-from grpolab.report.measures import band_of, by_cell, is_share
-from grpolab.report.statistics.intervals import Band
+from grpolab.report.measures import band_of, by_cell
+from grpolab.report.statistics.intervals import geometric_band
 from grpolab.report.style import NOTE_COLOUR, QUIET, ArmStyle, Series
 from grpolab.report.text import number
 
@@ -80,7 +78,7 @@ class Axis:
         """Where some of its values stand; `shift`, in steps, parts lines that would lie on each other."""
         if not self.is_log:
             return [self.values.index(value) + shift for value in values]
-        return [min(value, self._beyond) for value in values]
+        return [min(value, self._beyond) * 10**shift for value in values]
 
     @property
     def _beyond(self) -> float:
@@ -99,19 +97,7 @@ class Axis:
             panel.set_xticks(range(len(self.values)), [_tick(value) for value in self.values])
 
 
-def draw_along(
-    panel: Axes, places: Sequence[float], values_XS: pd.DataFrame, style: ArmStyle, band: Callable[[NDArray], Band]
-) -> Series:
-    """Seeds (columns) as dots and their mean with its 95% interval at places of an axis."""
-    mean, low, high, _ = bounds = band(values_XS.to_numpy())
-    panel.plot(places, values_XS.to_numpy(), ".", color=style.colour, markersize=3, alpha=0.5)
-    with panels.not_scaled_to(panel):
-        error = [mean - low, high - mean]
-        panel.errorbar(places, mean, yerr=error, capsize=2, elinewidth=0.8, **style.line_options)
-    return panels.band_series(values_XS, bounds)
-
-
-@figure("F24", "Final accuracy against each setting that a factor moves")
+@figure("F24", "accuracy_by_setting", "Final accuracy against each setting that a factor moves")
 def draw_sensitivity(study: Study) -> Drawing:
     """One line per arm; one line where the arms are the axis."""
     scores = study.cells.assign(score=by_cell(study, "final_score"))
@@ -134,33 +120,17 @@ def draw_sensitivity(study: Study) -> Drawing:
             if len(values_XS):
                 places = axis.places(values_XS.index.tolist(), shift)
                 series = draw_along(panel, places, values_XS, style, band_of(study, "final_score"))
-                best = _shade_and_mark(panel, places, values_XS, style, is_share(study, "final_score"))
-                series["best"] = float(values_XS.index[best])
             sheet.add(series, setting=setting, facet=title, arm=arm)
         axis.label(panel)
-    star = Line2D([], [], color="black", marker="*", linestyle="", markersize=8, label="best mean of the arm")
-    sheet.legend([star], [series["arm"] for series in sheet.numbers])
+    sheet.legend(arms=[series["arm"] for series in sheet.numbers])
     caption = (
         "Final accuracy against each setting that a factor moves: evenly spaced, in order of size, or on a log scale"
-        " where the values span decades (∞ stands beyond the largest). Shaded: one standard deviation of the seeds. A"
-        " star marks the value with the best mean of each arm; picked on these runs, it is biased upwards."
+        " where the values span decades (∞ stands beyond the largest)."
     )
     return sheet.drawing(caption, MEAN_DOTS)
 
 
-def _shade_and_mark(panel: Axes, places: Sequence[float], values_XS: pd.DataFrame, style: ArmStyle, share: bool) -> int:
-    """The seeds' spread as a band (of a share: between 0 and 1), and a star at the best mean; the place of that."""
-    mean, spread = values_XS.mean(axis=1).to_numpy(), values_XS.std(axis=1).to_numpy()
-    low, high = mean - spread, mean + spread
-    if share:
-        low, high = np.maximum(low, 0), np.minimum(high, 1)
-    panel.fill_between(places, low, high, color=style.colour, alpha=0.1, linewidth=0)
-    best = int(np.nanargmax(mean))
-    panel.plot(places[best], mean[best], "*", color=style.colour, markersize=10, markeredgecolor="white", zorder=3)
-    return best
-
-
-@figure("F13", "Map of lower against upper clip range: entropy, accuracy, KL")
+@figure("F13", "setting_map", "Map of lower against upper clip range: entropy, accuracy, KL")
 def draw_factor_map(study: Study) -> Drawing:
     """Over the first two factors that move a number; what other factors do stands apart."""
     axes = dict(list(numeric_axes(study).items())[:2])
@@ -183,25 +153,33 @@ def draw_factor_map(study: Study) -> Drawing:
     caption = (
         "Entropy of the sampling policy over the last tenth of the run, final held-out accuracy, and the KL divergence"
         " of the policy from the one that sampled the batch at the batch's last update (estimator k3, mean over the"
-        " run), for each pair of settings, in order of size. Darker is more; hatched: no run has a result."
+        " run), for each pair of settings, in order of size. Colour: how far above (red) or below (blue) its own mean"
+        " over the settings a seed is on average; ±: standard error of that. The colours reach over two standard errors"
+        " at least, so that noise stays pale. Hatched: no run has a result."
     )
-    return sheet.drawing(caption, "mean over seeds (sample standard deviation)")
+    return sheet.drawing(caption, "mean over seeds; the colour and ± are paired by seed")
 
 
 def _draw_map(panel: Axes, cells: pd.DataFrame, y: str, x: str) -> Series:
-    """Mean (sd) in each square of y (rows, rising) by x (columns, rising), the darker the greater; hatched without."""
-    by_place = cells.groupby([y, x])["value"]
-    mean_YX, sd_YX, n_YX = (by_place.agg(how).unstack() for how in ("mean", "std", "count"))
-    norm = mpl.colors.Normalize(np.nanmin(mean_YX), np.nanmax(mean_YX)) if n_YX.to_numpy().any() else None
+    """Mean in each square of y (rows, rising) by x (columns, rising), coloured by how far seeds are from their mean.
+
+    That is over the settings that every seed has. Hatched where there is no value.
+    """
+    values_PS = cells.pivot(index=[y, x], columns="seed", values="value")
+    apart_PS = values_PS - (shared if len(shared := values_PS.dropna()) else values_PS).mean()
+    of_place = {"mean": values_PS.mean(axis=1), "apart": apart_PS.mean(axis=1), "error": apart_PS.sem(axis=1)}
+    of_place["n"] = values_PS.count(axis=1)
+    tables = {name: values.unstack() for name, values in of_place.items()}
+    mean_YX, apart_YX, error_YX, n_YX = tables.values()
+    reach = np.nanmax([apart_YX.abs(), 2 * error_YX], initial=0) or 1.0
     for row, column in np.ndindex(mean_YX.shape):
-        mean, sd, n = (table.iat[row, column] for table in (mean_YX, sd_YX, n_YX))
+        mean, apart, error, n = (table.iat[row, column] for table in tables.values())
         square = Rectangle((column - 0.5, row - 0.5), 1, 1, linewidth=0.6, edgecolor="white")
-        if norm and n > 0:
-            share = float(norm(mean))
-            square.set_facecolor(mpl.colormaps["Blues"](0.08 + 0.72 * share))
-            spread = f"\n({number(sd)})" if n > 1 else ""
-            words = number(mean) + spread + (f"\nn = {int(n)}" if n < by_place.size().max() else "")
-            ink, box = "white" if share > 0.6 else "black", None
+        if n > 0:
+            square.set_facecolor(mpl.colormaps["RdBu_r"](0.5 + 0.3 * apart / reach))
+            spread = f"\n±{error:.1g}".replace("0.", ".", 1) if n > 1 else ""
+            words = number(mean) + spread + (f"\nn = {int(n)}" if n < n_YX.max(axis=None) else "")
+            ink, box = "black", None
         else:
             square.set(facecolor="white", edgecolor="#e8b9be", hatch="//")
             words, ink, box = "missing", NOTE_COLOUR, {"facecolor": "white", "edgecolor": "none", "pad": 1}
@@ -213,20 +191,18 @@ def _draw_map(panel: Axes, cells: pd.DataFrame, y: str, x: str) -> Series:
         axis.set_tick_params(length=0)
     panel.set_xlabel(x.removeprefix("setting/"))
     panel.set(xlim=(-0.5, mean_YX.shape[1] - 0.5), ylim=(-0.5, mean_YX.shape[0] - 0.5))
-    tables = {"mean": mean_YX, "sd": sd_YX, "n": n_YX}
     lists = {name: table.to_numpy(dtype=np.float64).tolist() for name, table in tables.items()}
     return {"x": mean_YX.columns.tolist(), "y": mean_YX.index.tolist(), **lists}
 
 
-@figure("F30", "Stale data and a sampler that differs: accuracy, clipping, largest ratio")
+@figure("F30", "stale_batches", "Stale data and a sampler that differs: accuracy, clipping, largest ratio")
 def draw_staleness(study: Study) -> Drawing:
-    staleness, on_log_scale = "setting/staleness", ("ratio_max", "gap/sampler_trainer")
+    staleness, on_log_scale = "setting/staleness", ("ratio_max",)
     rows = {
         "final accuracy": "final_score",
         f"accuracy minus\nthat of {panels.arm_label(study, study.baseline)}": "difference",
         "clipped tokens\n(share)": "clip/active",
         "largest\ntoken ratio": "ratio_max",
-        "sampler–trainer\ngap (nat)": "gap/sampler_trainer",
     }
     factors = [factor for factor, setting in numeric_axes(study).items() if setting == staleness]
     if not factors:
@@ -248,7 +224,8 @@ def draw_staleness(study: Study) -> Drawing:
                     continue
                 values_XS = panels.pivot_seeds(of_arm, staleness, metric)
                 places = axis.places(values_XS.index.tolist(), 0.08 * place)
-                series = draw_along(panel, places, values_XS, sheet.styles[arm], band_of(study, metric))
+                band = geometric_band if metric in on_log_scale else band_of(study, metric)
+                series = draw_along(panel, places, values_XS, sheet.styles[arm], band)
                 sheet.add(series, metric=metric, facet=title, arm=arm)
             axis.label(panel)
             if metric in on_log_scale:
@@ -259,8 +236,7 @@ def draw_staleness(study: Study) -> Drawing:
     caption = (
         "Against staleness (rollout steps between sampling a batch and learning from it): final accuracy; its"
         f" difference to `{study.baseline}` at the same staleness, seed by seed; clipped tokens (`clip/active`, mean"
-        " of the run); largest token ratio of the run; largest difference of the sampler's and the trainer's"
-        " log-probabilities, mean over batches. The last two on log scales, where 0 is left out; the gap"
-        " is known where the trainer computes log-probabilities of its own (`old_log_probs`)."
+        " of the run); largest token ratio of the run, on a log scale."
     )
-    return sheet.drawing(caption, f"{MEAN}, of the difference paired by seed; dots are seeds")
+    statistic = f"{MEAN}, of the difference paired by seed, of the ratio geometric; dots are seeds"
+    return sheet.drawing(caption, statistic)

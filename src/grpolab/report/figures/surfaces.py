@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from grpolab.report.figures.panels import MEAN_BAND, Drawing, Sheet, figure, label_x, panel_grid, say
+from grpolab.report.figures.panels import MEAN, Drawing, NotDrawnError, Sheet, figure, label_x, panel_grid
 from grpolab.report.load import Study
 from grpolab.report.style import QUIET, TEXT_WIDTH, Series, arm_styles
 from grpolab.report.text import count
 
 
-@figure("F11", "Surrogate objectives and KL on the way from the old to the new weights of a batch")
+@figure(
+    "F11", "surrogate_along_update", "Surrogate objectives and KL on the way from the old to the new weights of a batch"
+)
 def draw_surrogate(study: Study) -> Drawing:
     """As far again beyond the new weights, from the table that `grpolab surrogate` writes."""
     rows = {
-        r"$L_\mathrm{CPI}$ (not clipped)": "l_cpi",
-        r"$L_\mathrm{CLIP}$ (clipped)": "l_clip",
+        "surrogate,\nnot clipped": "l_cpi",
+        "surrogate,\nclipped": "l_clip",
         "KL(old || there)\n(nat per token)": "kl",
     }
     path = study.results.surrogate
     columns = ["signature", "rollout_step", "alpha", *rows.values()]
     table = pd.read_csv(path, dtype={"signature": str}) if path.is_file() else pd.DataFrame(columns=columns)
     table = table.merge(study.done[["signature", "facet", "arm", "seed"]], on="signature")
+    runs = set(study.done["signature"])
+    lacking = len(runs - set(table["signature"]))
+    note = f"{lacking} of {count(len(runs), 'run')} not in {path.name}: `grpolab surrogate {study.name}` adds them"
+    if lacking == len(runs):
+        raise NotDrawnError(note)
     sheet = Sheet(study, rows, height=1.5)
     for row, metric in rows.items():
         sheet.lines(row, table, metric, x="alpha")
@@ -33,28 +42,27 @@ def draw_surrogate(study: Study) -> Drawing:
         panel.axvline(1, color=QUIET, linewidth=0.6, zorder=0)
     label_x(sheet.grid, "weights: 0 = old, 1 = new")
     sheet.legend()
-    if not sheet.numbers:
-        sheet.add({"x": []})
-    runs, batches = set(study.done["signature"]), table["rollout_step"].nunique()
+    batches = table["rollout_step"].nunique()
     caption = (
         "The unclipped surrogate, the clipped one at the arm's ratio level, clip range and averaging (whatever rule it"
         " trains with), and the exact KL divergence from the old policy, on the weights old + alpha (new - old) and on"
         f" the batch of the update: mean over the first {batches} rollout steps of each run, made again from its warm"
         " start."
     )
-    lacking = len(runs - set(table["signature"]))
-    note = f"Not in {path.name}: {lacking} of {count(len(runs), 'run')} (`grpolab surrogate {study.name}` adds them)"
-    return sheet.drawing(caption, MEAN_BAND, (note,) if lacking else ())
+    return sheet.drawing(caption, MEAN, (note,) if lacking else ())
 
 
-@figure("F9", "Shape of the objective and its gradient weight against the ratio, from the loss code itself")
+@figure(
+    "F9",
+    "objective_shape",
+    "Shape of the objective and its gradient weight against the ratio, from the loss code itself",
+)
 def draw_geometry(study: Study) -> Drawing:
     rows = {"objective": "objective\n(maximised)", "weight": "weight on the gradient\nof the log-prob"}
     signs = {"advantage +1": 1, "advantage -1": -1}
     figure, grid = panel_grid(list(rows.values()), list(signs), height=2.0)
     path = study.results.geometry
-    columns = ["curve", "advantage", "ratio", *rows]
-    table = pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=columns)
+    table = _analytic(path)
     styles = arm_styles(list(dict.fromkeys(table["curve"])))
     numbers: list[Series] = []
     for quantity, row in rows.items():
@@ -68,11 +76,8 @@ def draw_geometry(study: Study) -> Drawing:
                     numbers.append({"metric": quantity, "curve": curve, "advantage": sign, **values})
             panel.axvline(1, color=QUIET, linewidth=0.6, zorder=0)
             panel.set_xlabel("importance ratio" if quantity == "weight" else "")
-            if not styles:
-                say(panel, f"{path.name} is not there:\nrun `grpolab geometry`")
     handles = [Line2D([], [], color=s.colour, linestyle=s.line, label=curve) for curve, s in styles.items()]
-    if handles:
-        figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
     caption = (
         "What one token adds to the objective, and the factor on the gradient of its log-prob, against its importance"
         f" ratio: computed by the loss code of this program ({path.name}). A rule that stops gradients inside its"
@@ -87,15 +92,15 @@ def is_surrogate(points: pd.DataFrame) -> bool:
     return bool(np.mean(np.abs(slope - points["weight"]) < 0.01) > 0.9)  # not at the kinks
 
 
-@figure("F10", "Gradient weight over old and new probability, for either sign of the advantage")
+@figure("F10", "gradient_weight", "Gradient weight over old and new probability, for either sign of the advantage")
 def draw_weight_surface(study: Study) -> Drawing:
     """One column per rule, one row per sign; grey where there is no gradient."""
     rows, silent = {"new probability,\nadvantage +1": 1, "new probability,\nadvantage -1": -1}, "0.8"
     norm = mpl.colors.LogNorm(0.1, 10, clip=True)
     path = study.results.surface
-    table = pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=["rule", "advantage", "old", "new", "weight"])
+    table = _analytic(path)
     rules = list(dict.fromkeys(table["rule"]))
-    figure, grid = panel_grid(list(rows), rules or [""], height=1.2)
+    figure, grid = panel_grid(list(rows), rules, height=1.2)
     figure.set_figwidth(TEXT_WIDTH)
     numbers: list[Series] = []
     for row, sign in rows.items():
@@ -114,19 +119,23 @@ def draw_weight_surface(study: Study) -> Drawing:
             places = {"x": weight_NO.columns.tolist(), "y": weight_NO.index.tolist()}
             values = {**places, "value": weight_NO.to_numpy().tolist()}
             numbers.append({"metric": "weight", "rule": rule, "advantage": sign, **values})
-        if not rules:
-            say(grid[row, ""], f"{path.name} is not there: run `grpolab geometry`")
-    if rules:
-        scale = mpl.cm.ScalarMappable(norm, "viridis")
-        bar = figure.colorbar(scale, ax=list(grid.values()), extend="both", pad=0.01, aspect=30)
-        bar.set_label("size of the weight on the gradient")
-        bar.ax.set_yticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "1", "3", "10"])
-        bar.ax.minorticks_off()
-        figure.legend(handles=[Patch(color=silent, label="no gradient")], loc="outside lower center")
+    scale = mpl.cm.ScalarMappable(norm, "viridis")
+    bar = figure.colorbar(scale, ax=list(grid.values()), extend="both", pad=0.01, aspect=30)
+    bar.set_label("size of the weight on the gradient")
+    bar.ax.set_yticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "1", "3", "10"])
+    bar.ax.minorticks_off()
+    figure.legend(handles=[Patch(color=silent, label="no gradient")], loc="outside lower center")
     caption = (
         "Size of the factor on the gradient of a token's log-prob, over the token's old and new probability, for either"
         f" sign of the advantage: computed by the loss code of this program ({path.name}). Its sign is the advantage's"
         " everywhere. White: probability as it was. A rule on the ratio has rays through the origin, one on the change"
         " of probability has parallels to the diagonal."
     )
-    return Drawing(figure, caption, "analytic", numbers or [{"x": []}])
+    return Drawing(figure, caption, "analytic", numbers)
+
+
+def _analytic(path: Path) -> pd.DataFrame:
+    """A table that `grpolab geometry` writes. Raises NotDrawnError where it has not."""
+    if not path.is_file():
+        raise NotDrawnError(f"{path.name} is not there: run `grpolab geometry`")
+    return pd.read_csv(path)

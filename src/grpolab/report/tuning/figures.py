@@ -373,16 +373,16 @@ def pareto(tuning: Tuning) -> Drawing | None:
     return Drawing(figure, caption, OVER_SEEDS, numbers)
 
 
-# In the order of a report. A figure's name is its file's.
+# In the order of a report. A figure's name stands behind the study's in its file's.
 FIGURES: dict[str, Callable[[Tuning], Drawing | None]] = {
-    "tuning_history": history,
-    "tuning_intermediate": intermediate,
-    "tuning_importance": importance,
-    "tuning_sensitivity": sensitivity,
-    "tuning_slice": slices,
-    "tuning_contour": contour,
-    "tuning_parallel": parallel,
-    "tuning_pareto": pareto,
+    "trial_history": history,
+    "trial_curves": intermediate,
+    "key_importance": importance,
+    "key_sensitivity": sensitivity,
+    "key_slices": slices,
+    "key_contours": contour,
+    "trial_paths": parallel,
+    "trial_front": pareto,
 }
 
 

@@ -94,9 +94,9 @@ class _Writer:
         self.pictures: list[Path] = []
 
     def figure(self, picture: Figure, manifest: Manifest) -> str:
-        stem = self.output / "figures" / self.inner / manifest.figure
+        stem = self.output / "figures" / self.inner / f"{manifest.study}_{manifest.figure}"
         path = save(picture, stem)[0]
-        manifest.write(stem.with_suffix(".json"))
+        manifest.write(path.with_suffix(".json"))
         self.pictures.append(path)
         words = f"**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}."
         return f"![{manifest.study} {manifest.figure}]({path.relative_to(self.output)})\n\n{words}"

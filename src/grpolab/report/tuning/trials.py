@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator
 from numpy.typing import ArrayLike, NDArray
 
 from grpolab.errors import RequestError
@@ -23,7 +22,6 @@ _COLUMNS = ["arm", "number", "state", "reason", "full", "decided", "run"]
 _COLUMNS += ["values", "scores", "intermediate", "signatures"]
 
 MARGIN = 0.04  # of the axis, beyond either bound
-_WIDE = 500  # high over low from which on ticks at 1 and 3 of each decade would run into each other
 
 
 class Key(NamedTuple):
@@ -77,13 +75,11 @@ class Key(NamedTuple):
 
     def dress(self, panel: Axes, which: Literal["x", "y"]) -> None:
         """Scale, limits and ticks of a panel's axis."""
+        panel.set(**{f"{which}lim": self.at([-MARGIN, 1 + MARGIN])})
         if self.log:
             log_axis(panel, which)
-            if self.high > _WIDE * self.low:
-                (panel.xaxis if which == "x" else panel.yaxis).set_major_locator(LogLocator())
         if self.choices:
             panel.set(**{f"{which}ticks": range(len(self.choices)), f"{which}ticklabels": self.choices})
-        panel.set(**{f"{which}lim": self.at([-MARGIN, 1 + MARGIN])})
 
 
 def _word(value: Any) -> str:
