@@ -25,8 +25,8 @@ baseline: grpo
 seeds: 10
 primary_metric: eval/accuracy_expected
 hypotheses:
-  - {id: H, says: Better., metric: final_score, contrast: {of: gspo, minus: grpo}, direction: greater, margin: 0,
-     test: paired_t, budget: rollouts, power: none, source: us}
+  - {id: H, says: Better., metric: final_score, contrast: {of: gspo, minus: grpo}, direction: greater,
+     budget: rollouts, source: me}
 """
 
 
@@ -64,7 +64,7 @@ def test_an_error_stops_a_sweep(started: list[Any], capsys: pytest.CaptureFixtur
     assert "clipping can act in no cell" in capsys.readouterr().err
     study = Path("experiments/mine.yaml")
     study.write_text(STUDY.replace("mu: {one: [num_iterations=1]}", "mu: {one: [num_iterations=1], two: []}"))
-    study.write_text(study.read_text().replace("margin: 0,", "margin: 0, where: {mu: one},"))
+    study.write_text(study.read_text().replace("budget: rollouts,", "budget: rollouts, where: {mu: one},"))
     assert main(["sweep", "mine"]) == 2
     assert started == []
     (line,) = capsys.readouterr().err.splitlines()

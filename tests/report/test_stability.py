@@ -22,9 +22,10 @@ from grpolab.report.stability import (
 from grpolab.report.statistics.intervals import sd_interval, worst_mean
 
 
-def test_final_score_is_the_mean_of_the_last_tenth_never_the_best():
-    curve = np.r_[np.linspace(0.3, 0.9, 18), 0.5, 0.4]
-    assert final_score(curve) == pytest.approx(0.45)
+def test_final_score_is_the_mean_of_the_last_quarter_never_the_best():
+    curve = np.r_[np.linspace(0.3, 0.9, 8), 0.6, 0.5, 0.4]
+    assert final_score(curve) == pytest.approx(0.5)  # three of eleven
+    assert final_score(curve[1:]) == pytest.approx(0.5)  # and of ten
     assert final_score(np.array([0.2, 0.7])) == 0.7
 
 

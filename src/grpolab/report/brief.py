@@ -70,10 +70,14 @@ def _axis(study: Study, claims: Sequence[Claim]) -> str:
     mixed = len({claim.label for claim in claims if claim.is_finding}) > 1
     lines = [_sentence(claim, mixed) for claim in decided[:MOST_SAID]]
     lines += [claim.sentence for claim in claims if claim.id == "placebo"] if not lines else []
-    if open_ := [claim.says.rstrip(".") for claim in claims if claim.verdict == INCONCLUSIVE]:
+    if open_ := [_says(claim) for claim in claims if claim.verdict == INCONCLUSIVE]:
         lines.append(f"not decided: {'; '.join(open_[:MOST_OPEN])}{_more(len(open_) - MOST_OPEN)}")
     lines += _accuracies(study)
     return "\n".join([f"- **{study.plan.get('title') or study.name}**", *(f"  - {line}" for line in lines)])
+
+
+def _says(claim: Claim) -> str:
+    return claim.says.rstrip(".") + (f" ({claim.where})" if claim.where else "")
 
 
 def _more(n: int) -> str:
@@ -83,8 +87,7 @@ def _more(n: int) -> str:
 def _sentence(claim: Claim, mixed: bool) -> str:
     """`supported: says: size (seeds)`; with its label where others of the study have another."""
     label = f", {claim.label}" if mixed else ""
-    where = f", {claim.where}" if claim.where else ""
-    return f"**{claim.verdict}**{label}: {claim.says.rstrip('.')}: {claim.short} ({count(claim.n, 'seed')}{where})"
+    return f"**{claim.verdict}**{label}: {_says(claim)}: {claim.short} ({count(claim.n, 'seed')})"
 
 
 def _accuracies(study: Study) -> Iterator[str]:
@@ -107,7 +110,7 @@ def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
     """What a reader must not take from it, the limits, and what it cost."""
     disagree = [f"{c.study} {c.id}" for c in claims if c.is_finding and c.disagreement < 0.05]
     small = [f"{c.study} {c.id}" for c in claims if "smaller than the margin" in c.flags]
-    no = ["`inconclusive` is not `no difference`: that is `negligible`"]
+    no = ["what is not decided may still differ; shown to be too small to matter is only what is `negligible`"]
     no += [f"tasks disagree in {listing(disagree, 4)}: say the task"] if disagree else []
     no += [f"differences of {listing(small, 4)} are real and smaller than the margin"] if small else []
     yield f"**Not to be concluded:** {'; '.join(no)}."

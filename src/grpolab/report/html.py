@@ -73,6 +73,7 @@ def gallery(name: str, pictures: Sequence[Picture], folder: Path, report: str) -
         thumbnails={figure: _embed(folder / first[1], THUMBNAIL)[0] for figure, (first, *_) in drawn.items()},
         pictures=count(sum(map(len, drawn.values())), "picture"),
         report=report,
+        page_of=lambda manifest: report if manifest.study == name else f"pages/{manifest.study}.html",
         anchor=_anchor,
         count=count,
     )

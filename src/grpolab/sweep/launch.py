@@ -293,7 +293,8 @@ def _say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
     warm = f"{warm_starts} warm start{'' if warm_starts == 1 else 's'} to make"
     kept = f" ({committed} of them in {request.results.reference})" if committed else ""
     print(f"{runs} different runs{common}, {done} done{kept}, {kinds[RUN]} to train, {warm}")
-    if open_ := [plan.study.name for plan in request.plans if _unregistered(plan)]:
+    asked = request.plans[-1:] if request.plans[-1].hypotheses else request.plans  # primary ones stand for all
+    if open_ := [plan.study.name for plan in asked if _unregistered(plan)]:
         print(f"exploratory: hypotheses of {', '.join(open_)} are not registered with these seeds (`grpolab register`)")
 
 
