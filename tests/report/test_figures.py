@@ -81,6 +81,13 @@ def test_names_speak_and_no_two_figures_share_one():
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in names)
 
 
+def test_an_arm_or_a_facet_that_is_a_number_says_of_what(tmp_path):
+    study = load(write_study(tmp_path, "reuse", {"mu": ["1", "2"], "stale": ["0", "8"]}), "reuse")[-1]
+    panel, other = draw(study, "F27")[0].axes
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["mu = 2"]
+    assert [panel.get_title(), other.get_title()] == ["stale = 0", "stale = 8"]
+
+
 def thin(picture):
     """Lines of single seeds."""
     return [line for panel in picture.axes for line in panel.lines if line.get_linewidth() == 0.5]

@@ -61,7 +61,7 @@ def draw_clip_ceiling(study: Study) -> Drawing:
             drawn += [value for value in (*clip_S, clip.low) if value > 0]
             series = {**clip._asdict(), "ceiling": ceiling.mean, "seeds": panels.by_seed(clip_S)}
             sheet.add(series, metric="clip/active", facet=facet, arm=arm)
-        panels.name_rows(panel, study.arms)
+        sheet.name_rows(panel, study.arms)
     for panel in sheet.panels:
         panel.set_xlim(min(drawn, default=0.1) / 1.6, 1.05)
         panels.log_axis(panel, "x")
@@ -149,7 +149,7 @@ def draw_clipped_tokens(study: Study) -> Drawing:
                 panels.draw_row(sheet.grid[probability, facet], place + shift, values_S.to_numpy(), interval, style)
             sheet.add({**interval._asdict(), "seeds": panels.by_seed(values_S)}, **labels)
     for panel in sheet.row(probability):
-        panels.name_rows(panel, study.arms)
+        sheet.name_rows(panel, study.arms)
         panel.set(xlim=(0, 1), xlabel=probability, ylabel="")
     for facet in study.facets:
         panel, shares = sheet.grid[tokens, facet], _clipped_shares(study, facet)

@@ -43,7 +43,7 @@ def _differences(study: Study, pairs: dict[str, str]) -> Sheet:
             series = {**interval._asdict(), "seeds": panels.by_seed(difference_S)}
             sheet.add(series, metric="final_score", facet=facet, arm=arm, minus=other)
         panel.axvline(0, color=QUIET, linewidth=0.7, linestyle=":")
-        panels.name_rows(panel, list(pairs))
+        sheet.name_rows(panel, list(pairs))
         panel.margins(x=0.1)
         panel.locator_params(axis="x", nbins=5)
     return sheet
@@ -79,7 +79,7 @@ def draw_improvement(study: Study) -> Drawing:
             interval = Interval(mean, low, high, len(pool.seeds))
             draw_row(panel, place, np.empty(0), interval, sheet.styles[arm])
             sheet.add(interval._asdict(), facet=pool.title, arm=arm, minus=study.baseline)
-        panels.name_rows(panel, others)
+        sheet.name_rows(panel, others)
         panel.axvline(0.5, color=QUIET, linewidth=0.7, linestyle=":")
         panel.set_xlim(-0.02, 1.02)
     panels.label_x(sheet.grid, f"P(better than {arm_label(study, study.baseline)})")
@@ -142,7 +142,7 @@ def draw_aggregates(study: Study) -> Drawing:
                 interval = Interval(float(mean), float(low), float(high), len(pool.seeds))
                 draw_row(panel, place, np.empty(0), interval, sheet.styles[arm])
                 sheet.add(interval._asdict(), metric=name, facet=pool.title, arm=arm)
-            panels.name_rows(panel, pool.arms)
+            sheet.name_rows(panel, pool.arms)
     caption = (
         f"Normalised score {SCORE} over all tasks: 0 is the warm start, 1 always right. The interquartile mean leaves"
         " out the best and the worst quarter of runs; the optimality gap is how far runs stay below 1. Only seeds"
@@ -178,7 +178,7 @@ def draw_stability_summary(study: Study) -> Drawing:
             draw_row(panel, place, values[:0] if quantity == "lost" else values, interval, sheet.styles[arm])
             series = {**interval._asdict(), "seeds": panels.by_seed(runs[quantity])}
             sheet.add(series, metric=quantity, facet=facet, arm=arm)
-        panels.name_rows(panel, study.arms)
+        sheet.name_rows(panel, study.arms)
         if quantity == "lost":
             panel.set_ylabel(facet.replace("/", "\n"))
             panel.set_xlim(-0.04, 1.04)

@@ -33,7 +33,7 @@ def draw_compute_curve(study: Study) -> Drawing:
                 sheet.say(panel, str(lack), facet=facet, arm=arm)
         panel.set_xlabel("completions")
         panel = sheet.grid[_SURPRISE, facet]
-        panels.name_rows(panel, study.arms)
+        sheet.name_rows(panel, study.arms)
         panel.set(xlabel=_SURPRISE, ylabel="")
         if panel.lines:
             panel.axvline(0, color=QUIET, linewidth=0.7, linestyle=":")

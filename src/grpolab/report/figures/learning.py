@@ -78,7 +78,7 @@ def draw_entropy_reward(study: Study) -> Drawing:
     for panel in sheet.row(way):
         panel.set_xlabel("entropy H (nat per token)")
     for panel in sheet.row(slope):
-        panels.name_rows(panel, study.arms)
+        sheet.name_rows(panel, study.arms)
         panel.set_xlabel("slope a")
         panel.set_ylabel("")
         if not panel.lines:

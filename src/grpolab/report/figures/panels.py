@@ -101,6 +101,9 @@ class Sheet:
     def __init__(self, study: Study, rows: Iterable[str], columns: Sequence[str] | None = None, **options: Any) -> None:
         self.study, self.styles = study, arm_styles(study.arms)
         self.figure, self.grid = panel_grid(list(rows), study.facets if columns is None else columns, **options)
+        for (_, facet), panel in self.grid.items():
+            if columns is None and panel.get_title() and facet.isdigit():
+                panel.set_title(f"{study.facet_factors} = {facet}")
         self.numbers: list[Series] = []
         self.has_lines = False
 
@@ -176,6 +179,11 @@ class Sheet:
         for panel in self.row(row) if log else []:
             log_axis(panel, "y")
 
+    def name_rows(self, panel: Axes, arms: Sequence[str]) -> None:
+        """Arms beside the rows of a panel, the first on top."""
+        panel.set_yticks(range(len(arms)), [arm_label(self.study, arm) for arm in arms])
+        panel.set_ylim(max(1, len(arms)) - 0.5, -0.5)
+
     def legend(self, extra: Sequence[Artist] = (), arms: Iterable[str] | None = None) -> None:
         """One legend below all panels: all arms of the study, or those that are drawn."""
         shown = self.styles if arms is None else set(arms)
@@ -222,12 +230,6 @@ def name_arms(panel: Axes, arms: Sequence[str]) -> None:
     panel.set_xticks(range(len(arms)), arms, rotation=35, ha="right", rotation_mode="anchor")
     panel.set_xlim(-0.6, len(arms) - 0.4)
     panel.grid(axis="x", visible=False)
-
-
-def name_rows(panel: Axes, names: Sequence[str]) -> None:
-    """Names beside the rows of a panel, the first on top."""
-    panel.set_yticks(range(len(names)), names)
-    panel.set_ylim(max(1, len(names)) - 0.5, -0.5)
 
 
 def label_x(grid: Grid, label: str) -> None:

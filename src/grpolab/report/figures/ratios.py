@@ -65,7 +65,7 @@ def draw_log_ratios(study: Study) -> Drawing:
         if not panel.collections:
             sheet.say(panel, "no run here has diagnostics.quantiles", facet=facet)
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        panels.name_arms(panel, study.arms)
+        panels.name_arms(panel, [panels.arm_label(study, arm) for arm in study.arms])
     caption = (
         "Natural logarithm of the token ratio and of the sequence ratio (0: unchanged) at the last optimiser step of"
         " the rollout steps that end the quarters of each run, side by side for each arm. Thick: 1% to 99% of the"
