@@ -447,7 +447,8 @@ def _claim(
         runs = n * len(question.tasks)
         size = short = f"{of} of {runs} runs against {minus} of {runs}"
     elif n:
-        size = short = _trend_size(question, n)
+        size = _trend_size(question, n)
+        short = f"tau {size}"
     flags = tuple(_flags(question, verdict, n, y_S, margin_sds, (low, high), interval[1]))
     label, why = (CHECK, "") if hypothesis["by_construction"] else (question.label, question.why)
     adjusted_p = min(adjusted_p, 1.0)

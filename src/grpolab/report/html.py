@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from io import BytesIO
 from itertools import pairwise
@@ -42,6 +43,8 @@ def from_markdown(text: str, folder: Path) -> str:
         if heading.type == "heading_open":
             sections.append(("-".join(text_of.content.lower().split()), text_of.content))
             heading.attrSet("id", sections[-1][0])
+    for link in (child for token in tokens for child in token.children or [] if child.type == "link_open"):
+        link.attrs["href"] = re.sub(r"\.md$", ".html", str(link.attrs["href"]))  # a page beside it
     _mark_tables(tokens)
     _frame_figures(tokens, folder)
     head = next((n + 1 for n, token in enumerate(tokens) if token.type == "heading_close"), 0)

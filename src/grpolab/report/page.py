@@ -269,7 +269,7 @@ def _study(part: Part, above: Path = Path()) -> str:
 
 def _write_page(part: Part, claims: Sequence[Claim], output: Path) -> None:
     """The page of one study of a collection: pages/<study>.md and .html."""
-    head = f"# {part.study.name}\n\n{part.study.plan['question']}\n\n[The whole report](../report.html)"
+    head = f"# {part.study.name}\n\n{part.study.plan['question']}\n\n[The whole report](../report.md)"
     text = _blocks([head, *_verdicts(claims), _study(part, Path(".."))]) + "\n"
     page = output / "pages" / f"{part.study.name}.md"
     write_text_atomic(page, text)
@@ -280,7 +280,7 @@ def _pages(parts: Sequence[Part]) -> str:
     """Where the figures, tables and verdicts of each study of a collection stand."""
     if not parts:
         return ""
-    lines = [f"[{part.study.name}](pages/{part.study.name}.html): {part.study.plan['question']}" for part in parts]
+    lines = [f"[{part.study.name}](pages/{part.study.name}.md): {part.study.plan['question']}" for part in parts]
     return _blocks(["## The studies, a page each", _bullets(lines)])
 
 
