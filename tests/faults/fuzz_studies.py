@@ -28,20 +28,14 @@ hypotheses:
     contrast: {of: wide, minus: narrow}
     where: {task: addition}
     direction: greater
-    margin: 0.0
-    test: paired_t
     budget: rollouts
-    power: none
     source: nobody
 figures: [F1, F2]
 placebo: []
 skip: [{clip: wide, task: sorting}]
 """
 REQUIRED = ("question", "factors", "compare", "baseline", "seeds", "primary_metric")
-REQUIRED_OF_CLAIM = (
-    *("id", "says", "metric", "contrast", "direction", "margin", "source"),
-    *("test", "budget", "power"),
-)
+REQUIRED_OF_CLAIM = ("id", "says", "metric", "contrast", "direction", "source", "budget")
 DEEP_BOMB = "\n".join(["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))])
 
 Study = dict[str, Any]
@@ -72,12 +66,12 @@ def wrong_type(draw: st.DrawFn, study: Study) -> list[str]:
 def wrong_claim(draw: st.DrawFn, study: Study) -> list[str]:
     claim = study["hypotheses"][0]
     wrong: dict[str, list[Any]] = {
-        "margin": [-1, "x", None, float("nan"), float("inf"), [], -1e-9],
+        "margin": [-1, "x", 0, float("nan"), float("inf"), [], -1e-9],
         "direction": ["more", "", None, 1, "Less", ["less"]],
-        "test": ["t", None, 1, "fisher", "page", "equivalence", "paired_log_t"],
+        "scale": ["logit", None, 1],
+        "beyond": [-1, "x", float("nan"), float("inf"), []],
+        "by_construction": ["x", None, 2],
         "budget": ["steps", None, 1],
-        "power": ["", None],
-        "seeds": [0, 1, "2", None, True],
         "trend": ["wide", ["wide", "narrow"], ["wide", "narrow", "wide"], ["narrow", "wide", draw(words())]],
         "range_over": ["clip", draw(words()), ["task"]],
         "provided": ["clip", {"metric": "loss"}, {"metric": "loss", "of": draw(words()), "above": 0}],

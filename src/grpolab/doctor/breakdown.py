@@ -43,7 +43,7 @@ def fall(run: Evidence) -> str | None:
         if not start - end >= _doubt(run):
             return None
         return f"{metric} fell from {number(start)} (first tenth of the run) to {number(end)} (last tenth)"
-    start, peak, end = float(score[0]), float(score.max()), final_score(score)
+    start, peak, end = float(score[0]), float(score.max()), final_score(score, Thresholds.tail)
     if end < start and number(end) != number(start):
         best = f" (peak {number(peak)})" if peak > start else ""
         return f"{metric} fell from {number(start)} at the start{best} to {number(end)} at the end"
@@ -80,7 +80,7 @@ def unclipped(run: Evidence) -> Finding | None:
         error = Thresholds.collapse_drop
         if items:
             error = Thresholds.below_start_errors * float(np.sqrt(start * (1 - start) / items))
-        if not start - final_score(score) > error:
+        if not start - final_score(score, Thresholds.tail) > error:
             return None
     evidence = [
         f"kernel={kernel}: it has no clip" if kernel == UNCLIPPED else "no token was clipped in any update",
@@ -209,7 +209,7 @@ def collapse(run: Evidence) -> Finding | None:
     before, after = run.ends("reward/mean")
     if not len(score) or after > before:
         return None
-    start, end, least = float(score[0]), final_score(score), (1 - LOST) * float(score[0])
+    start, end, least = float(score[0]), final_score(score, Thresholds.tail), (1 - LOST) * float(score[0])
     if not end < least or start - end < _doubt(run):
         return None
     return likely(
