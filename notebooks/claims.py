@@ -11,9 +11,9 @@
 # %% [markdown]
 # # Which claims about GRPO hold here?
 #
-# Every claim stands in its study's file: metric, contrast, direction, margin. It is then supported, opposite, negligible or
-# inconclusive, by planned looks at its seeds (`docs/statistics.md`). `GRPOLAB_STUDY` names another study than the one
-# planned here, `GRPOLAB_RESULTS` another folder. In a fresh clone the committed reference is read.
+# Every claim stands in its study's file: metric, contrast, direction, margin. It is then supported, opposite,
+# negligible or inconclusive, by planned looks at its seeds (`docs/statistics.md`). `GRPOLAB_STUDY` names another study
+# than the one planned here, `GRPOLAB_RESULTS` another folder. In a fresh clone the committed reference is read.
 
 # %% tags=["parameters"]
 import os

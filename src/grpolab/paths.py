@@ -21,7 +21,7 @@ REFERENCE_STUDY = "claims"
 # What `make sweep` trains: a part of it that takes minutes.
 SWEEP_STUDY = "reference"
 # What a report consists of, in `Results.output`, beside figures/ and tables/; the last is written last.
-REPORT_FILES = ("report.html", "gallery.html", "report.md")
+REPORT_FILES = ("report.html", "gallery.html", "reproducibility.md", "report.md")
 
 # The place refuses to be written: full, over its quota, read-only, forbidden. No run's own fault, so no outcome.
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})

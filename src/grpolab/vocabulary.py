@@ -18,9 +18,10 @@ Kind = Literal["update", "rollout", "evaluation", "timing"]
 
 # --- registration ---------------------------------------------------------------------------------------------------
 REGISTRY = "experiments/registrations.jsonl"  # below the project
-# Seeds have one use each: those below TUNING_SEEDS explore and choose regimes, those below CONFIRMATION_SEEDS choose
-# values, and the others decide what was registered before.
-TUNING_SEEDS, CONFIRMATION_SEEDS = 1000, 2000
+# Seeds have one use each: those below REGIME_SEEDS explore, those below TUNING_SEEDS choose regimes, those below
+# CONFIRMATION_SEEDS choose values, and the others decide what was registered before.
+REGIME_SEEDS, TUNING_SEEDS, CONFIRMATION_SEEDS = 900, 1000, 2000
+REGIMES = "regimes"  # the study that chooses them
 
 # The smallest difference that matters, where a hypothesis names none: of a score a share of the baseline's gain on the
 # task, of a quantity compared as a factor this one.

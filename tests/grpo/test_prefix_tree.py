@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -136,8 +137,14 @@ def test_no_tree_is_made_where_it_saves_nothing() -> None:
     assert crowd.with_trees(len(crowd), 1.0).tree is None  # attention is all the cost: each row's mask is too wide
 
 
-@pytest.mark.parametrize("framework", [None, *FRAMEWORKS])
-@pytest.mark.parametrize("task", ["addition", "sorting", "filler_sorting"])
+@pytest.mark.parametrize(
+    ("task", "framework"),
+    [
+        *itertools.product(["addition", "sorting", "filler_sorting"], [None, *FRAMEWORKS]),
+        ("long_sorting", None),
+        ("written_addition", None),
+    ],
+)
 def test_an_update_is_that_of_the_plain_forward_for_every_task_framework_and_micro_batch(
     task: str, framework: str | None
 ) -> None:

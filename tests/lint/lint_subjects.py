@@ -23,10 +23,10 @@ def run(*overrides: str) -> RunSettings:
     return composer().compose(overrides)
 
 
-def plan(arms: dict[str, list[str]], *overrides: str, seeds: int = 10, **fields: Any) -> Plan:
+def plan(arms: dict[str, list[str]], *overrides: str, seeds: int = 10, name: str = "planted", **fields: Any) -> Plan:
     """A study with one factor, `arm`."""
     study = Study(
-        name="planted",
+        name=name,
         question="?",
         overrides=list(overrides),
         factors={"arm": arms, **fields.pop("factors", {})},

@@ -107,8 +107,20 @@ PLANTED: list[tuple[Rule[Arms], Arms, str, Arms]] = [
     (
         study_rules.seeds_of_two_uses,
         arms(FORMS, seeds=[0, 1, 1000]),
-        "seeds=1000 are for tuning: a study's are below 1000 or from 2000 on",
+        "seeds=1000 are for tuning: a study's are below 900 or from 2000 on",
         arms(FORMS, seeds=[0, 1, 2000]),
+    ),
+    (
+        study_rules.seeds_of_two_uses,
+        arms(FORMS, seeds=[0, 1, 904]),
+        "seeds=904 choose regimes: a study's are below 900 or from 2000 on",
+        arms(FORMS, seeds=[899]),
+    ),
+    (
+        study_rules.seeds_of_two_uses,
+        arms(FORMS, seeds=[900, 0, 1], name="regimes"),
+        "seeds=0, 1 do not choose regimes: 900 to 999 do",
+        arms(FORMS, seeds=[900, 999], name="regimes"),
     ),
     (
         study_rules.no_look_yet,

@@ -104,6 +104,7 @@ def _cell(study: str, levels: dict[str, str], seed: int, num_iterations: int) ->
             "num_minibatches": 1,
             "num_generations": 8,
             "prompts_per_step": 16,
+            "max_completion_length": 4,
             "learning_rate": 3e-4 if levels.get("regime") == "stressed" else 1.5e-4,
             "task": levels.get("task", "addition"),
         },

@@ -12,10 +12,12 @@ from report_results import write_run, write_study
 
 from grpolab.cli import main
 from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
-from grpolab.report import page, regimes, tables
+from grpolab.report import claims, page, regimes, tables
 from grpolab.report.load import load
 from grpolab.report.reference import default_study, export_reference, outcome_at
+from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.sentences import findings
+from grpolab.report.text import number
 
 
 @pytest.fixture(scope="module")
@@ -204,11 +206,11 @@ def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsy
         learns,
     )
     assert collapses.startswith(
-        "3 NOT met: in addition/stressed 0 of 3 runs of `no_clip` and 0 of 3 of `symmetric` collapse (asked: all, and"
+        "3 NOT met: in addition/stressed 0 of 3 runs of `no_clip` and 0 of 3 of `symmetric` are lost (asked: all, and"
     )
     assert main(["report", "both", "--results", str(tmp_path)]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[-5:] == [
+    assert said[-6:] == [
         *(f"precondition {sentence}" for sentence in (learns, collapses)),
         *(str(results.output("both") / name) for name in REPORT_FILES),
     ]
@@ -222,6 +224,53 @@ def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsy
 def test_the_page_of_regimes_is_what_the_committed_reference_says():
     committed = outcome_at(project_root() / "results" / "reference")
     assert regimes.page(committed) + "\n" == (project_root() / "docs" / "regimes.md").read_text()
+
+
+def test_the_page_of_regimes_asks_each_regime_what_it_must_offer(tmp_path):
+    factors = {
+        "clip": ["symmetric", "no_clip"],
+        "task": ["addition", "filler_sorting"],
+        "regime": ["healthy", "stressed"],
+    }
+    page_of = regimes.page(write_study(tmp_path, "regimes", factors))
+    said = re.findall(r"^\| (\w+/\w+) \|.* \| ([^|]*) \|$", page_of, re.MULTILINE)
+    assert [row for row in said if "met" in row[1]] == [
+        ("addition/healthy", "1 met, 2 met"),
+        ("addition/stressed", "3 met"),
+        ("filler_sorting/healthy", "1 met, 2 met"),
+        ("filler_sorting/stressed", "3 NOT met"),  # only addition collapses in these invented journals
+    ]
+    assert (
+        "\n- 3 NOT met: in filler_sorting/stressed 0 of 3 runs of `no_clip` and 0 of 3 of `symmetric` are lost"
+        in page_of
+    )
+
+
+def test_every_caption_says_what_was_registered_before_its_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("grpolab.run.tracking.synchronise", lambda *_: None)  # another's tests
+    results = write_study(tmp_path, figures=["F1"])
+    text = page.write(results, "clip_range").read_text()
+    assert re.findall(r"^\*\*F1\.\*\* .* Exploratory\. ", text, re.MULTILINE)
+    manifest = results.output("clip_range") / "figures" / "clip_range_learning_curves.json"
+    assert json.loads(manifest.read_text())["caption"].endswith(" Exploratory.")
+    monkeypatch.setattr(claims, "label_of", lambda *_: (CONFIRMATORY, ""))
+    text = page.write(results, "clip_range").read_text()
+    assert re.findall(r"^\*\*F1\.\*\* .* Confirmatory: H6; the rest is exploratory\. ", text, re.MULTILINE)
+
+
+def test_the_checklist_is_answered_from_the_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("grpolab.run.tracking.synchronise", lambda *_: None)  # another's tests
+    results = write_study(tmp_path, figures=["F1"])
+    (lost,) = list(results.runs.iterdir())[:1]
+    shutil.rmtree(lost)
+    listed = (page.write(results, "clip_range").parent / "reproducibility.md").read_text()
+    answers = {row[0]: row[1] for row in re.findall(r"^\| ([^|]+) \| ([^|]+) \|", listed, re.MULTILINE)}
+    runs = len(list(results.runs.iterdir()))
+    assert answers["Runs left out"] == "1 missing"
+    assert answers["Seeds"] == "0, 1, 2; 2 to 3 a variant"
+    assert answers["Compute"] == f"{number(6 * runs / 3600)} hours of one worker for {runs} runs; 6.00 s a run"
+    assert answers["Registered before the runs"].startswith("0 of 2;")
+    assert answers["Code"] == "commit c0ffee, nothing uncommitted"
 
 
 def test_zero_clip_sentences_are_computed(tmp_path):

@@ -106,6 +106,25 @@ def test_flags_speak_of_the_interval_the_level_and_the_plan(monkeypatch):
     assert (labels.verdict, labels.flags) == (SUPPORTED, ("decided at five seeds: the estimate is probably too large",))
 
 
+def test_fewer_seeds_than_tasks_cannot_show_that_tasks_agree():
+    small_ST = 0.05 * np.stack([np.roll(CENTRED, t) for t in range(5)], axis=1)  # five tasks
+    assert decided(question(small_ST, looks=(5,)))[0].verdict == INCONCLUSIVE
+    assert decided(question(small_ST[:, :4], looks=(5,)))[0].verdict == NEGLIGIBLE
+
+
+def test_a_flag_says_what_a_verdict_is_not():
+    (less,) = decided(question(0.5 + 0.8 * CENTRED, beyond=3.0, looks=(5,)))
+    assert (less.verdict, less.high > 0) == (OPPOSITE, True)
+    assert "less than claimed, and not shown to be the other way round" in less.flags
+    (other_way,) = decided(question(-2 + 0.1 * CENTRED, beyond=3.0, looks=(5,)))
+    assert other_way.verdict == OPPOSITE
+    assert "less than claimed, and not shown to be the other way round" not in other_way.flags
+    shy = 0.3 + 0.27 * CENTRED  # p .068: no direction; inside the margin at twice the level
+    (negligible,) = decided(question(shy, looks=(5,)))
+    assert (negligible.verdict, negligible.low > 0) == (NEGLIGIBLE, True)
+    assert "not zero, and yet inside the margin" in negligible.flags
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # From plans.
 
@@ -157,3 +176,15 @@ def test_a_registered_seed_without_a_value_is_named_and_seeds_that_are_not_plann
     later = asked(study, entry(seeds=range(1000, 1020)))
     assert (later.verdict, later.n, later.seeds) == (INCONCLUSIVE, 0, 0)
     assert NEGLIGIBLE not in later.sentence
+
+
+def test_a_seed_counts_once_its_condition_can_be_read(study):
+    """The condition's arm has run on six seeds of eight: a look at eight waits."""
+    cells = study.cells.copy()
+    cells.loc[(cells["arm"] == "symmetric") & (cells["seed"] > 5), "arm"] = "elsewhere"
+    condition = {"metric": "clip/active", "of": "symmetric", "above": 0.01}
+    alone = {"contrast": {"of": "no_clip", "minus": None}, "margin": 0.1}
+    seeds = {}
+    for provided in (None, condition):
+        seeds[bool(provided)] = asked(dataclasses.replace(study, cells=cells), provided=provided, **alone).seeds
+    assert seeds == {False: 8, True: 6}

@@ -15,6 +15,7 @@ from grpolab.errors import RequestError
 from grpolab.settings.task import TaskSettings
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Example, Task, content_hash
+from grpolab.tasks.written_addition import WrittenAddition
 
 ADDITION = {"name": "addition", "digits": 2}
 SORTING = {"name": "sorting", "length": 10}
@@ -25,13 +26,15 @@ FILLER = {
     "corruption_base": 0.1,
     "corruption_per_filler": 0.08,
 }
-GENERATED = [ADDITION, SORTING, FILLER]
+WRITTEN = {"name": "written_addition", "digits": 4}
+GENERATED = [ADDITION, SORTING, FILLER, WRITTEN]
 ALL = 10**9
 # Of the 2,000 evaluation items: a change of any of them changes every result, and so RESULTS_VERSION.
 CONTENT = {
     "Addition": "b7f52efc259efb44a85ffff5615ac0d4e01dfa87ea5ca7f3d349189b44572008",
     "Sorting": "e751e440e587bd60b2f01c827e8d01e39aa768ce15768ef7bbacd3b6f927180e",
     "FillerSorting": "ae868da4636d10a539d8cb3cb41bad6ff12e257e3d053b5a1b3d8db863218088",
+    "WrittenAddition": "43ae54758b3edba048d6cf6f24243ff4a165e897ea1802a4c51761679bd8f1f5",
 }
 
 
@@ -39,11 +42,21 @@ def task_of(values: dict[str, Any]) -> Task:
     return make_task(TypeAdapter(TaskSettings).validate_python(values))
 
 
-def right_answer(example: Example) -> str:
+def written_steps(first: int, second: int, places: int) -> str:
+    """Each place of a sum; the carry into it is what all places on its right come to."""
+    steps = ""
+    for unit in (10**place for place in range(places)):
+        a, b, carry = first // unit % 10, second // unit % 10, (first % unit + second % unit) // unit
+        steps += f"{a}+{b}={a + b:02}" + (f"+{carry}={a + b + carry:02};" if unit > 1 else ";")
+    return steps
+
+
+def right_answer(task: Task, example: Example) -> str:
     """The answer, worked out from the prompt alone."""
     if example.prompt.endswith("="):
-        first, second = example.prompt[:-1].split("+")
-        return str(int(first) + int(second))
+        first, second = map(int, example.prompt[:-1].split("+"))
+        steps = written_steps(first, second, places=4) if isinstance(task, WrittenAddition) else ""
+        return f"{steps}{first + second}"
     digits = example.prompt.removesuffix(">")
     return "".join(str(digit) * digits.count(str(digit)) for digit in range(10))
 
@@ -64,7 +77,7 @@ def test_splits_are_disjoint_and_evaluation_has_its_items(task: Task) -> None:
 
 def test_answers_are_right_and_score_in_full(task: Task) -> None:
     for example in task.examples("evaluation", 2000) + task.examples("train", ALL)[:2000]:
-        assert example.answer == right_answer(example)
+        assert example.answer == right_answer(task, example)
         assert task.score(example, example.answer) == {"correct": 1.0, "format": 1.0}
 
 
@@ -98,7 +111,7 @@ def test_no_text_makes_a_score_raise(task: Task) -> None:
 
 
 def test_format_is_about_the_shape_alone() -> None:
-    addition, sorting, filler = (task_of(values) for values in GENERATED)
+    addition, sorting, filler, written = map(task_of, [*GENERATED[:3], {**WRITTEN, "digits": 2}])
     assert addition.score(Example("12+34=", "46"), "47") == {"correct": 0, "format": 1}
     assert addition.score(Example("12+34=", "46"), "046") == {"correct": 0, "format": 1}
     assert addition.score(Example("12+34=", "46"), "+46") == {"correct": 0, "format": 0}
@@ -109,11 +122,16 @@ def test_format_is_about_the_shape_alone() -> None:
     assert filler.score(example, "~~~113459") == {"correct": 1, "format": 1}
     assert filler.score(example, "~113~459") == {"correct": 0, "format": 0}
     assert filler.score(example, "~~~") == {"correct": 0, "format": 0}
+    example = Example("47+85=", "7+5=12;4+8=12+1=13;132")
+    assert written.score(example, example.answer) == {"correct": 1, "format": 1}
+    assert written.score(example, "7+5=11;4+8=12+1=13;132") == {"correct": 0, "format": 1}  # the sum alone is right
+    assert written.score(example, "4+8=12+1=13;132") == {"correct": 0, "format": 0}
+    assert written.score(example, "132") == {"correct": 0, "format": 0}
 
 
 def test_demonstrations_are_right_where_nothing_corrupts_them() -> None:
     draws_U = np.zeros(32)
-    for values in (ADDITION, SORTING):
+    for values in (ADDITION, SORTING, WRITTEN):
         task = task_of(values)
         for example in task.examples("train", ALL)[:50]:
             assert task.demonstration(example, draws_U) == example.answer

@@ -13,7 +13,7 @@ from grpolab.cli import checking
 from grpolab.cli.common import OK, Add, count, draw_all, results_of, seeds, unmet
 from grpolab.errors import RequestError
 from grpolab.paths import Results
-from grpolab.vocabulary import REGISTRY, TUNING_SEEDS
+from grpolab.vocabulary import REGIME_SEEDS, REGISTRY
 
 if TYPE_CHECKING:
     from grpolab.sweep.looks import Answer
@@ -126,7 +126,7 @@ def _register(arguments: argparse.Namespace) -> None:
     fixed, explored = dict[str, dict[str, float | None]](), set[int]()
     for part in whole.parts or [whole]:
         study, prefix = load(results, part.study.name)[-1], f"{part.study.name}." if whole.parts else ""
-        explored |= {int(seed) for seed in study.done["seed"] if seed < TUNING_SEEDS}
+        explored |= {int(seed) for seed in study.done["seed"] if seed < REGIME_SEEDS}
         for hypothesis in part.study.hypotheses if isinstance(part.study, Study) else ():
             of = margins(study, hypothesis.model_dump())
             fixed[prefix + hypothesis.id] = {place: None if isnan(margin) else margin for place, margin in of.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, Equality, rewri
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.study import Study
-from grpolab.vocabulary import CONFIRMATION_SEEDS, TUNING_SEEDS
+from grpolab.vocabulary import CONFIRMATION_SEEDS, REGIME_SEEDS, REGIMES, TUNING_SEEDS
 
 LEAST_EVALUATIONS = 10  # of a run whose score is claimed: it is the mean of their last quarter
 # A claim about one of these knows that steps differ in size.
@@ -176,16 +176,25 @@ def reuse_costs_rollouts(arms: Arms) -> Iterator[str]:
 
 @STUDY_RULES.rule("error", "seeds")
 def seeds_of_two_uses(arms: Arms) -> Iterator[str]:
-    """Seeds have one use each: those below 1000 explore and choose regimes, those below 2000 tune, the others confirm
-    what was registered before. A study that runs on seeds that tune, or tunes on others, is judged by what chose it.
+    """Seeds have one use each: those below 900 explore, those below 1000 choose regimes (the study `regimes`, and it
+    alone), those below 2000 tune, the others confirm what was registered before. A study that runs on the seeds that
+    chose its learning rate is judged by what chose it.
     """
-    tunes = range(TUNING_SEEDS, CONFIRMATION_SEEDS)
-    if mixed := sorted(set(arms.seeds) & set(tunes)):
-        listed = ", ".join(map(str, mixed))
-        yield f"seeds={listed} are for tuning: a study's are below {tunes.start} or from {tunes.stop} on"
-    tuning = arms.study.tuning
-    if tuning and (others := sorted(set(tuning.seeds) - set(tunes))):
-        yield f"tuning.seeds={', '.join(map(str, others))} are not for tuning: it has {tunes.start} to {tunes.stop - 1}"
+    choose, tune = range(REGIME_SEEDS, TUNING_SEEDS), range(TUNING_SEEDS, CONFIRMATION_SEEDS)
+    seeds, tuning = set(arms.seeds), arms.study.tuning
+    if arms.study.name == REGIMES:
+        if others := seeds - set(choose):
+            yield f"seeds={_listed(others)} do not choose regimes: {choose.start} to {choose.stop - 1} do"
+    elif mixed := seeds & set(choose):
+        yield f"seeds={_listed(mixed)} choose regimes: a study's are below {choose.start} or from {tune.stop} on"
+    if mixed := seeds & set(tune):
+        yield f"seeds={_listed(mixed)} are for tuning: a study's are below {choose.start} or from {tune.stop} on"
+    if tuning and (others := set(tuning.seeds) - set(tune)):
+        yield f"tuning.seeds={_listed(others)} are not for tuning: it has {tune.start} to {tune.stop - 1}"
+
+
+def _listed(seeds: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(seeds)))
 
 
 @STUDY_RULES.rule("note", "seeds")

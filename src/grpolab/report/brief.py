@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from grpolab.quantities import GAINS
+from grpolab.report.checklist import compute, runs_of
 from grpolab.report.claims import VERDICTS, Claim
 from grpolab.report.load import Study
 from grpolab.report.measures import by_cell
@@ -114,7 +115,7 @@ def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
     no += [f"tasks disagree in {listing(disagree, 4)}: say the task"] if disagree else []
     no += [f"differences of {listing(small, 4)} are real and smaller than the margin"] if small else []
     yield f"**Not to be concluded:** {'; '.join(no)}."
-    runs = pd.concat([study.done for study in studies]).drop_duplicates("signature")
+    runs = runs_of(studies)
     tasks = sorted({str(task) for study in studies if len(study.done) for task in study.done["setting/task"]})
     seeds = sorted({int(seed) for seed in runs["seed"]}) if len(runs) else []
     models = sorted({str(model) for model in runs.get("setting/model", pd.Series(dtype=str)).dropna()})
@@ -123,7 +124,7 @@ def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
     where = f"{count(len(runs), 'run')}{of} on {', '.join(tasks) or 'no task'}, seeds {span}"
     yield f"**Limits:** {where}; nothing is claimed of other tasks or models."
     if len(runs):
-        yield f"**Compute:** {number(runs['seconds'].sum() / 3600)} hours of one worker."
+        yield f"**Compute:** {compute(runs)}."
 
 
 def draw(study: Study, claims: Sequence[Claim]) -> tuple[Figure, Manifest] | None:

@@ -23,12 +23,13 @@ from scipy import stats
 from grpolab.quantities import GAINS, LABELS
 from grpolab.report.load import Study
 from grpolab.report.measures import by_cell
+from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.registered import label as label_of
 from grpolab.report.statistics import looks as planned
 from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED, Evidence
 from grpolab.report.statistics.tests import label_difference, rank_trend, sign_flip, sign_test
 from grpolab.report.text import NONE, count, estimate, listing, number, p_equals, signed
-from grpolab.vocabulary import DIVERGED, MARGIN_FACTOR, MARGIN_OF_GAIN, RESULTS, TUNING_SEEDS
+from grpolab.vocabulary import DIVERGED, MARGIN_FACTOR, MARGIN_OF_GAIN, REGIME_SEEDS, RESULTS
 
 VOID = "void"  # nothing could be decided by any number of seeds
 DESCRIBED = "described"  # not among the primary hypotheses of the collection that is reported
@@ -188,6 +189,15 @@ def decide(studies: Sequence[Study]) -> list[Claim]:
     return decided
 
 
+def standing(study: Study, claims: Sequence[Claim]) -> str:
+    """Which of a study's claims were registered before their runs, for the captions of its figures."""
+    if study.done.empty:
+        return ""
+    found = [claim for claim in claims if claim.study == study.name and claim.is_finding]
+    sure = list(dict.fromkeys(claim.id for claim in found if claim.label == CONFIRMATORY))
+    return f"Confirmatory: {listing(sure)}; the rest is exploratory." if sure else "Exploratory."
+
+
 def _taken_back(family: str, studies: Sequence[Study]) -> int:
     """How many hypotheses of a registration are no longer asked as they were: they keep their share of the level."""
     entries = [known.items() for study in studies if (known := study.plan.get("registered"))]
@@ -201,7 +211,7 @@ def margins(study: Study, hypothesis: Hypothesis) -> dict[str, float]:
     Of a score a share of the baseline's gain there, over the seeds that explored: what a registration keeps as
     constants.
     """
-    found, explored = dict[str, float](), study.cells[study.cells["seed"] < TUNING_SEEDS]
+    found, explored = dict[str, float](), study.cells[study.cells["seed"] < REGIME_SEEDS]
     plan = study.plan | {"registered": {}, "looks": [max(1, explored["seed"].nunique())]}
     study = replace(study, cells=explored, plan=plan)
     for question in _questions(study, hypothesis, study, decided=True):
@@ -259,6 +269,10 @@ def _question(
     summary = np.ptp if hypothesis["range_over"] else np.max
     values = cells.groupby(["seed", "task", "arm"])["value"].agg(lambda runs: summary(runs.to_numpy()))
     wide = values.unstack(["task", "arm"]).reindex(columns=pd.MultiIndex.from_product([tasks, arms]))
+    if hypothesis["provided"]:  # a seed counts once its condition can be read, too
+        of = here[here["arm"] == hypothesis["provided"]["of"]].groupby("seed")
+        readable = of["outcome"].agg(lambda found: found.isin(RESULTS).all()) & (of["task"].nunique() == len(tasks))
+        wide = wide[readable.reindex(wide.index, fill_value=False)]
     if entry:  # looks are at the first registered seeds: what comes after a gap waits
         wide = wide.reindex(sorted(entry["seeds"]))
         wide = wide[wide.notna().all(axis=1).cummin()]
@@ -341,7 +355,7 @@ def _kind(question: Question) -> str:
 def _tested(question: Question, n: int) -> tuple[float, float, bool]:
     """p of a direction, p of the margin and whether the estimate lies where it is claimed, by the first n seeds.
 
-    The margin counts only where every task is inside its own, and the tasks do not disagree.
+    The margin counts only where every task is inside its own, and the tasks (fewer than seeds) do not disagree.
     """
     if question.void or len(question.values_STA) < n:
         return np.nan, np.nan, False
@@ -363,7 +377,8 @@ def _tested(question: Question, n: int) -> tuple[float, float, bool]:
         return sign_test(shifted_S) if above or not equal else 1.0, 1.0, above
     test = planned.evidence(y_S[None], 1.0 if has_margin else np.nan, sign, beyond, (n,), equal)
     d_ST = question.differences(n)
-    inside = bool((np.abs(d_ST.mean(axis=0)) < unit_T).all()) and not _disagreement(question, n) < ALPHA
+    untested = 1 < len(question.tasks) >= n  # whether they disagree
+    inside = bool((np.abs(d_ST.mean(axis=0)) < unit_T).all()) and not (untested or _disagreement(question, n) < ALPHA)
     return float(test.direction_p[0, 0]), float(test.margin_p[0, 0]) if inside else 1.0, bool(test.claimed[0, 0])
 
 
@@ -583,9 +598,13 @@ def _flags(
     if turned and not equal:
         if bounds[0] > -1 and bounds[1] < 1:
             yield "smaller than the margin"
+        if verdict == OPPOSITE and question.beyond and question.sign * bounds[question.sign > 0] > 0:
+            yield "less than claimed, and not shown to be the other way round"
         beyond = float((question.beyond / question.unit_T).mean())
         if n >= 2 * LOOKS[0] and sign_flip(question.sign * y_S - beyond) > ALPHA:
             yield "a test without normality (sign flips) does not find it"
+    if verdict == NEGLIGIBLE and (bounds[0] > 0 or bounds[1] < 0):
+        yield "not zero, and yet inside the margin"
     if len(np.unique(y_S)) >= FEWEST_VALUES and abs(stats.skew(y_S, bias=False)) > SKEWED:
         yield "skewed differences: p may be too small"
     if verdict == INCONCLUSIVE and np.isfinite(margin_sds):

@@ -68,6 +68,7 @@ def _outcome(folder: Path) -> dict[str, Any]:
         **({"touched": touched} if (touched := _touched(provenance.get("diff") or "")) else {}),
         "warm_start": warm_start.get("signature"),
         "warm_start_accuracy": warm_start.get("accuracy"),
+        "warm_start_seconds": warm_start.get("seconds"),
         "evaluation_items": dataset.get("evaluation_items"),
     }
 

@@ -36,7 +36,7 @@ class Study:
     compared within a facet. `cells` has one row per planned cell with its outcome (`missing` where it has none), its
     settings as `setting/<key>`, and its provenance. `evaluations` carries the last finite evaluation of a run that
     ended early (it diverged, was stopped, or its time was up) forward to its planned end, in rows with `carried` set.
-    `single_seeds`: its figures show a thin line for each seed too.
+    `single_seeds`: its figures show a thin line for each seed too. `standing`: what their captions say of its claims.
     """
 
     results: Results
@@ -48,6 +48,7 @@ class Study:
     histograms: pd.DataFrame
     timings: pd.DataFrame
     single_seeds: bool = False
+    standing: str = ""
 
     @property
     def name(self) -> str:

@@ -20,8 +20,9 @@ import pandas as pd
 
 from grpolab import RESULTS_VERSION
 from grpolab.paths import REFERENCE_STUDY, Results, write_text_atomic
-from grpolab.report import brief, html
-from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide
+from grpolab.report import brief, checklist, html
+from grpolab.report.checklist import compute, runs_of
+from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, standing
 from grpolab.report.figures import FIGURES
 from grpolab.report.figures import draw as draw_figure
 from grpolab.report.html import Picture
@@ -97,6 +98,7 @@ def write(
     text, pictures = _blocks(sections) + "\n", [picture for part in parts for picture in part.pictures]
     for part in parts[:-1]:
         _write_page(part, [claim for claim in claims if claim.study == part.study.name], output)
+    write_text_atomic(output / "reproducibility.md", checklist.page(studies, claims))
     write_text_atomic(output / "report.html", html.from_markdown(text, output))
     write_text_atomic(output / "gallery.html", html.gallery(study, pictures, output, "report.html"))
     write_text_atomic(output / "report.md", text)  # last: it says that all is drawn
@@ -126,7 +128,9 @@ def _make(
     results: Results, name: str, output: Path, progress: Progress, single_seeds: bool = False
 ) -> tuple[list[Part], list[Claim]]:
     """Figures and tables, study by study, so that what one study needs is computed once; and every claim, decided."""
-    studies = [replace(study, single_seeds=single_seeds) for study in load(results, name)]
+    loaded = load(results, name)
+    claims = decide(loaded)
+    studies = [replace(study, single_seeds=single_seeds, standing=standing(study, claims)) for study in loaded]
     pictures, parts = _drawn(studies, output, progress), list[Part]()
     for study in studies:
         place = _place(study, studies)
@@ -134,7 +138,7 @@ def _make(
         for table in written:
             table.write(output / "tables" / place)
         parts.append(Part(study, pictures[study.name], written, tuning.section(study, output, place)))
-    return parts, decide(studies)
+    return parts, claims
 
 
 def _place(study: Study, studies: Sequence[Study]) -> Path:
@@ -286,7 +290,7 @@ def _pages(parts: Sequence[Part]) -> str:
 
 def _provenance(parts: Sequence[Study]) -> str:
     """Where the numbers come from: every run once, however many studies share it; and the commands that make them."""
-    runs = pd.concat([part.done for part in parts]).drop_duplicates("signature")
+    runs = runs_of(parts)
     if runs.empty:
         return ""
     studies, accuracy = [part for part in parts if len(part.cells)], runs["warm_start_accuracy"]
@@ -299,7 +303,7 @@ def _provenance(parts: Sequence[Study]) -> str:
     has_content = "content" in runs and runs["content"].notna().any()
     lines = [
         f"{count(len(runs), 'run')} for {count(sum(len(part.done) for part in parts), 'cell')},"
-        f" {number(runs['seconds'].sum() / 60)} minutes of worker time{period}",
+        f" {compute(runs)}{period}",
         f"commit {_distinct(runs['commit'])}" + (" (with uncommitted changes)" if runs["dirty"].any() else ""),
         f"results_version {_distinct(runs['results_version'])}, lock {_distinct(runs['lock_sha256'].str[:12])}",
         f"Python {_distinct(runs['python'])}, {_distinct(runs['threads'])} thread(s) a run",

@@ -12,8 +12,10 @@ from grpolab.report.load import Study, load
 from grpolab.report.measures import at, mean_interval, means_after_first_step, measure
 from grpolab.report.statistics.intervals import Interval, t_interval
 from grpolab.report.text import count, estimate, markdown_table, number, percent, signed
+from grpolab.vocabulary import REGIMES
 
-STUDY, LENGTH_STUDY = "clip_range", "loss_type"
+CONCERNED = (REGIMES, "clip_range", "loss_type")  # of these the user's own runs are asked too
+FREE_LENGTH = "filler_sorting"  # the task whose answers may have any length
 # What a regime must offer.
 LEAST_GAIN, LEAST_CLIPPED, LEAST_LENGTH_STD = 0.1, 0.01, 1.0
 SETTINGS = ("learning_rate", "num_iterations", "num_generations", "epsilon", "epsilon_high", "max_completion_length")
@@ -21,21 +23,22 @@ SETTINGS = ("learning_rate", "num_iterations", "num_generations", "epsilon", "ep
 HEAD = f"""# Regimes
 
 If the baseline of an ablation does not learn, differences between its arms are noise; if clipping never acts, there is
-nothing to compare. A regime is a learning rate: `healthy` (the task's own) or `stressed` (twice that). The reference
-studies use tasks and regimes for which, over the seeds of `{STUDY}`:
+nothing to compare. A regime is a learning rate: `healthy` (the task's own) or `stressed` (twice that). They were chosen
+on the seeds below, which serve nothing else. Asked of each:
 
 1. at the healthy learning rate the baseline's mean gain in expected accuracy is at least {LEAST_GAIN}, with a 95%
-   t-interval above 0, on two tasks;
+   t-interval above 0;
 2. there, after the first optimiser step on a batch, clipping zeroes the gradient of at least {LEAST_CLIPPED:.0%} of the
-   tokens with a non-zero advantage at the lower bound, and of at least {LEAST_CLIPPED:.0%} at the upper;
+   tokens with a non-zero advantage at the lower bound, and of at least {LEAST_CLIPPED:.0%} at the upper: where that is
+   not met, nothing is claimed of the side that hardly acts;
 3. at the stressed learning rate every unclipped run is lost (it collapses, diverges or is stopped early) and no run
    of the baseline is;
-4. in the task `filler_sorting`, where the policy chooses how long to answer, the completions of every run of
-   `{LENGTH_STUDY}` still differ in length at the end: their standard deviation over the items of the last evaluation is
-   above {LEAST_LENGTH_STD:.0f} token. Otherwise nothing could be said about length.
+4. in the task `{FREE_LENGTH}`, where the policy chooses how long to answer, the baseline's completions still differ in
+   length at the end: their standard deviation over the items of the last evaluation is above {LEAST_LENGTH_STD:.0f}
+   token. Otherwise nothing could be said about length.
 
-The settings are in `conf/run.yaml` and `conf/task/`, the learning rates in `experiments/{STUDY}.yaml`. This page is
-printed by `grpolab regimes`, from the runs of `make sweep` (in a fresh clone: from the committed reference)."""
+`experiments/{REGIMES}.yaml` trains them, `conf/run.yaml` and `conf/task/` have the settings, and `grpolab regimes`
+prints this page."""
 
 
 @dataclass(frozen=True)
@@ -54,36 +57,28 @@ class Condition:
 
 
 def page(results: Results) -> str:
-    """`docs/regimes.md`, all numbers from the runs. Raises RequestError where a study was never planned."""
-    study = load(results, STUDY)[-1]
-    table = pd.DataFrame([_row(study, facet) for facet in study.facets])
+    """`docs/regimes.md`, all numbers from the runs. Raises RequestError where the study was never planned."""
+    study = load(results, REGIMES)[-1]
     settings = study.cells.drop_duplicates("facet").set_index("facet")[[f"setting/{name}" for name in SETTINGS]]
     settings = settings.map(lambda value: number(value) if isinstance(value, float) else str(value))
     settings.columns = pd.Index(SETTINGS)
-    length = _free_length(load(results, LENGTH_STUDY)[-1])
+    failed = [f"- {sentence}" for sentence in unmet([study])]
     return "\n\n".join(
         [
             HEAD,
             f"Seeds: {', '.join(map(str, sorted(study.done['seed'].unique())))}. Baseline: `{study.baseline}`.",
-            markdown_table(table),
-            f"Condition {length.verdict}: {length.measured}.",
+            markdown_table(pd.DataFrame([_row(study, facet) for facet in study.facets])),
+            *(["\n".join(failed)] if failed else []),
             "Settings of each row, as the study's plan records them:",
-            markdown_table(settings.rename_axis("task/regime").reset_index()),
+            markdown_table(settings.rename_axis(study.facet_factors).reset_index()),
         ]
     )
 
 
 def unmet(studies: Sequence[Study]) -> list[str]:
-    """A sentence for each precondition that these studies fail, with what that means for what they say.
-
-    Only the studies of HEAD have preconditions, and only where they have the arms and factors that these are about.
-    """
-    conditions: list[Condition] = []
-    for study in studies:
-        if study.name == STUDY and "factor/regime" in study.cells and _unclipped(study):
-            conditions += [condition for facet in study.facets for condition in _conditions(study, facet)]
-        elif study.name == LENGTH_STUDY and "eval/length_std" in study.evaluations:
-            conditions.append(_free_length(study))
+    """A sentence for each precondition that the runs of these studies fail, with what that means for what they say."""
+    concerned = [study for study in studies if study.name in CONCERNED]
+    conditions = [condition for study in concerned for facet in study.facets for condition in _conditions(study, facet)]
     failed = [condition for condition in conditions if condition.met is False]
     return [f"{condition.verdict}: {condition.measured}; {condition.meaning}." for condition in failed]
 
@@ -91,7 +86,7 @@ def unmet(studies: Sequence[Study]) -> list[str]:
 def unmet_of(results: Results, name: str) -> list[str]:
     """`unmet` of a study that is planned here, or of those that it includes. Raises RequestError as `load`."""
     plan = read_json(results.plan(name)) or {"includes": []}
-    parts = [part for part in (*plan["includes"], name) if part in (STUDY, LENGTH_STUDY)]
+    parts = [part for part in (*plan["includes"], name) if part in CONCERNED]
     return unmet([load(results, part)[-1] for part in parts])
 
 
@@ -101,7 +96,7 @@ def _row(study: Study, facet: str) -> dict[str, str]:
     lost = {arm: at(measure(study, "lost"), facet, arm) for arm in (study.baseline, _unclipped(study))}
     low, high = _clipped(study, facet)
     return {
-        "task/regime": facet,
+        study.facet_factors: facet,
         "start": number(start.mean),
         "gain of the baseline [95%]": estimate(*_gain(study, facet)[:3], signed),
         "clipped at the lower bound": percent(low),
@@ -112,16 +107,21 @@ def _row(study: Study, facet: str) -> dict[str, str]:
 
 
 def _conditions(study: Study, facet: str) -> list[Condition]:
-    """1 and 2 of a healthy regime, 3 of a stressed one."""
+    """3 of a stressed regime; else 1 and 2 where an arm is unclipped, and 4 where lengths are free."""
     base, no_clip = study.baseline, _unclipped(study)
-    if not (study.cells.loc[study.cells["facet"] == facet, "factor/regime"] == "healthy").all():
+    cells = study.cells[study.cells["facet"] == facet]
+    free = (cells["setting/task"] == FREE_LENGTH).all() and "eval/length_std" in study.evaluations
+    lengths = [_free_length(study, facet)] if free else []
+    if not no_clip:
+        return lengths
+    if "factor/regime" in cells and not (cells["factor/regime"] == "healthy").all():
         # Whether each run collapsed, diverged or was early-stopped.
         lost, lost_base = (at(measure(study, "lost"), facet, arm) > 0 for arm in (no_clip, base))
         collapse = Condition(
             3,
             bool(lost.all() and not lost_base.any()) if len(lost) and len(lost_base) else None,
             f"in {facet} {int(lost.sum())} of {count(len(lost), 'run')} of `{no_clip}` and {int(lost_base.sum())} of"
-            f" {len(lost_base)} of `{base}` collapse (asked: all, and none)",
+            f" {len(lost_base)} of `{base}` are lost (asked: all, and none)",
             "what is said there of training without clipping is not about the regime that it is meant for",
         )
         return [collapse]
@@ -140,7 +140,7 @@ def _conditions(study: Study, facet: str) -> list[Condition]:
         f" {percent(high)} above (asked: {LEAST_CLIPPED:.0%} each)",
         "arms that differ in a clip range that hardly acts are one arm under two names",
     )
-    return [learns, clips]
+    return [learns, clips, *lengths]
 
 
 def _unclipped(study: Study) -> str:
@@ -159,13 +159,14 @@ def _clipped(study: Study, facet: str) -> list[float]:
     return [float(at(shares, facet, study.baseline).mean()) for shares in sides]
 
 
-def _free_length(study: Study) -> Condition:
-    lengths = study.evaluations.sort_values("rollout_step").groupby("signature")["eval/length_std"]
-    last = lengths.last().astype("float64")
+def _free_length(study: Study, facet: str) -> Condition:
+    runs = study.done[(study.done["facet"] == facet) & (study.done["arm"] == study.baseline)]
+    evaluations = study.evaluations[study.evaluations["signature"].isin(runs["signature"])]
+    last = evaluations.sort_values("rollout_step").groupby("signature")["eval/length_std"].last().astype("float64")
     return Condition(
         4,
         bool((last > LEAST_LENGTH_STD).all()) if len(last) else None,
-        f"over the {len(last)} runs of `{study.name}` the standard deviation of the length at"
-        f" the end is {number(last.min())} to {number(last.max())} tokens (asked: above {LEAST_LENGTH_STD:.0f})",
+        f"in {facet} the lengths of `{study.baseline}` have standard deviations of {number(last.min())} to"
+        f" {number(last.max())} tokens at the end of {count(len(last), 'run')} (asked: above {LEAST_LENGTH_STD:.0f})",
         "claims about length are void where lengths are all the same",
     )

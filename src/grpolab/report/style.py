@@ -182,7 +182,7 @@ def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: l
     return Manifest(
         figure=figure,
         study=study.name,
-        caption=caption,
+        caption=" ".join(filter(None, (caption, study.standing if numbers else ""))),
         alt=alt or caption + ("" if study.cells.empty else f" Arms of {study.name}: {', '.join(study.arms)}."),
         statistic=statistic,
         seeds=sorted(int(seed) for seed in done["seed"].unique()),

@@ -207,7 +207,7 @@ def _begin(settings: RunSettings, results: Results, folder: Path) -> Parts:
         **provenance.of_program(),
         "content": content,
         "dataset": parts.dataset,
-        "warm_start": {name: getattr(warm, name) for name in ("signature", "sha256", "accuracy", "steps")},
+        "warm_start": {name: getattr(warm, name) for name in ("signature", "sha256", "accuracy", "steps", "seconds")},
     }
     write_json_atomic(folder / "provenance.json", made_of)
     return parts

@@ -40,6 +40,13 @@ class FillerSortingTask(Settings):
     corruption_per_filler: Share = Field(description="What each filler token adds to that probability.")
 
 
+class WrittenAdditionTask(Settings):
+    """Add two numbers place by place: `47+85=` -> `7+5=12;4+8=12+1=13;132`."""
+
+    name: Literal["written_addition"]
+    digits: Annotated[int, Field(ge=1, le=30)] = Field(description="Digits of each summand (no leading zeros).")
+
+
 class JsonlTask(Settings):
     """A user's own prompts and answers, one JSON object a line, read with `datasets.load_dataset`."""
 
@@ -61,7 +68,8 @@ class CustomTask(Settings):
 
 
 TaskSettings = Annotated[
-    AdditionTask | SortingTask | FillerSortingTask | JsonlTask | CustomTask, Field(discriminator="name")
+    AdditionTask | SortingTask | FillerSortingTask | WrittenAdditionTask | JsonlTask | CustomTask,
+    Field(discriminator="name"),
 ]
 
 

@@ -19,7 +19,7 @@ from grpolab.quantities import GAINS
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.study import Collection, Hypothesis, Levels, Study
 from grpolab.sweep.tuning.settings import shared_seeds
-from grpolab.vocabulary import TUNING_SEEDS
+from grpolab.vocabulary import REGIME_SEEDS
 
 MOST_NAMED = 12  # open hypotheses in a line
 
@@ -180,12 +180,12 @@ def _ladder(owner: Plan) -> Ladder:
     for entry in entries.values():
         return Ladder(entry["seeds"], entry["looks"], registered=True)
     looks = owner.study.looks
-    own = sorted(seed for seed in owner.seeds if seed < TUNING_SEEDS)
-    seeds = [*own, *range(own[-1] + 1 if own else 0, TUNING_SEEDS)]
+    own = sorted(seed for seed in owner.seeds if seed < REGIME_SEEDS)
+    seeds = [*own, *range(own[-1] + 1 if own else 0, REGIME_SEEDS)]
     if len(seeds) < looks[-1]:
         raise RequestError(
             f"seeds={','.join(map(str, own))} of study {name} leave fewer than {looks[-1]} to explore with, which are"
-            f" below {TUNING_SEEDS}: begin with smaller ones, or register it"
+            f" below {REGIME_SEEDS}: begin with smaller ones, or register it"
         )
     return Ladder(seeds, looks, registered=False)
 

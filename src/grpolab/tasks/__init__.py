@@ -12,10 +12,17 @@ from grpolab.tasks.filler_sorting import FillerSorting
 from grpolab.tasks.imports import load_object
 from grpolab.tasks.jsonl import Jsonl
 from grpolab.tasks.sorting import Sorting
+from grpolab.tasks.written_addition import WrittenAddition
 
 __all__ = ["TASKS", "Example", "Task", "content_hash", "make_task"]
 
-TASKS = {"addition": Addition, "sorting": Sorting, "filler_sorting": FillerSorting, "jsonl": Jsonl}
+TASKS = {
+    "addition": Addition,
+    "sorting": Sorting,
+    "filler_sorting": FillerSorting,
+    "written_addition": WrittenAddition,
+    "jsonl": Jsonl,
+}
 
 
 def make_task(settings: TaskSettings) -> Task:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from grpolab import seeds
 
+TRAINING_PROMPTS, EVALUATION_PROMPTS = 20_000, 4_000
+
 
 class Example(NamedTuple):
     """One prompt and its right answer (one of them, where many are right)."""
@@ -49,6 +51,13 @@ def content_hash(examples: Iterable[Example]) -> str:
 def _content_hash(examples: tuple[Example, ...]) -> str:
     lines = (json.dumps([example.prompt, example.answer]) + "\n" for example in examples)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def digits_of_split(split: str, length: int) -> tuple[str, ...]:
+    """Strings of so many random digits, none of them in both splits; fewer where fewer exist."""
+    strings = random_digits(min(TRAINING_PROMPTS + EVALUATION_PROMPTS, 10**length), length)
+    held_out = len(strings) * EVALUATION_PROMPTS // (TRAINING_PROMPTS + EVALUATION_PROMPTS)
+    return strings[:held_out] if split == "evaluation" else strings[held_out:]
 
 
 @lru_cache(maxsize=4)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from grpolab.tasks.base import Example, random_digits
-
-TRAINING_PROMPTS, EVALUATION_PROMPTS = 20_000, 4_000
+from grpolab.tasks.base import Example, digits_of_split
 
 
 class Sorting:
@@ -21,9 +19,8 @@ class Sorting:
 
     def examples(self, split: str, items: int) -> list[Example]:
         """Strings of the split."""
-        strings = random_digits(min(TRAINING_PROMPTS + EVALUATION_PROMPTS, 10**self.length), self.length)
-        held_out = len(strings) * EVALUATION_PROMPTS // (TRAINING_PROMPTS + EVALUATION_PROMPTS)
-        chosen = strings[:held_out][:items] if split == "evaluation" else strings[held_out:]
+        strings = digits_of_split(split, self.length)
+        chosen = strings[:items] if split == "evaluation" else strings
         return [Example(f"{digits}>", "".join(sorted(digits))) for digits in chosen]
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:

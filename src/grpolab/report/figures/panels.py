@@ -29,6 +29,7 @@ MEAN = f"mean over seeds, 95% interval ({OF_MEANS})"
 MEAN_DOTS = f"{MEAN}; dots are seeds"
 SMOOTHED = "of each seed first the moving mean over about a tenth of the rollout steps (fewer at the start)"
 MOST_BANDS = 6  # more would hide the lines
+MOST_COLUMNS = 5  # of panels beside each other
 LEAST_SCALED = 3  # seeds; the interval of two is many times as long as they lie apart
 
 Grid = dict[tuple[str, str], Axes]
@@ -77,18 +78,30 @@ def panel_grid(
 ) -> tuple[Figure, Grid]:
     """A figure with one panel per (row, column): row names label the y axes, column names stand above.
 
-    A single column is laid on its side, one panel beside the other.
+    A single column is laid on its side, one panel beside the other; more than MOST_COLUMNS go on below the first ones.
     """
     flat = len(columns) == 1
-    shape = (1, len(rows)) if flat else (len(rows), len(columns))
-    width = COLUMN_WIDTH if shape[1] == 1 else max(TEXT_WIDTH, TEXT_WIDTH / 5 * shape[1])
-    figure = Figure(figsize=(width, height * shape[0] + (0.9 if flat else 0.6)), layout="constrained")
-    sharey: Any = "row" if share_y and not flat else False
-    axes = figure.subplots(*shape, squeeze=False, sharex=share_x and "col", sharey=sharey)
     places = [(row, column) for row in rows for column in columns]
-    grid = dict(zip(places, axes.flat, strict=True))
+    lines = [[place] for place in places] if flat else [[(row, column) for row in rows] for column in columns]
+    blocks = math.ceil(len(lines) / MOST_COLUMNS) if not flat else 1
+    across, down = math.ceil(len(lines) / blocks), len(lines[0])
+    width = COLUMN_WIDTH if across == 1 else max(TEXT_WIDTH, TEXT_WIDTH / MOST_COLUMNS * across)
+    figure = Figure(figsize=(width, height * down * blocks + (0.9 if flat else 0.6)), layout="constrained")
+    sharey: Any = "row" if share_y and not flat else False
+    axes = figure.subplots(down * blocks, across, squeeze=False, sharex=share_x and "col", sharey=sharey)
+    spots = {
+        place: (at // across * down + below, at % across)
+        for at, line in enumerate(lines)
+        for below, place in enumerate(line)
+    }
+    grid = {place: axes[spots[place]] for place in places}
+    for at in range(len(lines), across * blocks):
+        for panel in axes[-down:, at % across]:
+            panel.remove()
+        if share_x:  # the lowest one of its column now
+            axes[-down - 1, at % across].tick_params(labelbottom=True)
     for (row, column), panel in grid.items():
-        if flat or column == columns[0]:
+        if flat or spots[row, column][1] == 0:
             panel.set_ylabel(row)
         if column and row == rows[0]:
             panel.set_title(column.replace("/", " · "), loc="left" if flat else "center")
@@ -234,10 +247,14 @@ def name_arms(panel: Axes, arms: Sequence[str]) -> None:
 
 def label_x(grid: Grid, label: str) -> None:
     """Name the x axis below the lowest panels."""
+    lowest = dict[int, tuple[int, Axes]]()
     for panel in grid.values():
         place = panel.get_subplotspec()
-        if place is not None and place.is_last_row():
-            panel.set_xlabel(label)
+        assert place is not None
+        below, across = place.rowspan.stop, place.colspan.start
+        lowest[across] = max(lowest.get(across, (below, panel)), (below, panel), key=lambda spot: spot[0])
+    for _, panel in lowest.values():
+        panel.set_xlabel(label)
 
 
 def whole_numbers(panel: Axes) -> None:
