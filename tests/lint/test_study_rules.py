@@ -19,6 +19,10 @@ GSPO = {"grpo": ["loss_type=grpo"], "gspo": ["loss_type=gspo"]}
 CISPO = {"dapo": ["loss_type=dapo"], "cispo": ["loss_type=cispo"]}
 SCALED = {"grpo": ["loss_type=grpo"], "dr_grpo": ["loss_type=dr_grpo"]}
 MU = {"1": ["num_iterations=1"], "4": ["num_iterations=4"]}
+TUNED_RATE = {
+    **{"space": {"learning_rate": {"low": 1e-4, "high": 1e-3}}, "trials": 1, "seeds": [1000]},
+    "objectives": [{"metric": "final_score", "direction": "maximize"}],
+}
 UPDATES = ("rollout_steps=null", "max_optimizer_steps=40")
 
 
@@ -79,6 +83,12 @@ PLANTED: list[tuple[Rule[Arms], Arms, str, Arms]] = [
         arms({**LEVELS, "own": ["importance_sampling_level=sequence", "epsilon=3e-4"]}),
     ),
     (study_rules.one_epsilon_for_two_levels, arms(LEVELS), "different shares", arms(LEVELS, "num_iterations=1")),
+    (
+        study_rules.one_rate_for_two_scales,
+        arms(SCALED),
+        "learning_rate",
+        arms(SCALED, tuning=TUNED_RATE),
+    ),
     (
         study_rules.one_rate_for_two_scales,
         arms(SCALED),

@@ -188,3 +188,10 @@ def test_a_seed_counts_once_its_condition_can_be_read(study):
     for provided in (None, condition):
         seeds[bool(provided)] = asked(dataclasses.replace(study, cells=cells), provided=provided, **alone).seeds
     assert seeds == {False: 8, True: 6}
+
+
+def test_tasks_themselves_can_be_compared(tmp_path):
+    tasks = write_study(tmp_path, "lengths", {"task": ["addition", "sorting"], "range": ["r"]}, seeds=8)
+    (study,) = load(tasks, "lengths")
+    claim = asked(study, contrast={"of": "addition", "minus": "sorting"}, margin=0.1)
+    assert (claim.n > 0, [task.task for task in claim.tasks]) == (True, ["all tasks"])

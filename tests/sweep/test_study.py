@@ -211,7 +211,7 @@ def test_a_collection_names_studies_that_exist(write_study):
 
 
 def test_unknown_study_names_the_near_one():
-    with pytest.raises(RequestError, match=r"clip_rang is unknown \(did you mean clip_range\?\)"):
+    with pytest.raises(RequestError, match=r"clip_rang is unknown \(did you mean clip_range( or \w+)?\?\)"):
         load("clip_rang")
 
 

@@ -141,9 +141,11 @@ def one_epsilon_for_two_levels(arms: Arms) -> Iterator[str]:
 def one_rate_for_two_scales(arms: Arms) -> Iterator[str]:
     """Arms whose aggregations differ in the scale of the gradient have one learning rate. Differences may only reflect
     step size: AdamW cancels a constant gradient scale, but clipping by max_grad_norm reintroduces it. Arms that a
-    hypothesis about step size names are exempt.
+    hypothesis about step size names are exempt, and those whose learning rate the study tunes.
     """
     excused = {arm for claim in arms.study.hypotheses if claim.metric in STEP_SIZES for arm in claim.arms}
+    tuning = arms.study.tuning
+    excused |= {arm for arm in arms.facets[0].arms if tuning and "learning_rate" in tuning.space_of(arm)}
     for facet in arms.facets:
         scales_at = defaultdict[tuple[float, float], set[str]](set)
         for settings in facet.arms.values():

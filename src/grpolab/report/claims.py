@@ -34,6 +34,7 @@ from grpolab.vocabulary import DIVERGED, MARGIN_FACTOR, MARGIN_OF_GAIN, REGIME_S
 VOID = "void"  # nothing could be decided by any number of seeds
 DESCRIBED = "described"  # not among the primary hypotheses of the collection that is reported
 HOLDS, FAILS, NOT_RUN = "holds", "fails", "not run"  # of a check
+ALL_TASKS = "all tasks"
 CHECK = "check"  # what holds by construction is no finding
 VERDICTS = (SUPPORTED, OPPOSITE, NEGLIGIBLE, INCONCLUSIVE, VOID)
 FEWEST_VALUES = 4  # different ones, for a t-test
@@ -237,7 +238,8 @@ def _questions(study: Study, hypothesis: Hypothesis, owner: Study, decided: bool
     open_ = [f for f in plan["factors"] if f not in (plan["compare"], hypothesis["range_over"], "task")]
     cells = cells.assign(
         where=["/".join(row) for row in cells[[f"factor/{f}" for f in open_]].to_numpy(dtype=str)],
-        task=cells["factor/task"] if "task" in plan["factors"] else cells["setting/task"],
+        # Where tasks are what is compared, a seed has one number over all of them.
+        task=ALL_TASKS if plan["compare"] == "task" else cells.get("factor/task", cells["setting/task"]),
     )
     for where, here in cells.groupby("where", sort=False):
         has_all = here.groupby("task", sort=False)["arm"].agg(lambda found: set(arms) <= set(found))
