@@ -9,8 +9,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from report_results import write_run
 
+from grpolab.cli import main
 from grpolab.errors import RequestError
+from grpolab.paths import Results
 from grpolab.report import registered as labels
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY, label
 from grpolab.sweep import registration
@@ -183,3 +186,18 @@ def test_a_collection_registers_its_primary_hypotheses(repository: Path) -> None
     register("reference", whole.hypotheses, FRESH[:5], [5], margins, set(), [], "t")
     assert plans("reference", seeds=FRESH[:5])[-1].registered.keys() == set(whole.study.primary)  # type: ignore[union-attr]
     assert plans("reference", ["epsilon=0.1"], FRESH[:5])[-1].registered.keys() == set()
+
+
+def test_margins_are_of_any_run_of_the_baseline_that_explored(repository: Path, tmp_path: Path, capsys: Any) -> None:
+    """Runs on the seeds that chose the regimes serve: a study need not be trained before it is registered."""
+    results = Results.open(tmp_path / "results")
+    (plan,) = plans("clip_range", seeds=[900, 901])
+    for cell in plan.cells:
+        if cell.levels["clip"] == "symmetric" and cell.levels["regime"] == "stressed":
+            write_run(results, {**cell.document(), "rollout_steps": 12})
+    seeds = ",".join(map(str, FRESH))
+    assert main(["register", "clip_range", "--seeds", seeds, "--results", str(results.root)]) == 0
+    line = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert line["explored"] == [900, 901]
+    assert line["margins"]["H6"].keys() == {"stressed/addition", "stressed/sorting"}
+    assert all(margin == pytest.approx(0.15 * 0.2, abs=0.01) for margin in line["margins"]["H6"].values())

@@ -13,7 +13,7 @@ from grpolab.cli import checking
 from grpolab.cli.common import OK, Add, count, draw_all, results_of, seeds, unmet
 from grpolab.errors import RequestError
 from grpolab.paths import Results
-from grpolab.vocabulary import REGIME_SEEDS, REGISTRY
+from grpolab.vocabulary import REGIME_SEEDS, REGIMES, REGISTRY
 
 if TYPE_CHECKING:
     from grpolab.sweep.looks import Answer
@@ -113,24 +113,29 @@ def _decide(results: Results, documents: list[dict[str, Any]]) -> list[Answer]:
 
 def _register(arguments: argparse.Namespace) -> None:
     from grpolab.report.claims import margins
-    from grpolab.report.load import load
+    from grpolab.report.load import study_of
+    from grpolab.report.reference import read_all
     from grpolab.sweep.ledger import committed_outcomes
     from grpolab.sweep.plan import plans
     from grpolab.sweep.registration import register
-    from grpolab.sweep.study import Study
+    from grpolab.sweep.study import Study, load
 
     results, asked = results_of(arguments), plans(arguments.study, seeds=arguments.seeds)
     whole, kept = asked[-1], committed_outcomes(results)
     cells = [cell for plan in asked for cell in plan.cells]
     trained = {c.settings.seed for c in cells if c.signature in kept or results.run(c.signature).is_dir()}
+    now, chose = datetime.now(UTC).isoformat(timespec="seconds"), load(REGIMES)
     fixed, explored = dict[str, dict[str, float | None]](), set[int]()
     for part in whole.parts or [whole]:
-        study, prefix = load(results, part.study.name)[-1], f"{part.study.name}." if whole.parts else ""
-        explored |= {int(seed) for seed in study.done["seed"] if seed < REGIME_SEEDS}
+        prefix = f"{part.study.name}." if whole.parts else ""
+        # Margins are from what explored and from what chose the regimes: whatever of the study was trained there.
+        seeds = [*(seed for seed in load(part.study.name).seeds or [] if seed < REGIME_SEEDS), *(chose.seeds or [])]
+        plan = part.with_seeds({cell.variant: seeds for cell in part.cells}).document(now, None)
+        study = study_of(results, plan, read_all(results, dict.fromkeys(cell["signature"] for cell in plan["cells"])))
+        explored |= {int(seed) for seed in study.done["seed"]}
         for hypothesis in part.study.hypotheses if isinstance(part.study, Study) else ():
             of = margins(study, hypothesis.model_dump())
             fixed[prefix + hypothesis.id] = {place: None if isnan(margin) else margin for place, margin in of.items()}
-    now = datetime.now(UTC).isoformat(timespec="seconds")
     rules = whole.seeds, whole.study.looks, fixed
     print(register(whole.study.name, whole.hypotheses, *rules, trained, sorted(explored), now))
     print(f"commit {REGISTRY} before a run of these seeds begins: its commit is what makes the verdicts confirmatory")

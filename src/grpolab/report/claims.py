@@ -29,7 +29,7 @@ from grpolab.report.statistics import looks as planned
 from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED, Evidence
 from grpolab.report.statistics.tests import label_difference, rank_trend, sign_flip, sign_test
 from grpolab.report.text import NONE, count, estimate, listing, number, p_equals, signed
-from grpolab.vocabulary import DIVERGED, MARGIN_FACTOR, MARGIN_OF_GAIN, REGIME_SEEDS, RESULTS
+from grpolab.vocabulary import DIVERGED, MARGIN_FACTOR, MARGIN_OF_GAIN, RESULTS
 
 VOID = "void"  # nothing could be decided by any number of seeds
 DESCRIBED = "described"  # not among the primary hypotheses of the collection that is reported
@@ -209,15 +209,14 @@ def _taken_back(family: str, studies: Sequence[Study]) -> int:
 def margins(study: Study, hypothesis: Hypothesis) -> dict[str, float]:
     """The smallest difference that matters, for each place (levels of the other factors) and task, as tested.
 
-    Of a score a share of the baseline's gain there, over the seeds that explored: what a registration keeps as
-    constants.
+    Of a score a share of the baseline's gain there, over all runs that the study holds: what a registration keeps as
+    constants, from seeds that decide nothing.
     """
-    found, explored = dict[str, float](), study.cells[study.cells["seed"] < REGIME_SEEDS]
-    plan = study.plan | {"registered": {}, "looks": [max(1, explored["seed"].nunique())]}
-    study = replace(study, cells=explored, plan=plan)
-    for question in _questions(study, hypothesis, study, decided=True):
-        found |= zip(_places(question.where, question.tasks), map(float, question.margin_T), strict=True)
-    return found
+    return {
+        place: float(_margin(study, hypothesis, here[here["task"] == task]))
+        for where, here, tasks, _ in _asked(study, hypothesis)
+        for place, task in zip(_places(where, tasks), tasks, strict=True)
+    }
 
 
 def _places(where: str, tasks: Sequence[str]) -> list[str]:
@@ -229,9 +228,19 @@ def _questions(study: Study, hypothesis: Hypothesis, owner: Study, decided: bool
 
     `owner`: the study or collection that registers it.
     """
-    plan, cells = study.plan, study.cells.assign(value=by_cell(study, hypothesis["metric"]))
     name = hypothesis["id"] if owner is study else f"{study.name}.{hypothesis['id']}"
     entry = owner.plan.get("registered", {}).get(name)
+    for where, here, tasks, arms in _asked(study, hypothesis):
+        question = _question(study, hypothesis, where, here, tasks, arms, entry, owner)
+        family = "" if not decided or hypothesis["by_construction"] else entry["line"] if entry else owner.name
+        yield replace(question, family=family)
+
+
+def _asked(study: Study, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataFrame, list[str], list[str]]]:
+    """Each combination of open levels, the cells of those tasks that have all arms there (the metric as `value`),
+    these tasks, and the arms.
+    """
+    plan, cells = study.plan, study.cells.assign(value=by_cell(study, hypothesis["metric"]))
     for factor, level in hypothesis["where"].items():
         cells = cells[cells[f"factor/{factor}"] == level]
     arms = hypothesis["trend"] or [arm for arm in hypothesis["contrast"].values() if arm is not None]
@@ -244,10 +253,7 @@ def _questions(study: Study, hypothesis: Hypothesis, owner: Study, decided: bool
     for where, here in cells.groupby("where", sort=False):
         has_all = here.groupby("task", sort=False)["arm"].agg(lambda found: set(arms) <= set(found))
         if tasks := [str(task) for task in has_all.index[has_all]]:
-            here = here[here["task"].isin(tasks)]
-            question = _question(study, hypothesis, str(where), here, tasks, arms, entry, owner)
-            family = "" if not decided or hypothesis["by_construction"] else entry["line"] if entry else owner.name
-            yield replace(question, family=family)
+            yield str(where), here[here["task"].isin(tasks)], tasks, arms
 
 
 def _question(
