@@ -124,7 +124,7 @@ def test_the_page_says_what_the_markdown_says(report, results):
     assert text.count("\n| ") == len(report.all("tr"))  # every row of every table
     said = "".join(text for _, text in report.texts)
     open_ = "H6 is inconclusive (exploratory) in healthy"
-    for sentence in ("make sweep STUDY=both SEEDS=3", open_, "18 of 18 planned cells"):
+    for sentence in ("grpolab sweep both --seeds 3", open_, "18 of 18 planned cells"):
         assert sentence in text
         assert sentence in said
 

@@ -127,7 +127,7 @@ def test_provenance_says_how_to_make_it_again(whole, tmp_path):
     text = whole[0].read_text()
     assert "trained from 2023-11-14 22:13 to 2023-11-14 22:13 UTC" in text
     assert "- seeds: clip_range 0, 1, 2; num_iterations 0, 1, 2" in text
-    assert "```\ngit checkout c0ffee\nmake sweep STUDY=both SEEDS=3\nmake report STUDY=both\n```" in text
+    assert "```\ngit checkout c0ffee\ngrpolab sweep both --seeds 3\ngrpolab report both\n```" in text
     other = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=1)
     write_study(tmp_path, "num_iterations", {"mu": ["1", "2"], "task": ["addition"]}, seeds=2, baseline="1")
     path = next(other.runs.iterdir()) / "provenance.json"
@@ -136,7 +136,7 @@ def test_provenance_says_how_to_make_it_again(whole, tmp_path):
     text = page.write(other, "both").read_text()
     assert "commit c0ffee, decaf (**mixed: 2**)" in text
     assert "The runs are of 2 commits" in text
-    assert "make sweep STUDY=both\n" in text  # each study has the seeds of its own file
+    assert "grpolab sweep both\n" in text  # each study has the seeds of its own file
 
 
 def test_a_figure_without_anything_to_show_is_a_sentence_and_no_file(tmp_path, capsys):

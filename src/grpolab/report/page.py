@@ -313,13 +313,18 @@ def _provenance(parts: Sequence[Study]) -> str:
         f"warm starts: {runs['warm_start'].nunique()}, accuracy {number(accuracy.min())} to {number(accuracy.max())}",
     ]
     commits = runs["commit"].value_counts().index  # the commit of most runs first
-    seeds = {tuple(part.plan["seeds"]) for part in studies}
-    same = seeds.pop() if len(seeds) == 1 else ()  # where studies have seeds of their own, their files say which
-    few = str(len(same)) if same == tuple(range(len(same))) else ",".join(map(str, same))
+    seeds = [{tuple(sorted(of)) for of in part.cells.groupby("variant")["seed"].unique()} for part in studies]
+    asked = ""  # where studies have seeds of their own, their files say which
+    if any(len(of_study) > 1 for of_study in seeds):
+        asked = " --until-decided"
+    elif len(whole := set().union(*seeds)) == 1:
+        (same,) = whole
+        listed = ",".join(map(str, same)) + ("," if len(same) == 1 else "")
+        asked = f" --seeds {len(same) if same == (*range(len(same)),) else listed}"
     commands = [
         *(f"git checkout {commit}" for commit in commits[:1]),
-        f"make sweep STUDY={parts[-1].name}" + (f" SEEDS={few}" if same else ""),
-        f"make report STUDY={parts[-1].name}",
+        f"grpolab sweep {parts[-1].name}{asked}",
+        f"grpolab report {parts[-1].name}",
     ]
     note = f" The runs are of {len(commits)} commits; each run's is in its manifest." if len(commits) > 1 else ""
     reproduce = f"Reproduce (what has an outcome is not trained again):{note}"
