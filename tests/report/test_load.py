@@ -11,9 +11,11 @@ from report_results import ROLLOUT_STEPS, write_run, write_study
 from grpolab.errors import RequestError
 from grpolab.paths import Results, write_json_atomic
 from grpolab.report import journals, page
+from grpolab.report.claims import decide
 from grpolab.report.figures import FIGURES, draw
 from grpolab.report.load import load
-from grpolab.report.reference import export_reference
+from grpolab.report.reference import export_reference, read_plan
+from grpolab.report.tables import tables
 from grpolab.vocabulary import DIVERGED, FAILED, MISSING, RESULTS
 
 
@@ -150,6 +152,25 @@ def test_the_reference_holds_what_every_figure_draws(reference, clone, figure, t
     assert files[0].read_text() == files[1].read_text()
 
 
+def test_a_reference_that_keeps_the_shown_runs_whole_says_the_same_of_all(tmp_path):
+    """Two studies, of which one has a figure that is shown: the other's updates go, and its numbers stay."""
+    results = write_study(tmp_path, seeds=6, figures=["F2"])
+    write_study(tmp_path, "ratio_level", {"ratio": ["token", "sequence"], "task": ["addition"]}, figures=["F2"])
+    plan = {"format": 1, "study": "both", "question": "?", "includes": ["clip_range", "ratio_level"], "cells": []}
+    write_json_atomic(results.plan("both"), {**plan, "figures": [], "shown": ["clip_range.F2"]})
+    before = load(results, "both")
+    said = [(decide(before), [table.numbers.to_csv() for study in before[:2] for table in tables(study)])]
+    export_reference(results, "both")
+    shutil.rmtree(results.runs)
+    kept = load(results, "both")
+    said += [(decide(kept), [table.numbers.to_csv() for study in kept[:2] for table in tables(study)])]
+    assert repr(said[0]) == repr(said[1])  # to the last digit
+    assert set(kept[0].updates["seed"]) == {0, 1, 2, 3, 4}, "those of the first look"
+    assert (len(kept[1].updates), len(kept[1].rollouts)) == (0, len(before[1].rollouts))
+    drawn = page.write(results, "both").parent / "figures"
+    assert {file.name for file in drawn.rglob("*.png")} == {"clip_range_clip_fraction.png", "verdicts.png"}
+
+
 def test_a_reference_with_holes_is_refused(reference):
     cell = cell_of(reference, "no_clip/addition", 1)
     (reference.run(cell["signature"]) / "outcome.json").unlink()
@@ -168,7 +189,7 @@ def test_what_took_days_on_machines_that_did_not_last_is_appended_seed_by_seed(t
     parts = write_study(tmp_path / "parts", seeds=3, **small)
     (parts.run(cell_of(parts, "no_clip/addition", 2)["signature"]) / "outcome.json").unlink()
     export_reference(parts, "clip_range", append=True)
-    kept = json.loads((parts.reference / "plans" / "clip_range.json").read_text())
+    kept = read_plan(parts.reference / "plans" / "clip_range.json")
     assert kept["seeds"] == [0, 1], "the third is not finished"
     assert {cell["seed"] for cell in kept["cells"]} == {0, 1}
     shutil.rmtree(parts.runs)

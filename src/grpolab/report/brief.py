@@ -78,7 +78,7 @@ def _axis(study: Study, claims: Sequence[Claim]) -> str:
 
 
 def _says(claim: Claim) -> str:
-    return claim.says.rstrip(".") + (f" ({claim.where})" if claim.where else "")
+    return claim.says.rstrip(".") + (f" ({claim.where})" if claim.where not in claim.says else "")
 
 
 def _more(n: int) -> str:

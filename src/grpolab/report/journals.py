@@ -32,7 +32,9 @@ _COUNTS = ("rollout_steps", "optimizer_steps", "threads", "results_version", "ev
 
 # Tables by name, each with a column `signature`: `outcomes` has a row for each run that has an outcome, with what its
 # provenance says; TABLES have one for each record of the journals (and timings) of runs whose outcome is a result.
+# `numbers` is of runs whose records a reference has not kept: what `measures.run_numbers` said of them.
 Runs = dict[str, pd.DataFrame]
+NUMBERS = "numbers"
 
 
 def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
@@ -49,7 +51,8 @@ def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
             journals.append(journal.add_column(0, "signature", pa.array([signature] * len(journal), pa.string())))
     frame = pd.DataFrame(outcomes, columns=None if outcomes else ["signature", "outcome"])
     frame = frame.astype({column: "Int64" for column in _COUNTS if column in frame})
-    return {"outcomes": frame} | {name: _frame(_of_kind(journals, name.removesuffix("s"))) for name in TABLES}
+    none = {NUMBERS: pd.DataFrame(columns=["signature"])}
+    return {"outcomes": frame} | none | {name: _frame(_of_kind(journals, name.removesuffix("s"))) for name in TABLES}
 
 
 def _outcome(folder: Path) -> dict[str, Any]:

@@ -5,7 +5,6 @@ The plan says which cells there ought to be, so what is missing is known without
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.quantities import Thresholds
-from grpolab.report.journals import TABLES, Runs
-from grpolab.report.reference import read_all, reference_plan
+from grpolab.report.journals import NUMBERS, TABLES, Runs
+from grpolab.report.reference import read_all, read_plan, reference_plan
 from grpolab.report.text import count, listing
 from grpolab.vocabulary import MISSING, RESULTS
 
@@ -36,6 +35,7 @@ class Study:
     compared within a facet. `cells` has one row per planned cell with its outcome (`missing` where it has none), its
     settings as `setting/<key>`, and its provenance. `evaluations` carries the last finite evaluation of a run that
     ended early (it diverged, was stopped, or its time was up) forward to its planned end, in rows with `carried` set.
+    `numbers` says of runs whose records the reference has not kept what `measures.run_numbers` said of them.
     `single_seeds`: its figures show a thin line for each seed too. `standing`: what their captions say of its claims.
     """
 
@@ -47,6 +47,7 @@ class Study:
     evaluations: pd.DataFrame
     histograms: pd.DataFrame
     timings: pd.DataFrame
+    numbers: pd.DataFrame
     single_seeds: bool = False
     standing: str = ""
 
@@ -122,14 +123,14 @@ def load(results: Results, name: str) -> list[Study]:
     """
     committed = not results.plan(name).is_file() and reference_plan(results, name).is_file()
 
-    def read_plan(study: str) -> Plan:
+    def plan_of(study: str) -> Plan:
         path = reference_plan(results, study) if committed else results.plan(study)
         if not path.is_file():
             raise RequestError(f"study={study} has no plan in {results.studies}: run `grpolab sweep {study}` first")
-        return json.loads(path.read_text())
+        return read_plan(path)
 
-    whole = read_plan(name)
-    plans = [*(read_plan(part) for part in whole["includes"]), whole]
+    whole = plan_of(name)
+    plans = [*(plan_of(part) for part in whole["includes"]), whole]
     for plan in plans:
         _refuse_tuning_seeds(plan)
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
@@ -160,7 +161,7 @@ def study_of(results: Results, plan: Plan, runs: Runs) -> Study:
     keys = cells[[*_CELL_KEYS, "signature", *(c for c in cells if c.startswith("factor/"))]]
     tables = {table: keys.merge(runs[table], on="signature") for table in TABLES}
     tables["evaluations"] = _carry_forward(tables["evaluations"], cells, plan.get("primary_metric", ""))
-    return Study(results, plan, cells, **tables)
+    return Study(results, plan, cells, **tables, numbers=runs[NUMBERS])
 
 
 def _cells(plan: Plan) -> pd.DataFrame:

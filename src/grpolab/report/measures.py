@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
 
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from grpolab.errors import RequestError, near_matches
 from grpolab.quantities import QUANTITIES, SCORES, SHARES
 from grpolab.report.load import Study
-from grpolab.report.stability import after_first_step, largest_clip_share, stability_table
+from grpolab.report.stability import after_first_step, in_one_word, largest_clip_share, stability_table
 from grpolab.report.statistics import intervals
 from grpolab.report.statistics.intervals import LEAST_FOR_BOOTSTRAP, LEAST_RUNS, LEAST_TASKS, Band, Interval
 from grpolab.report.text import count
@@ -40,12 +40,47 @@ def measure(study: Study, metric: str) -> pd.Series:
 
 def run_means(study: Study, metric: str) -> pd.Series:
     """Mean of a journal metric over each run's records; runs whose journals lack it are left out."""
-    return _means(getattr(study, f"{METRICS[metric].kind}s"), metric)
+    return _kept(study, f"mean {metric}", _means(getattr(study, f"{METRICS[metric].kind}s"), metric))
 
 
 def means_after_first_step(study: Study, metric: str) -> pd.Series:
     """The same over the updates that can clip: all but the first optimiser step on each batch."""
-    return _means(after_first_step(study.updates), metric)
+    return _kept(study, f"later {metric}", _means(after_first_step(study.updates), metric))
+
+
+# Means over a run's updates that tables and sentences ask for, besides those that hypotheses do.
+MEANS = (
+    *("clip/active", "clip/active_low", "clip/active_high", "clip/out_of_range", "clip/capped", "clip/outer"),
+    *("cf/token_0.2", "cf/sequence_0.2", "p_old/up_clipped", "p_old/all"),
+)
+LATER_MEANS = ("clip/active_nz", "clip/active_low_nz", "clip/active_high_nz")
+
+
+def run_numbers(study: Study, asked: Iterable[str]) -> pd.DataFrame:
+    """One row for each run: signature, thresholds, every quantity, and means over its updates.
+
+    What is kept of a run of which the updates are not; `asked` are the metrics that hypotheses name.
+    """
+    means = [
+        name for name in (*MEANS, *sorted(set(asked) - {*MEANS})) if name in METRICS and METRICS[name].kind == "update"
+    ]
+    frame = stability_table(study)[["seed", "arm", "facet", *QUANTITIES]].merge(
+        study.done[[*_KEYS, "signature"]], on=_KEYS
+    )
+    index = pd.MultiIndex.from_frame(frame[_KEYS])
+    columns = {f"mean {name}": run_means(study, name).reindex(index).to_numpy() for name in means}
+    columns |= {f"later {name}": means_after_first_step(study, name).reindex(index).to_numpy() for name in LATER_MEANS}
+    numbers = pd.DataFrame(columns).dropna(axis=1, how="all")
+    return pd.concat([frame.drop(columns=_KEYS), numbers], axis=1).assign(thresholds=in_one_word(study.thresholds))
+
+
+def _kept(study: Study, column: str, means: pd.Series) -> pd.Series:
+    """Means of runs, those that are kept in place of records included."""
+    if column not in study.numbers:
+        return means
+    by_signature = study.numbers.drop_duplicates("signature").set_index("signature")[column]
+    values = study.done["signature"].map(by_signature).to_numpy(dtype=np.float64)
+    return pd.Series(values, pd.MultiIndex.from_frame(study.done[_KEYS])).dropna().combine_first(means)
 
 
 def _means(frame: pd.DataFrame, metric: str) -> pd.Series:

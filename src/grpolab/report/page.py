@@ -75,7 +75,7 @@ def write(
     compared.
     """
     output = results.output(study)
-    parts, claims = _make(results, study, output, progress)
+    parts, claims = _make(results, study, output, progress, shown=True)
     progress("report")
     studies, screen = [part.study for part in parts], brief.screen([part.study for part in parts], claims)
     forest = brief.write_figure(studies[-1], claims, output)
@@ -125,13 +125,16 @@ def draw(results: Results, study: str, single_seeds: bool = False) -> list[Path]
 
 
 def _make(
-    results: Results, name: str, output: Path, progress: Progress, single_seeds: bool = False
+    results: Results, name: str, output: Path, progress: Progress, single_seeds: bool = False, shown: bool = False
 ) -> tuple[list[Part], list[Claim]]:
-    """Figures and tables, study by study, so that what one study needs is computed once; and every claim, decided."""
+    """Figures and tables, study by study, so that what one study needs is computed once; and every claim, decided.
+
+    `shown`: of the figures those that the collection chooses, where it does.
+    """
     loaded = load(results, name)
     claims = decide(loaded)
     studies = [replace(study, single_seeds=single_seeds, standing=standing(study, claims)) for study in loaded]
-    pictures, parts = _drawn(studies, output, progress), list[Part]()
+    pictures, parts = _drawn(studies, output, progress, shown), list[Part]()
     for study in studies:
         place = _place(study, studies)
         written = tables(study) if len(study.cells) else []
@@ -146,15 +149,17 @@ def _place(study: Study, studies: Sequence[Study]) -> Path:
     return Path() if study is studies[-1] else Path(study.name)
 
 
-def _drawn(studies: Sequence[Study], output: Path, progress: Progress) -> dict[str, list[Picture]]:
+def _drawn(studies: Sequence[Study], output: Path, progress: Progress, shown: bool) -> dict[str, list[Picture]]:
     """Every figure of each study, drawn and written; where there are many, by a process for each core.
 
     The processes are started anew and are given the studies: a fork would copy the locks of this one's threads.
     """
+    chosen = studies[-1].plan.get("shown") if shown else None
     wanted = [
         (study, figure, Path("figures") / _place(study, studies) / f"{study.name}_{FIGURES[figure].name}.png")
         for study in studies
         for figure in study.plan["figures"]
+        if not chosen or study is studies[-1] or f"{study.name}.{figure}" in chosen
     ]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     workers = min(cores, MOST_WORKERS) if len(wanted) >= MANY_FIGURES else 1

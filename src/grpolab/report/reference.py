@@ -1,7 +1,8 @@
 """The committed reference outcome: plans and compact tables of one study under results/reference/.
 
-A fresh clone redraws every figure of it without training. It holds what figures, tables and claims read, in float32,
-and nothing that a machine would write differently twice.
+Of every run it holds the outcome, the evaluations, the rollout steps, and the numbers that tables and claims are about;
+of those that a committed figure shows (`shown:` of the collection) the updates too, in float32. A fresh clone says the
+same of the claims without training, and draws these figures.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import pyarrow.parquet as pq
 from grpolab.errors import RequestError
 from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_json_atomic
-from grpolab.report.journals import TABLES, Runs, at_quarters, count_clipped, read_runs
+from grpolab.report.journals import NUMBERS, TABLES, Runs, at_quarters, count_clipped, read_runs
+from grpolab.report.statistics.looks import LOOKS
 from grpolab.vocabulary import LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
 
 Plan = dict[str, Any]
@@ -35,6 +37,7 @@ _UPDATE_METRICS = (
 )
 # Kept of the updates at the ends of a run's quarters alone.
 _QUARTER_METRICS = [quantile_metric(level, q, sign) for level in LEVELS for q in QUANTILES for sign in SIGNS]
+_OF_SHOWN = ("updates", "histograms", "timings")
 _HISTOGRAM_PREFIXES = ("excess/", "position/", "position_end/", "probability/")
 
 
@@ -51,7 +54,7 @@ def outcome_at(folder: Path) -> Results:
 def studies_of(results: Results) -> list[str]:
     """Studies, collections left out, that are planned in a results folder or that its reference holds."""
     files = [*results.studies.glob("*/plan.json"), *results.reference.glob("plans/*.json")]
-    return sorted({plan["study"] for plan in (json.loads(file.read_text()) for file in files) if plan["cells"]})
+    return sorted({plan["study"] for plan in map(read_plan, files) if plan["cells"]})
 
 
 def default_study(results: Results) -> str:
@@ -67,6 +70,33 @@ def reference_plan(results: Results, study: str) -> Path:
     return results.reference / "plans" / f"{study}.json"
 
 
+def read_plan(path: Path) -> Plan:
+    """A plan as it was written, or as it was packed for the reference."""
+    plan = json.loads(path.read_text())
+    variants = plan.pop("variants", None)
+    if variants is not None:
+        plan["cells"] = [_cell(variant, int(seed)) for variant in variants for seed in variant["runs"]]
+    return plan
+
+
+def _cell(variant: dict[str, Any], seed: int) -> dict[str, Any]:
+    shared = {key: value for key, value in variant.items() if key != "runs"}
+    settings = {**variant["settings"], "seed": seed}
+    return {**shared, "seed": seed, "signature": variant["runs"][str(seed)], "settings": settings}
+
+
+def _packed(plan: Plan) -> Plan:
+    """A plan with its cells as variants, each with its runs, seed -> signature: what seeds share is said once."""
+    variants = dict[str, dict[str, Any]]()
+    for cell in plan["cells"]:
+        shared = {key: value for key, value in cell.items() if key not in ("seed", "signature")}
+        shared["settings"] = {key: value for key, value in cell["settings"].items() if key != "seed"}
+        variant = variants.setdefault(json.dumps(shared, sort_keys=True), {**shared, "runs": {}})
+        variant["runs"][str(cell["seed"])] = cell["signature"]
+    rest = {key: value for key, value in plan.items() if key != "cells"}
+    return {**rest, "variants": list(variants.values())}
+
+
 def read_reference(results: Results, table: str, signatures: Iterable[str]) -> pd.DataFrame:
     """What the reference holds of some runs: a table of `Runs`, or the `tokens` that `count_clipped` counted."""
     return pd.read_parquet(results.reference / f"{table}.parquet", filters=[("signature", "in", list(signatures))])
@@ -80,7 +110,7 @@ def read_all(results: Results, signatures: Iterable[str]) -> Runs:
     if not (results.reference / "outcomes.parquet").is_file() or here >= set(asked):
         return runs
     absent = [signature for signature in asked if signature not in here]
-    return {table: _joined(runs[table], read_reference(results, table, absent)) for table in ("outcomes", *TABLES)}
+    return {table: _joined(frame, read_reference(results, table, absent)) for table, frame in runs.items()}
 
 
 def tokens_clipped(results: Results, signatures: Iterable[str]) -> pd.DataFrame:
@@ -110,16 +140,18 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     """
     if not results.plan(study).is_file():
         raise RequestError(f"study={study} has not been planned in {results.root}: run `grpolab sweep {study}` first")
-    whole = json.loads(results.plan(study).read_text())
-    plans = [whole, *(json.loads(results.plan(part).read_text()) for part in whole["includes"])]
+    whole = read_plan(results.plan(study))
+    plans = [whole, *(read_plan(results.plan(part)) for part in whole["includes"])]
     runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
     done = set(runs["outcomes"]["signature"])
+    whole_runs = _shown(whole, plans)
     if append:
         plans = _with_committed(results, [_finished_seeds(plan, done) for plan in plans])
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
     if append:
         runs = read_all(results, signatures)
         _refuse_mixture(runs["outcomes"])
+        whole_runs |= set(runs["updates"]["signature"]) - done  # what has them in the reference keeps them
     elif missing := len(signatures) - len(done):
         raise RequestError(
             f"study={study}: {missing} of {len(signatures)} runs have no outcome yet: --append keeps the seeds that"
@@ -128,13 +160,36 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     asked = {hypothesis["metric"] for plan in plans for hypothesis in plan.get("hypotheses", [])}
     tables = {table: _compact(table, runs[table], asked) for table in ("outcomes", *TABLES)}
     tables["tokens"] = tokens_clipped(results, signatures)
+    for table in (*_OF_SHOWN, "tokens"):
+        tables[table] = tables[table][tables[table]["signature"].isin(whole_runs)]
+    tables[NUMBERS] = _numbers(results, plans, runs, asked)
     for file in results.reference.glob("plans/*.json"):
         file.unlink()
     for plan in plans:
-        write_json_atomic(reference_plan(results, plan["study"]), plan)
+        write_json_atomic(reference_plan(results, plan["study"]), _packed(plan))
     for table, frame in tables.items():
         _write_table(results.reference / f"{table}.parquet", frame)
     return sorted(path for path in results.reference.rglob("*") if path.is_file())
+
+
+def _numbers(results: Results, plans: list[Plan], runs: Runs, asked: set[str]) -> pd.DataFrame:
+    """What `measures.run_numbers` says of every run, once for each set of thresholds."""
+    from grpolab.report.load import study_of  # which reads the reference
+    from grpolab.report.measures import run_numbers
+
+    frames = [run_numbers(study_of(results, plan, runs), asked) for plan in plans if plan["cells"]]
+    return pd.concat(frames, ignore_index=True).drop_duplicates(["signature", "thresholds"])
+
+
+def _shown(whole: Plan, plans: list[Plan]) -> set[str]:
+    """The runs of which everything is kept: all, or those of the first look in the studies that have a shown figure."""
+    studies = {name.partition(".")[0] for name in whole.get("shown") or []}
+    kept = set[str]()
+    for plan in (plan for plan in plans if plan["cells"]):
+        first = sorted(plan["seeds"])[: plan.get("looks", LOOKS)[0]]
+        some = {cell["signature"] for cell in plan["cells"] if plan["study"] in studies and cell["seed"] in first}
+        kept |= some if studies else {cell["signature"] for cell in plan["cells"]}
+    return kept
 
 
 def _finished_seeds(plan: Plan, done: set[str]) -> Plan:
@@ -150,7 +205,7 @@ def _with_committed(results: Results, plans: list[Plan]) -> list[Plan]:
     """Plans with the cells that are committed under their names, and the other plans of the reference as they are."""
     new = {plan["study"]: plan for plan in plans}
     for file in sorted(results.reference.glob("plans/*.json")):
-        kept = json.loads(file.read_text())
+        kept = read_plan(file)
         plan = new.setdefault(kept["study"], kept)
         if plan["cells"]:  # a collection has none
             cells = {cell["signature"]: cell for cell in [*kept["cells"], *plan["cells"]]}

@@ -6,8 +6,10 @@ computed from, because the journal lacks its metrics, is NaN.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -32,21 +34,39 @@ def stability_table(study: Study) -> pd.DataFrame:
     Labels are by the thresholds of the study's plan. Kept for each study: figures, tables and claims all ask for it. Do
     not change it in place.
     """
+    known = numbers_of(study)
     settings = study.done.filter(like="setting/").rename(columns=lambda name: name.removeprefix("setting/"))
     rows = [
         {key: getattr(cell, key) for key in CELL_COLUMNS}
-        | run_quantities(
-            accuracy_E=column(study.of_cell("evaluations", cell), study.metric),
-            updates=study.of_cell("updates", cell),
-            rollouts=study.of_cell("rollouts", cell),
-            outcome=cell.outcome,
-            items=cell.evaluation_items,
-            settings=chosen,
-            thresholds=study.thresholds,
+        | (
+            known[cell.signature]
+            if cell.signature in known
+            else run_quantities(
+                accuracy_E=column(study.of_cell("evaluations", cell), study.metric),
+                updates=study.of_cell("updates", cell),
+                rollouts=study.of_cell("rollouts", cell),
+                outcome=cell.outcome,
+                items=cell.evaluation_items,
+                settings=chosen,
+                thresholds=study.thresholds,
+            )
         )
         for cell, chosen in zip(study.done.itertuples(), settings.to_dict("records"), strict=True)
     ]
     return pd.DataFrame(rows, columns=[*CELL_COLUMNS, *QUANTITIES])
+
+
+def numbers_of(study: Study) -> dict[str, dict[str, float | bool]]:
+    """Signature -> `run_quantities` of the runs of which they are kept, at the thresholds of the study."""
+    if study.numbers.empty:
+        return {}
+    kept = study.numbers[study.numbers["thresholds"] == in_one_word(study.thresholds)]
+    return dict(zip(kept["signature"], kept[list(QUANTITIES)].to_dict("records"), strict=True))
+
+
+def in_one_word(thresholds: Thresholds) -> str:
+    """Thresholds as the key of a table."""
+    return json.dumps(asdict(thresholds), sort_keys=True)
 
 
 def count_lost(runs: pd.DataFrame, facet: str, arm: str) -> tuple[int, int]:

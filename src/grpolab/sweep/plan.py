@@ -126,7 +126,7 @@ class Plan:
         study = self.study
         comparison: dict[str, Any] = {"placebo": [], "hypotheses": []}
         if isinstance(study, Collection):
-            comparison["primary"] = study.primary
+            comparison |= {"primary": study.primary, "shown": study.shown}
         else:
             comparison = {
                 "compare": study.compare,
@@ -180,6 +180,8 @@ def plans(name: str, overrides: Sequence[str] = (), seeds: list[int] | None = No
     if not problems:
         known = [f"{plan.study.name}.{claim.id}" for plan in included for claim in _hypotheses(plan)]
         problems += unknown(f"experiments/{name}.yaml: primary", study.primary, known)
+        drawn = [f"{plan.study.name}.{figure}" for plan in included for figure in plan.study.figures]
+        problems += unknown(f"experiments/{name}.yaml: shown", study.shown, drawn)
     if problems:
         raise RequestError(dict.fromkeys(problems))
     return [*included, whole]

@@ -190,6 +190,9 @@ class Collection(Part):
     )
     looks: Looks = Field(default=PLANNED_LOOKS, description="After how many seeds these are looked at.")
     figures: Figures = Field(default=[], description="Those that need no run.")
+    shown: Annotated[list[str], Different] = Field(
+        default=[], description="Figures (`study.F2`) that its report shows, and whose runs are kept whole; none: all."
+    )
 
     @model_validator(mode="after")
     def _figures_need_no_run(self) -> Collection:
