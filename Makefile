@@ -29,7 +29,7 @@ smoke: $(READY) ## the whole way in under a minute: train, track, draw
 	$(BIN)/grpolab sweep smoke $(SWEEP_OPTIONS)
 
 sweep: $(READY) ## train, track and draw a study; what is done already is not trained again
-	$(BIN)/grpolab sweep $(or $(STUDY),reference) $(SWEEP_OPTIONS)
+	$(BIN)/grpolab sweep $(or $(STUDY),reference --repeat) $(SWEEP_OPTIONS)
 
 status: $(READY) ## what is done, running, diverged, failed or missing
 	$(BIN)/grpolab status $(STUDY)

@@ -44,6 +44,7 @@ class FakeSweep:
         command: Sequence[str] = FAKE,
         decide: Decide | None = None,
         most_seeds: int | None = None,
+        repeat: bool = False,
         **orders: Any,
     ) -> tuple[int, list[list[str]]]:
         """The exit code, and the jobs that were begun: kind, signature, seed, steps, pid, GPUs.
@@ -54,7 +55,7 @@ class FakeSweep:
         self._monkeypatch.setenv("FAKE_WORKER", json.dumps({"log": str(self._log), **orders}))
         asked = plans(name, [*overrides, f"machine.results={self.root}", "machine.tracking_uri=null"], seeds)
         looks = Looks(asked, decide, most_seeds) if decide else None
-        code = sweep(looks.plans if looks else asked, draw, jobs, retry_failed, command, looks=looks)
+        code = sweep(looks.plans if looks else asked, draw, jobs, retry_failed, command, looks=looks, repeat=repeat)
         return code, self.begun()
 
     def start(self, *arguments: str, **orders: Any) -> subprocess.Popen[str]:

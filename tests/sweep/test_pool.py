@@ -46,9 +46,10 @@ def test_what_is_committed_in_compact_form_is_not_trained_again(fake_sweep, caps
     results = Results(tmp_path)
     fake_sweep(seeds=[0])
     kept = [{"signature": run.name, **(read_json(run / "outcome.json") or {})} for run in results.runs.iterdir()]
-    columns = ["signature", "outcome", "reason"]
     results.reference.mkdir()
-    pd.DataFrame(kept)[columns].to_parquet(results.reference / "outcomes.parquet")
+    pd.DataFrame(kept)[["signature", "outcome", "reason"]].assign(journal_sha256="0").to_parquet(
+        results.reference / "outcomes.parquet"
+    )
     shutil.rmtree(results.runs)
     capsys.readouterr()
     code, jobs = fake_sweep(seeds=[0, 1])
@@ -60,6 +61,27 @@ def test_what_is_committed_in_compact_form_is_not_trained_again(fake_sweep, caps
     assert f"smoke: {2 * len(kept)} planned: {2 * len(kept)} completed ({len(kept)} of them committed)" in (
         capsys.readouterr().out
     )
+
+
+def test_what_is_committed_is_repeated_where_that_is_asked(fake_sweep, capsys, tmp_path):
+    results = Results(tmp_path)
+    fake_sweep(seeds=[0])
+    kept = [{"signature": run.name, **(read_json(run / "outcome.json") or {})} for run in results.runs.iterdir()]
+    frame = pd.DataFrame(kept)[["signature", "outcome", "reason"]].assign(journal_sha256="0")
+    results.reference.mkdir()
+    frame.to_parquet(results.reference / "outcomes.parquet")
+    shutil.rmtree(results.runs)
+    capsys.readouterr()
+    code, jobs = fake_sweep(seeds=[0], repeat=True)
+    assert (code, sum(job[0] == "run" for job in jobs)) == (0, len(kept))
+    same = f"of {len(kept)} runs that are committed too,"
+    assert f"{same} 0 are equal to the bit; another kind of CPU" in capsys.readouterr().out
+    for run in results.runs.iterdir():
+        (run / "outcome.json").write_text(
+            json.dumps({**(read_json(run / "outcome.json") or {}), "journal_sha256": "0"})
+        )
+    assert fake_sweep(seeds=[0], repeat=True) == (0, [])
+    assert f"{same} {len(kept)} are equal to the bit\n" in capsys.readouterr().out
 
 
 def test_a_sweep_ends_with_what_its_runs_lack_and_where_the_report_is(tmp_path, monkeypatch, capsys):

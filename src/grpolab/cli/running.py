@@ -37,6 +37,8 @@ def add_commands(add: Add) -> None:
     text = "look at its hypotheses after 5, 10, 15, 20 seeds (`looks:`), and add seeds only for what is open"
     sweep.add_argument("--until-decided", action="store_true", help=text)
     sweep.add_argument("--max-seeds", type=count, metavar="N", help="with --until-decided: the look to end with")
+    text = "train what has a committed outcome too, and say whether it comes out the same"
+    sweep.add_argument("--repeat", action="store_true", help=text)
 
     text = "write down a study's hypotheses, and the seeds that will decide them, before these are run"
     register = add("register", _register, text)
@@ -83,6 +85,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
         raise RequestError(
             "--seeds and --until-decided exclude each other: it takes the registered seeds, or 0, 1, ..."
         )
+    if arguments.repeat and arguments.until_decided:
+        raise RequestError("--repeat and --until-decided exclude each other: what is committed decides as it is")
     asked, looks = plans(arguments.study, arguments.overrides, arguments.seeds), None
     if arguments.until_decided:
         looks = Looks(asked, _decide, arguments.max_seeds)
@@ -90,7 +94,14 @@ def _sweep(arguments: argparse.Namespace) -> int:
     checking.warn(asked)
     with _events(arguments.json_lines) as events:
         return launch.sweep(
-            asked, draw_all, arguments.jobs, arguments.retry_failed, events=events, unmet=unmet, looks=looks
+            asked,
+            draw_all,
+            arguments.jobs,
+            arguments.retry_failed,
+            events=events,
+            unmet=unmet,
+            looks=looks,
+            repeat=arguments.repeat,
         )
 
 

@@ -27,6 +27,7 @@ from grpolab.sweep.ledger import (
     JournalReader,
     Record,
     cells_of_row,
+    committed_outcomes,
     duration,
     first_line,
     no_outcome,
@@ -54,16 +55,17 @@ def sweep(
     events: Events | None = None,
     unmet: Callable[[Results, str], Sequence[str]] = lambda results, study: (),
     looks: Looks | None = None,
+    repeat: bool = False,
 ) -> int:
     """Run the plans on `jobs` workers (default: what the machine has) and `draw` what came out; the exit code.
 
     `events`: whom a program that watches is told through; the rest of the output is prose for people. `unmet`: what of
     a study's preconditions its runs do not meet, a sentence each. `looks`: the plans are those of its first look, and
-    it is gone on with those of the next while something is open.
+    it is gone on with those of the next while something is open. `repeat`: train what has a committed outcome too.
 
     Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
     """
-    request = Request(plans)
+    request = Request(plans, count_committed=not repeat)
     todo = request.jobs(retry_failed)
     if looks and not todo:  # looks whose runs are all there leave the plan as it is, which may be of a later one
         request, todo = _next_look(request, looks, jobs, retry_failed, events)
@@ -87,6 +89,8 @@ def sweep(
     _say_results(request, events)
     for sentence in unmet(request.results, request.name):
         print(f"precondition {sentence}")
+    if repeat and (sentence := _repeated(request)):
+        print(sentence)
     return _conclude(request, events, drawn)
 
 
@@ -322,6 +326,21 @@ def _say_results(request: Request, events: Events | None) -> None:
         elif rows:
             print(f"{plan.study.name}: means over runs")
             print_table(TITLES, [cells_of_row(variant, row) for variant, row in rows.items()])
+
+
+def _repeated(request: Request) -> str:
+    """How many of the runs that are committed too came out the same, by their journals' hashes; empty for none."""
+    committed, states = committed_outcomes(request.results), request.states()
+    both = [(committed[name], state.outcome) for name, state in states.items() if state.outcome and name in committed]
+    equal = sum(kept["journal_sha256"] == made.get("journal_sha256") for kept, made in both)
+    if not both:
+        return ""
+    end = (
+        ""
+        if equal == len(both)
+        else "; another kind of CPU rounds otherwise: `grpolab compare results/reference` judges it"
+    )
+    return f"of {len(both)} runs that are committed too, {equal} are equal to the bit{end}"
 
 
 def _conclude(request: Request, events: Events | None, drawn: bool | None = None) -> int:

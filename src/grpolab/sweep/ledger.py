@@ -94,7 +94,7 @@ def committed_outcomes(results: Results) -> dict[str, Record]:
         return {}
     import pyarrow.parquet as pq  # here: most results folders have none
 
-    rows = pq.read_table(file, columns=["signature", "outcome", "reason"]).to_pylist()
+    rows = pq.read_table(file, columns=["signature", "outcome", "reason", "journal_sha256"]).to_pylist()
     return {row.pop("signature"): row for row in rows if row["outcome"] in RESULTS}
 
 
