@@ -1,18 +1,21 @@
 """TRL 1.16.0: `GRPOConfig` (trl/trainer/grpo_config.py), what its fields are here, read and written.
 
-Fields that are carried stand here with their defaults, beside those that change no result. The fields of transformers'
-TrainingArguments, which it inherits, are read from transformers itself.
+Fields that are carried stand here with their defaults, beside those that change no result; `trl_versions.py` has what
+other versions do. The fields of transformers' TrainingArguments, which it inherits, are read from transformers itself.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
-from grpolab.errors import RequestError
-from grpolab.frameworks.exchange import Config, Options, refuse_unknown, refuse_wrong_counts, refuse_wrong_types
+from grpolab.errors import RequestError, near_matches
+from grpolab.frameworks import trl_versions as versions
+from grpolab.frameworks.exchange import Config, Given, Options, refuse_wrong_counts, refuse_wrong_types
 from grpolab.frameworks.names import TRL_NAMES
+from grpolab.frameworks.trl_files import read
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
 
@@ -102,6 +105,10 @@ CARRIED: dict[str, Any] = LOSS | {
     "router_aux_loss_coef": None,
     "disable_dropout": False,
     "vllm_importance_sampling_cap": None,
+    "max_prompt_length": None,
+    "warmup_ratio": 0.0,
+    "lr_scheduler_kwargs": None,
+    "num_processes": None,  # of the launcher, not of a GRPOConfig
     # of trl's ModelConfig, which stands in the same file for `trl grpo --config`
     "model_name_or_path": None,
     "use_peft": False,
@@ -125,7 +132,13 @@ PASSED_OVER = {
 }
 # fmt: on
 
+# What else a key may be that changes the training, by its name: a fork's, a misspelt one.
+LOUD = re.compile(
+    r"loss|clip|(^|_)kl(_|$)|adv|beta|epsilon|entropy|ratio|temperature|(^|_)top_|(^|_)lr(_|$)|learning|optim|warmup|decay"
+    r"|grad_norm|sampl|generations|rollout|mask|filter|steps_per|batch_size|reward_(weight|scal|clip)|scale_|ref_model"
+)
 COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations")
+LEAST_GROUP = 2
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 SCALES = {True: "group", False: "none"}
 SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
@@ -137,39 +150,90 @@ ADAPTIVE = {
 }
 
 
-def options(given: Options) -> Options:
-    """All options that matter, defaults filled in, with `steps_per_generation` resolved as TRL does.
+def options(given: Given) -> Options:
+    """All options that matter, with the defaults of the file's version, and `steps_per_generation` as TRL resolves it.
 
-    Raises RequestError for a key that TRL does not have, and for batches that do not divide.
+    `num_processes` stays None where it is not known. Raises RequestError for what no version of TRL takes.
     """
-    names = [name for name in given if name not in CARRIED and name not in PASSED_OVER]
-    if names:
-        from transformers import TrainingArguments  # here, because it imports torch
-
-        refuse_unknown("TRL's GRPOConfig", names, {*CARRIED, *PASSED_OVER, *TrainingArguments.__dataclass_fields__})
-    options = CARRIED | {name: value for name, value in given.items() if name in CARRIED}
+    version, taken = version_of(given), _taken(given)
+    options = {name: default(name, given) for name in CARRIED} | taken | {"version": version}
     if options["vllm_importance_sampling_cap"] is not None:  # its name until 1.9
         options["vllm_importance_sampling_clip_max"] = options["vllm_importance_sampling_cap"]
     refuse_wrong_types("TRL", options, CARRIED)
     refuse_wrong_counts("TRL", options, COUNTS)
-    micro, group = options["per_device_train_batch_size"], options["num_generations"]
-    whole, steps = options["generation_batch_size"], options["steps_per_generation"]
+    options["num_generations"] = max(options["num_generations"], LEAST_GROUP)
+    options["num_processes"] = given.processes or options["num_processes"]
+    micro, whole, steps = micro_batch(options), options["generation_batch_size"], options["steps_per_generation"]
     if whole is not None:
         if steps is not None:
             raise RequestError("TRL: generation_batch_size and steps_per_generation say the same thing: set one")
         refuse_wrong_counts("TRL", options, ["generation_batch_size"])
         if whole % micro:
             raise RequestError(f"TRL: per_device_train_batch_size={micro} must divide generation_batch_size={whole}")
-        steps = whole // micro
+        if whole % options["num_generations"]:
+            raise RequestError(
+                f"TRL: num_generations={options['num_generations']} must divide generation_batch_size={whole}"
+            )
+        steps = max(whole // (micro * (options["num_processes"] or 1)), 1)
     elif steps is None:
         steps = options["gradient_accumulation_steps"]
     options["steps_per_generation"] = steps  # micro-batches of a generation batch, of one process
     refuse_wrong_counts("TRL", options, ["steps_per_generation"])
-    if micro * steps % group:
-        raise RequestError(
-            f"TRL: num_generations={group} must divide the generation batch of {micro * steps} sequences"
-        )
     return options
+
+
+def version_of(given: Given) -> str:
+    """The version whose defaults count: the one that is told, else the newest that has the file's fields."""
+    if given.version:
+        return versions.VERSIONS[versions.order(given.version)]
+    first, last, _ = versions.fitting(given.options)
+    return versions.VERSIONS[max(first, last)]
+
+
+def default(name: str, given: Given) -> Any:
+    """What a field is where the file says nothing: by its version, or by the trainer that builds on TRL's."""
+    own = versions.FORKS.get(given.fork or "", {})
+    if name in own:
+        return own[name]
+    if given.fork == "ms-swift" and name == "gradient_accumulation_steps":  # until 16 sequences are in a step
+        micro = _taken(given).get("per_device_train_batch_size", 1)
+        return max(1, math.ceil(16 / (micro * (given.processes or 1))))
+    return versions.default(name, versions.order(version_of(given)), CARRIED[name])
+
+
+def _taken(given: Given) -> Options:
+    """The values that are carried, as their fields' types; a null where TRL has none is its default."""
+    taken = {name: _typed(value, CARRIED[name]) for name, value in given.options.items() if name in CARRIED}
+    return {name: value for name, value in taken.items() if value is not None or CARRIED[name] is None}
+
+
+def _typed(value: Any, default: Any) -> Any:
+    """A text that a field's type makes a number or a truth value, as TRL's parser does."""
+    if not isinstance(value, str) or isinstance(default, str):
+        return value
+    words = {"true": True, "false": False} if isinstance(default, bool) else {}
+    try:
+        return words.get(value.lower(), int(value) if value.isdecimal() else float(value))
+    except ValueError:
+        return words.get(value.lower(), None if value.lower() in ("none", "null") else value)
+
+
+def micro_batch(options: Options) -> int:
+    """Sequences of a micro-batch of one process; TRL 0.14 counts prompts."""
+    prompts = options["version"] == "0.14"
+    return int(options["per_device_train_batch_size"] * (options["num_generations"] if prompts else 1))
+
+
+def least_processes(options: Options) -> int:
+    """The least number of processes whose generation batch holds whole groups."""
+    each = micro_batch(options) * options["steps_per_generation"]
+    return int(options["num_generations"] // math.gcd(each, options["num_generations"]))
+
+
+def processes(options: Options) -> int:
+    """The number of processes, or the least that TRL runs with where it is not known."""
+    told, least = options["num_processes"], least_processes(options)
+    return told if told and told % least == 0 else least
 
 
 def loss(options: Options) -> Options:
@@ -180,10 +244,10 @@ def loss(options: Options) -> Options:
 def run(options: Options) -> Options:
     """What is no loss, by our keys.
 
-    How often a batch is learnt from, of one process, is the part of `generate_every` that is optimiser steps.
+    How often a batch is learnt from is the part of `generate_every` that is optimiser steps.
     """
     mu, slices, window = (options[name] for name in REUSE)
-    prompts = options["per_device_train_batch_size"] * slices // options["num_generations"]
+    prompts = processes(options) * micro_batch(options) * slices // options["num_generations"]
     if window % (slices * mu) == 0:  # several generation batches, each counted mu times, in one step
         passes, minibatches, prompts = 1, 1, prompts * (window // (slices * mu))
     elif slices % window == 0:
@@ -197,14 +261,15 @@ def run(options: Options) -> Options:
         "scale_rewards": "batch" if parts else SCALES.get(scale, scale),
         "advantage_estimator": "batch_mean" if parts else "group_mean",
         "scale_reward_parts": "group" if parts else None,
-        "lr_scheduler_type": SCHEDULES.get(str(options["lr_scheduler_type"]), "linear"),
+        "lr_scheduler_type": SCHEDULES.get(str(options["lr_scheduler_type"]), _nearest(options)),
+        "warmup_steps": warmup(options) or 0,
         "max_grad_norm": options["max_grad_norm"] or math.inf,
-        "dtype": "bfloat16" if options["bf16"] else "float32",
+        "dtype": "bfloat16" if options["bf16"] or options["fp16"] else "float32",
         "warm_start.max_steps": 0,
         "prompts_per_step": prompts,
         "num_iterations": passes,
         "num_minibatches": minibatches,
-        "micro_batch_size": options["per_device_train_batch_size"],
+        "micro_batch_size": micro_batch(options),
     }
     if options["use_adaptive_entropy"]:
         values["entropy_coef"] = options["entropy_coef"]  # its start, which may be 0
@@ -216,6 +281,99 @@ def run(options: Options) -> Options:
     return values
 
 
+def warmup(options: Options) -> int | None:
+    """Steps of the warm-up; None where it is a share of a length that is not known. Steps count before a share."""
+    steps, ratio = options["warmup_steps"], options["warmup_ratio"]
+    if 0 < steps < 1:  # a share, since transformers 5
+        steps, ratio = 0, steps
+    if steps or not ratio:
+        return int(steps)
+    return math.ceil(options["max_steps"] * ratio) if options["max_steps"] > 0 else None
+
+
+def _nearest(options: Options) -> str:
+    return "cosine" if "cosine" in str(options["lr_scheduler_type"]) else "linear"
+
+
+def unread(given: Given) -> Iterator[str]:
+    """A sentence for each key whose value stands nowhere in the file, and for those that are no fields of TRL's."""
+    from transformers import TrainingArguments  # here, because it imports torch
+
+    for name, text in given.open.items():
+        if name in CARRIED:
+            stands = f"the default {default(name, given)} stands for it"
+            yield f"{name} ({shortened(text)}): the file alone does not say its value; {stands}"
+    if given.options.get("num_generations") == 1:
+        yield (
+            "num_generations=1: TRL refuses a group of one since 0.15, and in 0.14 its standard deviation, and with it"
+            f" the loss, is no number; {LEAST_GROUP} stands for it"
+        )
+    fields = {*CARRIED, *PASSED_OVER, *TrainingArguments.__dataclass_fields__, *versions.SINCE, *versions.GONE}
+    others = [name for name in {**given.options, **given.open} if name not in fields]
+    for name in filter(LOUD.search, others):
+        text = given.open.get(name) or given.options.get(name)
+        yield f"{name}={shortened(text)}: no version's GRPOConfig has it{near_matches(name, fields)}; its effect is lost"
+    if quiet := [name for name in others if not LOUD.search(name)]:
+        yield f"{', '.join(quiet)}: no fields of a GRPOConfig, and nothing here"
+    told = versions.order(version_of(given))
+    for name in given.options:
+        if name in CARRIED and (why := versions.no_field(name, told)):
+            yield f"{name}={given.options[name]} is carried, but {why}, and not in {versions.VERSIONS[told]}"
+
+
+def shortened(value: Any) -> str:
+    """A value's text, cut to a length that a sentence bears."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def defaults(given: Given) -> Iterator[str]:
+    """Of which version they are and why; those that other versions that fit have otherwise; the rest."""
+    first, last, why = versions.fitting(given.options)
+    version = version_of(given)
+    fits = f"{versions.VERSIONS[first]} to {versions.VERSIONS[last]}"
+    if given.version:
+        first = last = versions.order(version)
+        yield f"those of TRL {version}, as it was told"
+    elif first > last:
+        yield f"those of TRL {version}, though no version has all of {', '.join(why)}"
+    elif last < len(versions.VERSIONS) - 1:
+        yield f"those of TRL {version}, the newest that fits {', '.join(why)} ({fits} do); --version says another"
+    else:
+        yield f"those of TRL {version}, the newest; {fits} fit the file, --version says another"
+    resolved, given_names = options(given), _taken(given).keys()
+    own, differing, same = [], [], []
+    for name in CARRIED:
+        if name in given_names or name in NEVER_A_DEFAULT or not _acts(name, resolved):
+            continue
+        value = default(name, given)
+        if name in versions.FORKS.get(given.fork or "", {}):
+            own.append(f"{name}={value}")
+        elif others := list(versions.changes(name, first, last)):
+            differing.append(f"{name}={value} ({', '.join(others)})")
+        elif value not in (None, False, 0) or name in versions.DEFAULTS:
+            same.append(f"{name}={value}")
+    if own:
+        yield f"{', '.join(own)}: those of {given.fork}, which may change with its version"
+    if differing:
+        yield ", ".join(differing)
+    if same:
+        yield ", ".join(same)
+
+
+def _acts(name: str, options: Options) -> bool:
+    """Whether an option belongs to a part that is switched on."""
+    if name.startswith("vllm_"):
+        return bool(options["use_vllm"])
+    if name.startswith(("sapo_", "vespo_")):
+        return name.startswith(f"{options['loss_type']}_")
+    return not name.startswith("entropy_") or bool(options["use_adaptive_entropy"])
+
+
+# Resolved from others, or of the launcher.
+NEVER_A_DEFAULT = {"steps_per_generation", "generation_batch_size", "num_processes", "model_name_or_path", "max_steps"}
+
+
 def left_out(options: Options) -> Iterator[str]:
     """What of a `GRPOConfig` has no counterpart here."""
     mu, slices, window = (options[name] for name in REUSE)
@@ -224,13 +382,25 @@ def left_out(options: Options) -> Iterator[str]:
             f"gradient_accumulation_steps={window} cuts {mu} passes of steps_per_generation={slices} unevenly: here"
             " every optimiser step is on one batch"
         )
+    if options["num_processes"] != (count := processes(options)):
+        told = f"num_processes={options['num_processes']}" if options["num_processes"] else "the number of processes"
+        why = "TRL refuses it with this batch" if options["num_processes"] else "it is not in the file"
+        yield f"{told}: {why}; prompts_per_step is that of {count}, the least that fits: --processes says another"
     for name, says in NOT_CARRIED.items():
         if options[name] != CARRIED[name]:
             yield f"{name}={options[name]}: {says}"
+    if options["version"] in ("0.14", "0.15") and options["temperature"] != 1:
+        yield f"temperature={options['temperature']:g}: TRL {options['version']} trains on log-probs without it"
+    if warmup(options) is None:
+        ratio = options["warmup_ratio"] or options["warmup_steps"]
+        yield f"warmup_ratio={ratio:g}: it is a share of a length that is not known: give warmup_steps"
     if options["max_steps"] <= 0:
         yield f"num_train_epochs={options['num_train_epochs']:g}: set rollout_steps, the length of a run here"
     if str(options["lr_scheduler_type"]) not in SCHEDULES:
-        yield f"lr_scheduler_type={options['lr_scheduler_type']}: here it is one of constant, linear, cosine"
+        yield (
+            f"lr_scheduler_type={options['lr_scheduler_type']} {options['lr_scheduler_kwargs'] or ''}".strip()
+            + f": here it is one of constant, linear, cosine; {_nearest(options)} stands for it, and falls to 0"
+        )
 
 
 NOT_CARRIED = {
@@ -246,6 +416,7 @@ NOT_CARRIED = {
     "use_peft": "all weights are trained here",
     "fp16": "half precision here is bfloat16",
     "optim": "the optimiser is AdamW here",
+    "max_prompt_length": "prompts are never cut here",
 }
 
 
@@ -320,4 +491,4 @@ def own_way(settings: RunSettings) -> Iterator[str]:
         yield "vespo multiplies the sampler's weight into the ratio of the sequence"
 
 
-CONFIG = Config(options, loss, run, left_out, guesses, own_way, shown)
+CONFIG = Config(read, options, unread, defaults, loss, run, left_out, guesses, own_way, shown)

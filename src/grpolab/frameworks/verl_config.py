@@ -11,7 +11,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from grpolab.errors import RequestError
-from grpolab.frameworks.exchange import Config, Options, flat, refuse_unknown, refuse_wrong_counts, refuse_wrong_types
+from grpolab.frameworks.config_files import File, mapping, words
+from grpolab.frameworks.exchange import (
+    Config,
+    Given,
+    Options,
+    flat,
+    refuse_unknown,
+    refuse_wrong_counts,
+    refuse_wrong_types,
+)
 from grpolab.frameworks.names import VERL_NAMES
 from grpolab.settings.equalities import rewritten
 from grpolab.settings.run import RunSettings
@@ -168,9 +177,14 @@ ESTIMATORS: dict[str, tuple[str, str | None, str | None]] = {
 }
 
 
-def options(given: Options) -> Options:
+def read(file: File) -> Given:
+    """The keys of a YAML or JSON file, or of the `key=value` words of a script."""
+    return Given(words(file) if file.kind in ("shell", "words") else mapping(file))
+
+
+def options(given: Given) -> Options:
     """All keys that matter, dotted, defaults filled in. Raises RequestError for a key that verl does not have."""
-    named = flat(given)
+    named = flat(given.options)
     refuse_unknown("verl", [name for name in named if not _known(name)], [*CARRIED, *PASSED_OVER])
     options = CARRIED | {name: value for name, value in named.items() if name in CARRIED}
     refuse_wrong_types("verl", options, CARRIED)
@@ -227,6 +241,16 @@ def run(options: Options) -> Options:
     if options[MODEL]:
         values |= {"model": "pretrained", "model.path": options[MODEL]}
     return values
+
+
+def unread(_given: Given) -> Iterator[str]:
+    """Nothing: a key that verl does not have is refused."""
+    yield from ()
+
+
+def defaults(_given: Given) -> Iterator[str]:
+    """Nothing yet."""
+    yield from ()
 
 
 def left_out(options: Options) -> Iterator[str]:
@@ -335,4 +359,4 @@ def own_way(settings: RunSettings) -> Iterator[str]:
         yield "geo_mean takes the geometric mean of a sequence's sampler weights"
 
 
-CONFIG = Config(options, loss, run, left_out, guesses, own_way, shown)
+CONFIG = Config(read, options, unread, defaults, loss, run, left_out, guesses, own_way, shown)

@@ -1,0 +1,303 @@
+"""Where a `GRPOConfig` stands in a file as people write it: Python, a notebook, a recipe, the flags of a command.
+
+Nothing is run. What the file leaves open is named; a file that has no `GRPOConfig` is told what it is instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from grpolab.frameworks import trl_versions as versions
+from grpolab.frameworks.config_files import File, mapping, value
+from grpolab.frameworks.exchange import Given, Options
+from grpolab.frameworks.python_values import Open, Source, parse
+from grpolab.frameworks.shell import Command, training_command
+
+CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
+# Fields that no other trainer's config has, or none that is as common.
+# fmt: off
+SIGNS = {
+    "num_generations", "num_iterations", "scale_rewards", "reward_weights", "reward_funcs", "max_completion_length",
+    "generation_batch_size", "steps_per_generation", "mask_truncated_completions", "epsilon_high", "vllm_device",
+    "importance_sampling_level", "vllm_importance_sampling_correction", "off_policy_mask_threshold",
+}
+# Keys that only such a file has -> what the file is.
+OTHERS = {
+    "actor_rollout_ref": "is a config of verl: use --from verl",
+    "compute_environment": "says how accelerate starts processes",
+    "distributed_type": "says how accelerate starts processes",
+    "zero_optimization": "is a config of DeepSpeed",
+    "actor_train": "is a config of ROLL",
+    "stage": "is a config of LLaMA-Factory",
+    "finetuning_type": "is a config of LLaMA-Factory",
+    "max_seq_length": "is a config of another trainer, for supervised fine-tuning",
+    "packing": "is a config of another trainer, for supervised fine-tuning",
+    "assistant_only_loss": "is a config of another trainer, for supervised fine-tuning",
+    "parameters": "is a sweep of W&B",
+}
+# fmt: on
+# Sections of a recipe that are not the trainer's.
+ASIDE = re.compile(
+    r"eval|test|valid|sft|dpo|ppo|kto|lora|peft|model|data|vllm|reward|judge|infer|server|sampling_params"
+)
+PROCESSES = ("nproc_per_node", "num_gpus", "num_processes")
+FLAG = re.compile(r"--?([A-Za-z_][\w.-]*)(?:=(.*))?", re.DOTALL)
+SWIFT = {"max_new_tokens": "max_completion_length", "model": "model_name_or_path"}
+
+
+def read(file: File) -> Given:
+    """What a file gives of a `GRPOConfig`. Raises RequestError where it has none."""
+    if file.kind == "python" or (file.kind == "words" and "GRPOConfig(" in file.text):
+        return _python(file)
+    if file.kind in ("shell", "words"):
+        return _flags(file)
+    return _recipe(file)
+
+
+# Python.
+
+
+def _python(file: File) -> Given:
+    source, broken = parse(file.text)
+    notes = [f"line {line}: it is no Python that can be read, and is passed over" for line in broken[:3]]
+    names = set(_class_names(source))
+    calls = [call for call in source.calls if ast.unparse(call.func).rpartition(".")[2] in names]
+    if calls:
+        given = source_options(source, call := _trained_with(source, calls))
+        if len(calls) > 1:
+            lines = ", ".join(str(other.lineno) for other in calls if other is not call)
+            notes.append(f"line {call.lineno} is read; there are more GRPOConfig(...), in line {lines}")
+    elif given := next(_fields(source, names), {}):
+        source.defaults = True
+        notes.append("it is a class of defaults: a command line or a recipe may say otherwise")
+    else:
+        raise file.refusal(_no_call(file, source))
+    options = {key: item for key, item in given.items() if not isinstance(item, Open)}
+    left_open = {key: str(item) for key, item in given.items() if isinstance(item, Open)}
+    for key in [key for key in left_open if key.startswith("**")]:
+        notes.append(f"{key}: the file alone does not say what is in it")
+        del left_open[key]
+    fork = "unsloth" if re.search(r"^\s*(from|import) unsloth", file.text, re.MULTILINE) else None
+    return Given(options, left_open, notes, version=versions.pinned(file.text), fork=fork)
+
+
+def _class_names(source: Source) -> Iterator[str]:
+    """GRPOConfig, the names that the file imports it by, and the file's own subclasses of it."""
+    yield from CLASSES
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (alias.asname for alias in node.names if alias.asname and alias.name in CLASSES)
+    for name, node in source.classes.items():
+        if any(ast.unparse(base).rpartition(".")[2] in CLASSES for base in node.bases):
+            yield name
+
+
+def _trained_with(source: Source, calls: list[ast.Call]) -> ast.Call:
+    """The config that a GRPOTrainer is given, where that is plain to see; else the first."""
+    for trainer in source.calls:
+        if not ast.unparse(trainer.func).endswith("GRPOTrainer"):
+            continue
+        given = next((keyword.value for keyword in trainer.keywords if keyword.arg == "args"), None)
+        if isinstance(given, ast.Call) and given in calls:
+            return given
+        if isinstance(given, ast.Name):
+            named = [call for call in calls if _assigned(source, call) == given.id]
+            if named and source.scope(named[-1]) is source.scope(trainer):
+                return named[-1]
+    return calls[0]
+
+
+def _assigned(source: Source, call: ast.Call) -> str | None:
+    """The name that a call's result is given."""
+    parent = source.parents.get(call)
+    target = parent.targets[0] if isinstance(parent, ast.Assign) else getattr(parent, "target", None)
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def source_options(source: Source, call: ast.Call) -> Options:
+    """A call's keywords, over the defaults of its class where that is the file's own, and what is set on it later."""
+    own = source.classes.get(ast.unparse(call.func))
+    given: Options = dict(source.record(own).values) if own else {}
+    given |= source.keywords(call)
+    name = _assigned(source, call)
+    if name is not None:
+        scope = source.scope(call)
+        for statement in ast.walk(scope):
+            if isinstance(statement, ast.stmt) and statement.lineno > call.lineno and source.scope(statement) is scope:
+                plain = source.certain(statement, scope, call) is True
+                for key, item in source.changes(statement, name):
+                    given[key] = item if plain else Open(ast.unparse(statement).splitlines()[0])
+    return given
+
+
+def _fields(source: Source, names: set[str]) -> Iterator[Options]:
+    """The defaults that subclasses of GRPOConfig give fields of it."""
+    for name in names & source.classes.keys():
+        found = source.record(source.classes[name]).values
+        if found.keys() & (SIGNS | {"learning_rate", "beta", "temperature"}):
+            yield found
+
+
+def _no_call(file: File, source: Source) -> str:
+    """What a file of Python without a GRPOConfig is instead."""
+    if re.search(r"(TrlParser|HfArgumentParser)\(", file.text) and "GRPOConfig" in file.text:
+        return "takes its GRPOConfig from a recipe or its command line: give that file"
+    others = [ast.unparse(call.func).rpartition(".")[2] for call in source.calls]
+    other = next((name for name in others if re.fullmatch(r"\w+(Config|TrainingArguments)", name)), None)
+    if other is not None and re.search(r"(?i)(grpo|sft|dpo|ppo|kto|rloo|training)", other):
+        return f"has no GRPOConfig(...): its {other}(...) is of another trainer"
+    return "has no GRPOConfig(...): it is a script without a config of TRL's GRPO"
+
+
+# Recipes.
+
+
+def _recipe(file: File) -> Given:
+    document = mapping(file)
+    sections = {name: section for name, section in _sections(document, "") if not ASIDE.search(name.lower())}
+    signs = [name for name, section in sections.items() if SIGNS & section.keys()]
+    if not signs:
+        raise file.refusal(_no_recipe(document))
+    options: Options = {}
+    left_open: dict[str, str] = {}
+    main = max(signs, key=lambda name: len(SIGNS & sections[name].keys()))
+    for name in sorted(sections, key=lambda name: name != main):
+        for key, item in sections[name].items():
+            if isinstance(item, dict) and key not in ("lr_scheduler_kwargs", "gradient_checkpointing_kwargs"):
+                continue
+            if key in options and options[key] != item and name != main and main and key not in sections[main]:
+                left_open[key] = f"{options[key]} or {item}"
+            options.setdefault(key, item)
+    notes = (
+        [f"read as fields of a GRPOConfig: {', '.join(name or 'the top level' for name in sections)}"] if main else []
+    )
+    options = {key: item for key, item in options.items() if key not in left_open}
+    processes = options.get("num_processes")
+    return Given(
+        options,
+        left_open,
+        notes,
+        versions.pinned(file.text),
+        processes if type(processes) is int and processes > 0 else None,
+    )
+
+
+def _sections(document: Mapping[str, Any], name: str) -> Iterator[tuple[str, Options]]:
+    """The mappings of a document that may hold fields, by dotted name; its top level has none."""
+    yield name, dict(document)
+    for key, item in document.items():
+        if isinstance(item, dict) and isinstance(key, str) and not key.endswith("_kwargs"):
+            yield from _sections(item, f"{name}.{key}" if name else key)
+
+
+def _no_recipe(document: Mapping[str, Any]) -> str:
+    """What a recipe without a GRPOConfig is instead."""
+    says = next((text for key, text in OTHERS.items() if key in document), None)
+    return (
+        f"{says or 'has no field that is of a GRPOConfig alone'}; no GRPOConfig is in it"
+        if says
+        else ("has no key of TRL's GRPOConfig that tells it from another trainer's, as num_generations does")
+    )
+
+
+# Commands.
+
+
+def _flags(file: File) -> Given:
+    command = training_command(file.text, _is_grpo)
+    if command is None:
+        raise file.refusal("starts no training of TRL's GRPO")
+    options, left_open = _values(command)
+    notes = list(command.notes)
+    if command.otherwise:
+        other = _values(Command(command.otherwise, {}))[0]
+        notes += [
+            f"{key}={options[key]}: a condition in the script may make it {other.get(key)}"
+            for key in options
+            if other.get(key) != options[key]
+        ]
+    if any(word in ("$@", "$*") for words in command.open.values() for word in words):
+        notes.append('"$@": what its caller adds is not in the file')
+    recipe = options.pop("config", None)
+    if not SIGNS & options.keys() and recipe is not None:
+        raise file.refusal(f"takes its GRPOConfig from {recipe}: give that file")
+    is_swift = "swift" in command.words[: command.words.index("rlhf") + 1] if "rlhf" in command.words else False
+    if is_swift:
+        options = {SWIFT.get(key, key): item for key, item in options.items()}
+    return Given(
+        options,
+        left_open,
+        notes,
+        versions.pinned(file.text),
+        _processes(command, file.text),
+        "ms-swift" if is_swift else None,
+    )
+
+
+def _is_grpo(words: list[str]) -> bool:
+    """Whether a command trains with GRPO by TRL's fields: by a flag that only it has, or as its name says."""
+    flags = {match[1].replace("-", "_") for word in words if (match := FLAG.fullmatch(word))}
+    named = any("grpo" in word.lower() for word in words if not word.startswith("-"))
+    return bool(SIGNS & flags) or (named and bool(flags & {"config", "learning_rate", "beta", "rlhf_type"}))
+
+
+def _values(command: Command) -> tuple[Options, dict[str, str]]:
+    """The flags of a command with their values, read as YAML reads them; and those whose value stayed open."""
+    options: Options = {}
+    left_open: dict[str, str] = {}
+    words = command.words
+    number = _program(command)
+    while number < len(words):
+        match = FLAG.fullmatch(words[number])
+        start, number = number, number + 1
+        if not match or not words[start].startswith("--"):
+            continue
+        key, text = match[1].replace("-", "_"), match[2]
+        values = [] if text is None else [text]
+        while text is None and number < len(words) and not FLAG.fullmatch(words[number]):
+            values.append(words[number])
+            number += 1
+        options.pop(key, None)
+        left_open.pop(key, None)
+        if any(part in command.open for part in range(start, number)):
+            left_open[key] = " ".join(values)
+        else:
+            options[key] = True if not values else _value(values[0]) if len(values) == 1 else [*map(_value, values)]
+    return options, left_open
+
+
+def _value(text: str) -> Any:
+    """A flag's value; a colon makes no mapping of it."""
+    found = value(text)
+    return found if not isinstance(found, dict) or text.startswith("{") else text
+
+
+def _program(command: Command) -> int:
+    """The number of the first word behind the program, whose flags are the trainer's."""
+    for number, word in enumerate(command.words):
+        before = command.words[number - 1] if number else ""
+        if (
+            word.endswith(".py")
+            or before in ("-m", "--module")
+            or (before, word) in (("swift", "rlhf"), ("trl", "grpo"))
+        ):
+            if not word.endswith("torch.distributed.run") and not word.endswith("accelerate.commands.launch"):
+                return number + 1
+    return 0
+
+
+def _processes(command: Command, text: str) -> int | None:
+    """How many processes the launcher starts, where the script says so."""
+    before = command.words[: _program(command)]
+    launcher = [
+        match for word, behind in zip(before, [*before[1:], ""]) if (match := FLAG.fullmatch(f"{word}={behind}"))
+    ]
+    told = {match[1].replace("-", "_"): match[2].rpartition("=")[2] for match in launcher}
+    counts = [told[name] for name in PROCESSES if name in told] or re.findall(r"\bNPROC_PER_NODE=(\d+)", text)
+    nodes = told.get("nnodes", "1") if "num_processes" not in told else "1"
+    if len(set(counts)) != 1 or not counts[0].isdecimal() or not nodes.isdecimal():
+        return None
+    return int(counts[0][:6]) * int(nodes[:6]) or None
