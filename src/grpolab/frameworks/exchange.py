@@ -54,6 +54,7 @@ class Given:
     version: str | None = None  # of the framework, where it is known
     processes: int | None = None  # that train, where it is known
     fork: str | None = None  # which changes the framework's defaults
+    overridable: list[str] = field(default_factory=list)  # keys whose values are a script's defaults
 
 
 @dataclass(frozen=True)

@@ -159,10 +159,13 @@ def options(given: Given) -> Options:
     options = {name: default(name, given) for name in CARRIED} | taken | {"version": version}
     if options["vllm_importance_sampling_cap"] is not None:  # its name until 1.9
         options["vllm_importance_sampling_clip_max"] = options["vllm_importance_sampling_cap"]
+    if options["top_k"] == -1:  # vLLM's word for all
+        options["top_k"] = 0
     refuse_wrong_types("TRL", options, CARRIED)
     refuse_wrong_counts("TRL", options, COUNTS)
     options["num_generations"] = max(options["num_generations"], LEAST_GROUP)
-    options["num_processes"] = given.processes or options["num_processes"]
+    told = given.processes or options["num_processes"]
+    options["num_processes"] = told if type(told) is int and told > 0 else None
     micro, whole, steps = micro_batch(options), options["generation_batch_size"], options["steps_per_generation"]
     if whole is not None:
         if steps is not None:
@@ -186,7 +189,7 @@ def version_of(given: Given) -> str:
     """The version whose defaults count: the one that is told, else the newest that has the file's fields."""
     if given.version:
         return versions.VERSIONS[versions.order(given.version)]
-    first, last, _ = versions.fitting(given.options)
+    first, last, _ = versions.fitting(given.options, given.fork)
     return versions.VERSIONS[max(first, last)]
 
 
@@ -209,11 +212,13 @@ def _taken(given: Given) -> Options:
 
 def _typed(value: Any, default: Any) -> Any:
     """A text that a field's type makes a number or a truth value, as TRL's parser does."""
+    if isinstance(value, float) and value.is_integer() and type(default) is int:
+        return int(value)
     if not isinstance(value, str) or isinstance(default, str):
         return value
     words = {"true": True, "false": False} if isinstance(default, bool) else {}
     try:
-        return words.get(value.lower(), int(value) if value.isdecimal() else float(value))
+        return int(value) if value.isdecimal() else float(value)
     except ValueError:
         return words.get(value.lower(), None if value.lower() in ("none", "null") else value)
 
@@ -269,7 +274,7 @@ def run(options: Options) -> Options:
         "prompts_per_step": prompts,
         "num_iterations": passes,
         "num_minibatches": minibatches,
-        "micro_batch_size": micro_batch(options),
+        "micro_batch_size": micro_batch(options) if options["top_entropy_quantile"] == 1 else None,
     }
     if options["use_adaptive_entropy"]:
         values["entropy_coef"] = options["entropy_coef"]  # its start, which may be 0
@@ -299,10 +304,10 @@ def unread(given: Given) -> Iterator[str]:
     """A sentence for each key whose value stands nowhere in the file, and for those that are no fields of TRL's."""
     from transformers import TrainingArguments  # here, because it imports torch
 
-    for name, text in given.open.items():
+    for name, expression in given.open.items():
         if name in CARRIED:
             stands = f"the default {default(name, given)} stands for it"
-            yield f"{name} ({shortened(text)}): the file alone does not say its value; {stands}"
+            yield f"{name} ({shortened(expression)}): the file alone does not say its value; {stands}"
     if given.options.get("num_generations") == 1:
         yield (
             "num_generations=1: TRL refuses a group of one since 0.15, and in 0.14 its standard deviation, and with it"
@@ -311,12 +316,12 @@ def unread(given: Given) -> Iterator[str]:
     fields = {*CARRIED, *PASSED_OVER, *TrainingArguments.__dataclass_fields__, *versions.SINCE, *versions.GONE}
     others = [name for name in {**given.options, **given.open} if name not in fields]
     for name in filter(LOUD.search, others):
-        text = given.open.get(name) or given.options.get(name)
-        yield f"{name}={shortened(text)}: no version's GRPOConfig has it{near_matches(name, fields)}; its effect is lost"
+        text = shortened(given.open.get(name) or given.options.get(name))
+        yield f"{name}={text}: no version's GRPOConfig has it{near_matches(name, fields)}; its effect is lost"
     if quiet := [name for name in others if not LOUD.search(name)]:
         yield f"{', '.join(quiet)}: no fields of a GRPOConfig, and nothing here"
     told = versions.order(version_of(given))
-    for name in given.options:
+    for name in {} if given.fork else given.options:
         if name in CARRIED and (why := versions.no_field(name, told)):
             yield f"{name}={given.options[name]} is carried, but {why}, and not in {versions.VERSIONS[told]}"
 
@@ -329,7 +334,7 @@ def shortened(value: Any) -> str:
 
 def defaults(given: Given) -> Iterator[str]:
     """Of which version they are and why; those that other versions that fit have otherwise; the rest."""
-    first, last, why = versions.fitting(given.options)
+    first, last, why = versions.fitting(given.options, given.fork)
     version = version_of(given)
     fits = f"{versions.VERSIONS[first]} to {versions.VERSIONS[last]}"
     if given.version:
@@ -353,6 +358,8 @@ def defaults(given: Given) -> Iterator[str]:
             differing.append(f"{name}={value} ({', '.join(others)})")
         elif value not in (None, False, 0) or name in versions.DEFAULTS:
             same.append(f"{name}={value}")
+    if script := [f"{name}={resolved[name]}" for name in given.overridable if name in CARRIED]:
+        yield f"{', '.join(script)}: those of the script, which its command line or its caller may change"
     if own:
         yield f"{', '.join(own)}: those of {given.fork}, which may change with its version"
     if differing:
@@ -387,10 +394,12 @@ def left_out(options: Options) -> Iterator[str]:
         why = "TRL refuses it with this batch" if options["num_processes"] else "it is not in the file"
         yield f"{told}: {why}; prompts_per_step is that of {count}, the least that fits: --processes says another"
     for name, says in NOT_CARRIED.items():
-        if options[name] != CARRIED[name]:
+        if options[name] not in (CARRIED[name], None) and not (name == "optim" and PLAIN_ADAMW.match(options[name])):
             yield f"{name}={options[name]}: {says}"
     if options["version"] in ("0.14", "0.15") and options["temperature"] != 1:
         yield f"temperature={options['temperature']:g}: TRL {options['version']} trains on log-probs without it"
+    if options["top_entropy_quantile"] != 1:
+        yield "top_entropy_quantile: TRL compares the tokens of every process's micro-batch, here those of a minibatch"
     if warmup(options) is None:
         ratio = options["warmup_ratio"] or options["warmup_steps"]
         yield f"warmup_ratio={ratio:g}: it is a share of a length that is not known: give warmup_steps"
@@ -403,6 +412,7 @@ def left_out(options: Options) -> Iterator[str]:
         )
 
 
+PLAIN_ADAMW = re.compile(r"adamw_(?!.*(bit|anyprecision))")
 NOT_CARRIED = {
     "use_vllm": "there is no vLLM here; the weight for its log-probs is kept",
     "mask_truncated_completions": "truncated completions count here",

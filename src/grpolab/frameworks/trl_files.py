@@ -6,6 +6,7 @@ Nothing is run. What the file leaves open is named; a file that has no `GRPOConf
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 from grpolab.frameworks import trl_versions as versions
 from grpolab.frameworks.config_files import File, mapping, value
 from grpolab.frameworks.exchange import Given, Options
-from grpolab.frameworks.python_values import Open, Source, parse
+from grpolab.frameworks.python_source import Source, before, parse
+from grpolab.frameworks.python_values import Open, Values
 from grpolab.frameworks.shell import Command, training_command
 
 CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
@@ -44,6 +46,7 @@ ASIDE = re.compile(
     r"eval|test|valid|sft|dpo|ppo|kto|lora|peft|model|data|vllm|reward|judge|infer|server|sampling_params"
 )
 PROCESSES = ("nproc_per_node", "num_gpus", "num_processes")
+LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 FLAG = re.compile(r"--?([A-Za-z_][\w.-]*)(?:=(.*))?", re.DOTALL)
 SWIFT = {"max_new_tokens": "max_completion_length", "model": "model_name_or_path"}
 
@@ -61,27 +64,33 @@ def read(file: File) -> Given:
 
 
 def _python(file: File) -> Given:
-    source, broken = parse(file.text)
+    try:
+        return _python_given(file, *parse(file.text))
+    except RecursionError as error:
+        raise file.refusal("nests too deep to be read") from error
+
+
+def _python_given(file: File, source: Source, broken: list[int]) -> Given:
     notes = [f"line {line}: it is no Python that can be read, and is passed over" for line in broken[:3]]
-    names = set(_class_names(source))
+    values, names = Values(source), set(_class_names(source))
     calls = [call for call in source.calls if ast.unparse(call.func).rpartition(".")[2] in names]
     if calls:
-        given = source_options(source, call := _trained_with(source, calls))
+        given = _options(values, call := _trained_with(source, calls))
         if len(calls) > 1:
             lines = ", ".join(str(other.lineno) for other in calls if other is not call)
             notes.append(f"line {call.lineno} is read; there are more GRPOConfig(...), in line {lines}")
-    elif given := next(_fields(source, names), {}):
-        source.defaults = True
-        notes.append("it is a class of defaults: a command line or a recipe may say otherwise")
+    elif given := next(_fields(values, names), {}):
+        values.overridable |= given.keys()
     else:
         raise file.refusal(_no_call(file, source))
     options = {key: item for key, item in given.items() if not isinstance(item, Open)}
     left_open = {key: str(item) for key, item in given.items() if isinstance(item, Open)}
     for key in [key for key in left_open if key.startswith("**")]:
-        notes.append(f"{key}: the file alone does not say what is in it")
+        notes.append(f"{key}: the file alone does not say what is in it, whatever else it sets")
         del left_open[key]
     fork = "unsloth" if re.search(r"^\s*(from|import) unsloth", file.text, re.MULTILINE) else None
-    return Given(options, left_open, notes, version=versions.pinned(file.text), fork=fork)
+    overridable = [key for key in options if key in values.overridable]
+    return Given(options, left_open, notes, versions.pinned(file.text), fork=fork, overridable=overridable)
 
 
 def _class_names(source: Source) -> Iterator[str]:
@@ -117,26 +126,23 @@ def _assigned(source: Source, call: ast.Call) -> str | None:
     return target.id if isinstance(target, ast.Name) else None
 
 
-def source_options(source: Source, call: ast.Call) -> Options:
+def _options(values: Values, call: ast.Call) -> Options:
     """A call's keywords, over the defaults of its class where that is the file's own, and what is set on it later."""
+    source = values.source
     own = source.classes.get(ast.unparse(call.func))
-    given: Options = dict(source.record(own).values) if own else {}
-    given |= source.keywords(call)
-    name = _assigned(source, call)
-    if name is not None:
-        scope = source.scope(call)
-        for statement in ast.walk(scope):
-            if isinstance(statement, ast.stmt) and statement.lineno > call.lineno and source.scope(statement) is scope:
-                plain = source.certain(statement, scope, call) is True
-                for key, item in source.changes(statement, name):
-                    given[key] = item if plain else Open(ast.unparse(statement).splitlines()[0])
+    given: Options = dict(values.record(own).values) if own else {}
+    given |= values.keywords(call)
+    name, scope, statement = _assigned(source, call), source.scope(call), source.statement(call)
+    for later in source.changes(scope, name or ""):
+        if before(statement, later):
+            values.change(given, later, values.has_run(later, scope, call))
     return given
 
 
-def _fields(source: Source, names: set[str]) -> Iterator[Options]:
+def _fields(values: Values, names: set[str]) -> Iterator[Options]:
     """The defaults that subclasses of GRPOConfig give fields of it."""
-    for name in names & source.classes.keys():
-        found = source.record(source.classes[name]).values
+    for name in names & values.source.classes.keys():
+        found = values.record(values.source.classes[name]).values
         if found.keys() & (SIGNS | {"learning_rate", "beta", "temperature"}):
             yield found
 
@@ -277,25 +283,19 @@ def _value(text: str) -> Any:
 
 def _program(command: Command) -> int:
     """The number of the first word behind the program, whose flags are the trainer's."""
-    for number, word in enumerate(command.words):
-        before = command.words[number - 1] if number else ""
-        if (
-            word.endswith(".py")
-            or before in ("-m", "--module")
-            or (before, word) in (("swift", "rlhf"), ("trl", "grpo"))
-        ):
-            if not word.endswith("torch.distributed.run") and not word.endswith("accelerate.commands.launch"):
-                return number + 1
+    for number, (left, word) in enumerate(itertools.pairwise(command.words), start=1):
+        is_module = left in ("-m", "--module") and word not in LAUNCHERS
+        if word.endswith(".py") or is_module or (left, word) in (("swift", "rlhf"), ("trl", "grpo")):
+            return number + 1
     return 0
 
 
 def _processes(command: Command, text: str) -> int | None:
     """How many processes the launcher starts, where the script says so."""
-    before = command.words[: _program(command)]
-    launcher = [
-        match for word, behind in zip(before, [*before[1:], ""]) if (match := FLAG.fullmatch(f"{word}={behind}"))
-    ]
-    told = {match[1].replace("-", "_"): match[2].rpartition("=")[2] for match in launcher}
+    first = command.words[: _program(command)]
+    pairs = [word if "=" in word else f"{word}={behind}" for word, behind in itertools.pairwise(first)]
+    launcher = [match for pair in pairs if (match := FLAG.fullmatch(pair))]
+    told = {match[1].replace("-", "_"): match[2] for match in launcher}
     counts = [told[name] for name in PROCESSES if name in told] or re.findall(r"\bNPROC_PER_NODE=(\d+)", text)
     nodes = told.get("nnodes", "1") if "num_processes" not in told else "1"
     if len(set(counts)) != 1 or not counts[0].isdecimal() or not nodes.isdecimal():

@@ -6,8 +6,9 @@ where several fit, the newest counts, and what another one would have made of th
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from grpolab.errors import RequestError
@@ -121,10 +122,10 @@ def pinned(text: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def fitting(options: Mapping[str, Any]) -> tuple[int, int, list[str]]:
+def fitting(options: Mapping[str, Any], fork: str | None = None) -> tuple[int, int, list[str]]:
     """The first and the last version whose `GRPOConfig` takes these options, and the fields that say so.
 
-    Where none takes them all, first > last: a fork, or fields that have no effect.
+    Where none takes them all, first > last: a fork of TRL, say.
     """
     first, last = 0, len(VERSIONS) - 1
     why: list[str] = []
@@ -132,6 +133,8 @@ def fitting(options: Mapping[str, Any]) -> tuple[int, int, list[str]]:
     since |= {
         name: order(v) for (name, value), v in FIRST_WITH_VALUE.items() if name in options and options[name] == value
     }
+    if fork == "ms-swift":  # which has fields of its own by these names
+        return first, last, why
     until = {name: order(UNTIL[name]) for name in options if name in UNTIL}
     if since:
         first = max(since.values())
@@ -151,7 +154,7 @@ def default(name: str, version: int, newest: Any) -> Any:
 def changes(name: str, first: int, last: int) -> Iterator[str]:
     """`0.04 until 0.18` for each other default of a field between two versions."""
     steps = [(order(since), value) for since, value in DEFAULTS.get(name, {}).items()]
-    for (_, value), (until, _) in zip(steps, steps[1:], strict=False):
+    for (_, value), (until, _) in itertools.pairwise(steps):
         if first < until <= last:
             yield f"{value} until {VERSIONS[until - 1]}"
 
@@ -163,8 +166,3 @@ def no_field(name: str, version: int) -> str | None:
     if name in UNTIL and version > order(UNTIL[name]):
         return f"TRL has it until {UNTIL[name]}"
     return None
-
-
-def known(names: Collection[str]) -> set[str]:
-    """Those of these names that some version has and the newest may not have."""
-    return set(names) & (SINCE.keys() | UNTIL.keys())
