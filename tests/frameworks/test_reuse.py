@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from grpolab.frameworks import trl_config, verl_config
+from grpolab.frameworks.exchange import Given
 
 # mu, steps_per_generation, gradient_accumulation_steps -> prompts_per_step, num_iterations, num_minibatches
 WINDOWS = [
@@ -23,14 +24,14 @@ WINDOWS = [
 @pytest.mark.parametrize(("theirs", "ours"), WINDOWS)
 def test_optimiser_steps_per_batch_are_those_of_trl(theirs: tuple[int, ...], ours: tuple[int, ...]) -> None:
     names = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
-    options = trl_config.options(dict(zip(names, theirs, strict=True)))
+    options = trl_config.options(Given(dict(zip(names, theirs, strict=True))))
     found = trl_config.run(options)
     assert (found["prompts_per_step"], found["num_iterations"], found["num_minibatches"]) == ours
     assert not any("unevenly" in sentence for sentence in trl_config.left_out(options))
 
 
 def test_windows_that_cut_passes_are_said() -> None:
-    options = trl_config.options({"steps_per_generation": 3, "gradient_accumulation_steps": 2})
+    options = trl_config.options(Given({"steps_per_generation": 3, "gradient_accumulation_steps": 2}))
     assert any("unevenly" in sentence for sentence in trl_config.left_out(options))
 
 
@@ -54,15 +55,16 @@ LEFT_OUT: list[tuple[Any, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("peer", "given", "says"), LEFT_OUT)
 def test_what_cannot_be_carried_is_a_sentence(peer: Any, given: dict[str, Any], says: str) -> None:
-    assert any(says in sentence for sentence in peer.left_out(peer.options(given)))
+    assert any(says in sentence for sentence in peer.left_out(peer.options(Given(given))))
 
 
 def test_nothing_is_said_of_what_is_carried() -> None:
-    assert list(trl_config.left_out(trl_config.options({"max_steps": 10}))) == []
+    options = trl_config.options(Given({"max_steps": 10}, processes=1))
+    assert list(trl_config.left_out(options)) == []
     given = {"algorithm.adv_estimator": "grpo", "trainer.total_training_steps": 10}
-    assert list(verl_config.left_out(verl_config.options(given))) == []
+    assert list(verl_config.left_out(verl_config.options(Given(given)))) == []
 
 
 def test_a_length_in_steps_is_carried() -> None:
-    assert trl_config.run(trl_config.options({"max_steps": 10}))["max_optimizer_steps"] == 10
-    assert verl_config.run(verl_config.options({"trainer.total_training_steps": 10}))["rollout_steps"] == 10
+    assert trl_config.run(trl_config.options(Given({"max_steps": 10})))["max_optimizer_steps"] == 10
+    assert verl_config.run(verl_config.options(Given({"trainer.total_training_steps": 10})))["rollout_steps"] == 10

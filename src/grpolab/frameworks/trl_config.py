@@ -6,6 +6,7 @@ other versions do. The fields of transformers' TrainingArguments, which it inher
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Iterator
@@ -315,10 +316,11 @@ def unread(given: Given) -> Iterator[str]:
         )
     fields = {*CARRIED, *PASSED_OVER, *TrainingArguments.__dataclass_fields__, *versions.SINCE, *versions.GONE}
     others = [name for name in {**given.options, **given.open} if name not in fields]
-    for name in filter(LOUD.search, others):
+    loud = [name for name in others if LOUD.search(name) or difflib.get_close_matches(name, CARRIED, cutoff=0.85)]
+    for name in loud:
         text = shortened(given.open.get(name) or given.options.get(name))
         yield f"{name}={text}: no version's GRPOConfig has it{near_matches(name, fields)}; its effect is lost"
-    if quiet := [name for name in others if not LOUD.search(name)]:
+    if quiet := [name for name in others if name not in loud]:
         yield f"{', '.join(quiet)}: no fields of a GRPOConfig, and nothing here"
     told = versions.order(version_of(given))
     for name in {} if given.fork else given.options:
@@ -354,9 +356,9 @@ def defaults(given: Given) -> Iterator[str]:
         value = default(name, given)
         if name in versions.FORKS.get(given.fork or "", {}):
             own.append(f"{name}={value}")
-        elif others := list(versions.changes(name, first, last)):
+        elif value is not None and (others := list(versions.changes(name, first, last))):
             differing.append(f"{name}={value} ({', '.join(others)})")
-        elif value not in (None, False, 0) or name in versions.DEFAULTS:
+        elif value != OFF.get(name) and (value not in (None, False, 0) or name in versions.DEFAULTS):
             same.append(f"{name}={value}")
     if script := [f"{name}={resolved[name]}" for name in given.overridable if name in CARRIED]:
         yield f"{', '.join(script)}: those of the script, which its command line or its caller may change"
@@ -377,6 +379,7 @@ def _acts(name: str, options: Options) -> bool:
     return not name.startswith("entropy_") or bool(options["use_adaptive_entropy"])
 
 
+OFF = {"top_entropy_quantile": 1.0, "top_p": 1.0, "repetition_penalty": 1.0}
 # Resolved from others, or of the launcher.
 NEVER_A_DEFAULT = {"steps_per_generation", "generation_batch_size", "num_processes", "model_name_or_path", "max_steps"}
 

@@ -48,6 +48,7 @@ ASIDE = re.compile(
 PROCESSES = ("nproc_per_node", "num_gpus", "num_processes")
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 FLAG = re.compile(r"--?([A-Za-z_][\w.-]*)(?:=(.*))?", re.DOTALL)
+REST = re.compile(r"\"?\$(\{?[@*])")  # what the caller of a script adds
 SWIFT = {"max_new_tokens": "max_completion_length", "model": "model_name_or_path"}
 
 
@@ -225,7 +226,7 @@ def _flags(file: File) -> Given:
             for key in options
             if other.get(key) != options[key]
         ]
-    if any(word in ("$@", "$*") for words in command.open.values() for word in words):
+    if any(REST.match(word) for word in command.words):
         notes.append('"$@": what its caller adds is not in the file')
     recipe = options.pop("config", None)
     if not SIGNS & options.keys() and recipe is not None:
@@ -263,7 +264,7 @@ def _values(command: Command) -> tuple[Options, dict[str, str]]:
             continue
         key, text = match[1].replace("-", "_"), match[2]
         values = [] if text is None else [text]
-        while text is None and number < len(words) and not FLAG.fullmatch(words[number]):
+        while text is None and number < len(words) and not (FLAG.fullmatch(words[number]) or REST.match(words[number])):
             values.append(words[number])
             number += 1
         options.pop(key, None)
