@@ -52,6 +52,9 @@ class Source:
             elif isinstance(node, ast.Global):
                 self.global_names.update(node.names)
         self.calls.sort(key=lambda call: (call.lineno, call.col_offset))
+        self.calls_of: dict[str, list[ast.Call]] = defaultdict(list)  # by the last part of what is called
+        for call in self.calls:
+            self.calls_of[last_name(call.func)].append(call)
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         """What a node stands in, from the inside out."""
@@ -146,6 +149,11 @@ def statements(scope: ast.AST) -> Iterator[ast.stmt]:
             yield child
         if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case) and not isinstance(child, Scope):
             yield from statements(child)
+
+
+def last_name(node: ast.expr) -> str:
+    """`GRPOConfig` of `trl.GRPOConfig`; empty for what is no name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def before(statement: ast.stmt, other: ast.stmt) -> bool:

@@ -12,6 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from grpolab.frameworks.python_source import (
@@ -24,11 +25,12 @@ from grpolab.frameworks.python_source import (
     annotation,
     argument,
     before,
+    last_name,
     parameters,
     statements,
 )
 
-MOST_STEPS = 20_000  # of the evaluation of one file
+MOST_STEPS = 200_000  # of the evaluation of one file
 DEEPEST = 60  # values within values
 LARGEST = 1e15  # of a whole number, and of what ** may give
 LONGEST = 1000  # items or characters that an operation makes
@@ -242,6 +244,7 @@ class Values:
 
     def has_run(self, statement: ast.stmt, scope: Scope, use: ast.AST) -> bool | None:
         """Whether a statement of a scope has run where `use` stands, None where that is not known."""
+        self._steps += 1
         around = {use, *self.source.above(use)}
         inner: ast.AST = statement
         verdict: bool | None = True
@@ -319,8 +322,7 @@ class Values:
     # Calls, parameters, classes and command lines.
 
     def _call(self, node: ast.Call) -> Any:
-        name = ast.unparse(node.func)
-        last = name.rpartition(".")[2]
+        name, last = ast.unparse(node.func), last_name(node.func)
         if name in CALLS and not node.keywords:
             return _bounded(CALLS[name](*(self.value(each) for each in node.args)))
         if name == "round" and len(node.args) == 1:
@@ -368,13 +370,12 @@ class Values:
         """What a parameter is: by the call in hand, by the calls in the file, by its default, by its class."""
         owner = self.source.parents.get(function)
         if name == "self" and isinstance(owner, ast.ClassDef) and function.name != "__init__":
-            made = [call for call in self.source.calls if ast.unparse(call.func) == owner.name]
+            made = self.source.calls_of[owner.name]
             if len(made) > 1:
                 raise Open(name)
             return self.record(owner, *made)
         called = owner.name if function.name == "__init__" and isinstance(owner, ast.ClassDef) else function.name
-        calls = [call for call in self.source.calls if ast.unparse(call.func).rpartition(".")[2] == called]
-        calls = [self._called[function]] if function in self._called else calls
+        calls = [self._called[function]] if function in self._called else self.source.calls_of[called]
         given = [argument(function, name, call) for call in calls]
         if len({each and ast.dump(each) for each in given}) > 1:
             raise Open(name)
@@ -428,7 +429,7 @@ class Values:
 
     def _field(self, node: ast.expr) -> Any:
         """A field's default: itself, or that of `field(default=...)`."""
-        if not (isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2].lower() == "field"):
+        if not (isinstance(node, ast.Call) and last_name(node.func).lower() == "field"):
             return self.value_or_open(node)
         for keyword in node.keywords:
             match keyword:
@@ -440,13 +441,15 @@ class Values:
 
     def _command_line(self) -> Record:
         """The options that the file's parsers take, with their defaults."""
+        self._by_default = True
+        return Record(dict(self._parsed_options))
+
+    @cached_property
+    def _parsed_options(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for call in self.source.calls:
-            method = ast.unparse(call.func).rpartition(".")[2]
-            if method == "set_defaults":
-                values |= self.keywords(call)
+        for call in self.source.calls_of["add_argument"]:
             names = [str(each.value) for each in call.args if isinstance(each, ast.Constant)]
-            if method != "add_argument" or not names:
+            if not names:
                 continue
             given = {keyword.arg: self.value_or_open(keyword.value) for keyword in call.keywords}
             kinds = [ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg == "type"]
@@ -454,8 +457,9 @@ class Values:
             key = str(given.get("dest") or long.lstrip("-").replace("-", "_"))
             value = _option(long, given, kinds)
             values[key] = value if values.get(key, value) == value else Open(f"{long} of several parsers")
-        self._by_default = True
-        return Record(values)
+        for call in self.source.calls_of["set_defaults"]:
+            values |= self.keywords(call)
+        return values
 
 
 def _option(name: str, given: dict[str | None, Any], kinds: list[str]) -> Any:

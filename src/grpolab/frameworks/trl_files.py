@@ -14,7 +14,7 @@ from typing import Any
 from grpolab.frameworks import trl_versions as versions
 from grpolab.frameworks.config_files import File, mapping, value
 from grpolab.frameworks.exchange import Given, Options
-from grpolab.frameworks.python_source import Source, before, parse
+from grpolab.frameworks.python_source import Source, before, last_name, parse
 from grpolab.frameworks.python_values import Open, Values
 from grpolab.frameworks.shell import Command, training_command
 
@@ -74,7 +74,7 @@ def _python(file: File) -> Given:
 def _python_given(file: File, source: Source, broken: list[int]) -> Given:
     notes = [f"line {line}: it is no Python that can be read, and is passed over" for line in broken[:3]]
     values, names = Values(source), set(_class_names(source))
-    calls = [call for call in source.calls if ast.unparse(call.func).rpartition(".")[2] in names]
+    calls = [call for call in source.calls if last_name(call.func) in names]
     if calls:
         given = _options(values, call := _trained_with(source, calls))
         if len(calls) > 1:
@@ -101,14 +101,14 @@ def _class_names(source: Source) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom):
             yield from (alias.asname for alias in node.names if alias.asname and alias.name in CLASSES)
     for name, node in source.classes.items():
-        if any(ast.unparse(base).rpartition(".")[2] in CLASSES for base in node.bases):
+        if any(last_name(base) in CLASSES for base in node.bases):
             yield name
 
 
 def _trained_with(source: Source, calls: list[ast.Call]) -> ast.Call:
     """The config that a GRPOTrainer is given, where that is plain to see; else the first."""
     for trainer in source.calls:
-        if not ast.unparse(trainer.func).endswith("GRPOTrainer"):
+        if not last_name(trainer.func).endswith("GRPOTrainer"):
             continue
         given = next((keyword.value for keyword in trainer.keywords if keyword.arg == "args"), None)
         if isinstance(given, ast.Call) and given in calls:
@@ -130,7 +130,7 @@ def _assigned(source: Source, call: ast.Call) -> str | None:
 def _options(values: Values, call: ast.Call) -> Options:
     """A call's keywords, over the defaults of its class where that is the file's own, and what is set on it later."""
     source = values.source
-    own = source.classes.get(ast.unparse(call.func))
+    own = source.classes.get(last_name(call.func))
     given: Options = dict(values.record(own).values) if own else {}
     given |= values.keywords(call)
     name, scope, statement = _assigned(source, call), source.scope(call), source.statement(call)
@@ -152,7 +152,7 @@ def _no_call(file: File, source: Source) -> str:
     """What a file of Python without a GRPOConfig is instead."""
     if re.search(r"(TrlParser|HfArgumentParser)\(", file.text) and "GRPOConfig" in file.text:
         return "takes its GRPOConfig from a recipe or its command line: give that file"
-    others = [ast.unparse(call.func).rpartition(".")[2] for call in source.calls]
+    others = [last_name(call.func) for call in source.calls]
     other = next((name for name in others if re.fullmatch(r"\w+(Config|TrainingArguments)", name)), None)
     if other is not None and re.search(r"(?i)(grpo|sft|dpo|ppo|kto|rloo|training)", other):
         return f"has no GRPOConfig(...): its {other}(...) is of another trainer"
