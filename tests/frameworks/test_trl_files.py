@@ -106,6 +106,7 @@ RECIPES: list[tuple[str, dict[str, Any]]] = [
     ("num_generations: 4\nlearning_rate: 1e-6", {"learning_rate": 1e-6}),
     ("num_generations: 4\nseed: 1\nseed: 2", {"seed": 2}),  # as YAML's parsers have it
     ("training: {learning_rate: 1e-6}\ngrpo: {num_generations: 4}", {"learning_rate": 1e-6, "num_generations": 4}),
+    ("num_generations: 4\nphase: {temperature: 2}", {"num_generations": 4}),
     ("grpo: {num_generations: 4, seed: 1}\nsft: {learning_rate: 1}\neval: {temperature: 0}", {"seed": 1}),
 ]
 
@@ -149,6 +150,22 @@ def test_ms_swift_has_its_own_defaults(tmp_path: Path, capsys: pytest.CaptureFix
     assert {"beta=0.04", "aggregation=sequence_mean", "temperature=0.9"} <= set(printed.out.split())
     assert "those of ms-swift" in printed.err
     assert "number of processes" not in printed.err
+
+
+def test_unsloth_makes_its_batch_hold_a_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("import unsloth\nGRPOConfig(num_generations=6, per_device_train_batch_size=1)")
+    assert main(["import", "--from", "trl", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert {"micro_batch_size=6", "prompts_per_step=2", "learning_rate=5e-05"} <= set(printed.out.split())
+    assert "so unsloth takes 6" in printed.err
+
+
+def test_lines_that_are_not_read_are_said(tmp_path: Path) -> None:
+    two = given(tmp_path, "a.py", "GRPOConfig(seed=1)\nGRPOConfig(seed=2)")
+    assert two.notes == ["the GRPOConfig(...) of line 2: that of line 1 is read"]
+    aside = given(tmp_path, "a.yaml", "grpo: {num_generations: 4}\nsft: {learning_rate: 1}")
+    assert aside.notes == ["sft: by name no section of the trainer's"]
 
 
 WHAT_IT_IS = [

@@ -181,6 +181,8 @@ def options(given: Given) -> Options:
         steps = max(whole // (micro * (options["num_processes"] or 1)), 1)
     elif steps is None:
         steps = options["gradient_accumulation_steps"]
+    if given.fork == "unsloth" and micro * steps * (options["num_processes"] or 1) % options["num_generations"]:
+        options["per_device_train_batch_size"] = options["num_generations"]  # its own repair
     options["steps_per_generation"] = steps  # micro-batches of a generation batch, of one process
     refuse_wrong_counts("TRL", options, ["steps_per_generation"])
     return options
@@ -309,6 +311,9 @@ def unread(given: Given) -> Iterator[str]:
         if name in CARRIED:
             stands = f"the default {default(name, given)} stands for it"
             yield f"{name} ({shortened(expression)}): the file alone does not say its value; {stands}"
+    size = options(given)["per_device_train_batch_size"]
+    if size != (stood := _taken(given).get("per_device_train_batch_size", size)):
+        yield f"per_device_train_batch_size={stood}: num_generations does not divide the batch, so unsloth takes {size}"
     if given.options.get("num_generations") == 1:
         yield (
             "num_generations=1: TRL refuses a group of one since 0.15, and in 0.14 its standard deviation, and with it"

@@ -26,6 +26,7 @@ SIGNS = {
     "generation_batch_size", "steps_per_generation", "mask_truncated_completions", "epsilon_high", "vllm_device",
     "importance_sampling_level", "vllm_importance_sampling_correction", "off_policy_mask_threshold",
 }
+FIELDS = SIGNS | {"learning_rate", "beta", "temperature", "per_device_train_batch_size", "loss_type"}
 # Keys that only such a file has -> what the file is.
 OTHERS = {
     "actor_rollout_ref": "is a config of verl: use --from verl",
@@ -79,7 +80,7 @@ def _python_given(file: File, source: Source, broken: list[int]) -> Given:
         given = _options(values, call := _trained_with(source, calls))
         if len(calls) > 1:
             lines = ", ".join(str(other.lineno) for other in calls if other is not call)
-            notes.append(f"line {call.lineno} is read; there are more GRPOConfig(...), in line {lines}")
+            notes.append(f"the GRPOConfig(...) of line {lines}: that of line {call.lineno} is read")
     elif given := next(_fields(values, names), {}):
         values.overridable |= given.keys()
     else:
@@ -144,7 +145,7 @@ def _fields(values: Values, names: set[str]) -> Iterator[Options]:
     """The defaults that subclasses of GRPOConfig give fields of it."""
     for name in names & values.source.classes.keys():
         found = values.record(values.source.classes[name]).values
-        if found.keys() & (SIGNS | {"learning_rate", "beta", "temperature"}):
+        if found.keys() & FIELDS:
             yield found
 
 
@@ -163,24 +164,26 @@ def _no_call(file: File, source: Source) -> str:
 
 
 def _recipe(file: File) -> Given:
+    """The fields of the section that has most of a GRPOConfig, of those beside it, and of the top level."""
     document = mapping(file)
-    sections = {name: section for name, section in _sections(document, "") if not ASIDE.search(name.lower())}
+    found = dict(_sections(document, ""))
+    sections = {name: section for name, section in found.items() if not ASIDE.search(name.lower())}
     signs = [name for name, section in sections.items() if SIGNS & section.keys()]
     if not signs:
         raise file.refusal(_no_recipe(document))
     options: Options = {}
     left_open: dict[str, str] = {}
     main = max(signs, key=lambda name: len(SIGNS & sections[name].keys()))
-    for name in sorted(sections, key=lambda name: name != main):
+    beside = [name for name in sections if main and name.rpartition(".")[0] == main.rpartition(".")[0]]
+    for name in dict.fromkeys([main, "", *beside]):
         for key, item in sections[name].items():
             if isinstance(item, dict) and key not in ("lr_scheduler_kwargs", "gradient_checkpointing_kwargs"):
                 continue
-            if key in options and options[key] != item and name != main and main and key not in sections[main]:
+            if key in options and options[key] != item and key not in sections[main]:
                 left_open[key] = f"{options[key]} or {item}"
             options.setdefault(key, item)
-    notes = (
-        [f"read as fields of a GRPOConfig: {', '.join(name or 'the top level' for name in sections)}"] if main else []
-    )
+    aside = [name for name, section in found.items() if name not in sections and FIELDS & section.keys()]
+    notes = [f"{', '.join(aside)}: by name no section of the trainer's"] if aside else []
     options = {key: item for key, item in options.items() if key not in left_open}
     processes = options.get("num_processes")
     return Given(
@@ -193,7 +196,7 @@ def _recipe(file: File) -> Given:
 
 
 def _sections(document: Mapping[str, Any], name: str) -> Iterator[tuple[str, Options]]:
-    """The mappings of a document that may hold fields, by dotted name; its top level has none."""
+    """The mappings of a document that may hold fields, by dotted name; that of its top level is empty."""
     yield name, dict(document)
     for key, item in document.items():
         if isinstance(item, dict) and isinstance(key, str) and not key.endswith("_kwargs"):
@@ -222,7 +225,7 @@ def _flags(file: File) -> Given:
     if command.otherwise:
         other = _values(Command(command.otherwise, {}))[0]
         notes += [
-            f"{key}={options[key]}: a condition in the script may make it {other.get(key)}"
+            f"{key}={other.get(key)}, which a condition in the script may make it: {options[key]} is read"
             for key in options
             if other.get(key) != options[key]
         ]
