@@ -57,6 +57,8 @@ PYTHON: list[tuple[str, float | None]] = [
         1e-5,
     ),
     ("def f():\n  global LR\n  LR = 1\nLR = 1e-5\nGRPOConfig(learning_rate=LR)", None),
+    ("from trl import GRPOConfig as C\nclass GRPOConfig(C):\n  learning_rate: float = 1e-5\nGRPOConfig()", 1e-5),
+    ("LR = (3\n  % 2)\nGRPOConfig(learning_rate=LR * 1e-5)", 1e-5),
     ("!pip install trl\n%cd x\nGRPOConfig(learning_rate=1e-5)", 1e-5),
     ("a = (\nGRPOConfig(learning_rate=1)\n\nb = GRPOConfig(\n  learning_rate=1e-5,\n)", 1e-5),  # the first is no Python
     ("a = GRPOConfig(learning_rate=1)\nb = GRPOConfig(learning_rate=1e-5)\nGRPOTrainer(args=b)", 1e-5),
@@ -93,6 +95,7 @@ def test_a_scripts_own_defaults_are_told_from_what_it_fixes(tmp_path: Path) -> N
 def test_a_notebook_is_its_cells(tmp_path: Path) -> None:
     cells = [
         {"cell_type": "markdown", "source": "GRPOConfig(learning_rate=1)"},
+        {"cell_type": "code", "source": "%%bash\nif then GRPOConfig(learning_rate=2)"},
         {"cell_type": "code", "source": ["!pip install trl==0.15.2\n", "LR = 1e-5"]},
         {"cell_type": "code", "source": "GRPOConfig(learning_rate=LR)"},
     ]
@@ -116,6 +119,11 @@ def test_recipes_are_read_with_what_stands_beside(text: str, values: dict[str, A
     found = given(tmp_path, "a.yaml", text)
     assert {key: found.options[key] for key in values} == values
     assert not {"temperature"} & found.options.keys()
+
+
+def test_what_is_filled_in_elsewhere_is_open(tmp_path: Path) -> None:
+    found = given(tmp_path, "a.yaml", "num_generations: 4\nbeta: ${oc.env:BETA}")
+    assert (found.options, found.open) == ({"num_generations": 4}, {"beta": "${oc.env:BETA}"})
 
 
 def test_sections_that_disagree_leave_a_value_open(tmp_path: Path) -> None:
@@ -144,11 +152,12 @@ def test_flags_of_a_command_are_fields(tmp_path: Path) -> None:
 
 def test_ms_swift_has_its_own_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.sh"
-    path.write_text("NPROC_PER_NODE=7 \\\nswift rlhf --rlhf_type grpo --num_generations 7 --learning_rate 1e-6\n")
+    path.write_text("NPROC_PER_NODE=7 \\\nswift rlhf --rlhf_type grpo --num_generations 7 --loss_type fipo\n")
     assert main(["import", "--from", "trl", str(path)]) == 0
     printed = capsys.readouterr()
     assert {"beta=0.04", "aggregation=sequence_mean", "temperature=0.9"} <= set(printed.out.split())
     assert "those of ms-swift" in printed.err
+    assert "loss_type=fipo: ms-swift has it and TRL has not; the default grpo stands for it" in printed.err
     assert "number of processes" not in printed.err
 
 
@@ -174,6 +183,9 @@ WHAT_IT_IS = [
     ("a.json", '{"zero_optimization": {"stage": 2}}', "is a config of DeepSpeed"),
     ("a.yaml", "learning_rate: 1\npacking: true", "for supervised fine-tuning"),
     ("a.py", "AsyncGRPOConfig(learning_rate=1)", "its AsyncGRPOConfig(...) is of another trainer"),
+    ("a.py", "class GRPOConfig:\n  beta = 1\nGRPOConfig()", "its GRPOConfig(...) is of another trainer"),
+    ("a.py", "from tunix import GRPOConfig\nGRPOConfig(beta=1)", "its GRPOConfig(...) is of another trainer"),
+    ("a.json", '{"log_history": []}', "use grpolab diagnose --from trl"),
     ("a.py", "from trl import GRPOConfig\nTrlParser((GRPOConfig,))", "from a recipe or its command line"),
     ("a.py", "import torch", "it is a script without a config"),
     ("a.sh", "accelerate launch grpo.py --config recipes/a.yaml", "takes its GRPOConfig from recipes/a.yaml"),

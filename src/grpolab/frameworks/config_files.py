@@ -34,7 +34,7 @@ DEEPEST = 50  # mappings and lists within each other
 MOST_VALUES = 100_000  # with everything an alias stands for
 LONGEST_NUMBER = 40  # characters
 WORD = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
-MAGIC = re.compile(r"^[ \t]*[!%].*$", re.MULTILINE)  # a line for IPython or its shell
+OTHER_LANGUAGE = re.compile(r"\s*%%(?!capture|time|writefile)")  # a cell that is no Python
 
 
 @dataclass(frozen=True)
@@ -203,5 +203,5 @@ def _cells(path: str, text: str) -> str:
     if not isinstance(cells, list):
         raise RequestError(f"{path} is no notebook: it has no cells")
     code = [cell.get("source", "") for cell in cells if isinstance(cell, dict) and cell.get("cell_type") == "code"]
-    lines = ["".join(map(str, source)) if isinstance(source, list) else str(source) for source in code]
-    return "\n".join(lines)
+    texts = ["".join(map(str, source)) if isinstance(source, list) else str(source) for source in code]
+    return "\n".join(text for text in texts if not OTHER_LANGUAGE.match(text))

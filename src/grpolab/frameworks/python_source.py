@@ -111,9 +111,10 @@ def parse(text: str) -> tuple[Source, list[int]]:
     Where the whole cannot be read, as in a notebook whose cells were pasted together, its top-level statements are read
     one by one.
     """
-    text = LINE_FOR_IPYTHON.sub("", text.replace("\x00", ""))
-    if (tree := _parsed(text)) is not None:
-        return Source(tree.body), []
+    text = text.replace("\x00", "")
+    for whole in (text, text := LINE_FOR_IPYTHON.sub("", text)):
+        if (tree := _parsed(whole)) is not None:
+            return Source(tree.body), []
     lines, starts, quoted = text.splitlines(), [0], False
     for number, line in enumerate(lines):
         if (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from grpolab.errors import RequestError, near_matches
@@ -139,6 +139,11 @@ LOUD = re.compile(
     r"|grad_norm|sampl|generations|rollout|mask|filter|steps_per|batch_size|reward_(weight|scal|clip)|scale_|ref_model"
 )
 COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations")
+CHOICES: dict[str, Collection[Any]] = {
+    "loss_type": LOSS_TYPES,
+    "importance_sampling_level": ("token", "sequence"),
+    "scale_rewards": (True, False, "group", "batch", "none"),
+}
 LEAST_GROUP = 2
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 SCALES = {True: "group", False: "none"}
@@ -210,7 +215,18 @@ def default(name: str, given: Given) -> Any:
 def _taken(given: Given) -> Options:
     """The values that are carried, as their fields' types; a null where TRL has none is its default."""
     taken = {name: _typed(value, CARRIED[name]) for name, value in given.options.items() if name in CARRIED}
-    return {name: value for name, value in taken.items() if value is not None or CARRIED[name] is None}
+    lost = _choices_of_fork(given)
+    return {
+        name: value
+        for name, value in taken.items()
+        if name not in lost and (value is not None or CARRIED[name] is None)
+    }
+
+
+def _choices_of_fork(given: Given) -> Options:
+    """The choices that a trainer built on TRL's adds, which TRL does not have."""
+    asked = {name: given.options[name] for name in CHOICES if given.fork and name in given.options}
+    return {name: value for name, value in asked.items() if value not in CHOICES[name]}
 
 
 def _typed(value: Any, default: Any) -> Any:
@@ -311,6 +327,8 @@ def unread(given: Given) -> Iterator[str]:
         if name in CARRIED:
             stands = f"the default {default(name, given)} stands for it"
             yield f"{name} ({shortened(expression)}): the file alone does not say its value; {stands}"
+    for name, choice in _choices_of_fork(given).items():
+        yield f"{name}={choice}: {given.fork} has it and TRL has not; the default {default(name, given)} stands for it"
     size = options(given)["per_device_train_batch_size"]
     if size != (stood := _taken(given).get("per_device_train_batch_size", size)):
         yield f"per_device_train_batch_size={stood}: num_generations does not divide the batch, so unsloth takes {size}"

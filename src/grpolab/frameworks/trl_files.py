@@ -26,6 +26,7 @@ SIGNS = {
     "generation_batch_size", "steps_per_generation", "mask_truncated_completions", "epsilon_high", "vllm_device",
     "importance_sampling_level", "vllm_importance_sampling_correction", "off_policy_mask_threshold",
 }
+ELSEWHERE = {"areal", "mlx_lm_lora", "nemo_rl", "tunix", "verl"}  # packages with a GRPOConfig that is not TRL's
 FIELDS = SIGNS | {"learning_rate", "beta", "temperature", "per_device_train_batch_size", "loss_type"}
 # Keys that only such a file has -> what the file is.
 OTHERS = {
@@ -40,6 +41,7 @@ OTHERS = {
     "packing": "is a config of another trainer, for supervised fine-tuning",
     "assistant_only_loss": "is a config of another trainer, for supervised fine-tuning",
     "parameters": "is a sweep of W&B",
+    "log_history": "is the log of a run: use grpolab diagnose --from trl",
 }
 # fmt: on
 # Sections of a recipe that are not the trainer's.
@@ -96,14 +98,26 @@ def _python_given(file: File, source: Source, broken: list[int]) -> Given:
 
 
 def _class_names(source: Source) -> Iterator[str]:
-    """GRPOConfig, the names that the file imports it by, and the file's own subclasses of it."""
-    yield from CLASSES
+    """GRPOConfig, the names that the file imports it by, and the file's own subclasses of it.
+
+    A class of the file that is called so and is no TrainingArguments is its own trainer's.
+    """
+    names = set(CLASSES)
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ImportFrom):
-            yield from (alias.asname for alias in node.names if alias.asname and alias.name in CLASSES)
-    for name, node in source.classes.items():
-        if any(last_name(base) in CLASSES for base in node.bases):
-            yield name
+            for alias in node.names:
+                name = alias.asname or alias.name
+                if alias.name in CLASSES and (node.module or "").partition(".")[0] in ELSEWHERE:
+                    names.discard(name)
+                elif alias.name in CLASSES:
+                    names.add(name)
+    for name, own in source.classes.items():
+        bases = {last_name(base) for base in own.bases}
+        if bases & (names | {"TrainingArguments"}) and (name in CLASSES or bases & names):
+            names.add(name)
+        else:
+            names.discard(name)
+    yield from names
 
 
 def _trained_with(source: Source, calls: list[ast.Call]) -> ast.Call:
@@ -178,6 +192,9 @@ def _recipe(file: File) -> Given:
     for name in dict.fromkeys([main, "", *beside]):
         for key, item in sections[name].items():
             if isinstance(item, dict) and key not in ("lr_scheduler_kwargs", "gradient_checkpointing_kwargs"):
+                continue
+            if isinstance(item, str) and ("${" in item or "{{" in item):
+                left_open.setdefault(key, item)
                 continue
             if key in options and options[key] != item and key not in sections[main]:
                 left_open[key] = f"{options[key]} or {item}"
