@@ -436,6 +436,8 @@ def left_out(options: Options) -> Iterator[str]:
             f"lr_scheduler_type={options['lr_scheduler_type']} {options['lr_scheduler_kwargs'] or ''}".strip()
             + f": here it is one of constant, linear, cosine; {_nearest(options)} stands for it, and falls to 0"
         )
+    elif options["lr_scheduler_kwargs"]:
+        yield f"lr_scheduler_kwargs={shortened(options['lr_scheduler_kwargs'])}: the schedule has no options here"
 
 
 PLAIN_ADAMW = re.compile(r"adamw_(?!.*(bit|anyprecision))")
