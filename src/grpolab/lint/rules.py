@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 from scipy.special import lambertw
 
 from grpolab.paths import read_json
-from grpolab.registry import SURROGATES
+from grpolab.registry import GROUP_BASELINES, SURROGATES
 from grpolab.settings.equalities import absolute_cap
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
@@ -94,7 +94,6 @@ BY_TOKEN = {
     "token_sum_length",
 }
 FAR = 10.0  # no policy is that far from its reference on a token that matters
-GROUP_BASELINES = {"group_mean", "leave_one_out", "length_weighted", "second_best"}
 MOST_EQUAL = 0.5  # share of groups without a difference that is worth a word
 
 
