@@ -55,6 +55,7 @@ class Given:
     processes: int | None = None  # that train, where it is known
     fork: str | None = None  # which changes the framework's defaults
     overridable: list[str] = field(default_factory=list)  # keys whose values are a script's defaults
+    otherwise: Options = field(default_factory=dict)  # what differs where a script's undecided conditions fail
 
 
 @dataclass(frozen=True)

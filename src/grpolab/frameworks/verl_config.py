@@ -6,6 +6,7 @@ is learnt. The others are passed over; an unknown key of the actor or the algori
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any
 from grpolab.errors import RequestError, near_matches
 from grpolab.frameworks.exchange import Config, Given, Options, flat, refuse_wrong_counts, refuse_wrong_types
 from grpolab.frameworks.names import VERL_NAMES
-from grpolab.frameworks.verl_files import present, read
+from grpolab.frameworks.verl_files import present, read, shortened
 from grpolab.settings.equalities import rewritten
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
@@ -160,7 +161,7 @@ KL_LOSS, KL_REWARD, KL_COEF = f"{ACTOR}use_kl_loss", f"{ALGORITHM}use_kl_in_rewa
 
 # Versions. Nothing that is carried has changed its default since 0.4 (May 2025); before, three things were others.
 NEWEST, FIRST_OF_TODAY = 9, 4  # 0.9 and 0.4
-EARLY = {f"{ACTOR}entropy_coeff": 0.001, f"{ACTOR}clip_ratio_c": NEVER}  # no dual clip
+EARLY = {f"{ACTOR}entropy_coeff": 0.001}
 ONLY_EARLY = (  # keys that 0.4 has no longer
     f"{ACTOR}fsdp_config.grad_offload", "critic.model.fsdp_config.grad_offload", "actor_rollout_ref.ref.param_offload",
     "trainer.val_generations_to_log_to_wandb",
@@ -192,6 +193,8 @@ def options(given: Given) -> Options:
         options[SCHEDULE] = CARRIED[SCHEDULE]
     if early and not {LOW, HIGH} & named.keys():  # the only range that there was
         options |= {LOW: options[f"{ACTOR}clip_ratio"], HIGH: options[f"{ACTOR}clip_ratio"]}
+    if early and f"{ACTOR}clip_ratio_c" not in named:  # there was no dual clip
+        options[f"{ACTOR}clip_ratio_c"] = None
     if early and KL_REWARD not in named:  # one of the two, always
         options[KL_REWARD] = not options[KL_LOSS]
     if CLIP_GRAD not in named:
@@ -205,10 +208,14 @@ def options(given: Given) -> Options:
         )
     refuse_wrong_counts("verl", options, COUNTS)
     if options[MINI] > options[PROMPTS]:
-        raise RequestError(
-            f"verl: {MINI}={options[MINI]} is more than {PROMPTS}={options[PROMPTS]}, which verl refuses since 0.4;"
-            f" before, the whole batch was one minibatch: write {options[PROMPTS]} to read it so"
-        )
+        # A resolved config has the default of 256 above a smaller batch, and dynamic batches let it pass.
+        if MINI in named and not (named.get(f"{ACTOR}use_dynamic_bsz") and options[MINI] == CARRIED[MINI]):
+            raise RequestError(
+                f"verl: {MINI}={options[MINI]} is more than {PROMPTS}={options[PROMPTS]}, which verl refuses since 0.4;"
+                " before, the whole batch was one minibatch, whose gradient shrank by their ratio: to read it as one,"
+                f" write {options[PROMPTS]}"
+            )
+        options[MINI] = options[PROMPTS]
     if options[PROMPTS] % options[MINI]:
         raise RequestError(f"verl: {MINI}={options[MINI]} must divide {PROMPTS}={options[PROMPTS]}, both in prompts")
     if not isinstance(options[BETAS], list | tuple) or len(options[BETAS]) != 2:
@@ -300,31 +307,41 @@ def unread(given: Given) -> Iterator[str]:
     for name, text in given.open.items():
         if name in CARRIED:
             yield f"{name}={text}: only a run of the script can tell; verl's default {CARRIED[name]} stands for it"
-    unknown = [name for name in named if not _known(name)]
-    for name in unknown:
-        near = near_matches(name, [*CARRIED, *PASSED_OVER])
-        yield f"{name}={named[name]}: verl has no such key{near}; what a fork does with it to the loss is lost"
+    for name, text in given.otherwise.items():
+        if name in CARRIED and name not in given.open:
+            yield f"{name}={shortened(text)}, where a condition fails that only a run of the script can tell"
+    unknown = [name for name in named if not _known(name) and named[name] not in (None, False)]
+    for section, group in itertools.groupby(unknown, lambda name: name.rpartition(".")[0]):
+        names = list(group)
+        near = "" if section + "." not in (ACTOR, ALGORITHM) else "".join(map(_near, names[:1]))
+        values = ", ".join(f"{name}={shortened(named[name])}" for name in names)
+        yield f"{values}: verl has no such key{near}; what a fork does with it to the loss is lost"
     if own := sorted({name.partition(".")[0] for name in named} - SECTIONS):
         yield f"{', '.join(own)}: no sections of verl's, and nothing here"
     standing = {MODE: KERNEL, KL_TYPE: KL_TYPES, AVERAGE: AGGREGATION, SCHEDULE: SCHEDULES, ESTIMATOR: ESTIMATORS}
-    for name, values in standing.items():
+    for name, allowed in standing.items():
         stands = "grpo" if name == ESTIMATOR else CARRIED[name]
-        if named.get(name, stands) not in values and named[name] != "bypass_mode":
-            yield f"{name}={named[name]}: here it is one of {', '.join(values)}; {stands} stands for it"
+        if named.get(name, stands) not in allowed and named[name] != "bypass_mode":
+            yield f"{name}={named[name]}: here it is one of {', '.join(allowed)}; {stands} stands for it"
     if ESTIMATOR not in named and ESTIMATOR not in given.open:
         yield f"{ESTIMATOR} is gae by default, which needs a critic: grpo stands for it"
     early = version_of(given) < FIRST_OF_TODAY
     both = named.get(f"{ACTOR}grad_clip"), named.get(CLIP_GRAD)
+    if named.get(MINI, CARRIED[MINI]) > named.get(PROMPTS, CARRIED[PROMPTS]):
+        yield f"{MINI} is more than {PROMPTS}: the whole batch is one minibatch"
     if None not in both and both[0] != both[1]:
         yield f"{ACTOR}grad_clip={both[0]}: since 0.8 verl clips by {CLIP_GRAD}={both[1]}, which is carried"
     one, sides = named.get(f"{ACTOR}clip_ratio"), {named.get(LOW, CARRIED[LOW]), named.get(HIGH, CARRIED[HIGH])}
     if one is not None and not early and None not in sides and sides != {one}:
         yield f"{ACTOR}clip_ratio={one}: since 0.4 verl takes {LOW} and {HIGH}, which are 0.2 unless they are set"
     for name, (quiet, says) in NOT_READ.items():
-        if named.get(name, quiet) != quiet:
-            yield f"{name}={named[name]}: {says}"
-    if named.get(KL_LOSS) is True and KL_COEF in named and named.get(KL_REWARD) is not True:
-        yield f"{KL_COEF}={named[KL_COEF]}: it does nothing without {KL_REWARD}=True; kl_loss_coef weighs the KL"
+        falls = not name.startswith(f"{ACTOR}optim.min_lr") or named.get(SCHEDULE) == "cosine"
+        if falls and named.get(name, quiet[0]) not in quiet:
+            yield f"{name}={shortened(named[name])}: {says}"
+    in_reward = not named.get(KL_LOSS) if early else named.get(KL_REWARD) is True
+    if named.get(KL_COEF) and named.get(KL_LOSS) and not in_reward:
+        why = f"with {KL_LOSS}=True" if early else f"without {KL_REWARD}=True"
+        yield f"{KL_COEF}={named[KL_COEF]}: it does nothing {why}; kl_loss_coef weighs the KL"
     room = named.get("actor_rollout_ref.rollout.max_model_len")
     lengths = [named.get(f"data.max_{part}_length") for part in ("prompt", "response")]
     longest = sum(length for length in lengths if isinstance(length, int))
@@ -333,6 +350,13 @@ def unread(given: Given) -> Iterator[str]:
             f"actor_rollout_ref.rollout.max_model_len={room}: max_prompt_length and max_response_length are {longest}"
             " together, so that the sampler ends long answers earlier, which verl does not count as cut"
         )
+
+
+def _near(name: str) -> str:
+    """' (did you mean clip_ratio_high?)' for a mistyped key of the actor or the algorithm, or nothing."""
+    prefix = ACTOR if name.startswith(ACTOR) else ALGORITHM
+    known = [known.removeprefix(prefix) for known in (*CARRIED, *PASSED_OVER) if known.startswith(prefix)]
+    return near_matches(name.removeprefix(prefix), known)
 
 
 def defaults(given: Given) -> Iterator[str]:
@@ -351,6 +375,7 @@ def defaults(given: Given) -> Iterator[str]:
             " is 0.001, and the KL is in the reward unless use_kl_loss is set"
         )
     taken = [f"{name}={value}" for name, value in resolved.items() if name not in named and _acts(name, resolved)]
+    taken = [default for default in taken if not default.endswith("=None")]
     if taken:
         yield ", ".join(taken)
 
@@ -411,20 +436,17 @@ NOT_CARRIED = {
     "actor_rollout_ref.rollout.top_p": "sampling is never truncated here",
     "actor_rollout_ref.rollout.top_k": "sampling is never truncated here",
 }
-# Other keys that change what is learnt: what they are where they do not, and why they are not carried.
-NOT_READ: dict[str, tuple[Any, str]] = {
-    "reward.reward_kwargs.overlong_buffer_cfg.enable": (
-        False,
-        "a long answer loses no reward here",
-    ),
-    "actor_rollout_ref.model.lora_rank": (0, "all weights are trained here"),
-    "actor_rollout_ref.rollout.multi_turn.enable": (False, "an answer is one turn here"),
-    "trainer.critic_warmup": (0, "there is no critic here"),
-    f"{ALGORITHM}gamma": (1.0, "returns are not discounted here"),
-    f"{ACTOR}optim.min_lr_ratio": (0.0, "a schedule that falls ends at 0 here"),
-    f"{ACTOR}optim.min_lr": (0.0, "a schedule that falls ends at 0 here"),
-    f"{ACTOR}optim.optimizer": ("AdamW", "the optimiser is AdamW here"),
-    f"{ACTOR}optim.num_cycles": (0.5, "a cosine here is half a wave"),
+# Other keys that change what is learnt: what they may be where they do not, and why they are not carried.
+NOT_READ: dict[str, tuple[tuple[Any, ...], str]] = {
+    "reward.reward_kwargs.overlong_buffer_cfg.enable": ((False,), "a long answer loses no reward here"),
+    "actor_rollout_ref.model.lora_rank": ((0,), "all weights are trained here"),
+    "actor_rollout_ref.rollout.multi_turn.enable": ((False,), "an answer is one turn here"),
+    "trainer.critic_warmup": ((0,), "there is no critic here"),
+    f"{ALGORITHM}gamma": ((1,), "returns are not discounted here"),
+    f"{ACTOR}optim.min_lr_ratio": ((0,), "a schedule that falls ends at 0 here"),
+    f"{ACTOR}optim.min_lr": ((0,), "a schedule that falls ends at 0 here"),
+    f"{ACTOR}optim.optimizer": (("AdamW", "adam", "adamw"), "the optimiser is AdamW here"),
+    f"{ACTOR}optim.num_cycles": ((0.5,), "a cosine here is half a wave"),
 }
 SECTIONS = {
     "actor_rollout_ref", "algorithm", "data", "trainer", "critic", "reward", "reward_model", "custom_reward_function",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from grpolab.frameworks.config_files import File, document, value, words
@@ -72,8 +73,8 @@ def _checked(file: File, given: Given) -> Given:
         tops = {name.partition(".")[0] for name in names}
         what = next((what for key, what in OTHERS.items() if key in tops), "")
         raise file.refusal(f"holds no config of verl: it is {what}" if what else "holds no key of verl's config")
-    options = present(given.options)
-    return Given(options, {RENAMED.get(name, name): text for name, text in given.open.items()}, given.notes)
+    open_keys = {RENAMED.get(name, name): text for name, text in given.open.items()}
+    return replace(given, options=present(given.options), open=open_keys, otherwise=present(given.otherwise))
 
 
 def present(named: Mapping[str, Any]) -> Options:
@@ -129,20 +130,21 @@ def _of_script(file: File) -> Given:
     command = training_command(file.text, trains)
     if command is None:
         starts = f": it starts `{programs[0][:60]}`" if programs else ""
-        raise file.refusal(f"starts no training of verl{starts}")
-    if "=" in command.words[0] and OVERRIDE.fullmatch(
-        command.words[0]
-    ):  # no program: a list of overrides, one or more a line
+        raise file.refusal(f"is a script that starts no training of verl{starts}")
+    if "=" in command.words[0] and OVERRIDE.fullmatch(command.words[0]):  # no program, but a list of overrides
         options = words(file)
         return _checked(file, Given(options))
     options, open_keys, notes = overridden(command.words, command.open)
     notes = [*command.notes, *notes, *_of_the_command(command)]
-    otherwise = overridden(command.otherwise, ())[0] if command.otherwise else options
-    for name in [*options, *(name for name in otherwise if name not in options)]:
-        if name.startswith(OF_VERL) and options.get(name) != otherwise.get(name) and name not in open_keys:
-            shown = [f"{name}={side[name]}" if name in side else f"no {name}" for side in (options, otherwise)]
-            notes.append(f"{shown[0]} is read, {shown[1]} if a condition of the script fails that only a run can tell")
-    return _checked(file, Given(options, open_keys, notes))
+    other = overridden(command.otherwise, ())[0] if command.otherwise else options
+    differing = {name: value for name, value in other.items() if options.get(name) != value}
+    return _checked(file, Given(options, open_keys, notes, otherwise=differing))
+
+
+def shortened(value: Any) -> str:
+    """A value's text, cut to a length that a sentence bears."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 _SECTIONS = (*OF_VERL, "worker.", "trainer.")
