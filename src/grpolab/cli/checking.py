@@ -75,8 +75,9 @@ def warn(plans: Sequence[Plan]) -> None:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    from grpolab.lint.check import check_plans, check_run, check_trl, page
-    from grpolab.sweep.compose import compose
+    from grpolab.frameworks.exchange import convert
+    from grpolab.lint.check import check_config, check_plans, check_run, page
+    from grpolab.sweep.compose import Composer, compose
     from grpolab.sweep.plan import plans
 
     if arguments.rules:
@@ -86,9 +87,7 @@ def _lint(arguments: argparse.Namespace) -> int:
     if framework:
         if len(words) != 1:
             raise RequestError(f"lint --from {framework} needs one FILE")
-        converted = _converted(arguments, words[0])
-        settings = converted.settings
-        findings = check_trl(converted.options, settings) if framework == "trl" else check_run(settings)
+        findings = check_config(framework, _converted(arguments, words[0]), convert(framework, {}, Composer().compose))
     elif words and "=" not in words[0]:  # a study, where the first word is no override
         findings = check_plans(plans(words[0], words[1:]))
     else:

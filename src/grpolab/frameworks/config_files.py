@@ -149,7 +149,10 @@ class _TooMuch(Exception):
 
 
 def _yaml(file: File, text: str) -> Any:
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.YAMLError as error:
+        raise file.refusal("is no YAML: it has control characters") from error
     try:
         node = loader.get_single_node()
         if node is None:

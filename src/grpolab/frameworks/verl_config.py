@@ -152,7 +152,7 @@ KL_TYPES = [name + straight for name in KL for straight in ("", "+")]
 MODE, CORRECTION = f"{ACTOR}policy_loss.loss_mode", f"{ALGORITHM}rollout_correction."
 NEVER = 1e9  # above e^20, the largest ratio that verl knows
 BETAS, SCHEDULE = f"{ACTOR}optim.betas", f"{ACTOR}optim.lr_scheduler_type"
-SCHEDULES = ("constant", "cosine", "linear")  # the last one is Megatron's
+SCHEDULES = ("constant", "cosine")
 TOTAL_STEPS, MODEL = "trainer.total_training_steps", "actor_rollout_ref.model.path"
 COUNTS = (PROMPTS, GROUP, MINI, EPOCHS)
 LOW, HIGH, CLIP_GRAD = f"{ACTOR}clip_ratio_low", f"{ACTOR}clip_ratio_high", f"{ACTOR}optim.clip_grad"
@@ -184,6 +184,7 @@ def options(given: Given) -> Options:
     """All keys that matter, dotted, defaults filled in. Raises RequestError for what verl itself refuses."""
     named, early = _named(given), version_of(given) < FIRST_OF_TODAY
     options = CARRIED | (EARLY if early else {}) | {name: value for name, value in named.items() if name in CARRIED}
+    options |= {side: options[f"{ACTOR}clip_ratio"] for side in (LOW, HIGH) if options[side] is None}
     refuse_wrong_types("verl", options, CARRIED)
     for name, known, default in ((MODE, [*KERNEL, "bypass_mode"], "vanilla"), (KL_TYPE, KL_TYPES, "low_var_kl")):
         options[name] = options[name] if options[name] in known else default
