@@ -42,7 +42,8 @@ LEFT_OUT: list[tuple[Any, dict[str, Any], str]] = [
     (trl_config, {"top_p": 0.9}, "never truncated"),
     (trl_config, {"lr_scheduler_type": "polynomial"}, "lr_scheduler_type=polynomial"),
     (trl_config, {}, "num_train_epochs=3"),
-    (verl_config, {}, "adv_estimator=gae"),
+    (verl_config, {"algorithm.adv_estimator": "gae"}, "adv_estimator=gae: here it is one of grpo"),
+    (verl_config, {}, "adv_estimator is gae by default, which needs a critic"),
     (verl_config, {"algorithm.rollout_correction.rollout_rs": "token_k1"}, "rollout_rs=token_k1"),
     (verl_config, {"actor_rollout_ref.actor.loss_scale_factor": 1024}, "loss_scale_factor=1024"),
     (
@@ -55,14 +56,16 @@ LEFT_OUT: list[tuple[Any, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("peer", "given", "says"), LEFT_OUT)
 def test_what_cannot_be_carried_is_a_sentence(peer: Any, given: dict[str, Any], says: str) -> None:
-    assert any(says in sentence for sentence in peer.left_out(peer.options(Given(given))))
+    told = [*peer.unread(Given(given)), *peer.left_out(peer.options(Given(given)))]
+    assert any(says in sentence for sentence in told)
 
 
 def test_nothing_is_said_of_what_is_carried() -> None:
     options = trl_config.options(Given({"max_steps": 10}, processes=1))
     assert list(trl_config.left_out(options)) == []
-    given = {"algorithm.adv_estimator": "grpo", "trainer.total_training_steps": 10}
+    given = {"algorithm.adv_estimator": "grpo", "trainer.total_training_steps": 10, "actor_rollout_ref.rollout.n": 2}
     assert list(verl_config.left_out(verl_config.options(Given(given)))) == []
+    assert list(verl_config.unread(Given(given))) == []
 
 
 def test_a_length_in_steps_is_carried() -> None:

@@ -130,7 +130,7 @@ IMPOSSIBLE = [
         "importance_sampling_level=sequence aggregation=token_mean_minibatch num_minibatches=2",
         "aggregation=token_mean_minibatch",
     ),
-    ("verl", "lr_scheduler_type=linear", "none of its losses takes these values"),
+    ("verl", "lr_scheduler_type=linear", "lr_scheduler_type=linear: verl has constant"),
     ("verl", "top_entropy_quantile=0.2", "top_entropy_quantile=0.2: verl has null"),
 ]
 

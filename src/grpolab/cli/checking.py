@@ -87,7 +87,8 @@ def _lint(arguments: argparse.Namespace) -> int:
     if framework:
         if len(words) != 1:
             raise RequestError(f"lint --from {framework} needs one FILE")
-        findings = check_config(framework, _converted(arguments, words[0]), convert(framework, {}, Composer().compose))
+        config, default = _converted(arguments, words[0]), convert(framework, {}, Composer().compose)
+        findings = check_config(framework, (config.options, config.settings), (default.options, default.settings))
     elif words and "=" not in words[0]:  # a study, where the first word is no override
         findings = check_plans(plans(words[0], words[1:]))
     else:

@@ -219,6 +219,8 @@ def options(given: Given) -> Options:
         options[MINI] = options[PROMPTS]
     if options[PROMPTS] % options[MINI]:
         raise RequestError(f"verl: {MINI}={options[MINI]} must divide {PROMPTS}={options[PROMPTS]}, both in prompts")
+    if options[ESTIMATOR] == "grpo_passk" and options[GROUP] == 1:
+        raise RequestError(f"verl: {ESTIMATOR}=grpo_passk needs two of a group: {GROUP}=1 is not allowed")
     if not isinstance(options[BETAS], list | tuple) or len(options[BETAS]) != 2:
         raise RequestError(f"verl: {BETAS}={options[BETAS]} is not allowed: it must be a list of two numbers")
     if options[f"{CORRECTION}bypass_mode"]:

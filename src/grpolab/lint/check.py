@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from grpolab.lint.rules import RUN_RULES, SEVERITIES, TRL_RULES, Finding, Options, clip_cannot_bind
 from grpolab.lint.study_rules import STUDY_RULES, Arms
@@ -14,8 +14,7 @@ from grpolab.settings.run import RunSettings
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.study import Study
 
-if TYPE_CHECKING:
-    from grpolab.frameworks.exchange import Converted
+Imported: TypeAlias = tuple[Options, RunSettings]  # another framework's options, and the run that they are read as
 
 
 def check_run(settings: RunSettings) -> list[Finding]:
@@ -23,14 +22,14 @@ def check_run(settings: RunSettings) -> list[Finding]:
     return by_severity(RUN_RULES.findings(settings))
 
 
-def check_config(name: str, config: Converted, default: Converted) -> list[Finding]:
+def check_config(name: str, config: Imported, default: Imported) -> list[Finding]:
     """What another framework's config will do unasked: its own traps first, the rest by the run that it is read as.
 
     What its `default` config says as well, with this one's KL, is so for nearly everybody: one line of note.
     """
-    usual = default.settings.model_copy(update={"beta": config.settings.beta})
-    everybody = {finding.rule for finding in _of_config(name, default.options, usual)}
-    findings = _of_config(name, config.options, config.settings)
+    usual = default[0], default[1].model_copy(update={"beta": config[1].beta})
+    everybody = {finding.rule for finding in _of_config(name, *usual)}
+    findings = _of_config(name, *config)
     return by_severity(
         [replace(finding, severity="note") if finding.rule in everybody else finding for finding in findings]
     )
