@@ -264,3 +264,18 @@ def test_control_characters_of_a_script_do_not_reach_the_terminal(
     printed = capsys.readouterr()
     assert "\x1b" not in printed.out + printed.err
     assert "algorithm.mine=" in printed.err
+
+
+def test_what_verl_does_to_everybody_is_a_note_and_what_was_chosen_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.sh"
+    command = "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=4"
+    path.write_text(f"{command} {ACTOR}use_kl_loss=True data.train_batch_size=256")
+    assert main(["lint", "--from", "verl", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "warning clip-cannot-bind",  # 256 prompts in minibatches of 256
+        "note kl-clamp-ends-gradient",  # verl's own clamp
+        "note dual-clip-by-default",
+    ]
