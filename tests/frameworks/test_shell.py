@@ -211,6 +211,25 @@ def test_a_branch_that_exits_is_not_the_one_that_trains() -> None:
     assert words(f"{guards}\n{TRAIN} n=$n path=$1\nexit 0\n{TRAIN} x") == ["n=8", "path=$1"]
 
 
+def test_a_training_that_waits_for_a_clusters_variables_is_found() -> None:
+    script = f'n=8\nif [ "$RANK" = 0 ]; then\n  ray start --head\n  {TRAIN} n=$n\nelse\n  ray start\nfi'
+    assert words(script) == ["n=8"]
+    other = f'if [ "$DEBUG" = 1 ]; then n=1; else n=8; fi\n{TRAIN} n=$n'
+    assert words(other) == ["n=8"]  # found as it is, and nothing is guessed
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        f'ssh node1 "cd /work && {TRAIN} a=$n"',
+        f'tmux send-keys -t 0 "{TRAIN} a=$n" C-m',
+        f'sbatch --wrap="{TRAIN} a=$n"',
+    ],
+)
+def test_a_training_that_is_typed_elsewhere_is_read(typed: str) -> None:
+    assert words(f"n=2\n{typed}") == ["a=2"]
+
+
 def test_the_first_of_several_trainings_is_read_and_the_others_are_told() -> None:
     command = read(f"for stage in 1 2 3; do {TRAIN} stage=$stage; done")
     assert command.words[-1] == "stage=1"

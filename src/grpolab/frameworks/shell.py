@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from grpolab.frameworks import shell_syntax as syntax
 from grpolab.frameworks.shell_syntax import ASSIGNED, Node, ShellError
-from grpolab.frameworks.shell_words import END, MARKS, PART, Words, open_part
+from grpolab.frameworks.shell_words import END, MARKS, PART, UNSET, Words, open_part
 
 MOST_COMMANDS = 20_000  # that are looked at, each pass of a loop counted
 MOST_PASSES = 100  # of a loop
@@ -31,6 +31,7 @@ SUCCEED = DECLARES | {
 }  # fmt: skip
 SAYS = {"echo", "printf", "cat", "tee", "grep"}  # whose words are text
 SHELLS = {"bash", "sh", "zsh", "dash"}
+TYPE_ELSEWHERE = {"ssh", "pdsh", "tmux", "screen", "sbatch", "su"}  # which take a script as a word
 _COUNTED = re.compile(r"([A-Za-z_]\w*)\s*(?:(\+\+|--)|([-+*/%]?)=(?!=)(.*))", re.DOTALL)
 _JOINS = ("&&", "||", "!", "(", ")", "<", ">", "-o", "-a")
 
@@ -47,8 +48,11 @@ class Command:
 
 def training_command(text: str, is_ours: Callable[[list[str]], bool]) -> Command | None:
     """The first command of a script that is ours, by its expanded words; None where there is none."""
-    found, notes, undecided = _started(text, is_ours, holds=True)
+    found, notes, undecided = _started(text, is_ours)
     other = _started(text, is_ours, holds=False)[0] if undecided else found
+    if not found and not other:  # as on a cluster, whose jobs find variables set (`[ "$RANK" = 0 ] && ...`)
+        found, notes, _ = _started(text, is_ours, unset_is_open=True)
+        other = found
     if not found:
         return replace(other[0], notes=tuple(notes)) if other else None
     if len(found) > 1:
@@ -57,9 +61,11 @@ def training_command(text: str, is_ours: Callable[[list[str]], bool]) -> Command
     return replace(found[0], otherwise=otherwise, notes=tuple(notes))
 
 
-def _started(text: str, is_ours: Callable[[list[str]], bool], holds: bool) -> tuple[list[Command], list[str], bool]:
+def _started(
+    text: str, is_ours: Callable[[list[str]], bool], holds: bool = True, unset_is_open: bool = False
+) -> tuple[list[Command], list[str], bool]:
     """Every different command that is ours; what was not read; whether a condition had to be taken for true or false"""
-    shell = _Shell(is_ours, holds)
+    shell = _Shell(is_ours, holds, unset_is_open)
     nodes, problem = syntax.parse(MARKS.sub("?", text).replace("\r\n", "\n"))
     try:
         shell.run(nodes)
@@ -84,8 +90,9 @@ class _Leave(Exception):
 class _Shell:
     """What is known while a script is read. Each command says whether it succeeds, None where only a run can tell."""
 
-    def __init__(self, is_ours: Callable[[list[str]], bool], holds: bool) -> None:
+    def __init__(self, is_ours: Callable[[list[str]], bool], holds: bool, unset_is_open: bool) -> None:
         self.is_ours, self.holds, self.undecided = is_ours, holds, False
+        self.unset_is_open = unset_is_open
         self.words = Words(self.output)
         self.functions: dict[str, Node] = {}
         self.local: dict[str, dict[str, str] | None] = {}  # of the running function -> its caller's value
@@ -185,7 +192,7 @@ class _Shell:
 
     def case(self, word: str, cases: list[tuple[list[str], list[Node]]]) -> None:
         """The first branch with a pattern that fits and that does not exit; the first or the last of an open word."""
-        known = self.words.known(word)
+        known = self.known(word)
         self.undecided |= known is None
         for patterns, body in cases if known is not None or self.holds else reversed(cases):
             texts = [self.words.text(pattern) for pattern in patterns]
@@ -233,10 +240,10 @@ class _Shell:
         elif name in self.functions:
             return self.call(self.functions[name], rest)
         if name not in SAYS:
-            script = next((at + 2 for at, word in enumerate(fields[:-2]) if _runs_text(fields[at : at + 2])), None)
-            if script is not None:
-                self.script(fields[script])
-            elif self.is_ours([PART.sub(r"\1", word) for word in fields]):
+            scripts = _scripts(fields)
+            for script in scripts:
+                self.script(script)
+            if not scripts and self.is_ours([PART.sub(r"\1", word) for word in fields]):
                 self.found.append(_command(fields))
         self.print(name, rest)
         if name == "false":
@@ -283,6 +290,10 @@ class _Shell:
 
     # Tests, three-valued: None where an operand is open.
 
+    def known(self, text: str) -> str | None:
+        """The value of an operand; None where it is open."""
+        return None if self.unset_is_open and UNSET in text else self.words.known(text)
+
     def test(self, operands: list[str], patterns: bool = False) -> bool | None:
         """`[ .. ]`, or `[[ .. ]]`, whose right side may be a pattern."""
         for joint, both in (("||", False), ("-o", False), ("&&", True), ("-a", True)):
@@ -295,7 +306,7 @@ class _Shell:
         if operands[:1] == ["!"]:
             outcome = self.test(operands[1:], patterns)
             return None if outcome is None else not outcome
-        known = [self.words.known(operand) for operand in operands]
+        known = [self.known(operand) for operand in operands]
         match known:
             case [] | [""]:
                 return False
@@ -346,9 +357,17 @@ class _Shell:
             self.printed.append(None)
 
 
-def _runs_text(words: list[str]) -> bool:
-    """Whether these are `bash -c`, `sh -lc` and the like."""
-    return words[0].rpartition("/")[2] in SHELLS and re.fullmatch(r"-[a-z]*c", words[1]) is not None
+def _scripts(words: list[str]) -> list[str]:
+    """The words that are scripts themselves: behind `bash -c`, `sh -lc` and the like, or typed elsewhere (`ssh`)."""
+    behind = zip(words, words[1:], words[2:], strict=False)
+    scripts = [text for shell, option, text in behind if _name(shell) in SHELLS and re.fullmatch(r"-[a-z]*c", option)]
+    if not scripts and _name(words[0]) in TYPE_ELSEWHERE:
+        scripts = [word.removeprefix("--wrap=") for word in words[1:] if re.search(r"\S\s+\S", word)]
+    return scripts
+
+
+def _name(program: str) -> str:
+    return program.rpartition("/")[2]
 
 
 def _command(fields: list[str]) -> Command:

@@ -159,6 +159,8 @@ LOW, HIGH, CLIP_GRAD = f"{ACTOR}clip_ratio_low", f"{ACTOR}clip_ratio_high", f"{A
 WARMUP, WARMUP_SHARE = f"{ACTOR}optim.lr_warmup_steps", f"{ACTOR}optim.lr_warmup_steps_ratio"
 KL_LOSS, KL_REWARD, KL_COEF = f"{ACTOR}use_kl_loss", f"{ALGORITHM}use_kl_in_reward", f"{ALGORITHM}kl_ctrl.kl_coef"
 
+WRITTEN_OUT = {LOW, HIGH, f"{ACTOR}clip_ratio", EPOCHS, f"{ACTOR}loss_agg_mode"}  # nobody writes all of these by hand
+
 # Versions. Nothing that is carried has changed its default since 0.4 (May 2025); before, three things were others.
 NEWEST, FIRST_OF_TODAY = 9, 4  # 0.9 and 0.4
 EARLY = {f"{ACTOR}entropy_coeff": 0.001}
@@ -209,8 +211,9 @@ def options(given: Given) -> Options:
         )
     refuse_wrong_counts("verl", options, COUNTS)
     if options[MINI] > options[PROMPTS]:
-        # A resolved config has the default of 256 above a smaller batch, and dynamic batches let it pass.
-        if MINI in named and not (named.get(f"{ACTOR}use_dynamic_bsz") and options[MINI] == CARRIED[MINI]):
+        # A config as Hydra writes it has the default of 256 in it, and dynamic batches let that pass.
+        default = options[MINI] == CARRIED[MINI] and named.keys() >= WRITTEN_OUT
+        if MINI in named and not (written_out and named.get(f"{ACTOR}use_dynamic_bsz")):
             raise RequestError(
                 f"verl: {MINI}={options[MINI]} is more than {PROMPTS}={options[PROMPTS]}, which verl refuses since 0.4;"
                 " before, the whole batch was one minibatch, whose gradient shrank by their ratio: to read it as one,"
