@@ -188,6 +188,8 @@ def options(given: Given) -> Options:
     options = CARRIED | (EARLY if early else {}) | {name: value for name, value in named.items() if name in CARRIED}
     options |= {side: options[f"{ACTOR}clip_ratio"] for side in (LOW, HIGH) if options[side] is None}
     refuse_wrong_types("verl", options, CARRIED)
+    if options[TOTAL_STEPS] is not None:
+        refuse_wrong_counts("verl", options, [TOTAL_STEPS])
     for name, known, default in ((MODE, [*KERNEL, "bypass_mode"], "vanilla"), (KL_TYPE, KL_TYPES, "low_var_kl")):
         options[name] = options[name] if options[name] in known else default
     if options[AVERAGE] not in AGGREGATION:
@@ -212,8 +214,8 @@ def options(given: Given) -> Options:
     refuse_wrong_counts("verl", options, COUNTS)
     if options[MINI] > options[PROMPTS]:
         # A config as Hydra writes it has the default of 256 in it, and dynamic batches let that pass.
-        default = options[MINI] == CARRIED[MINI] and named.keys() >= WRITTEN_OUT
-        if MINI in named and not (written_out and named.get(f"{ACTOR}use_dynamic_bsz")):
+        nobodys = options[MINI] == CARRIED[MINI] and named.keys() >= WRITTEN_OUT
+        if MINI in named and not (nobodys and named.get(f"{ACTOR}use_dynamic_bsz")):
             raise RequestError(
                 f"verl: {MINI}={options[MINI]} is more than {PROMPTS}={options[PROMPTS]}, which verl refuses since 0.4;"
                 " before, the whole batch was one minibatch, whose gradient shrank by their ratio: to read it as one,"
