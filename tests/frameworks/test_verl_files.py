@@ -206,6 +206,17 @@ def test_what_does_nothing_or_cannot_be_carried_is_told(tmp_path: Path) -> None:
     assert not said(converted(tmp_path, **{"optim.min_lr_ratio": 0.1}), "min_lr_ratio")  # a constant does not fall
 
 
+def test_bypass_mode_is_carried_with_and_without_its_weight(tmp_path: Path) -> None:
+    bypass = [f"algorithm.rollout_correction.{key}" for key in ("bypass_mode=True", "rollout_is=token")]
+    clipped = converted(tmp_path, *bypass)
+    assert (clipped.settings.old_log_probs, clipped.settings.sampler_correction) == ("sampler", None)
+    assert said(clipped, "rollout_is=token: no weight where the ratio is to the sampler")
+    weighted = converted(tmp_path, *bypass, "algorithm.rollout_correction.loss_type=reinforce")
+    assert weighted.settings.old_log_probs == "trainer"
+    assert weighted.settings.sampler_correction is not None
+    assert said(weighted, "bypass_mode=True: verl weighs by the current policy")
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
