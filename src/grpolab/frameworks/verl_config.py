@@ -428,8 +428,9 @@ def left_out(options: Options) -> Iterator[str]:
             f"{WARMUP}={options[WARMUP]} counts rollout steps in verl, warmup_steps optimiser steps, of which there are"
             f" {updates} in a rollout step: set {options[WARMUP] * updates} for the same warm-up"
         )
-    if options[MODE] == "bypass_mode" and options[f"{CORRECTION}rollout_is"] and not _reweighted(options):
-        yield f"{CORRECTION}rollout_is={options[f'{CORRECTION}rollout_is']}: no weight where the ratio is to the sampler"
+    weight = options[f"{CORRECTION}rollout_is"]
+    if options[MODE] == "bypass_mode" and weight and not _reweighted(options):
+        yield f"{CORRECTION}rollout_is={weight}: no weight where the ratio is to the sampler"
     if options[MODE] == "bypass_mode" and _reweighted(options):
         yield f"{CORRECTION}bypass_mode=True: verl weighs by the current policy, here by the one before the update"
     scale = options[f"{ACTOR}loss_scale_factor"]
