@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from grpolab.errors import RequestError, near_matches
+from grpolab.errors import RequestError
 from grpolab.frameworks.config_files import File, load
 from grpolab.identity import dotted
 from grpolab.settings.equalities import Point, different, rewritten
@@ -184,13 +184,6 @@ def flat(document: Options, prefix: str = "") -> Options:
 
 
 # What every framework's options go through: known names, whole numbers, types.
-
-
-def refuse_unknown(framework: str, names: Collection[str], known: Collection[str]) -> None:
-    """Raises RequestError with a sentence for each name that the framework does not have."""
-    problems = [f"{name} is no key of {framework}{near_matches(name, known)}" for name in names if name not in known]
-    if problems:
-        raise RequestError(problems)
 
 
 def refuse_wrong_counts(framework: str, options: Mapping[str, Any], names: Collection[str]) -> None:
