@@ -38,6 +38,7 @@ WRONG = [
     (["train", "early_stop={metrc: 1}"], "did you mean early_stop.metric"),
     (["train", "early_stop={metric: eval/pass_at_k, at_most: 0, after: 9, evaluations: 1}"], "not measured with task="),
     (["train", "num_generations=1"], "num_generations >= 2"),
+    (["train", "num_generations=1", "advantage_estimator=none"], "num_generations >= 2"),  # its std is of the group
     (["train", "num_minibatches=3"], "must divide prompts_per_step * num_generations"),
     (["train", "micro_batch_size=5"], "micro_batch_size=5 must divide"),
     (["train", "kernel=clippd"], "did you mean clipped?"),

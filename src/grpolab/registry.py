@@ -120,6 +120,9 @@ ADVANTAGES = {
     "given": "grpolab.grpo.advantages:given",
 }
 
+# Those that compare a completion with the others of its group, and have nothing to say about a group of one.
+GROUP_BASELINES = {"group_mean", "leave_one_out", "length_weighted", "second_best"}
+
 # Scale (grpo/advantages.py): what a reward less its baseline is divided by.
 SCALES = {
     "none": "grpolab.grpo.advantages:unscaled",

@@ -52,7 +52,9 @@ def test_trl_configs_are_read_from_every_format(
     lines = printed.out.split()
     assert lines[0] == "dialect=trl"
     assert {"kernel=cispo", "epsilon_high=.inf", "num_iterations=2", "prompts_per_step=1"} <= set(lines)
-    assert printed.err == "not carried: num_train_epochs=3: set rollout_steps, the length of a run here\n"
+    told = printed.err.splitlines()
+    assert "not carried: num_train_epochs=3: set rollout_steps, the length of a run here" in told
+    assert any(line.startswith("default taken: those of TRL 1.16, the newest") for line in told)
 
 
 def test_verl_overrides_are_read_from_scripts_and_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,42 +75,37 @@ def test_an_import_composes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 WRONG = [
     ("trl", "a.toml", "", "the format of *.toml is unknown"),
-    ("trl", "a.yaml", "a: [1", "is no yaml"),
-    ("trl", "a.yaml", "just text", "just text is no key"),
+    ("trl", "a.yaml", "a: [1", "is no YAML: line 1 cannot be read"),
+    ("trl", "a.yaml", "just text", "mapping"),
     ("trl", "a.yaml", "- 1", "mapping"),
     ("trl", "a.yaml", "1: 2", "mapping"),
-    ("trl", "a.json", "{", "is no json"),
+    ("trl", "a.yaml", "learning_rate: 1e-6", "has no key of TRL's GRPOConfig that tells it from another trainer's"),
+    ("trl", "a.json", "{", "is no JSON"),
     ("trl", "a.json", "[1]", "mapping"),
-    ("trl", "a.py", "x = 1", "it has no GRPOConfig(...)"),
-    ("trl", "a.py", "GRPOConfig(", "is no python"),
-    ("trl", "a.py", "GRPOConfig(epsilon=eps)", "epsilon=eps is no plain value"),
-    ("trl", "a.py", "GRPOConfig(**kwargs)", "**kwargs cannot be known"),
-    ("trl", "a.yaml", "epsilom: 0.2", "epsilom is no key of TRL's GRPOConfig (did you mean epsilon"),
-    ("trl", "a.yaml", "epsilon: high", "TRL: epsilon=high is not allowed: it must be a number"),
-    ("trl", "a.yaml", "epsilon: -1", "epsilon=-1 is not allowed"),
-    ("trl", "a.yaml", "use_vllm: 3", "use_vllm=3 is not allowed: it must be true or false"),
+    ("trl", "a.py", "x = 1", "has no GRPOConfig(...)"),
+    ("trl", "a.py", "GRPOConfig(", "has no GRPOConfig(...)"),
+    ("trl", "a.yaml", "{num_iterations: 1, epsilon: high}", "TRL: epsilon=high is not allowed: it must be a number"),
+    ("trl", "a.yaml", "{num_iterations: 1, epsilon: -1}", "epsilon=-1 is not allowed"),
+    ("trl", "a.yaml", "{num_iterations: 1, use_vllm: 3}", "use_vllm=3 is not allowed: it must be true or false"),
     ("trl", "a.yaml", "scale_rewards: [group]", "scale_rewards=['group'] is not allowed: it must be a word"),
-    ("trl", "a.yaml", "max_steps: many", "max_steps=many"),
+    ("trl", "a.yaml", "{num_iterations: 1, max_steps: many}", "max_steps=many"),
     ("trl", "a.yaml", "num_iterations: 0", "num_iterations=0 is not allowed: it must be a whole number >= 1"),
-    ("trl", "a.yaml", "loss_type: ppo", "loss_type=ppo: TRL has grpo"),
-    ("trl", "a.yaml", "num_generations: 3", "num_generations=3 must divide the generation batch of 8"),
+    ("trl", "a.yaml", "{num_iterations: 1, loss_type: ppo}", "loss_type=ppo: TRL has grpo"),
     ("trl", "a.yaml", "{steps_per_generation: 2, generation_batch_size: 16}", "set one"),
     ("trl", "a.yaml", "generation_batch_size: 12", "must divide generation_batch_size=12"),
-    ("trl", "a.yaml", "{use_vllm: true, vllm_importance_sampling_mode: x}", "vllm_importance_sampling_mode=x"),
-    ("verl", "a.sh", "echo hello", "it has no key=value"),
-    ("verl", "a.sh", "a='b", "is no words"),
     (
-        "verl",
-        "a.txt",
-        "actor_rollout_ref.actor.clip_ratio_hig=1",
-        "did you mean actor_rollout_ref.actor.clip_ratio_high",
+        "trl",
+        "a.yaml",
+        "{num_iterations: 1, use_vllm: true, vllm_importance_sampling_mode: x}",
+        "vllm_importance_sampling_mode=x",
     ),
-    ("verl", "a.txt", "epsilon=0.2", "epsilon is no key of verl"),
-    ("verl", "a.txt", "actor_rollout_ref.actor.policy_loss.loss_mode=grpo", "verl has no 'grpo'"),
+    ("verl", "a.sh", "echo hello", "is a script that starts no training of verl"),
+    ("verl", "a.txt", "a='b", "a quotation mark is not closed"),
+    ("verl", "a.txt", "epsilon=0.2", "holds no key of verl's config"),
+    ("verl", "a.txt", "actor_rollout_ref.actor.optim.lr=fast", "optim.lr=fast is not allowed: it must be a number"),
     ("verl", "a.txt", "actor_rollout_ref.actor.ppo_mini_batch_size=100", "must divide data.train_batch_size=1024"),
     ("verl", "a.txt", "actor_rollout_ref.actor.optim.betas=3", "list of two numbers"),
-    ("verl", "a.txt", "actor_rollout_ref.actor.policy_loss=3", "is no key of verl"),
-    ("verl", "a.txt", "algorithm.adv_estimator=grpo", "num_generations >= 2"),
+    ("verl", "a.txt", "algorithm.adv_estimator=grpo_passk actor_rollout_ref.rollout.n=1", "needs two of a group"),
 ]
 
 
@@ -144,7 +141,7 @@ def test_trls_defaults_cannot_clip_and_its_cispo_scales_gradients(
 ) -> None:
     assert main(["lint", "--from", "trl", "--json", written(tmp_path, "a.py", "GRPOConfig()")]) == 0
     (finding,) = json.loads(capsys.readouterr().out)
-    assert (finding["rule"], finding["severity"]) == ("clip-cannot-bind", "warning")
+    assert (finding["rule"], finding["severity"]) == ("clip-cannot-bind", "note")  # as for everybody
     assert "= 1 * 1 / 1 = 1; every ratio is 1" in finding["sentence"]
     assert main(["lint", "--from", "trl", written(tmp_path, "a.py", "GRPOConfig(loss_type='cispo')")]) == 0
     (line,) = capsys.readouterr().out.splitlines()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from grpolab.frameworks import trl_config, verl_config
+from grpolab.frameworks.exchange import Given
 
 # mu, steps_per_generation, gradient_accumulation_steps -> prompts_per_step, num_iterations, num_minibatches
 WINDOWS = [
@@ -23,14 +24,14 @@ WINDOWS = [
 @pytest.mark.parametrize(("theirs", "ours"), WINDOWS)
 def test_optimiser_steps_per_batch_are_those_of_trl(theirs: tuple[int, ...], ours: tuple[int, ...]) -> None:
     names = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
-    options = trl_config.options(dict(zip(names, theirs, strict=True)))
+    options = trl_config.options(Given(dict(zip(names, theirs, strict=True))))
     found = trl_config.run(options)
     assert (found["prompts_per_step"], found["num_iterations"], found["num_minibatches"]) == ours
     assert not any("unevenly" in sentence for sentence in trl_config.left_out(options))
 
 
 def test_windows_that_cut_passes_are_said() -> None:
-    options = trl_config.options({"steps_per_generation": 3, "gradient_accumulation_steps": 2})
+    options = trl_config.options(Given({"steps_per_generation": 3, "gradient_accumulation_steps": 2}))
     assert any("unevenly" in sentence for sentence in trl_config.left_out(options))
 
 
@@ -41,7 +42,8 @@ LEFT_OUT: list[tuple[Any, dict[str, Any], str]] = [
     (trl_config, {"top_p": 0.9}, "never truncated"),
     (trl_config, {"lr_scheduler_type": "polynomial"}, "lr_scheduler_type=polynomial"),
     (trl_config, {}, "num_train_epochs=3"),
-    (verl_config, {}, "adv_estimator=gae"),
+    (verl_config, {"algorithm.adv_estimator": "gae"}, "adv_estimator=gae: here it is one of grpo"),
+    (verl_config, {}, "adv_estimator is gae by default, which needs a critic"),
     (verl_config, {"algorithm.rollout_correction.rollout_rs": "token_k1"}, "rollout_rs=token_k1"),
     (verl_config, {"actor_rollout_ref.actor.loss_scale_factor": 1024}, "loss_scale_factor=1024"),
     (
@@ -54,15 +56,18 @@ LEFT_OUT: list[tuple[Any, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("peer", "given", "says"), LEFT_OUT)
 def test_what_cannot_be_carried_is_a_sentence(peer: Any, given: dict[str, Any], says: str) -> None:
-    assert any(says in sentence for sentence in peer.left_out(peer.options(given)))
+    told = [*peer.unread(Given(given)), *peer.left_out(peer.options(Given(given)))]
+    assert any(says in sentence for sentence in told)
 
 
 def test_nothing_is_said_of_what_is_carried() -> None:
-    assert list(trl_config.left_out(trl_config.options({"max_steps": 10}))) == []
-    given = {"algorithm.adv_estimator": "grpo", "trainer.total_training_steps": 10}
-    assert list(verl_config.left_out(verl_config.options(given))) == []
+    options = trl_config.options(Given({"max_steps": 10}, processes=1))
+    assert list(trl_config.left_out(options)) == []
+    given = {"algorithm.adv_estimator": "grpo", "trainer.total_training_steps": 10, "actor_rollout_ref.rollout.n": 2}
+    assert list(verl_config.left_out(verl_config.options(Given(given)))) == []
+    assert list(verl_config.unread(Given(given))) == []
 
 
 def test_a_length_in_steps_is_carried() -> None:
-    assert trl_config.run(trl_config.options({"max_steps": 10}))["max_optimizer_steps"] == 10
-    assert verl_config.run(verl_config.options({"trainer.total_training_steps": 10}))["rollout_steps"] == 10
+    assert trl_config.run(trl_config.options(Given({"max_steps": 10})))["max_optimizer_steps"] == 10
+    assert verl_config.run(verl_config.options(Given({"trainer.total_training_steps": 10})))["rollout_steps"] == 10

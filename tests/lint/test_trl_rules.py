@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
-from grpolab.frameworks.trl_config import options
+from grpolab.frameworks import trl_config
+from grpolab.frameworks.exchange import Given
 from grpolab.lint import rules as trl
 from grpolab.lint.rules import Rule
+
+
+def options(given: dict[str, Any]) -> dict[str, Any]:
+    return trl_config.options(Given(given))
+
 
 REUSED = {"num_iterations": 2, "steps_per_generation": 1}
 PLANTED: list[tuple[Rule[trl.Options], dict[str, Any], str, dict[str, Any]]] = [

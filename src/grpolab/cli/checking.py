@@ -7,12 +7,12 @@ import itertools
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpolab.cli.common import FAILURE, OK, Add, count, results_of
-from grpolab.errors import RequestError
+from grpolab.errors import RequestError, printable
 
 if TYPE_CHECKING:
     from grpolab.frameworks.exchange import Converted
@@ -27,12 +27,14 @@ def add_commands(add: Add) -> None:
     lint = add("lint", _lint, text, results=False)
     lint.add_argument("overrides", nargs="*", metavar="STUDY|FILE|key=value", help="default: the run of conf/")
     lint.add_argument("--from", dest="framework", choices=EXCHANGED, help="FILE is a config of that framework")
+    add_origin(lint)
     lint.add_argument("--json", action="store_true")
     lint.add_argument("--rules", action="store_true", help="print docs/lint.md instead")
     text = "another framework's config as overrides of ours, and a sentence for each thing that cannot be carried"
     read = add("import", _import, text, results=False)
-    read.add_argument("file", metavar="FILE", help=".yaml, .json, .py with GRPOConfig(...), .sh or .txt with key=value")
+    read.add_argument("file", metavar="FILE", help="a .yaml, .json, .py, .ipynb or .sh as it is; .txt with key=value")
     read.add_argument("--from", dest="framework", choices=EXCHANGED, required=True)
+    add_origin(read)
     text = "the fragment of another framework's config that has our run's objective, or the reasons why there is none"
     write = add("export", _export, text, results=False)
     write.add_argument("overrides", nargs="*", metavar="key=value")
@@ -54,6 +56,13 @@ def add_commands(add: Add) -> None:
     sub.add_argument("--seed", type=int, default=0, metavar="N", help="of the generator (0)")
 
 
+def add_origin(command: argparse.ArgumentParser) -> None:
+    """What a config file may not say about the run it is for."""
+    text = "of that framework, whose defaults FILE relies on; default: what FILE fits, the newest first"
+    command.add_argument("--version", metavar="X.Y", help=text)
+    command.add_argument("--processes", type=count, metavar="N", help="that train, one a GPU, where FILE does not say")
+
+
 def warn(plans: Sequence[Plan]) -> None:
     """Print what is worth a word before a sweep, to stderr; raises RequestError where something is an error."""
     from grpolab.lint.check import check_plans
@@ -66,8 +75,9 @@ def warn(plans: Sequence[Plan]) -> None:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    from grpolab.lint.check import check_plans, check_run, check_trl, page
-    from grpolab.sweep.compose import compose
+    from grpolab.frameworks.exchange import convert
+    from grpolab.lint.check import check_config, check_plans, check_run, page
+    from grpolab.sweep.compose import Composer, compose
     from grpolab.sweep.plan import plans
 
     if arguments.rules:
@@ -77,9 +87,8 @@ def _lint(arguments: argparse.Namespace) -> int:
     if framework:
         if len(words) != 1:
             raise RequestError(f"lint --from {framework} needs one FILE")
-        converted = _converted(framework, words[0])
-        settings = converted.settings
-        findings = check_trl(converted.options, settings) if framework == "trl" else check_run(settings)
+        config, default = _converted(arguments, words[0]), convert(framework, {}, Composer().compose)
+        findings = check_config(framework, (config.options, config.settings), (default.options, default.settings))
     elif words and "=" not in words[0]:  # a study, where the first word is no override
         findings = check_plans(plans(words[0], words[1:]))
     else:
@@ -92,10 +101,12 @@ def _lint(arguments: argparse.Namespace) -> int:
 
 
 def _import(arguments: argparse.Namespace) -> None:
-    converted = _converted(arguments.framework, arguments.file)
+    converted = _converted(arguments, arguments.file)
     print("\n".join(converted.overrides))
     for sentence in converted.left_out:
-        print(f"not carried: {sentence}", file=sys.stderr)
+        print(f"not carried: {printable(sentence)}", file=sys.stderr)
+    for sentence in converted.defaults:
+        print(f"default taken: {printable(sentence)}", file=sys.stderr)
 
 
 def _export(arguments: argparse.Namespace) -> None:
@@ -109,11 +120,13 @@ def _export(arguments: argparse.Namespace) -> None:
         print(f"a little different there: {sentence}", file=sys.stderr)
 
 
-def _converted(framework: str, file: str) -> Converted:
+def _converted(arguments: argparse.Namespace, file: str) -> Converted:
     from grpolab.frameworks.exchange import convert, read
     from grpolab.sweep.compose import Composer
 
-    return convert(framework, read(file), Composer().compose)
+    given = read(arguments.framework, file)
+    version, processes = arguments.version or given.version, arguments.processes or given.processes
+    return convert(arguments.framework, replace(given, version=version, processes=processes), Composer().compose)
 
 
 def _conformance(arguments: argparse.Namespace) -> int:

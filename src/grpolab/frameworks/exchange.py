@@ -7,20 +7,12 @@ the one that was asked for.
 
 from __future__ import annotations
 
-import ast
-import json
-import re
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from grpolab.errors import RequestError, near_matches
+from grpolab.errors import RequestError
+from grpolab.frameworks.config_files import File, load
 from grpolab.identity import dotted
 from grpolab.settings.equalities import Point, different, rewritten
 from grpolab.settings.objective import ObjectiveSettings
@@ -53,10 +45,27 @@ KINDS: dict[type, tuple[tuple[type, ...], str]] = {
 
 
 @dataclass(frozen=True)
+class Given:
+    """What a config file gives, as far as it can be read without running anything."""
+
+    options: Options
+    open: dict[str, str] = field(default_factory=dict)  # key -> what stands there, whose value the file does not say
+    notes: list[str] = field(default_factory=list)  # a sentence for each thing that was chosen or passed over
+    version: str | None = None  # of the framework, where it is known
+    processes: int | None = None  # that train, where it is known
+    fork: str | None = None  # which changes the framework's defaults
+    overridable: list[str] = field(default_factory=list)  # keys whose values are a script's defaults
+    otherwise: Options = field(default_factory=dict)  # what differs where a script's undecided conditions fail
+
+
+@dataclass(frozen=True)
 class Config:
     """How a framework's config file is read and written."""
 
-    options: Callable[[Options], Options]  # checked, and its defaults filled in; raises RequestError
+    read: Callable[[File], Given]  # raises RequestError where the file holds no config of the framework
+    options: Callable[[Given], Options]  # checked, and its version's defaults filled in; raises RequestError
+    unread: Callable[[Given], Iterator[str]]  # a sentence for each key that is unknown, of another version or open
+    defaults: Callable[[Given], Iterator[str]]  # those that were taken, and of which version they are
     loss: Callable[[Options], Options]  # those of the loss, as the framework's `objective` takes them
     run: Callable[[Options], Options]  # what is no loss, by our keys
     left_out: Callable[[Options], Iterator[str]]
@@ -73,6 +82,7 @@ class Converted:
     overrides: list[str]
     settings: RunSettings
     left_out: list[str]  # a sentence for each thing that cannot be carried
+    defaults: list[str]  # the framework's own, where the file says nothing
 
 
 @dataclass(frozen=True)
@@ -84,10 +94,16 @@ class Exported:
     remarks: list[str]
 
 
-def convert(name: str, given: Mapping[str, Any], compose: Compose) -> Converted:
+def read(name: str, path: str) -> Given:
+    """What a file gives of a framework's config. Raises RequestError where it holds none, or is no such file."""
+    return _framework(name)[1].read(load(path))
+
+
+def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Converted:
     """Read a framework's options into our settings. Raises RequestError with all that is wrong."""
     framework, config = _framework(name)
-    options = config.options(dict(given))
+    given = given if isinstance(given, Given) else Given(dict(given))
+    options = config.options(given)
     try:
         objective = framework.objective(config.loss(options))
     except (ValueError, TypeError, AttributeError) as error:
@@ -102,7 +118,8 @@ def convert(name: str, given: Mapping[str, Any], compose: Compose) -> Converted:
     base = dict(dotted(compose([preset]).model_dump()))
     loss = {key: value for key, value in axes.items() if value != base.get(key)}
     overrides = [preset, *(f"{key}={written(value)}" for key, value in {**loss, **config.run(options)}.items())]
-    return Converted(options, overrides, compose(overrides), list(config.left_out(options)))
+    left_out = [*given.notes, *config.unread(given), *config.left_out(options)]
+    return Converted(options, overrides, compose(overrides), left_out, list(config.defaults(given)))
 
 
 def _framework(name: str) -> tuple[Framework, Config]:
@@ -157,31 +174,6 @@ def _function(settings: RunSettings) -> Point:
     return {key: value for key, value in rewritten(settings).items() if key in EXCHANGED}
 
 
-# A config file as {key: value}: YAML, JSON, Python keywords or `key=value` words.
-
-SUFFIXES = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "python", ".sh": "words", ".txt": "words"}
-CONFIG_CLASS = "GRPOConfig"
-WORD = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
-READ_ERRORS = (ValueError, SyntaxError, RecursionError, AttributeError, yaml.YAMLError, OmegaConfBaseException)
-
-
-def read(path: str) -> Options:
-    """The file's keys, nested as they are there. Raises RequestError where it is not what its suffix says."""
-    file = Path(path)
-    kind = SUFFIXES.get(file.suffix)
-    if kind is None:
-        raise RequestError(f"{path}: the format of *{file.suffix} is unknown: name it {', '.join(SUFFIXES)}")
-    try:
-        content = READERS[kind](file.read_text("utf-8"))
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}") from error
-    except READ_ERRORS as error:
-        raise RequestError(f"{path} is no {kind}: {' '.join(str(error).split())[:200]}") from error
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise RequestError(f"{path} must be a mapping of keys to values")
-    return content
-
-
 def flat(document: Options, prefix: str = "") -> Options:
     """Nested mappings as dotted keys."""
     dotted_keys: Options = {}
@@ -191,50 +183,7 @@ def flat(document: Options, prefix: str = "") -> Options:
     return dotted_keys
 
 
-def _yaml(text: str) -> Any:
-    """By OmegaConf's loader, which reads 1e-6 as a number; the text of a list or a scalar is refused by the caller."""
-    return OmegaConf.to_container(OmegaConf.create(text))
-
-
-def _python(text: str) -> Options:
-    """The keywords of the first `GRPOConfig(...)`, which must be plain values."""
-    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-    named = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] == CONFIG_CLASS]
-    if not named:
-        raise ValueError(f"it has no {CONFIG_CLASS}(...)")
-    options: Options = {}
-    for keyword in named[0].keywords:
-        value = ast.unparse(keyword.value)
-        if keyword.arg is None:
-            raise ValueError(f"**{value} cannot be known without running it")
-        try:
-            infinite = value in ("float('inf')", "math.inf", "torch.inf", "np.inf")
-            options[keyword.arg] = float("inf") if infinite else ast.literal_eval(keyword.value)
-        except ValueError as error:
-            raise ValueError(f"{keyword.arg}={value} is no plain value: write it out") from error
-    return options
-
-
-def _words(text: str) -> Options:
-    """The `key=value` words of a command line or of a list, each value read as YAML; other words are passed over."""
-    matches = (WORD.fullmatch(word) for word in shlex.split(text, comments=True))
-    options = {match[1]: _yaml(f"value: {match[2]}")["value"] for match in matches if match}
-    if not options:
-        raise ValueError("it has no key=value")
-    return options
-
-
-READERS: dict[str, Callable[[str], Any]] = {"yaml": _yaml, "json": json.loads, "python": _python, "words": _words}
-
-
 # What every framework's options go through: known names, whole numbers, types.
-
-
-def refuse_unknown(framework: str, names: Collection[str], known: Collection[str]) -> None:
-    """Raises RequestError with a sentence for each name that the framework does not have."""
-    problems = [f"{name} is no key of {framework}{near_matches(name, known)}" for name in names if name not in known]
-    if problems:
-        raise RequestError(problems)
 
 
 def refuse_wrong_counts(framework: str, options: Mapping[str, Any], names: Collection[str]) -> None:

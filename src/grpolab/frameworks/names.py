@@ -331,7 +331,7 @@ VERL_NAMES = {
     "actor_rollout_ref.actor.optim.lr": "learning_rate",
     "actor_rollout_ref.actor.optim.weight_decay": "weight_decay",
     "actor_rollout_ref.actor.optim.lr_scheduler_type": "lr_scheduler_type",
-    "actor_rollout_ref.actor.grad_clip": "max_grad_norm",
+    "actor_rollout_ref.actor.optim.clip_grad": "max_grad_norm",
 }
 # Where to look here -> what a framework calls it, by the last part of its names; the value may have to be converted.
 _COUNT = "num_minibatches, how many and not how large"

@@ -1,131 +1,45 @@
-"""TRL 1.16.0: `GRPOConfig` (trl/trainer/grpo_config.py), what its fields are here, read and written.
+"""What a `GRPOConfig` of TRL is here, read and written, and what is said of a file's.
 
-Fields that are carried stand here with their defaults, beside those that change no result. The fields of transformers'
-TrainingArguments, which it inherits, are read from transformers itself.
+The fields and their values are in `trl_fields.py`; those of transformers' TrainingArguments, which it inherits and
+which change nothing here, are known from transformers itself.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
-from grpolab.errors import RequestError
-from grpolab.frameworks.exchange import Config, Options, refuse_unknown, refuse_wrong_counts, refuse_wrong_types
+from grpolab.errors import near_matches
+from grpolab.frameworks import trl_versions as versions
+from grpolab.frameworks.exchange import Config, Given, Options
 from grpolab.frameworks.names import TRL_NAMES
+from grpolab.frameworks.trl_fields import (
+    CARRIED,
+    KERNEL_OPTIONS,
+    LEAST_GROUP,
+    LOSS,
+    LOSS_TYPES,
+    PASSED_OVER,
+    choices_of_fork,
+    default,
+    micro_batch,
+    options,
+    processes,
+    taken,
+    version_of,
+)
+from grpolab.frameworks.trl_files import read
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
 
-# The options of the loss.
-LOSS: dict[str, Any] = {
-    "loss_type": "dapo",
-    "importance_sampling_level": "token",
-    "epsilon": 0.2,
-    "epsilon_high": None,
-    "delta": None,
-    "beta": 0.0,
-    "use_bias_correction_kl": True,
-    "top_entropy_quantile": 1.0,
-    "entropy_coef": 0.0,
-    "off_policy_mask_threshold": None,
-    "sapo_temperature_pos": 1.0,
-    "sapo_temperature_neg": 1.05,
-    "vespo_k_pos": 2.0,
-    "vespo_lambda_pos": 3.0,
-    "vespo_k_neg": 3.0,
-    "vespo_lambda_neg": 2.0,
-    "use_vllm": False,
-    "vllm_importance_sampling_correction": True,
-    "vllm_importance_sampling_mode": "sequence_mask",
-    "vllm_importance_sampling_clip_max": 3.0,
-    "vllm_importance_sampling_clip_min": None,
-}
-# loss_type -> kernel and aggregation.
-LOSS_TYPES = {
-    "grpo": ("clipped", "sequence_mean"),
-    "bnpo": ("clipped", "token_mean_microbatch"),
-    "dr_grpo": ("clipped", "token_sum_constant"),
-    "dapo": ("clipped", "token_mean_rollout"),
-    "luspo": ("clipped", "sequence_sum"),
-    "cispo": ("cispo", "token_mean_rollout"),
-    "sapo": ("sapo", "sequence_mean"),
-    "vespo": ("vespo", "token_mean_rollout"),
-}
-# Kernel -> our name of its options -> theirs.
-KERNEL_OPTIONS = {
-    "sapo": {"temperature_positive": "sapo_temperature_pos", "temperature_negative": "sapo_temperature_neg"},
-    "vespo": {
-        "k_positive": "vespo_k_pos",
-        "lambda_positive": "vespo_lambda_pos",
-        "k_negative": "vespo_k_neg",
-        "lambda_negative": "vespo_lambda_neg",
-    },
-}
-
-CARRIED: dict[str, Any] = LOSS | {
-    "num_generations": 8,
-    "max_completion_length": 512,
-    "temperature": 1.0,
-    "learning_rate": 1e-6,
-    "warmup_steps": 0,
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.999,
-    "adam_epsilon": 1e-8,
-    "weight_decay": 0.0,
-    "seed": 42,
-    "lr_scheduler_type": "linear",
-    "max_grad_norm": 1.0,
-    "bf16": True,
-    "fp16": False,
-    "optim": "adamw_torch_fused",
-    "max_steps": -1,
-    "num_train_epochs": 3.0,
-    "per_device_train_batch_size": 8,
-    "gradient_accumulation_steps": 1,
-    "steps_per_generation": None,
-    "generation_batch_size": None,
-    "num_iterations": 1,
-    "scale_rewards": "group",
-    "multi_objective_aggregation": "sum_then_normalize",
-    "reward_weights": None,
-    "mask_truncated_completions": False,
-    "sync_ref_model": False,
-    "use_adaptive_entropy": False,
-    "entropy_coef_min": 0.0,
-    "entropy_coef_max": 1.0,
-    "entropy_coef_delta": 0.005,
-    "entropy_target": 0.2,
-    "top_p": 1.0,
-    "top_k": 0,
-    "min_p": None,
-    "repetition_penalty": 1.0,
-    "router_aux_loss_coef": None,
-    "disable_dropout": False,
-    "vllm_importance_sampling_cap": None,
-    # of trl's ModelConfig, which stands in the same file for `trl grpo --config`
-    "model_name_or_path": None,
-    "use_peft": False,
-}
-# Where and how, data and logging; ScriptArguments and ModelConfig too.
-# fmt: off
-PASSED_OVER = {
-    "model_init_kwargs", "trust_remote_code", "cast_lm_head_to_fp32", "num_generations_eval",
-    "ds3_gather_for_generation", "shuffle_dataset", "pad_to_multiple_of", "generation_kwargs",
-    "chat_template_kwargs", "cache_implementation", "vllm_mode", "vllm_model_impl", "vllm_enable_sleep_mode",
-    "vllm_structured_outputs_regex", "vllm_server_base_url", "vllm_server_host", "vllm_server_port",
-    "vllm_server_timeout", "vllm_group_port", "vllm_gpu_memory_utilization", "vllm_max_model_length",
-    "vllm_tensor_parallel_size", "ref_model_mixup_alpha", "ref_model_sync_steps", "max_tool_calling_iterations",
-    "log_completions", "log_multimodal", "num_completions_to_print", "log_unique_prompts",
-    "log_completions_hub_repo", "use_transformers_continuous_batching", "transformers_continuous_batching_config",
-    "use_transformers_paged", "model_revision", "dtype", "attn_implementation", "lora_r", "lora_alpha",
-    "lora_dropout", "lora_target_modules", "lora_target_parameters", "lora_modules_to_save", "lora_task_type",
-    "use_rslora", "use_dora", "load_in_8bit", "load_in_4bit", "bnb_4bit_quant_type", "use_bnb_nested_quant",
-    "bnb_4bit_quant_storage", "dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split",
-    "dataset_streaming", "ignore_bias_buffers", "reward_model_name_or_path", "reward_funcs", "datasets",
-}
-# fmt: on
-
-COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations")
+# What else a key may be that changes the training, by its name: a fork's, a misspelt one.
+LOUD = re.compile(
+    r"loss|clip|(^|_)kl(_|$)|adv|beta|epsilon|entropy|ratio|temperature|(^|_)top_|(^|_)lr(_|$)|learning|optim|warmup|decay"
+    r"|grad_norm|sampl|generations|rollout|mask|filter|steps_per|batch_size|reward_(weight|scal|clip)|scale_|ref_model"
+)
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 SCALES = {True: "group", False: "none"}
 SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
@@ -137,41 +51,6 @@ ADAPTIVE = {
 }
 
 
-def options(given: Options) -> Options:
-    """All options that matter, defaults filled in, with `steps_per_generation` resolved as TRL does.
-
-    Raises RequestError for a key that TRL does not have, and for batches that do not divide.
-    """
-    names = [name for name in given if name not in CARRIED and name not in PASSED_OVER]
-    if names:
-        from transformers import TrainingArguments  # here, because it imports torch
-
-        refuse_unknown("TRL's GRPOConfig", names, {*CARRIED, *PASSED_OVER, *TrainingArguments.__dataclass_fields__})
-    options = CARRIED | {name: value for name, value in given.items() if name in CARRIED}
-    if options["vllm_importance_sampling_cap"] is not None:  # its name until 1.9
-        options["vllm_importance_sampling_clip_max"] = options["vllm_importance_sampling_cap"]
-    refuse_wrong_types("TRL", options, CARRIED)
-    refuse_wrong_counts("TRL", options, COUNTS)
-    micro, group = options["per_device_train_batch_size"], options["num_generations"]
-    whole, steps = options["generation_batch_size"], options["steps_per_generation"]
-    if whole is not None:
-        if steps is not None:
-            raise RequestError("TRL: generation_batch_size and steps_per_generation say the same thing: set one")
-        refuse_wrong_counts("TRL", options, ["generation_batch_size"])
-        if whole % micro:
-            raise RequestError(f"TRL: per_device_train_batch_size={micro} must divide generation_batch_size={whole}")
-        steps = whole // micro
-    elif steps is None:
-        steps = options["gradient_accumulation_steps"]
-    options["steps_per_generation"] = steps  # micro-batches of a generation batch, of one process
-    refuse_wrong_counts("TRL", options, ["steps_per_generation"])
-    if micro * steps % group:
-        raise RequestError(
-            f"TRL: num_generations={group} must divide the generation batch of {micro * steps} sequences"
-        )
-    return options
-
-
 def loss(options: Options) -> Options:
     """What `frameworks/trl.py` takes."""
     return {name: options[name] for name in LOSS}
@@ -180,10 +59,10 @@ def loss(options: Options) -> Options:
 def run(options: Options) -> Options:
     """What is no loss, by our keys.
 
-    How often a batch is learnt from, of one process, is the part of `generate_every` that is optimiser steps.
+    How often a batch is learnt from is the part of `generate_every` that is optimiser steps.
     """
     mu, slices, window = (options[name] for name in REUSE)
-    prompts = options["per_device_train_batch_size"] * slices // options["num_generations"]
+    prompts = processes(options) * micro_batch(options) * slices // options["num_generations"]
     if window % (slices * mu) == 0:  # several generation batches, each counted mu times, in one step
         passes, minibatches, prompts = 1, 1, prompts * (window // (slices * mu))
     elif slices % window == 0:
@@ -197,14 +76,15 @@ def run(options: Options) -> Options:
         "scale_rewards": "batch" if parts else SCALES.get(scale, scale),
         "advantage_estimator": "batch_mean" if parts else "group_mean",
         "scale_reward_parts": "group" if parts else None,
-        "lr_scheduler_type": SCHEDULES.get(str(options["lr_scheduler_type"]), "linear"),
+        "lr_scheduler_type": SCHEDULES.get(str(options["lr_scheduler_type"]), _nearest(options)),
+        "warmup_steps": warmup(options) or 0,
         "max_grad_norm": options["max_grad_norm"] or math.inf,
-        "dtype": "bfloat16" if options["bf16"] else "float32",
+        "dtype": "bfloat16" if options["bf16"] or options["fp16"] else "float32",
         "warm_start.max_steps": 0,
         "prompts_per_step": prompts,
         "num_iterations": passes,
         "num_minibatches": minibatches,
-        "micro_batch_size": options["per_device_train_batch_size"],
+        "micro_batch_size": micro_batch(options) if options["top_entropy_quantile"] == 1 else None,
     }
     if options["use_adaptive_entropy"]:
         values["entropy_coef"] = options["entropy_coef"]  # its start, which may be 0
@@ -216,6 +96,108 @@ def run(options: Options) -> Options:
     return values
 
 
+def warmup(options: Options) -> int | None:
+    """Steps of the warm-up; None where it is a share of a length that is not known. Steps count before a share."""
+    steps, ratio = options["warmup_steps"], options["warmup_ratio"]
+    if 0 < steps < 1:  # a share, since transformers 5
+        steps, ratio = 0, steps
+    if steps or not ratio:
+        return int(steps)
+    return math.ceil(options["max_steps"] * ratio) if options["max_steps"] > 0 else None
+
+
+def _nearest(options: Options) -> str:
+    return "cosine" if "cosine" in str(options["lr_scheduler_type"]) else "linear"
+
+
+def unread(given: Given) -> Iterator[str]:
+    """A sentence for each key whose value stands nowhere in the file, and for those that are no fields of TRL's."""
+    from transformers import TrainingArguments  # here, because it imports torch
+
+    for name, expression in given.open.items():
+        if name in CARRIED:
+            stands = f"the default {default(name, given)} stands for it"
+            yield f"{name} ({shortened(expression)}): the file alone does not say its value; {stands}"
+    for name, choice in choices_of_fork(given).items():
+        yield f"{name}={choice}: {given.fork} has it and TRL has not; the default {default(name, given)} stands for it"
+    size = options(given)["per_device_train_batch_size"]
+    if size != (stood := taken(given).get("per_device_train_batch_size", size)):
+        yield f"per_device_train_batch_size={stood}: num_generations does not divide the batch, so unsloth takes {size}"
+    if given.options.get("num_generations") == 1:
+        yield (
+            "num_generations=1: TRL refuses a group of one since 0.15, and in 0.14 its standard deviation, and with it"
+            f" the loss, is no number; {LEAST_GROUP} stands for it"
+        )
+    fields = {*CARRIED, *PASSED_OVER, *TrainingArguments.__dataclass_fields__, *versions.SINCE, *versions.GONE}
+    others = [name for name in {**given.options, **given.open} if name not in fields]
+    loud = [name for name in others if LOUD.search(name) or difflib.get_close_matches(name, CARRIED, cutoff=0.85)]
+    for name in loud:
+        text = shortened(given.open.get(name) or given.options.get(name))
+        yield f"{name}={text}: no version's GRPOConfig has it{near_matches(name, fields)}; its effect is lost"
+    if quiet := [name for name in others if name not in loud]:
+        yield f"{', '.join(quiet)}: no fields of a GRPOConfig, and nothing here"
+    told = versions.order(version_of(given))
+    for name in {} if given.fork else given.options:
+        if name in CARRIED and (why := versions.no_field(name, told)):
+            yield f"{name}={given.options[name]} is carried, but {why}, and not in {versions.VERSIONS[told]}"
+
+
+def shortened(value: Any) -> str:
+    """A value's text, cut to a length that a sentence bears."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def defaults(given: Given) -> Iterator[str]:
+    """Of which version they are and why; those that other versions that fit have otherwise; the rest."""
+    first, last, why = versions.fitting(given.options, given.fork)
+    version = version_of(given)
+    fits = f"{versions.VERSIONS[first]} to {versions.VERSIONS[last]}"
+    if given.version:
+        first = last = versions.order(version)
+        yield f"those of TRL {version}, as it was told"
+    elif first > last:
+        yield f"those of TRL {version}, though no version has all of {', '.join(why)}"
+    elif last < len(versions.VERSIONS) - 1:
+        yield f"those of TRL {version}, the newest that fits {', '.join(why)} ({fits} do); --version says another"
+    else:
+        yield f"those of TRL {version}, the newest; {fits} fit the file, --version says another"
+    resolved, given_names = options(given), taken(given).keys()
+    own, differing, same = [], [], []
+    for name in CARRIED:
+        if name in given_names or name in NEVER_A_DEFAULT or not _acts(name, resolved):
+            continue
+        value = default(name, given)
+        if name in versions.FORKS.get(given.fork or "", {}):
+            own.append(f"{name}={value}")
+        elif value is not None and (others := list(versions.changes(name, first, last))):
+            differing.append(f"{name}={value} ({', '.join(others)})")
+        elif value != OFF.get(name) and (value not in (None, False, 0) or name in versions.DEFAULTS):
+            same.append(f"{name}={value}")
+    if script := [f"{name}={resolved[name]}" for name in given.overridable if name in CARRIED]:
+        yield f"{', '.join(script)}: those of the script, which its command line or its caller may change"
+    if own:
+        yield f"{', '.join(own)}: those of {given.fork}, which may change with its version"
+    if differing:
+        yield ", ".join(differing)
+    if same:
+        yield ", ".join(same)
+
+
+def _acts(name: str, options: Options) -> bool:
+    """Whether an option belongs to a part that is switched on."""
+    if name.startswith("vllm_"):
+        return bool(options["use_vllm"])
+    if name.startswith(("sapo_", "vespo_")):
+        return name.startswith(f"{options['loss_type']}_")
+    return not name.startswith("entropy_") or bool(options["use_adaptive_entropy"])
+
+
+OFF = {"top_entropy_quantile": 1.0, "top_p": 1.0, "repetition_penalty": 1.0}
+# Resolved from others, or of the launcher.
+NEVER_A_DEFAULT = {"steps_per_generation", "generation_batch_size", "num_processes", "model_name_or_path", "max_steps"}
+
+
 def left_out(options: Options) -> Iterator[str]:
     """What of a `GRPOConfig` has no counterpart here."""
     mu, slices, window = (options[name] for name in REUSE)
@@ -224,15 +206,32 @@ def left_out(options: Options) -> Iterator[str]:
             f"gradient_accumulation_steps={window} cuts {mu} passes of steps_per_generation={slices} unevenly: here"
             " every optimiser step is on one batch"
         )
+    if options["num_processes"] != (count := processes(options)):
+        told = f"num_processes={options['num_processes']}" if options["num_processes"] else "the number of processes"
+        why = "TRL refuses it with this batch" if options["num_processes"] else "it is not in the file"
+        yield f"{told}: {why}; prompts_per_step is that of {count}, the least that fits: --processes says another"
     for name, says in NOT_CARRIED.items():
-        if options[name] != CARRIED[name]:
+        if options[name] not in (CARRIED[name], None) and not (name == "optim" and PLAIN_ADAMW.match(options[name])):
             yield f"{name}={options[name]}: {says}"
+    if options["version"] in ("0.14", "0.15") and options["temperature"] != 1:
+        yield f"temperature={options['temperature']:g}: TRL {options['version']} trains on log-probs without it"
+    if options["top_entropy_quantile"] != 1:
+        yield "top_entropy_quantile: TRL compares the tokens of every process's micro-batch, here those of a minibatch"
+    if warmup(options) is None:
+        ratio = options["warmup_ratio"] or options["warmup_steps"]
+        yield f"warmup_ratio={ratio:g}: it is a share of a length that is not known: give warmup_steps"
     if options["max_steps"] <= 0:
         yield f"num_train_epochs={options['num_train_epochs']:g}: set rollout_steps, the length of a run here"
     if str(options["lr_scheduler_type"]) not in SCHEDULES:
-        yield f"lr_scheduler_type={options['lr_scheduler_type']}: here it is one of constant, linear, cosine"
+        yield (
+            f"lr_scheduler_type={options['lr_scheduler_type']} {options['lr_scheduler_kwargs'] or ''}".strip()
+            + f": here it is one of constant, linear, cosine; {_nearest(options)} stands for it, and falls to 0"
+        )
+    elif options["lr_scheduler_kwargs"]:
+        yield f"lr_scheduler_kwargs={shortened(options['lr_scheduler_kwargs'])}: the schedule has no options here"
 
 
+PLAIN_ADAMW = re.compile(r"adamw_(?!.*(bit|anyprecision))")
 NOT_CARRIED = {
     "use_vllm": "there is no vLLM here; the weight for its log-probs is kept",
     "mask_truncated_completions": "truncated completions count here",
@@ -246,6 +245,7 @@ NOT_CARRIED = {
     "use_peft": "all weights are trained here",
     "fp16": "half precision here is bfloat16",
     "optim": "the optimiser is AdamW here",
+    "max_prompt_length": "prompts are never cut here",
 }
 
 
@@ -320,4 +320,4 @@ def own_way(settings: RunSettings) -> Iterator[str]:
         yield "vespo multiplies the sampler's weight into the ratio of the sequence"
 
 
-CONFIG = Config(options, loss, run, left_out, guesses, own_way, shown)
+CONFIG = Config(read, options, unread, defaults, loss, run, left_out, guesses, own_way, shown)

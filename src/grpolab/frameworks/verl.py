@@ -26,7 +26,8 @@ from grpolab.frameworks.vector_replay import (
     replay_loss,
     summed,
 )
-from grpolab.frameworks.verl_config import AGGREGATION, BYPASS, CONFIG, KERNEL, KERNEL_OPTIONS, KL, LOSS
+from grpolab.frameworks.verl_config import CONFIG
+from grpolab.frameworks.verl_keys import AGGREGATION, BYPASS, KERNEL, KERNEL_OPTIONS, KL, LOSS
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals

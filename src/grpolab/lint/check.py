@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from grpolab.lint.rules import RUN_RULES, SEVERITIES, TRL_RULES, Finding, Options, clip_cannot_bind
 from grpolab.lint.study_rules import STUDY_RULES, Arms
@@ -13,16 +14,32 @@ from grpolab.settings.run import RunSettings
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.study import Study
 
+Imported: TypeAlias = tuple[Options, RunSettings]  # another framework's options, and the run that they are read as
+
 
 def check_run(settings: RunSettings) -> list[Finding]:
     """What one run's settings will do unasked."""
     return by_severity(RUN_RULES.findings(settings))
 
 
-def check_trl(options: Options, settings: RunSettings) -> list[Finding]:
-    """What a `GRPOConfig` will do unasked: TRL's own traps first, and the rest by the run that it is imported as."""
+def check_config(name: str, config: Imported, default: Imported) -> list[Finding]:
+    """What another framework's config will do unasked: its own traps first, the rest by the run that it is read as.
+
+    What its `default` config says as well, with this one's KL, is so for nearly everybody: one line of note.
+    """
+    usual = default[0], default[1].model_copy(update={"beta": config[1].beta})
+    everybody = {finding.rule for finding in _of_config(name, *usual)}
+    findings = _of_config(name, *config)
+    return by_severity(
+        [replace(finding, severity="note") if finding.rule in everybody else finding for finding in findings]
+    )
+
+
+def _of_config(name: str, options: Options, settings: RunSettings) -> list[Finding]:
+    if name != "trl":
+        return check_run(settings)
     others = [finding for finding in check_run(settings) if finding.rule != clip_cannot_bind.name]  # it is in both
-    return by_severity([*TRL_RULES.findings(options), *others])
+    return [*TRL_RULES.findings(options), *others]
 
 
 def check_plans(plans: Sequence[Plan]) -> list[Finding]:
@@ -52,7 +69,7 @@ def check_plans(plans: Sequence[Plan]) -> list[Finding]:
 
 
 def by_severity(findings: list[Finding]) -> list[Finding]:
-    """Errors first, notes last."""
+    """Errors first, notes last; in each, what costs most first."""
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -61,7 +78,8 @@ PAGE = """\
 
 Written by `grpolab lint --rules`. `grpolab lint` checks the run of conf/, `grpolab lint key=value ...` another one,
 `grpolab lint STUDY` a study, `grpolab lint --from trl|verl FILE` a config of that framework. A sweep prints the
-errors and warnings before it starts; only an error stops it. If a study varies the key deliberately, a finding about
+errors and warnings before it starts; only an error stops it. What a framework's default config says as well is one
+line of note about a config of that framework. If a study varies the key deliberately, a finding about
 one of its runs is only a note.
 
 {rules}

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 from scipy.special import lambertw
 
 from grpolab.paths import read_json
-from grpolab.registry import SURROGATES
+from grpolab.registry import GROUP_BASELINES, SURROGATES
 from grpolab.settings.equalities import absolute_cap
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
@@ -51,7 +51,7 @@ class Rule(Generic[Subject]):
 
 @dataclass(frozen=True)
 class Rules(Generic[Subject]):
-    """The rules about one kind of subject, in the order in which they are declared."""
+    """The rules about one kind of subject; what costs a run most is declared first, and said first."""
 
     title: str  # in docs/lint.md
     rules: list[Rule[Subject]] = field(default_factory=list)
@@ -94,7 +94,6 @@ BY_TOKEN = {
     "token_sum_length",
 }
 FAR = 10.0  # no policy is that far from its reference on a token that matters
-GROUP_BASELINES = {"group_mean", "leave_one_out", "length_weighted", "second_best"}
 MOST_EQUAL = 0.5  # share of groups without a difference that is worth a word
 
 
@@ -103,33 +102,43 @@ def clip_range(settings: RunSettings) -> tuple[float, float]:
     return settings.epsilon, settings.resolved_axes()["epsilon_high"]
 
 
-@RUN_RULES.rule("warning", "num_iterations or num_minibatches")
-def clip_cannot_bind(settings: RunSettings) -> Iterator[str]:
-    """One update per fresh batch: every ratio is exactly 1, so no clip range can act, and clip_ratio is 0."""
+@RUN_RULES.rule("warning", "fault")
+def planted_fault(settings: RunSettings) -> Iterator[str]:
+    """The training loop is broken on purpose (conf/fault/) to test the doctor: the run is good for nothing else."""
+    if settings.fault:
+        yield f"fault={settings.fault} is planted: the loop is broken on purpose, for `grpolab diagnose` to find"
+
+
+@RUN_RULES.rule("warning", "epsilon_high")
+def cap_scales_gradient(settings: RunSettings) -> Iterator[str]:
+    """TRL's CISPO takes `epsilon_high` as the cap itself: below 1 it multiplies every gradient, also at ratio 1. Unset
+    it falls back to epsilon, 0.2.
+    """
     cap = absolute_cap(settings)
-    if SURROGATES[settings.kernel].clips and settings.ratio_is_one and (cap is None or cap >= 1):
-        low, high = clip_range(settings)
+    if cap is not None and cap < 1:
         yield (
-            "num_iterations=1 and num_minibatches=1 make one update per batch, with every ratio exactly 1:"
-            f" epsilon={low:g} and epsilon_high={high:g} cannot act, the clip fraction stays 0"
+            f"epsilon_high={cap:g} is the cap itself in TRL's cispo, not 1 + epsilon_high: every weight at ratio"
+            f" {cap:g} and above becomes {cap:g}, so on-policy gradients are scaled by {cap:g} (ScaleRL has 5.0)"
         )
 
 
-@RUN_RULES.rule("warning", "epsilon or importance_sampling_level")
-def epsilon_of_another_level(settings: RunSettings) -> Iterator[str]:
-    """A sequence ratio is a geometric mean over T tokens and moves less than a token's, by about sqrt(T): a clip range
-    made for tokens clips less of it. On the same batches a range of 0.2 clips 2.4% of the tokens by sequence ratios and
-    5.0% by token ratios (study `ratio_level`, arm `token`, addition); GSPO's own range is 3e-4.
+@RUN_RULES.rule("warning", "num_generations")
+def zero_variance_groups(settings: RunSettings) -> Iterator[str]:
+    """A reward of 0 or 1 and a small group: at least half of the groups are expected to be all right or all wrong, so
+    that their advantages are 0.
     """
-    low, _ = clip_range(settings)
-    length = settings.max_completion_length
-    comparable = TOKEN_EPSILON / math.sqrt(length)
-    sequence = settings.importance_sampling_level in ONE_A_SEQUENCE and SURROGATES[settings.kernel].bounds_the_ratio
-    if sequence and not settings.ratio_is_one and low > TOO_WIDE * comparable:
+    binary = settings.reward.function is None and [*settings.reward.weights] == ["correct"]
+    if not binary or settings.advantage_estimator not in GROUP_BASELINES:
+        return
+    # Convex in the accuracy p: prompts that differ in difficulty have at least the share of their mean.
+    p = settings.warm_start.target_accuracy if settings.warm_start.max_steps else 0.5
+    group = settings.num_generations
+    equal = p**group + (1 - p) ** group
+    if equal >= MOST_EQUAL:
+        start = f"at the warm start's accuracy of {p:g}" if settings.warm_start.max_steps else "at any accuracy"
         yield (
-            f"epsilon={low:g} at importance_sampling_level={settings.importance_sampling_level} is"
-            f" {low / comparable:.0f} times what compares with a token's {TOKEN_EPSILON} over {length} tokens"
-            f" ({comparable:.1g}): it will hardly clip"
+            f"num_generations={group} and a reward of 0 or 1: {start} at least {equal:.0%} of the groups have equal"
+            " rewards, and teach nothing"
         )
 
 
@@ -161,27 +170,21 @@ def delta_inside_range(settings: RunSettings) -> Iterator[str]:
         )
 
 
-@RUN_RULES.rule("note", "dual_clip")
-def dual_clip_by_default(settings: RunSettings) -> Iterator[str]:
-    """A dialect has dual clip switched on although its plain name (GRPO, PPO) does not say so."""
-    default = DUAL_CLIP_BY_DEFAULT.get(settings.framework or "")
-    if default is not None and settings.dual_clip == default and settings.kernel == "clipped":
-        yield (
-            f"{settings.framework} has dual clip on by default: where A < 0 no ratio counts above"
-            f" dual_clip={default:g}, in GRPO's paper there is no such bound"
-        )
-
-
-@RUN_RULES.rule("warning", "epsilon_high")
-def cap_scales_gradient(settings: RunSettings) -> Iterator[str]:
-    """TRL's CISPO takes `epsilon_high` as the cap itself: below 1 it multiplies every gradient, also at ratio 1. Unset
-    it falls back to epsilon, 0.2.
+@RUN_RULES.rule("warning", "epsilon or importance_sampling_level")
+def epsilon_of_another_level(settings: RunSettings) -> Iterator[str]:
+    """A sequence ratio is a geometric mean over T tokens and moves less than a token's, by about sqrt(T): a clip range
+    made for tokens clips less of it. On the same batches a range of 0.2 clips 2.4% of the tokens by sequence ratios and
+    5.0% by token ratios (study `ratio_level`, arm `token`, addition); GSPO's own range is 3e-4.
     """
-    cap = absolute_cap(settings)
-    if cap is not None and cap < 1:
+    low, _ = clip_range(settings)
+    length = settings.max_completion_length
+    comparable = TOKEN_EPSILON / math.sqrt(length)
+    sequence = settings.importance_sampling_level in ONE_A_SEQUENCE and SURROGATES[settings.kernel].bounds_the_ratio
+    if sequence and not settings.ratio_is_one and low > TOO_WIDE * comparable:
         yield (
-            f"epsilon_high={cap:g} is the cap itself in TRL's cispo, not 1 + epsilon_high: every weight at ratio"
-            f" {cap:g} and above becomes {cap:g}, so on-policy gradients are scaled by {cap:g} (ScaleRL has 5.0)"
+            f"epsilon={low:g} at importance_sampling_level={settings.importance_sampling_level} is"
+            f" {low / comparable:.0f} times what compares with a token's {TOKEN_EPSILON} over {length} tokens"
+            f" ({comparable:.1g}): it will hardly clip"
         )
 
 
@@ -223,23 +226,26 @@ def kl_clamp_ends_gradient(settings: RunSettings) -> Iterator[str]:
         )
 
 
-@RUN_RULES.rule("warning", "num_generations")
-def zero_variance_groups(settings: RunSettings) -> Iterator[str]:
-    """A reward of 0 or 1 and a small group: at least half of the groups are expected to be all right or all wrong, so
-    that their advantages are 0.
-    """
-    binary = settings.reward.function is None and [*settings.reward.weights] == ["correct"]
-    if not binary or settings.advantage_estimator not in GROUP_BASELINES:
-        return
-    # Convex in the accuracy p: prompts that differ in difficulty have at least the share of their mean.
-    p = settings.warm_start.target_accuracy if settings.warm_start.max_steps else 0.5
-    group = settings.num_generations
-    equal = p**group + (1 - p) ** group
-    if equal >= MOST_EQUAL:
-        start = f"at the warm start's accuracy of {p:g}" if settings.warm_start.max_steps else "at any accuracy"
+@RUN_RULES.rule("warning", "num_iterations or num_minibatches")
+def clip_cannot_bind(settings: RunSettings) -> Iterator[str]:
+    """One update per fresh batch: every ratio is exactly 1, so no clip range can act, and clip_ratio is 0."""
+    cap = absolute_cap(settings)
+    if SURROGATES[settings.kernel].clips and settings.ratio_is_one and (cap is None or cap >= 1):
+        low, high = clip_range(settings)
         yield (
-            f"num_generations={group} and a reward of 0 or 1: {start} at least {equal:.0%} of the groups have equal"
-            " rewards, and teach nothing"
+            "num_iterations=1 and num_minibatches=1 make one update per batch, with every ratio exactly 1:"
+            f" epsilon={low:g} and epsilon_high={high:g} cannot act, the clip fraction stays 0"
+        )
+
+
+@RUN_RULES.rule("note", "dual_clip")
+def dual_clip_by_default(settings: RunSettings) -> Iterator[str]:
+    """A dialect has dual clip switched on although its plain name (GRPO, PPO) does not say so."""
+    default = DUAL_CLIP_BY_DEFAULT.get(settings.framework or "")
+    if default is not None and settings.dual_clip == default and settings.kernel == "clipped":
+        yield (
+            f"{settings.framework} has dual clip on by default: where A < 0 no ratio counts above"
+            f" dual_clip={default:g}, in GRPO's paper there is no such bound"
         )
 
 
@@ -250,13 +256,6 @@ def dropout_is_off(settings: RunSettings) -> Iterator[str]:
     """
     if isinstance(settings.model, PretrainedModel) and (found := dropout_of(settings.model.path)):
         yield f"config.json of model.path={settings.model.path} has {found}: dropout stays off here, in every forward"
-
-
-@RUN_RULES.rule("warning", "fault")
-def planted_fault(settings: RunSettings) -> Iterator[str]:
-    """The training loop is broken on purpose (conf/fault/) to test the doctor: the run is good for nothing else."""
-    if settings.fault:
-        yield f"fault={settings.fault} is planted: the loop is broken on purpose, for `grpolab diagnose` to find"
 
 
 def dropout_of(model: str) -> str:
@@ -283,18 +282,6 @@ def _reuse(options: Options) -> tuple[str, bool]:
     return sentence, window % (mu * slices) == 0
 
 
-@TRL_RULES.rule("warning", "num_iterations or steps_per_generation")
-def trl_clip_cannot_bind(options: Options) -> Iterator[str]:
-    """No more than one optimiser step per generation batch: every ratio is 1 and clip_ratio is always 0. This is
-    TRL's default.
-    """
-    cap = options["epsilon"] if options["epsilon_high"] is None else options["epsilon_high"]
-    clips = options["loss_type"] not in ("sapo", "vespo") and (options["loss_type"] != "cispo" or cap >= 1)
-    steps, on_policy = _reuse(options)
-    if clips and on_policy:
-        yield f"{steps}; every ratio is 1, epsilon={options['epsilon']:g} cannot act, clip_ratio is 0"
-
-
 @TRL_RULES.rule("warning", "gradient_accumulation_steps")
 def reuse_is_no_op(options: Options) -> Iterator[str]:
     """All passes over a batch fall into one accumulation window: num_iterations counts the same batch again in one
@@ -303,15 +290,6 @@ def reuse_is_no_op(options: Options) -> Iterator[str]:
     steps, on_policy = _reuse(options)
     if options["num_iterations"] > 1 and on_policy:
         yield f"{steps}; the passes add up in one step, num_iterations > 1 does nothing"
-
-
-@TRL_RULES.rule("note", "steps_per_generation")
-def hidden_staleness(options: Options) -> Iterator[str]:
-    """More slices of a generation batch than accumulation steps: later slices are off-policy even with
-    num_iterations=1.
-    """
-    if options["num_iterations"] == 1 and options["steps_per_generation"] > options["gradient_accumulation_steps"]:
-        yield f"{_reuse(options)[0]}; all but the first are off-policy, although num_iterations is 1"
 
 
 @TRL_RULES.rule("warning", "disable_dropout")
@@ -328,6 +306,27 @@ def sampler_is_another_policy(options: Options) -> Iterator[str]:
     changed = [f"{name}={options[name]}" for name, off in TRUNCATES.items() if options[name] not in (off, None)]
     if changed:
         yield f"{', '.join(changed)} change the sampler, not its log-probs: the ratio is not that to the sampler"
+
+
+@TRL_RULES.rule("warning", "num_iterations or steps_per_generation")
+def trl_clip_cannot_bind(options: Options) -> Iterator[str]:
+    """No more than one optimiser step per generation batch: every ratio is 1 and clip_ratio is always 0. This is
+    TRL's default.
+    """
+    cap = options["epsilon"] if options["epsilon_high"] is None else options["epsilon_high"]
+    clips = options["loss_type"] not in ("sapo", "vespo") and (options["loss_type"] != "cispo" or cap >= 1)
+    steps, on_policy = _reuse(options)
+    if clips and on_policy:
+        yield f"{steps}; every ratio is 1, epsilon={options['epsilon']:g} cannot act, clip_ratio is 0"
+
+
+@TRL_RULES.rule("note", "steps_per_generation")
+def hidden_staleness(options: Options) -> Iterator[str]:
+    """More slices of a generation batch than accumulation steps: later slices are off-policy even with
+    num_iterations=1.
+    """
+    if options["num_iterations"] == 1 and options["steps_per_generation"] > options["gradient_accumulation_steps"]:
+        yield f"{_reuse(options)[0]}; all but the first are off-policy, although num_iterations is 1"
 
 
 @TRL_RULES.rule("note", "importance_sampling_level")

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, FiniteFloat
 
 from grpolab.identity import content_of, identified, keys_with_content
 from grpolab.paths import Results, results_folder
-from grpolab.registry import FAULTS, SURROGATES
+from grpolab.registry import FAULTS, GROUP_BASELINES, SURROGATES
 from grpolab.settings import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings
 from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
@@ -137,7 +137,8 @@ class RunSettings(ObjectiveSettings):
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
-        if self.num_generations == 1:
+        by_group = self.advantage_estimator in GROUP_BASELINES or self.scale_rewards not in ("none", "batch")
+        if self.num_generations == 1 and by_group:
             yield "num_generations=1 leaves every group-normalised advantage undefined: use num_generations >= 2"
         batch, minibatch, micro = self.batch_size, self.minibatch_size, self.micro_batch_size
         if batch % self.num_minibatches:

@@ -1,0 +1,324 @@
+"""Where a `GRPOConfig` stands in a file as people write it: Python, a notebook, a recipe, the flags of a command.
+
+Nothing is run. What the file leaves open is named; a file that has no `GRPOConfig` is told what it is instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from grpolab.frameworks import trl_versions as versions
+from grpolab.frameworks.config_files import File, mapping, value
+from grpolab.frameworks.exchange import Given, Options
+from grpolab.frameworks.python_source import Source, before, last_name, parse
+from grpolab.frameworks.python_values import Open, Values
+from grpolab.frameworks.shell import Command, training_command
+
+CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
+# Fields that no other trainer's config has, or none that is as common.
+# fmt: off
+SIGNS = {
+    "num_generations", "num_iterations", "scale_rewards", "reward_weights", "reward_funcs", "max_completion_length",
+    "generation_batch_size", "steps_per_generation", "mask_truncated_completions", "epsilon_high", "vllm_device",
+    "importance_sampling_level", "vllm_importance_sampling_correction", "off_policy_mask_threshold",
+}
+ELSEWHERE = {"areal", "mlx_lm_lora", "nemo_rl", "tunix", "verl"}  # packages with a GRPOConfig that is not TRL's
+FIELDS = SIGNS | {"learning_rate", "beta", "temperature", "per_device_train_batch_size", "loss_type"}
+# Keys that only such a file has -> what the file is.
+OTHERS = {
+    "actor_rollout_ref": "is a config of verl: use --from verl",
+    "compute_environment": "says how accelerate starts processes",
+    "distributed_type": "says how accelerate starts processes",
+    "zero_optimization": "is a config of DeepSpeed",
+    "actor_train": "is a config of ROLL",
+    "stage": "is a config of LLaMA-Factory",
+    "finetuning_type": "is a config of LLaMA-Factory",
+    "max_seq_length": "is a config of another trainer, for supervised fine-tuning",
+    "packing": "is a config of another trainer, for supervised fine-tuning",
+    "assistant_only_loss": "is a config of another trainer, for supervised fine-tuning",
+    "parameters": "is a sweep of W&B",
+    "log_history": "is the log of a run: use grpolab diagnose --from trl",
+}
+# fmt: on
+# Sections of a recipe that are not the trainer's.
+ASIDE = re.compile(
+    r"eval|test|valid|sft|dpo|ppo|kto|lora|peft|model|data|vllm|reward|judge|infer|server|sampling_params"
+)
+PROCESSES = ("nproc_per_node", "num_gpus", "num_processes")
+LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+FLAG = re.compile(r"--?([A-Za-z_][\w.-]*)(?:=(.*))?", re.DOTALL)
+REST = re.compile(r"\"?\$(\{?[@*])")  # what the caller of a script adds
+SWIFT = {"max_new_tokens": "max_completion_length", "model": "model_name_or_path"}
+
+
+def read(file: File) -> Given:
+    """What a file gives of a `GRPOConfig`. Raises RequestError where it has none."""
+    if file.kind == "python" or (file.kind == "words" and "GRPOConfig(" in file.text):
+        return _python(file)
+    if file.kind in ("shell", "words"):
+        return _flags(file)
+    return _recipe(file)
+
+
+# Python.
+
+
+def _python(file: File) -> Given:
+    try:
+        return _python_given(file, *parse(file.text))
+    except RecursionError as error:
+        raise file.refusal("nests too deep to be read") from error
+
+
+def _python_given(file: File, source: Source, broken: list[int]) -> Given:
+    notes = [f"line {line}: it is no Python that can be read, and is passed over" for line in broken[:3]]
+    values, names = Values(source), set(_class_names(source))
+    calls = [call for call in source.calls if last_name(call.func) in names]
+    if calls:
+        given = _options(values, call := _trained_with(source, calls))
+        if len(calls) > 1:
+            lines = ", ".join(str(other.lineno) for other in calls if other is not call)
+            notes.append(f"the GRPOConfig(...) of line {lines}: that of line {call.lineno} is read")
+    elif given := next(_fields(values, names), {}):
+        values.overridable |= given.keys()
+    else:
+        raise file.refusal(_no_call(file, source))
+    options = {key: item for key, item in given.items() if not isinstance(item, Open)}
+    left_open = {key: str(item) for key, item in given.items() if isinstance(item, Open)}
+    for key in [key for key in left_open if key.startswith("**")]:
+        notes.append(f"{key}: the file alone does not say what is in it, whatever else it sets")
+        del left_open[key]
+    fork = "unsloth" if re.search(r"^\s*(from|import) unsloth", file.text, re.MULTILINE) else None
+    overridable = [key for key in options if key in values.overridable]
+    return Given(options, left_open, notes, versions.pinned(file.text), fork=fork, overridable=overridable)
+
+
+def _class_names(source: Source) -> Iterator[str]:
+    """GRPOConfig, the names that the file imports it by, and the file's own subclasses of it.
+
+    A class of the file that is called so and is no TrainingArguments is its own trainer's.
+    """
+    names = set(CLASSES)
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                name = alias.asname or alias.name
+                if alias.name in CLASSES and (node.module or "").partition(".")[0] in ELSEWHERE:
+                    names.discard(name)
+                elif alias.name in CLASSES:
+                    names.add(name)
+    for name, own in source.classes.items():
+        bases = {last_name(base) for base in own.bases}
+        if bases & (names | {"TrainingArguments"}) and (name in CLASSES or bases & names):
+            names.add(name)
+        else:
+            names.discard(name)
+    yield from names
+
+
+def _trained_with(source: Source, calls: list[ast.Call]) -> ast.Call:
+    """The config that a GRPOTrainer is given, where that is plain to see; else the first."""
+    for trainer in source.calls:
+        if not last_name(trainer.func).endswith("GRPOTrainer"):
+            continue
+        given = next((keyword.value for keyword in trainer.keywords if keyword.arg == "args"), None)
+        if isinstance(given, ast.Call) and given in calls:
+            return given
+        if isinstance(given, ast.Name):
+            named = [call for call in calls if _assigned(source, call) == given.id]
+            if named and source.scope(named[-1]) is source.scope(trainer):
+                return named[-1]
+    return calls[0]
+
+
+def _assigned(source: Source, call: ast.Call) -> str | None:
+    """The name that a call's result is given."""
+    parent = source.parents.get(call)
+    target = parent.targets[0] if isinstance(parent, ast.Assign) else getattr(parent, "target", None)
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def _options(values: Values, call: ast.Call) -> Options:
+    """A call's keywords, over the defaults of its class where that is the file's own, and what is set on it later."""
+    source = values.source
+    own = source.classes.get(last_name(call.func))
+    given: Options = dict(values.record(own).values) if own else {}
+    given |= values.keywords(call)
+    name, scope, statement = _assigned(source, call), source.scope(call), source.statement(call)
+    for later in source.changes(scope, name or ""):
+        if before(statement, later):
+            values.change(given, later, values.has_run(later, scope, call))
+    return given
+
+
+def _fields(values: Values, names: set[str]) -> Iterator[Options]:
+    """The defaults that subclasses of GRPOConfig give fields of it."""
+    for name in names & values.source.classes.keys():
+        found = values.record(values.source.classes[name]).values
+        if found.keys() & FIELDS:
+            yield found
+
+
+def _no_call(file: File, source: Source) -> str:
+    """What a file of Python without a GRPOConfig is instead."""
+    if re.search(r"(TrlParser|HfArgumentParser)\(", file.text) and "GRPOConfig" in file.text:
+        return "takes its GRPOConfig from a recipe or its command line: give that file"
+    others = [last_name(call.func) for call in source.calls]
+    other = next((name for name in others if re.fullmatch(r"\w+(Config|TrainingArguments)", name)), None)
+    if other is not None and re.search(r"(?i)(grpo|sft|dpo|ppo|kto|rloo|training)", other):
+        return f"has no GRPOConfig(...): its {other}(...) is of another trainer"
+    return "has no GRPOConfig(...): it is a script without a config of TRL's GRPO"
+
+
+# Recipes.
+
+
+def _recipe(file: File) -> Given:
+    """The fields of the section that has most of a GRPOConfig, of those beside it, and of the top level."""
+    document = mapping(file)
+    found = dict(_sections(document, ""))
+    sections = {name: section for name, section in found.items() if not ASIDE.search(name.lower())}
+    signs = [name for name, section in sections.items() if SIGNS & section.keys()]
+    if not signs:
+        raise file.refusal(_no_recipe(document))
+    options: Options = {}
+    left_open: dict[str, str] = {}
+    main = max(signs, key=lambda name: len(SIGNS & sections[name].keys()))
+    beside = [name for name in sections if main and name.rpartition(".")[0] == main.rpartition(".")[0]]
+    for name in dict.fromkeys([main, "", *beside]):
+        for key, item in sections[name].items():
+            if isinstance(item, dict) and key not in ("lr_scheduler_kwargs", "gradient_checkpointing_kwargs"):
+                continue
+            if isinstance(item, str) and ("${" in item or "{{" in item):
+                left_open.setdefault(key, item)
+                continue
+            if key in options and options[key] != item and key not in sections[main]:
+                left_open[key] = f"{options[key]} or {item}"
+            options.setdefault(key, item)
+    aside = [name for name, section in found.items() if name not in sections and FIELDS & section.keys()]
+    notes = [f"{', '.join(aside)}: by name no section of the trainer's"] if aside else []
+    options = {key: item for key, item in options.items() if key not in left_open}
+    processes = options.get("num_processes")
+    return Given(
+        options,
+        left_open,
+        notes,
+        versions.pinned(file.text),
+        processes if type(processes) is int and processes > 0 else None,
+    )
+
+
+def _sections(document: Mapping[str, Any], name: str) -> Iterator[tuple[str, Options]]:
+    """The mappings of a document that may hold fields, by dotted name; that of its top level is empty."""
+    yield name, dict(document)
+    for key, item in document.items():
+        if isinstance(item, dict) and isinstance(key, str) and not key.endswith("_kwargs"):
+            yield from _sections(item, f"{name}.{key}" if name else key)
+
+
+def _no_recipe(document: Mapping[str, Any]) -> str:
+    """What a recipe without a GRPOConfig is instead."""
+    says = next((text for key, text in OTHERS.items() if key in document), None)
+    return (
+        f"{says or 'has no field that is of a GRPOConfig alone'}; no GRPOConfig is in it"
+        if says
+        else ("has no key of TRL's GRPOConfig that tells it from another trainer's, as num_generations does")
+    )
+
+
+# Commands.
+
+
+def _flags(file: File) -> Given:
+    command = training_command(file.text, _is_grpo)
+    if command is None:
+        raise file.refusal("starts no training of TRL's GRPO")
+    options, left_open = _values(command)
+    notes = list(command.notes)
+    if command.otherwise:
+        other = _values(Command(command.otherwise, {}))[0]
+        notes += [
+            f"{key}={other.get(key)}, which a condition in the script may make it: {options[key]} is read"
+            for key in options
+            if other.get(key) != options[key]
+        ]
+    if any(REST.match(word) for word in command.words):
+        notes.append('"$@": what its caller adds is not in the file')
+    recipe = options.pop("config", None)
+    if not SIGNS & options.keys() and recipe is not None:
+        raise file.refusal(f"takes its GRPOConfig from {recipe}: give that file")
+    is_swift = "swift" in command.words[: command.words.index("rlhf") + 1] if "rlhf" in command.words else False
+    if is_swift:
+        options = {SWIFT.get(key, key): item for key, item in options.items()}
+    return Given(
+        options,
+        left_open,
+        notes,
+        versions.pinned(file.text),
+        _processes(command, file.text),
+        "ms-swift" if is_swift else None,
+    )
+
+
+def _is_grpo(words: list[str]) -> bool:
+    """Whether a command trains with GRPO by TRL's fields: by a flag that only it has, or as its name says."""
+    flags = {match[1].replace("-", "_") for word in words if (match := FLAG.fullmatch(word))}
+    named = any("grpo" in word.lower() for word in words if not word.startswith("-"))
+    return bool(SIGNS & flags) or (named and bool(flags & {"config", "learning_rate", "beta", "rlhf_type"}))
+
+
+def _values(command: Command) -> tuple[Options, dict[str, str]]:
+    """The flags of a command with their values, read as YAML reads them; and those whose value stayed open."""
+    options: Options = {}
+    left_open: dict[str, str] = {}
+    words = command.words
+    number = _program(command)
+    while number < len(words):
+        match = FLAG.fullmatch(words[number])
+        start, number = number, number + 1
+        if not match or not words[start].startswith("--"):
+            continue
+        key, text = match[1].replace("-", "_"), match[2]
+        values = [] if text is None else [text]
+        while text is None and number < len(words) and not (FLAG.fullmatch(words[number]) or REST.match(words[number])):
+            values.append(words[number])
+            number += 1
+        options.pop(key, None)
+        left_open.pop(key, None)
+        if any(part in command.open for part in range(start, number)):
+            left_open[key] = " ".join(values)
+        else:
+            options[key] = True if not values else _value(values[0]) if len(values) == 1 else [*map(_value, values)]
+    return options, left_open
+
+
+def _value(text: str) -> Any:
+    """A flag's value; a colon makes no mapping of it."""
+    found = value(text)
+    return found if not isinstance(found, dict) or text.startswith("{") else text
+
+
+def _program(command: Command) -> int:
+    """The number of the first word behind the program, whose flags are the trainer's."""
+    for number, (left, word) in enumerate(itertools.pairwise(command.words), start=1):
+        is_module = left in ("-m", "--module") and word not in LAUNCHERS
+        if word.endswith(".py") or is_module or (left, word) in (("swift", "rlhf"), ("trl", "grpo")):
+            return number + 1
+    return 0
+
+
+def _processes(command: Command, text: str) -> int | None:
+    """How many processes the launcher starts, where the script says so."""
+    first = command.words[: _program(command)]
+    pairs = [word if "=" in word else f"{word}={behind}" for word, behind in itertools.pairwise(first)]
+    launcher = [match for pair in pairs if (match := FLAG.fullmatch(pair))]
+    told = {match[1].replace("-", "_"): match[2] for match in launcher}
+    counts = [told[name] for name in PROCESSES if name in told] or re.findall(r"\bNPROC_PER_NODE=(\d+)", text)
+    nodes = told.get("nnodes", "1") if "num_processes" not in told else "1"
+    if len(set(counts)) != 1 or not counts[0].isdecimal() or not nodes.isdecimal():
+        return None
+    return int(counts[0][:6]) * int(nodes[:6]) or None

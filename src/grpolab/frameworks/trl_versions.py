@@ -1,0 +1,168 @@
+"""TRL's `GRPOConfig` from 0.14, its first, to 1.16: which fields each version has, and with which defaults.
+
+Read from the classes of every minor release. A config says its version by the fields that only some versions have;
+where several fit, the newest counts, and what another one would have made of the file is said.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from grpolab.errors import RequestError
+
+VERSIONS = (*(f"0.{minor}" for minor in range(14, 30)), *(f"1.{minor}" for minor in range(17)))
+NEWEST = VERSIONS[-1]
+
+# Key -> the version since which it is what stands there if nothing else is given. Where no version has a field yet,
+# what the trainer did: 0.14 and 0.15 average over sequences, 0.16 over the tokens of a micro-batch.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "loss_type": {"0.14": "grpo", "0.16": "bnpo", "0.22": "dapo"},
+    "beta": {"0.14": 0.04, "0.19": 0.0},
+    "use_bias_correction_kl": {"0.14": False, "1.10": True},
+    "temperature": {"0.14": 0.9, "0.18": 1.0},
+    "top_k": {"0.14": 50, "0.18": 0},  # until 0.15 that of transformers' generation
+    "max_completion_length": {"0.14": 256, "1.10": 512},
+    "per_device_train_batch_size": {"0.14": 1, "0.15": 8},
+    "gradient_accumulation_steps": {"0.14": 8, "0.15": 1},
+    "bf16": {"0.14": False, "0.19": True},
+    "vllm_importance_sampling_correction": {"0.14": False, "0.23": True},
+    "vllm_importance_sampling_mode": {"0.14": "token_truncate", "0.26": "sequence_mask"},
+    "vllm_importance_sampling_clip_max": {"0.14": 2.0, "0.26": 3.0},
+    "router_aux_loss_coef": {"0.14": None, "1.7": 0.001, "1.14": None},
+}
+# fmt: off
+ADDED = {
+    "0.15": "reward_weights sync_ref_model log_completions ds3_gather_for_generation vllm_max_model_len vllm_dtype",
+    "0.16": "num_iterations epsilon epsilon_high scale_rewards top_p top_k min_p repetition_penalty"
+            " cache_implementation vllm_enable_prefix_caching vllm_guided_decoding_regex vllm_server_host"
+            " vllm_server_port vllm_server_timeout use_dora",
+    "0.17": "loss_type mask_truncated_completions disable_dropout shuffle_dataset use_liger_loss"
+            " num_completions_to_print wandb_log_unique_prompts",
+    "0.18": "delta steps_per_generation generation_batch_size vllm_mode vllm_server_base_url"
+            " vllm_tensor_parallel_size",
+    "0.19": "generation_kwargs",
+    "0.20": "importance_sampling_level top_entropy_quantile use_transformers_paged",
+    "0.21": "vllm_model_impl lora_target_parameters",
+    "0.23": "vllm_importance_sampling_correction vllm_importance_sampling_cap vllm_enable_sleep_mode dtype",
+    "0.25": "cast_lm_head_to_fp32 chat_template_kwargs",
+    "0.26": "use_bias_correction_kl sapo_temperature_pos sapo_temperature_neg vllm_importance_sampling_mode"
+            " vllm_max_model_length num_generations_eval log_unique_prompts",
+    "0.27": "off_policy_mask_threshold multi_objective_aggregation max_tool_calling_iterations vllm_group_port"
+            " vllm_structured_outputs_regex",
+    "0.28": "log_completions_hub_repo",
+    "1.0": "vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg pad_to_multiple_of",
+    "1.6": "vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min",
+    "1.7": "router_aux_loss_coef use_transformers_continuous_batching transformers_continuous_batching_config",
+    "1.8": "entropy_coef entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target use_adaptive_entropy",
+    "1.9": "log_multimodal",
+}
+LAST = {
+    "0.17": "vllm_device vllm_dtype vllm_enable_prefix_caching vllm_max_model_len",
+    "0.26": "wandb_log_unique_prompts torch_dtype gradient_checkpointing_use_reentrant",
+    "0.27": "max_prompt_length use_liger_loss vllm_guided_decoding_regex",
+}
+# fmt: on
+FIRST_WITH_VALUE = {
+    ("loss_type", "dapo"): "0.22",
+    ("loss_type", "cispo"): "0.26",
+    ("loss_type", "sapo"): "0.26",
+    ("loss_type", "luspo"): "0.28",
+    ("loss_type", "vespo"): "1.0",
+    ("scale_rewards", "group"): "0.22",
+    ("scale_rewards", "batch"): "0.22",
+    ("scale_rewards", "none"): "0.22",
+}
+# Trainers that build on TRL's and change its defaults: unsloth 2026.10, ms-swift 4.6.
+FORKS: dict[str, dict[str, Any]] = {
+    "unsloth": {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 5e-5,
+        "weight_decay": 0.001,  # 0.01 in 2025
+        "warmup_ratio": 0.1,
+        "seed": 3407,
+        "optim": "adamw_8bit",
+        "bf16": False,
+        "vllm_importance_sampling_correction": False,
+    },
+    "ms-swift": {
+        "loss_type": "grpo",
+        "beta": 0.04,
+        "temperature": 0.9,
+        "max_completion_length": 512,
+        "per_device_train_batch_size": 1,
+        "learning_rate": 1e-4,  # of LoRA, its default
+        "lr_scheduler_type": "cosine",
+        "weight_decay": 0.1,
+        "adam_beta2": 0.95,
+        "use_bias_correction_kl": False,
+        "vllm_importance_sampling_correction": False,
+    },
+}
+SINCE = {name: version for version, names in ADDED.items() for name in names.split()}
+UNTIL = {name: version for version, names in LAST.items() for name in names.split()}
+GONE = frozenset(UNTIL)  # fields that the newest version has no more
+PIN = re.compile(r"\btrl(?:\[[\w, -]*\])?\s*(?:==|~=|@\s*git\S*@v?)\s*v?(\d+\.\d+)")
+
+
+def order(version: str) -> int:
+    """Where a version stands among VERSIONS; a patch release counts as its minor version. Raises RequestError."""
+    minor = ".".join(version.split(".")[:2])
+    if minor not in VERSIONS:
+        raise RequestError(f"TRL: version={version} is not known: it is one of {VERSIONS[0]} to {NEWEST}")
+    return VERSIONS.index(minor)
+
+
+def pinned(text: str) -> str | None:
+    """The version that a text installs (`pip install trl==0.15.2`), where it names one that is known."""
+    found = {match for match in PIN.findall(text) if match in VERSIONS}
+    return found.pop() if len(found) == 1 else None
+
+
+def fitting(options: Mapping[str, Any], fork: str | None = None) -> tuple[int, int, list[str]]:
+    """The first and the last version whose `GRPOConfig` takes these options, and the fields that say so.
+
+    Where none takes them all, first > last: a fork of TRL, say.
+    """
+    first, last = 0, len(VERSIONS) - 1
+    why: list[str] = []
+    since = {name: order(SINCE[name]) for name in options if name in SINCE}
+    since |= {
+        name: order(v) for (name, value), v in FIRST_WITH_VALUE.items() if name in options and options[name] == value
+    }
+    if fork == "ms-swift":  # which has fields of its own by these names
+        return first, last, why
+    until = {name: order(UNTIL[name]) for name in options if name in UNTIL}
+    if since:
+        first = max(since.values())
+        why += [name for name, version in since.items() if version == first]
+    if until:
+        last = min(until.values())
+        why += [name for name, version in until.items() if version == last]
+    return first, last, why
+
+
+def default(name: str, version: int, newest: Any) -> Any:
+    """A field's default in a version, `newest` being that of the newest."""
+    values = [value for since, value in DEFAULTS.get(name, {}).items() if order(since) <= version]
+    return values[-1] if values else newest
+
+
+def changes(name: str, first: int, last: int) -> Iterator[str]:
+    """`0.04 until 0.18` for each other default of a field between two versions."""
+    steps = [(order(since), value) for since, value in DEFAULTS.get(name, {}).items()]
+    for (_, value), (until, _) in itertools.pairwise(steps):
+        if first < until <= last:
+            yield f"{value} until {VERSIONS[until - 1]}"
+
+
+def no_field(name: str, version: int) -> str | None:
+    """Why a version has no such field, or None where it has, or no version does."""
+    if name in SINCE and version < order(SINCE[name]):
+        return f"TRL has it since {SINCE[name]}"
+    if name in UNTIL and version > order(UNTIL[name]):
+        return f"TRL has it until {UNTIL[name]}"
+    return None

@@ -1,0 +1,254 @@
+"""A `GRPOConfig` as people write it: Python that is never run, notebooks, recipes, the flags of a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpolab.cli import main
+from grpolab.errors import RequestError
+from grpolab.frameworks.exchange import Given, read
+
+# What surrounds `GRPOConfig(...)` -> the value of learning_rate, None where the file alone does not say it.
+PYTHON: list[tuple[str, float | None]] = [
+    ("GRPOConfig(learning_rate=1e-5)", 1e-5),
+    ("LR = 2 * 5e-6\nGRPOConfig(learning_rate=LR)", 1e-5),
+    ("LR = 1\nLR = 1e-5\nGRPOConfig(learning_rate=LR)", 1e-5),
+    ("LR = 1e-6\nLR *= 10\nGRPOConfig(learning_rate=LR)", 1e-5),
+    ("from x import LR\nGRPOConfig(learning_rate=LR)", None),
+    ("import trl\ntrl.GRPOConfig(learning_rate=float('1e-5'))", 1e-5),
+    ("from trl import GRPOConfig as C\nC(learning_rate=1e-5)", 1e-5),
+    ("class Mine(GRPOConfig):\n  learning_rate: float = 1e-5\nMine()", 1e-5),
+    ("class Mine(GRPOConfig):\n  learning_rate: float = field(default=1e-4)\nMine(learning_rate=1e-5)", 1e-5),
+    ("UnslothGRPOConfig(learning_rate=1e-5)", 1e-5),
+    ("GRPOConfig(**dict(learning_rate=1e-5))", 1e-5),
+    ("d = {'learning_rate': 1e-4}\nd['learning_rate'] = 1e-5\nGRPOConfig(**d)", 1e-5),
+    ("d = {}\nd.update(learning_rate=1e-5)\nGRPOConfig(**{**d, 'seed': 1})", 1e-5),
+    ("d = {'learning_rate': 1e-4}\nif small():\n  d['learning_rate'] = 1e-5\nGRPOConfig(**d)", None),
+    ("d = {'learning_rate': 1e-4}\nd[key()] = 1e-5\nGRPOConfig(**d)", None),
+    ("d = {'learning_rate': 1e-4}\nd.update(load())\nGRPOConfig(**d)", None),
+    ("a = GRPOConfig(learning_rate=1)\na.learning_rate = 1e-5", 1e-5),
+    ("if big():\n  lr = 1e-4\nelse:\n  lr = 1e-5\nGRPOConfig(learning_rate=lr)", None),
+    ("BIG = False\nif BIG:\n  lr = 1e-4\nelse:\n  lr = 1e-5\nGRPOConfig(learning_rate=lr)", 1e-5),
+    ("for lr in (1, 2):\n  GRPOConfig(learning_rate=lr)", None),
+    ("lr = 1e-5\nfor _ in range(3):\n  GRPOConfig(learning_rate=lr)\n  lr = lr / 2", None),
+    ("GRPOConfig(learning_rate=1e-5 if True else 1)", 1e-5),
+    ("GRPOConfig(learning_rate=1e-5 if big() else 1e-5)", 1e-5),
+    ("GRPOConfig(learning_rate=1e-5 if big() else 1)", None),
+    ("def f(lr=1e-5):\n  GRPOConfig(learning_rate=lr)", 1e-5),
+    ("def f(lr=1):\n  GRPOConfig(learning_rate=lr)\nf(1e-5)", 1e-5),
+    ("def f(lr=1):\n  GRPOConfig(learning_rate=lr)\nf(1e-5)\nf(lr=1e-4)", None),
+    ("def f(lr):\n  return {'learning_rate': lr}\nGRPOConfig(**f(1e-5))", 1e-5),
+    ("import os\nGRPOConfig(learning_rate=float(os.environ.get('LR', '1e-5')))", 1e-5),
+    (
+        "p = ArgumentParser()\np.add_argument('--lr', type=float, default='1e-5')\na = p.parse_args()\n"
+        "GRPOConfig(learning_rate=a.lr)",
+        1e-5,
+    ),
+    ("p.add_argument('--lr', required=True)\na = p.parse_args()\nGRPOConfig(learning_rate=a.lr)", None),
+    ("@dataclass\nclass C:\n  lr: float = 1e-5\ndef f(c: C):\n  GRPOConfig(learning_rate=c.lr)", 1e-5),
+    ("class C:\n  def __init__(self, lr=1):\n    self.lr = lr\nGRPOConfig(learning_rate=C(1e-5).lr)", 1e-5),
+    (
+        "class T:\n  def __init__(self, lr):\n    self.lr = lr\n"
+        "  def go(self):\n    GRPOConfig(learning_rate=self.lr)\nT(1e-5).go()",
+        1e-5,
+    ),
+    ("def f():\n  global LR\n  LR = 1\nLR = 1e-5\nGRPOConfig(learning_rate=LR)", None),
+    ("from trl import GRPOConfig as C\nclass GRPOConfig(C):\n  learning_rate: float = 1e-5\nGRPOConfig()", 1e-5),
+    ("LR = (3\n  % 2)\nGRPOConfig(learning_rate=LR * 1e-5)", 1e-5),
+    ("!pip install trl\n%cd x\nGRPOConfig(learning_rate=1e-5)", 1e-5),
+    ("a = (\nGRPOConfig(learning_rate=1)\n\nb = GRPOConfig(\n  learning_rate=1e-5,\n)", 1e-5),  # the first is no Python
+    ("a = GRPOConfig(learning_rate=1)\nb = GRPOConfig(learning_rate=1e-5)\nGRPOTrainer(args=b)", 1e-5),
+]
+
+
+def given(tmp_path: Path, name: str, text: str) -> Given:
+    path = tmp_path / name
+    path.write_text(text)
+    return read("trl", str(path))
+
+
+@pytest.mark.parametrize(("text", "learning_rate"), PYTHON)
+def test_python_is_read_as_far_as_it_leaves_no_doubt(text: str, learning_rate: float | None, tmp_path: Path) -> None:
+    found = given(tmp_path, "a.py", text)
+    if learning_rate is None:
+        assert "learning_rate" not in found.options
+        assert "learning_rate" in found.open
+    else:
+        assert found.options["learning_rate"] == pytest.approx(learning_rate)
+
+
+def test_python_is_not_run(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    given(tmp_path, "a.py", f"open({str(mark)!r}, 'w')\nGRPOConfig(seed=open({str(mark)!r}, 'w'))")
+    assert not mark.exists()
+
+
+def test_a_scripts_own_defaults_are_told_from_what_it_fixes(tmp_path: Path) -> None:
+    text = "p.add_argument('--lr', default=1e-5)\na = p.parse_args()\nGRPOConfig(learning_rate=a.lr, beta=0.1)"
+    assert given(tmp_path, "a.py", text).overridable == ["learning_rate"]
+
+
+def test_a_notebook_is_its_cells(tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": "GRPOConfig(learning_rate=1)"},
+        {"cell_type": "code", "source": "%%bash\nif then GRPOConfig(learning_rate=2)"},
+        {"cell_type": "code", "source": ["!pip install trl==0.15.2\n", "LR = 1e-5"]},
+        {"cell_type": "code", "source": "GRPOConfig(learning_rate=LR)"},
+    ]
+    found = given(tmp_path, "a.ipynb", json.dumps({"cells": cells}))
+    assert found.options == {"learning_rate": 1e-5}
+    assert found.version == "0.15"
+
+
+RECIPES: list[tuple[str, dict[str, Any]]] = [
+    ("learning_rate: 2.0e-05\nnum_generations: 4\nsystem_prompt: hi", {"learning_rate": 2e-5, "num_generations": 4}),
+    ("num_generations: 4\nlearning_rate: 1e-6", {"learning_rate": 1e-6}),
+    ("num_generations: 4\nseed: 1\nseed: 2", {"seed": 2}),  # as YAML's parsers have it
+    ("training: {learning_rate: 1e-6}\ngrpo: {num_generations: 4}", {"learning_rate": 1e-6, "num_generations": 4}),
+    ("num_generations: 4\nphase: {temperature: 2}", {"num_generations": 4}),
+    ("grpo: {num_generations: 4, seed: 1}\nsft: {learning_rate: 1}\neval: {temperature: 0}", {"seed": 1}),
+]
+
+
+@pytest.mark.parametrize(("text", "values"), RECIPES)
+def test_recipes_are_read_with_what_stands_beside(text: str, values: dict[str, Any], tmp_path: Path) -> None:
+    found = given(tmp_path, "a.yaml", text)
+    assert {key: found.options[key] for key in values} == values
+    assert not {"temperature"} & found.options.keys()
+
+
+def test_what_is_filled_in_elsewhere_is_open(tmp_path: Path) -> None:
+    found = given(tmp_path, "a.yaml", "num_generations: 4\nbeta: ${oc.env:BETA}")
+    assert (found.options, found.open) == ({"num_generations": 4}, {"beta": "${oc.env:BETA}"})
+
+
+def test_sections_that_disagree_leave_a_value_open(tmp_path: Path) -> None:
+    text = "grpo: {num_generations: 4}\na: {learning_rate: 1}\nb: {learning_rate: 2}"
+    assert given(tmp_path, "a.yaml", text).open == {"learning_rate": "1 or 2"}
+
+
+SHELL = """
+LR=1e-6
+torchrun --nproc_per_node="4" --nnodes 2 train.py \\
+    --learning_rate $LR --num_generations=${N:-8} --beta "$BETA" \\
+    --bf16 --reward_funcs accuracy format --dataset-name x "$@"
+"""
+
+
+def test_flags_of_a_command_are_fields(tmp_path: Path) -> None:
+    found = given(tmp_path, "run.sh", SHELL)
+    assert found.options["learning_rate"] == 1e-6
+    assert found.options["num_generations"] == 8
+    assert found.options["bf16"] is True
+    assert found.options["dataset_name"] == "x"
+    assert "beta" in found.open
+    assert found.processes == 8
+    assert any("what its caller adds" in note for note in found.notes)
+
+
+def test_ms_swift_has_its_own_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("NPROC_PER_NODE=7 \\\nswift rlhf --rlhf_type grpo --num_generations 7 --loss_type fipo\n")
+    assert main(["import", "--from", "trl", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert {"beta=0.04", "aggregation=sequence_mean", "temperature=0.9"} <= set(printed.out.split())
+    assert "those of ms-swift" in printed.err
+    assert "loss_type=fipo: ms-swift has it and TRL has not; the default grpo stands for it" in printed.err
+    assert "number of processes" not in printed.err
+
+
+def test_unsloth_makes_its_batch_hold_a_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("import unsloth\nGRPOConfig(num_generations=6, per_device_train_batch_size=1)")
+    assert main(["import", "--from", "trl", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert {"micro_batch_size=6", "prompts_per_step=2", "learning_rate=5e-05"} <= set(printed.out.split())
+    assert "so unsloth takes 6" in printed.err
+
+
+def test_lines_that_are_not_read_are_said(tmp_path: Path) -> None:
+    two = given(tmp_path, "a.py", "GRPOConfig(seed=1)\nGRPOConfig(seed=2)")
+    assert two.notes == ["the GRPOConfig(...) of line 2: that of line 1 is read"]
+    aside = given(tmp_path, "a.yaml", "grpo: {num_generations: 4}\nsft: {learning_rate: 1}")
+    assert aside.notes == ["sft: by name no section of the trainer's"]
+
+
+WHAT_IT_IS = [
+    ("a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8", "says how accelerate starts processes"),
+    ("a.yaml", "actor_rollout_ref: {}", "is a config of verl"),
+    ("a.json", '{"zero_optimization": {"stage": 2}}', "is a config of DeepSpeed"),
+    ("a.yaml", "learning_rate: 1\npacking: true", "for supervised fine-tuning"),
+    ("a.py", "AsyncGRPOConfig(learning_rate=1)", "its AsyncGRPOConfig(...) is of another trainer"),
+    ("a.py", "class GRPOConfig:\n  beta = 1\nGRPOConfig()", "its GRPOConfig(...) is of another trainer"),
+    ("a.py", "from tunix import GRPOConfig\nGRPOConfig(beta=1)", "its GRPOConfig(...) is of another trainer"),
+    ("a.json", '{"log_history": []}', "use grpolab diagnose --from trl"),
+    ("a.py", "from trl import GRPOConfig\nTrlParser((GRPOConfig,))", "from a recipe or its command line"),
+    ("a.py", "import torch", "it is a script without a config"),
+    ("a.sh", "accelerate launch grpo.py --config recipes/a.yaml", "takes its GRPOConfig from recipes/a.yaml"),
+    ("a.sh", "ls", "starts no training of TRL's GRPO"),
+    ("a.ipynb", "{}", "it has no cells"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "says"), WHAT_IT_IS)
+def test_a_file_without_a_config_is_told_what_it_is(name: str, text: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"^[^\n]*$") as error:
+        given(tmp_path, name, text)
+    assert says in str(error.value)
+
+
+# A few characters that would take memory, time or a stack if they were followed.
+TRAPS = [
+    ("a.yaml", "num_generations: 4\n" + "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
+        f"{x}: &{x} [{','.join([f'*{y}'] * 10)}]\n" for y, x in zip("abcdefgh", "bcdefghi", strict=True)
+    ), "more than 100000 values"),
+    ("a.yaml", "a: &a [*a]", "an alias of what it stands in"),
+    ("a.yaml", "a: " + "[" * 400 + "]" * 400, "nests more than"),
+    ("a.yaml", "seed: " + "9" * 5000, "a number of 5000 characters"),
+    ("a.yaml", "seed: !!python/object/apply:os.getcwd []", "is no YAML"),
+    ("a.json", '{"seed": ' + "9" * 5000 + "}", "a number of 5000 characters"),
+    ("a.json", "[" * 100_000, "nests too many"),
+    ("a.yaml", "a: " + "x" * (1 << 20), "larger than 1 MiB"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "says"), TRAPS)
+def test_a_document_that_would_grow_is_refused(name: str, text: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError) as error:
+        given(tmp_path, name, text)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "9**9**9**9",
+        "2**10000",
+        "'a' * 10**9",
+        "[0] * 10**9",
+        "10**400",
+        "-" * 300 + "1",
+        "(" * 90 + "1" + ")" * 90 + "**99",
+    ],
+)
+def test_an_expression_that_would_grow_is_open(expression: str, tmp_path: Path) -> None:
+    assert "seed" in given(tmp_path, "a.py", f"GRPOConfig(beta=0.1, seed={expression})").open
+
+
+def test_python_that_goes_on_for_ever_is_open(tmp_path: Path) -> None:
+    text = "def f(n):\n  return f(n)\nx = {**x}\na = b\nb = a\nGRPOConfig(seed=f(1), beta=a, **x)"
+    assert {"seed", "beta"} <= given(tmp_path, "a.py", text).open.keys()
+    doubled = "x0 = 1\n" + "".join(f"x{n + 1} = x{n} + x{n}\n" for n in range(60))
+    assert "seed" in given(tmp_path, "a.py", f"{doubled}GRPOConfig(seed=x60)").open
+
+
+def test_control_characters_are_spelled_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text('num_generations: 4\n"odd\\e[31m": 1\nmodel_name_or_path: "m\\e[0m"')
+    assert main(["import", "--from", "trl", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err

@@ -1,0 +1,138 @@
+"""Defaults by version: what a config's fields say of its version, what each version does, and that it is said."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from grpolab.errors import RequestError
+from grpolab.frameworks import trl_config, trl_versions
+from grpolab.frameworks.exchange import Converted, Given, convert
+from grpolab.sweep.compose import Composer
+
+COMPOSER = Composer()
+
+
+def converted(options: dict[str, Any], **known: Any) -> Converted:
+    return convert("trl", Given(options, **known), COMPOSER.compose)
+
+
+# Fields -> the version that they say, and our settings by its defaults.
+INFERRED: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
+    ({}, "1.16", {"beta": 0.0, "aggregation": "token_mean_rollout", "max_completion_length": 512}),
+    (
+        {"vllm_device": "auto"},
+        "0.17",
+        {"beta": 0.04, "aggregation": "token_mean_microbatch", "temperature": 0.9, "max_completion_length": 256},
+    ),
+    ({"max_prompt_length": 64}, "0.27", {"kl_gradient": "plain", "max_completion_length": 256}),
+    ({"max_prompt_length": 64, "loss_type": "cispo"}, "0.27", {"kernel": "cispo"}),
+    ({"vllm_device": "auto", "entropy_coef": 0.1}, "1.8", {"beta": 0.0}),  # no version has both
+]
+
+
+@pytest.mark.parametrize(("options", "version", "ours"), INFERRED)
+def test_fields_say_the_version_whose_defaults_count(
+    options: dict[str, Any], version: str, ours: dict[str, Any]
+) -> None:
+    found = converted(options)
+    assert found.options["version"] == version
+    settings = found.settings.model_dump()
+    assert {key: settings[key] for key in ours if key != "kl_gradient" or settings["beta"]} == {
+        key: value for key, value in ours.items() if key != "kl_gradient" or settings["beta"]
+    }
+    assert found.defaults[0].startswith(f"those of TRL {version}")
+
+
+def test_a_default_that_another_fitting_version_has_otherwise_is_said() -> None:
+    said = " ".join(converted({"max_prompt_length": 64}).defaults)
+    assert "loss_type=dapo (grpo until 0.15, bnpo until 0.21)" in said
+    assert "beta=0.0 (0.04 until 0.18)" in said
+    told = " ".join(converted({"max_prompt_length": 64}, version="0.15.2").defaults)
+    assert "those of TRL 0.15, as it was told" in told
+    assert "beta=0.04" in told
+    assert "until" not in told
+
+
+def test_versions_differ_in_what_they_count_and_train_on() -> None:
+    first = converted({"num_generations": 4, "per_device_train_batch_size": 2, "max_steps": 1}, version="0.14")
+    assert (first.settings.micro_batch_size, first.settings.prompts_per_step) == (8, 16)  # it counts prompts
+    assert any("trains on log-probs without it" in sentence for sentence in first.left_out)
+    vllm = converted({"use_vllm": True}, version="0.24").settings.sampler_correction
+    assert vllm is not None
+    assert (vllm.level, vllm.mode, vllm.high) == ("token", "truncate", 2.0)
+    assert converted({"use_vllm": True}, version="0.20").settings.sampler_correction is None
+
+
+def test_an_unknown_version_is_one_sentence() -> None:
+    with pytest.raises(RequestError, match=r"version=0\.9 is not known: it is one of 0\.14 to 1\.16"):
+        converted({}, version="0.9")
+
+
+def test_the_newest_defaults_are_those_of_the_installed_trl() -> None:
+    trl = pytest.importorskip("trl")
+    if not trl.__version__.startswith(f"{trl_versions.NEWEST}."):
+        pytest.skip("another TRL is installed")
+    fields = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig)}
+    last = len(trl_versions.VERSIONS) - 1
+    for name, newest in trl_config.LOSS.items():
+        assert trl_versions.default(name, last, newest) == newest == fields[name]
+    assert not trl_versions.UNTIL.keys() & fields.keys()
+
+
+LEFT_OUT = [
+    ({"epsilom": 0.3}, "epsilom=0.3: no version's GRPOConfig has it (did you mean epsilon"),
+    ({"system_prompt": "hi"}, "system_prompt: no fields of a GRPOConfig"),
+    ({"max_prompt_length": 64}, "max_prompt_length=64: prompts are never cut here"),
+    ({"warmup_ratio": 0.1}, "warmup_ratio=0.1: it is a share of a length that is not known"),
+    ({"num_generations": 1}, "TRL refuses a group of one since 0.15"),
+    ({"num_generations": 3}, "prompts_per_step is that of 3, the least that fits"),
+    ({"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 0}}, "cosine stands for it"),
+    ({"optim": "adamw_8bit"}, "optim=adamw_8bit"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), LEFT_OUT)
+def test_what_is_not_carried_is_a_sentence_and_no_refusal(options: dict[str, Any], says: str) -> None:
+    assert any(says in sentence for sentence in converted(options).left_out)
+
+
+def test_an_open_value_names_what_stands_for_it() -> None:
+    sentences = converted({}, open={"beta": "args.beta", "output_dir": "args.out"}).left_out
+    assert "beta (args.beta): the file alone does not say its value; the default 0.0 stands for it" in sentences
+    assert not any("output_dir" in sentence for sentence in sentences)
+
+
+# Options and processes -> prompts_per_step, num_minibatches, micro_batch_size.
+BATCHES: list[tuple[dict[str, Any], int | None, tuple[int, int, int]]] = [
+    ({"num_generations": 8}, 4, (4, 1, 8)),
+    ({"num_generations": 7, "per_device_train_batch_size": 16, "gradient_accumulation_steps": 4}, 7, (64, 1, 16)),
+    ({"num_generations": 7, "per_device_train_batch_size": 16}, None, (16, 1, 16)),  # 7 processes at least
+    ({"num_generations": 7, "per_device_train_batch_size": 16}, 8, (16, 1, 16)),  # which TRL refuses
+    ({"generation_batch_size": 64, "gradient_accumulation_steps": 2}, 2, (8, 2, 8)),
+    ({"steps_per_generation": 4}, 2, (8, 4, 8)),
+    ({"num_processes": 2}, None, (2, 1, 8)),
+]
+
+
+@pytest.mark.parametrize(("options", "processes", "ours"), BATCHES)
+def test_the_batch_is_that_of_all_processes(
+    options: dict[str, Any], processes: int | None, ours: tuple[int, int, int]
+) -> None:
+    run = converted(options, processes=processes).settings
+    assert (run.prompts_per_step, run.num_minibatches, run.micro_batch_size) == ours
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"warmup_ratio": 0.1, "max_steps": 25}, 3),
+        ({"warmup_steps": 0.1, "max_steps": 25}, 3),  # a share, since transformers 5
+        ({"warmup_ratio": 0.1, "warmup_steps": 7, "max_steps": 25}, 7),
+        ({"warmup_ratio": 0.1}, 0),
+    ],
+)
+def test_a_warm_up_is_in_steps(options: dict[str, Any], steps: int) -> None:
+    assert converted(options).settings.warmup_steps == steps
