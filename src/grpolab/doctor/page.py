@@ -15,8 +15,9 @@ from matplotlib.ticker import PercentFormatter
 
 from grpolab.doctor.breakdown import METRIC_MISLEADS, NORMAL, TRAINING_GOES_WRONG, fall
 from grpolab.doctor.causes import Cause, Confidence, Finding
-from grpolab.doctor.evidence import PLANTED, TABLES, USUAL_RANGE, Evidence, Row, median, read_log, read_rows, read_run
+from grpolab.doctor.evidence import PLANTED, TABLES, USUAL_RANGE, Evidence, median, read_run
 from grpolab.doctor.first_pass import FIRST_RATIO_IS_NOT_ONE
+from grpolab.doctor.logs import Row, read_log, read_rows
 from grpolab.doctor.ratio_is_one import RATIO_IS_ONE
 from grpolab.report.figures import panels
 from grpolab.report.journals import column
@@ -68,8 +69,11 @@ def diagnose(folder: Path) -> Diagnosis:
     return examine(read_run(folder))
 
 
-def diagnose_log(framework: str, path: Path) -> Diagnosis:
-    """The causes in a log file of another framework. Raises RequestError where it cannot be read as one."""
+def diagnose_log(framework: str | None, path: Path) -> Diagnosis:
+    """The causes in a log file of a framework, by default of that which its names are from.
+
+    Raises RequestError where it cannot be read as one.
+    """
     return examine(read_log(framework, path))
 
 
@@ -104,7 +108,7 @@ def _not_looked_at(run: Evidence) -> Iterator[str]:
         )
     for name, what in NEEDED.items():
         values = column(run.updates if METRICS[name].kind == "update" else run.rollouts, name)
-        if odd := run.not_finite.get(name, int((~np.isfinite(values)).sum())):
+        if odd := len(run.not_finite.get(name, ())) or int((~np.isfinite(values)).sum()):
             yield f"{what}: {name} is not finite in {count(odd, 'record')}"
         elif not len(values):
             yield f"{what}: {name} is missing"
