@@ -25,13 +25,14 @@ from grpolab.errors import RequestError
 from grpolab.identity import dotted
 from grpolab.paths import read_json
 from grpolab.quantities import Thresholds
-from grpolab.report.journals import column, table, tail_length
+from grpolab.report.journals import both, column, table, tail_length
 from grpolab.report.text import count
 
 Floats = NDArray[np.float64]
 
 MOST = 0.9  # share of updates or rollout steps that 'nearly all' means
 ROUNDING = 1e-4  # |log ratio| that two float32 forward passes of one policy can differ by (the loop asserts it)
+TRUNCATED = 0.5  # share of completions that are cut off, above which the usual one has no end
 STILL_REACH = 0.2  # largest |ratio - 1| of nearly all updates on a used batch: the usual clip range, never reached
 STILL_KL = 1e-4  # nat per token from the start, at the end of the run; only where no batch is reused
 # The field's clip range at each ratio level: PPO's and GRPO's, and GSPO's.
@@ -62,6 +63,15 @@ def reach_of(updates: pd.DataFrame) -> Floats:
         return np.empty(0)
     known = updates[["ratio/token_min", "ratio/token_max"]].dropna()
     return np.maximum(known["ratio/token_max"] - 1, 1 - known["ratio/token_min"]).to_numpy(dtype=np.float64)
+
+
+def trend(values: Floats) -> tuple[float, float]:
+    """How much the values change from first to last along their least-squares line, and the standard error of that."""
+    places = np.linspace(-0.5, 0.5, len(values))
+    slope, mean = np.polyfit(places, values, 1)
+    residuals = values - mean - slope * places
+    freedom, length = max(len(values) - 2, 1), float(np.sqrt((places**2).sum()))
+    return float(slope), float(np.sqrt((residuals**2).sum() / freedom)) / length
 
 
 @dataclass(frozen=True)
@@ -161,6 +171,20 @@ class Evidence:
             if len(values) > 1:
                 break
         return metric, values
+
+    @cached_property
+    def equal_groups(self) -> Floats:
+        """Share of groups with equal rewards; of a log without it 1 where all rewards of a row are equal, else empty.
+
+        A standard deviation of 0, or one reward for the whole batch, say that; nothing says how many groups are equal
+        where they are not all.
+        """
+        if len(shares := column(self.rollouts, "zero_variance/share")):
+            return shares
+        if len(spread := column(self.rollouts, "reward/std")):
+            return (spread == 0).astype(np.float64)
+        least, most = both(self.rollouts, "reward/min", "reward/max")
+        return (least == most).astype(np.float64)
 
     def ends(self, metric: str, share: float = Thresholds.tail) -> tuple[float, float]:
         """Mean of a rollout metric over the first and the last `share` of the run; NaN where there is none."""

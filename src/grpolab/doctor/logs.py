@@ -146,7 +146,7 @@ class Log:
                 for name, written in row.items()
                 if (known := _known(name)) is not None and (value := _number(written)) is not None
             }
-            if TELLING.isdisjoint(numbers):
+            if TELLING.isdisjoint(numbers) or "train_runtime" in row:  # the summary at the end of TRL's
                 continue
             for name, value in numbers.items():
                 column = self.columns.setdefault(name, array("d"))
@@ -210,7 +210,7 @@ class Log:
 
     def _unknown(self, settings: Row, frame: pd.DataFrame, foreign: int) -> Iterator[str]:
         if settings:
-            read = listing([f"{key}={value}" for key, value in settings.items()], 8)
+            read = listing([f"{key}={_short(value)}" for key, value in settings.items()], 8)
             yield f"settings other than those that the log prints ({read})"
         else:
             yield NOT_IN_A_LOG[0]
@@ -235,6 +235,10 @@ def _number(written: Any) -> float | None:
         return float(written.partition("/")[0] if isinstance(written, str) else written)
     except (ValueError, OverflowError):
         return None
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _steps(frame: pd.DataFrame) -> pd.Series:
@@ -352,7 +356,7 @@ def _object_rows(line: str, log: Log) -> Iterator[Row]:
             yield _flat(row)
             return
     flat = [dict(PAIR.findall(found[0])) for found in FLAT.finditer(line)]
-    log.damaged += is_json and not any(flat)
+    log.damaged += is_json and not any(flat) and not TELLING.isdisjoint(name for name, _ in PAIR.findall(line))
     yield from flat
 
 

@@ -13,11 +13,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from grpolab.doctor.breakdown import METRIC_MISLEADS, NORMAL, TRAINING_GOES_WRONG, fall
+from grpolab.doctor.breakdown import METRIC_MISLEADS, TRAINING_GOES_WRONG, fall
 from grpolab.doctor.causes import Cause, Confidence, Finding
 from grpolab.doctor.evidence import PLANTED, TABLES, USUAL_RANGE, Evidence, median, read_run
 from grpolab.doctor.first_pass import FIRST_RATIO_IS_NOT_ONE
 from grpolab.doctor.logs import Row, read_log, read_rows
+from grpolab.doctor.no_progress import NO_PROGRESS
+from grpolab.doctor.normal import NORMAL
 from grpolab.doctor.ratio_is_one import RATIO_IS_ONE
 from grpolab.report.figures import panels
 from grpolab.report.journals import column
@@ -27,7 +29,7 @@ from grpolab.report.statistics.intervals import share_band
 from grpolab.report.text import count, markdown_table, number
 from grpolab.vocabulary import METRICS
 
-QUESTIONS = (RATIO_IS_ONE, FIRST_RATIO_IS_NOT_ONE, TRAINING_GOES_WRONG, METRIC_MISLEADS)
+QUESTIONS = (NO_PROGRESS, RATIO_IS_ONE, FIRST_RATIO_IS_NOT_ONE, TRAINING_GOES_WRONG, METRIC_MISLEADS)
 CAUSES = {cause.name: cause for question in QUESTIONS for cause in question.causes}
 NOTES = {cause.name: cause for cause in NORMAL.causes}
 WIDTH = 110
