@@ -62,8 +62,10 @@ HEALTHY = {
     "short_warmup": ["warmup_steps=5"],
     "gradients_clipped": ["max_grad_norm=0.3"],
     "slow": ["learning_rate=1.0e-4"],
+    "long": ["rollout_steps=60"],
 }
 FAULTY = {name: [f"fault={name}"] for name in CAUSES}
+FAULTY["plateau"] += ["rollout_steps=60"]  # that nothing rises is known of a long run only
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

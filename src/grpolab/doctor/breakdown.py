@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from grpolab.doctor.causes import Finding, Question, certain, likely
-from grpolab.doctor.evidence import TRUNCATED, USUAL_RANGE, Evidence, largest, median
+from grpolab.doctor.evidence import TRUNCATED, USUAL_RANGE, Evidence, largest, median, trend
 from grpolab.doctor.first_pass import ratio_is_off
 from grpolab.doctor.ratio_is_one import constant_reward
 from grpolab.quantities import Thresholds
@@ -133,12 +133,11 @@ def kl_explosion(run: Evidence) -> Finding | None:
     """
     divergence = column(run.updates, "kl_ref/k3")
     half = divergence[len(divergence) // 2 :]
-    start = float(np.median(divergence[: max(1, len(divergence) // 10)])) if len(divergence) else np.nan
-    if len(divergence) < COURSE or not np.median(half) > KL_FAR or not start < np.median(half) / 2:
+    if len(divergence) < COURSE or not np.median(half) > KL_FAR or not divergence[0] < np.median(half) / 2:
         return None
     first = int(np.argmax(divergence > KL_FAR))
     return likely(
-        f"the KL to the reference went from {number(start)} (first tenth) to {number(float(np.median(half)))} nat per"
+        f"the KL to the reference went from {number(float(divergence[0]))} to {number(float(np.median(half)))} nat per"
         f" token (median of the second half), and at most {number(float(divergence.max()))}",
         f"it was above 1 first in row {first} of {count(len(divergence), 'row')}",
         _rate(run),
@@ -146,19 +145,22 @@ def kl_explosion(run: Evidence) -> Finding | None:
 
 
 @TRAINING_GOES_WRONG.cause(
-    says="The gradient grew without bound, and the reward did not.",
+    says="The gradient grows without bound.",
     remedy="Take a smaller learning rate, clip the gradient (max_grad_norm), and look for what scales the loss: a"
     " reward whose size grows, a sum over tokens, a penalty that outgrew the rest.",
 )
 def gradient_explosion(run: Evidence) -> Finding | None:
-    """The typical gradient norm of the last fifth is ten times that of the first, and the reward did not rise."""
+    """The typical gradient norm of the last fifth is ten times that of the first, where the reward did not rise.
+
+    Where it did it is a hundred times: growth that goes with learning is less.
+    """
     norms = column(run.updates, "grad_norm")
     fifth = len(norms) // 5
     if fifth < 2 or not np.isfinite(norms).all():
         return None
     start, end = float(np.median(norms[:fifth])), float(np.median(norms[-fifth:]))
     before, after = run.ends("reward/mean", 0.2)
-    if not 0 < start * GRADIENT_GROWTH < end or after > before:
+    if not 0 < start * GRADIENT_GROWTH ** (2 if after > before else 1) < end:
         return None
     return likely(
         f"the gradient norm grew from {number(start)} to {number(end)} (medians of the first and the last fifth), and"
@@ -261,7 +263,9 @@ def length_blow_up(run: Evidence) -> Finding | None:
     if not np.isnan(end):
         evidence.insert(0, f"{percent(start)} of the completions were cut off at the start, {percent(end)} at the end")
     if not cut_off:
-        return likely(*evidence, f"the mean reward fell from {number(before)} to {number(after)} (thirds of the run)")
+        evidence.append(f"the mean reward fell from {number(before)} to {number(after)} (thirds of the run)")
+        change, error = trend(column(run.rollouts, "reward/mean"))
+        return Finding("likely" if change < -2 * error else "possible", tuple(evidence))
     if not after > before:  # cut off because it is broken, not because length pays
         return Finding("possible", tuple(evidence), ("collapse",))
     return likely(*evidence, f"the mean reward rose to {number(after)} all the same")

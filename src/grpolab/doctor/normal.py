@@ -39,6 +39,8 @@ def zero_first_loss(run: Evidence) -> Finding | None:
     """The loss is 0 on a fresh batch (of a log that does not mark them: in nearly all rows), its gradient is not."""
     told = len(run.first) > 0
     losses, norm = np.abs(column(run.first if told else run.updates, "loss")), median(run.updates, "grad_norm")
+    if len(run.equal_groups) and run.equal_groups.min() >= 1:
+        return None  # every advantage is 0, which is not normal
     if not len(losses) or not norm > 0 or np.quantile(losses, 0.5 if told else MOST) > _zero(run):
         return None
     where = "on the first update of a batch" if told else f"in {count(len(losses), 'row')}"
@@ -75,8 +77,8 @@ def negative_loss(run: Evidence) -> Finding | None:
     if run.framework == "grpolab" or not len(losses) or not np.median(losses) < -_zero(run):
         return None
     return certain(
-        f"the loss is below 0 in {percent(float(np.mean(losses < 0)))} of {count(len(losses), 'row')}, at least"
-        f" {number(float(losses.min()))}"
+        f"the loss is below 0 in {percent(float(np.mean(losses < 0)))} of {count(len(losses), 'row')}, the"
+        f" least is {number(float(losses.min()))}"
     )
 
 
