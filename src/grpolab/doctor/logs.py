@@ -65,6 +65,7 @@ BLOCK = 1 << 20  # characters that are read at once; a longer line is cut there
 LONGEST_OBJECT = 8 << 20  # characters of one row of JSON
 MOST_CONFIG_LINES = 5000
 
+BETWEEN = re.compile(r"[\s,]*")
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 WORKER = re.compile(r"\([^()]{0,80}\bpid=(\d+)[^()]{0,80}\) ?")  # Ray: which process printed the line
 FLAT = re.compile(r"\{[^{}]*\}")
@@ -72,7 +73,7 @@ NUMBER = r"[-+]?(?:nan|inf(?:inity)?|\d[\d.eE+/-]*)"
 PAIR = re.compile(rf"""['"]([^'"]{{1,200}})['"]\s*:\s*(?:[\w.]{{1,30}}\()?['"]?({NUMBER})(?=['"\s,)}}])""", re.IGNORECASE)
 VERL_ROW = re.compile(r"(?:^|\s)step:(\d+) - (.*)")
 VERL_VALUE = re.compile(rf"(?:[\w.]{{1,30}}\()?({NUMBER})\)?", re.IGNORECASE)
-ARGUMENTS = re.compile(r"\b\w*(?:GRPO|RLHF)\w*\(")  # GRPOConfig(...), RLHFArguments(...)
+ARGUMENTS = re.compile(r"(?:GRPO|RLHF)\w{0,40}\(")  # GRPOConfig(...), RLHFArguments(...)
 ARGUMENT = re.compile(rf"\b(\w+)=['\"]?({NUMBER}|\w+)['\"]?\s*[,)]")
 
 
@@ -141,21 +142,20 @@ class Log:
     def add_rows(self, rows: Iterable[Row]) -> None:
         """Those rows that say something of training."""
         for row in rows:
-            numbers = {
-                known: value
-                for name, written in row.items()
-                if (known := _known(name)) is not None and (value := _number(written)) is not None
-            }
+            numbers = {}
+            for name, written in row.items():
+                if (known := _known(name)) and (value := _number(written)) is not None:
+                    numbers[known] = value
             if TELLING.isdisjoint(numbers) or "train_runtime" in row:  # the summary at the end of TRL's
                 continue
             for name, value in numbers.items():
                 column = self.columns.setdefault(name, array("d"))
-                column.extend([math.nan] * (self.rows - len(column)))
-                if math.isfinite(value):
-                    column.append(value)
-                else:
-                    column.append(math.nan)
+                if gap := self.rows - len(column):
+                    column.extend([math.nan] * gap)
+                if not math.isfinite(value):
                     self.not_finite.append((self.rows, name))
+                    value = math.nan
+                column.append(value)
             self.rows += 1
 
     def evidence(self, framework: str | None, run: str) -> Evidence:
@@ -229,12 +229,17 @@ class Log:
 
 def _number(written: Any) -> float | None:
     """A number as people's logs write it: 0.5, '0.5', '17/124' (17 of 124), nan; None for anything else."""
+    if type(written) is float:
+        return written
     if isinstance(written, bool) or not isinstance(written, int | float | str):
         return None
     try:
-        return float(written.partition("/")[0] if isinstance(written, str) else written)
-    except (ValueError, OverflowError):
+        return float(written)
+    except OverflowError:
         return None
+    except ValueError:
+        whole, slash, _ = str(written).partition("/")
+        return _number(whole) if slash else None
 
 
 def _short(value: Any) -> str:
@@ -295,8 +300,7 @@ def _document_rows(head: str, file: TextIO, log: Log) -> Iterator[Row]:
     if not history and buffer[position : position + 1] == "[":
         position += 1
     while True:
-        while position < len(buffer) and buffer[position] in " \t\n\r,":
-            position += 1
+        position = BETWEEN.match(buffer, position).end()  # type: ignore[union-attr]  # it matches nothing, too
         try:
             if buffer[position : position + 1] == "]":
                 return
@@ -355,9 +359,17 @@ def _object_rows(line: str, log: Log) -> Iterator[Row]:
         else:
             yield _flat(row)
             return
-    flat = [dict(PAIR.findall(found[0])) for found in FLAT.finditer(line)]
+    flat = [_flat_row(found[0]) for found in FLAT.finditer(line) if ":" in found[0]]
     log.damaged += is_json and not any(flat) and not TELLING.isdisjoint(name for name, _ in PAIR.findall(line))
     yield from flat
+
+
+def _flat_row(text: str) -> Row:
+    """A dict without dicts in it, as JSON or Python writes it, or with `nan` and `np.float64(..)`."""
+    try:
+        return dict(json.loads(text.replace("'", '"')))  # the fast way, for what is nearly JSON
+    except (ValueError, RecursionError):
+        return dict(PAIR.findall(text))
 
 
 def _verl_row(found: re.Match[str]) -> Row:
@@ -365,7 +377,7 @@ def _verl_row(found: re.Match[str]) -> Row:
     row: dict[str, Any] = {"step": found[1]}
     for part in found[2].split(" - "):
         name, _, written = part.rpartition(":")
-        value = VERL_VALUE.match(written)
+        value = VERL_VALUE.match(written) if _known(name) else None
         if value and not (value[1].endswith("0.000") and name in ("actor/lr", "actor/grad_norm")):
             row[name] = value[1]
     return row
@@ -383,7 +395,7 @@ class Printed:
     def add(self, worker: str, line: str) -> dict[str, Any]:
         """One more line of the log. The config, dotted, when it ends there; nothing that cannot be read."""
         if not self.lines:
-            arguments = ARGUMENTS.search(line) if "(" in line else None
+            arguments = ARGUMENTS.search(line) if "GRPO" in line or "RLHF" in line else None
             if not arguments and not line.startswith("{'"):
                 return {}
             self.brackets, self.worker, self.depth = "()" if arguments else "{}", worker, 0
