@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from grpolab.doctor.causes import Finding, Question, certain, likely
-from grpolab.doctor.evidence import MOST, TRUNCATED, Evidence, largest, median, trend
+from grpolab.doctor.evidence import MOST, TRUNCATED, Evidence, Floats, largest, median, trend
 from grpolab.report.journals import both, column
 from grpolab.report.text import count, number, percent
 
@@ -15,7 +15,7 @@ SAME = 1e-4  # relative: frameworks divide by a standard deviation + 1e-6 or 1e-
 NO_BASELINE = ("gae", "remax", "opo", "rloo", "given")  # estimators whose advantage is not a group's business
 # Of the spread of rewards within a group (reward/std): a change that no larger one hides behind, at 95%.
 UNMOVED = 0.25
-FLAT_ROWS = 10  # fewer are no course
+FLAT_ROWS = 50  # fewer are a beginning, which may well be flat
 
 
 @NO_PROGRESS.cause(
@@ -33,7 +33,7 @@ def group_of_one(run: Evidence) -> Finding | None:
         evidence.append(f"the group has one completion (num_generations=1, advantage_estimator={estimator or '?'})")
     for end in ("max", "min"):
         rewards, advantages = both(run.rollouts, f"reward/{end}", f"advantage/{end}")
-        if not len(rewards) or not rewards.any() or not np.allclose(advantages, rewards, rtol=SAME, atol=SAME**2):
+        if not _same(rewards, advantages):
             break
     else:
         evidence.append(
@@ -41,9 +41,15 @@ def group_of_one(run: Evidence) -> Finding | None:
             f" {count(len(rewards), 'row')}, to {number(float(np.abs(advantages - rewards).max()))}"
         )
     rewards, advantages = both(run.samples, "reward", "advantage")
-    if rewards.any() and np.allclose(advantages, rewards, rtol=SAME):
+    if _same(rewards, advantages):
         evidence.append(f"the advantage is the reward in all {count(len(rewards), 'token')} that were kept")
     return certain(*evidence) if evidence else None
+
+
+def _same(rewards: Floats, advantages: Floats) -> bool:
+    """Whether some reward is not 0, and each advantage is its reward."""
+    size = np.abs(rewards).max(initial=0)
+    return bool(size > 0 and np.abs(advantages - rewards).max() <= SAME * size)
 
 
 @NO_PROGRESS.cause(
@@ -53,12 +59,12 @@ def group_of_one(run: Evidence) -> Finding | None:
     " template, eos_token_id).",
 )
 def truncated_from_the_start(run: Evidence) -> Finding | None:
-    """More than half are cut off at the end of the run, and at its start at least half as many."""
+    """More than half are cut off at the start and at the end of the run."""
     start, end = run.ends("truncation/share")
     shortest, longest = both(run.rollouts, "length/min", "length/max")
     if np.isnan(end) and len(longest) > 1 and (shortest == longest).all() and len(set(longest)) == 1:
         return likely(f"all completions of all {count(len(longest), 'row')} have {number(longest[0])} tokens: a cap")
-    if not end > TRUNCATED or not start >= TRUNCATED * end:
+    if not min(start, end) > TRUNCATED:
         return None
     shares = column(run.rollouts, "truncation/share")
     evidence = [

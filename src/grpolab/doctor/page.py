@@ -21,6 +21,7 @@ from grpolab.doctor.logs import Row, read_log, read_rows
 from grpolab.doctor.no_progress import NO_PROGRESS
 from grpolab.doctor.normal import NORMAL
 from grpolab.doctor.ratio_is_one import RATIO_IS_ONE
+from grpolab.frameworks.names import LOG_NAMES
 from grpolab.report.figures import panels
 from grpolab.report.journals import column
 from grpolab.report.load import Study
@@ -113,9 +114,17 @@ def _not_looked_at(run: Evidence) -> Iterator[str]:
         if odd := len(run.not_finite.get(name, ())) or int((~np.isfinite(values)).sum()):
             yield f"{what}: {name} is not finite in {count(odd, 'record')}"
         elif not len(values):
-            yield f"{what}: {name} is missing"
+            yield f"{what}: {name} is missing{_what_to_log(run.framework, name)}"
     if not len(run.score[1]):
         yield "whether accuracy or reward fell: eval/accuracy_expected and reward/mean are missing or not finite"
+
+
+def _what_to_log(framework: str, metric: str) -> str:
+    """`, which trl logs as kl`; that it does not, where no name of its is known; nothing of a run of ours."""
+    if framework == "grpolab":
+        return ""
+    theirs = [name for name, ours in LOG_NAMES[framework].items() if ours == metric]
+    return f", which {framework} logs as {theirs[0]}" if theirs else f", which {framework} does not log"
 
 
 def text(diagnosis: Diagnosis) -> str:
