@@ -65,7 +65,7 @@ HEALTHY = {
     "long": ["rollout_steps=60", "prompts_per_step=16"],
 }
 FAULTY = {name: [f"fault={name}"] for name in CAUSES}
-FAULTY["plateau"] += ["rollout_steps=60"]  # that nothing rises is known of a long run only
+FAULTY["plateau"] += ["rollout_steps=120"]  # that nothing rises is known of a long run only
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -105,10 +105,13 @@ def zero_gradient(run: Evidence) -> Finding | None:
 def plateau(run: Evidence) -> Finding | None:
     """The trend of the reward is known to be small: its 95% interval lies within a quarter of reward/std.
 
-    A mere 'not significant' would accuse every short or noisy run.
+    A mere 'not significant' would accuse every short or noisy run. Where it was evaluated, the accuracy did not rise.
     """
     rewards, spread = column(run.rollouts, "reward/mean"), median(run.rollouts, "reward/std")
     if len(rewards) < FLAT_ROWS or not spread > 0 or run.is_still:
+        return None
+    metric, score = run.score
+    if metric != "reward/mean" and (rise := trend(score))[0] > 2 * rise[1]:
         return None
     change, error = trend(rewards)
     if not abs(change) + 2 * error < UNMOVED * spread:

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from grpolab.doctor.breakdown import METRIC_MISLEADS, TRAINING_GOES_WRONG, fall
+from grpolab.doctor.breakdown import GAPS, METRIC_MISLEADS, TRAINING_GOES_WRONG, fall
 from grpolab.doctor.causes import Cause, Confidence, Finding
 from grpolab.doctor.evidence import PLANTED, TABLES, USUAL_RANGE, Evidence, median, read_run
 from grpolab.doctor.first_pass import FIRST_RATIO_IS_NOT_ONE
@@ -27,7 +27,7 @@ from grpolab.report.journals import column
 from grpolab.report.load import Study
 from grpolab.report.stability import after_first_step
 from grpolab.report.statistics.intervals import share_band
-from grpolab.report.text import count, markdown_table, number
+from grpolab.report.text import count, listing, markdown_table, number
 from grpolab.vocabulary import METRICS
 
 QUESTIONS = (NO_PROGRESS, RATIO_IS_ONE, FIRST_RATIO_IS_NOT_ONE, TRAINING_GOES_WRONG, METRIC_MISLEADS)
@@ -115,8 +115,21 @@ def _not_looked_at(run: Evidence) -> Iterator[str]:
             yield f"{what}: {name} is not finite in {count(odd, 'record')}"
         elif not len(values):
             yield f"{what}: {name} is missing{_what_to_log(run.framework, name)}"
+    if run.framework != "grpolab":
+        yield from _not_in_this_log(run)
     if not len(run.score[1]):
         yield "whether accuracy or reward fell: eval/accuracy_expected and reward/mean are missing or not finite"
+
+
+def _not_in_this_log(run: Evidence) -> Iterator[str]:
+    """What our own journal always shows and a log only where it was asked for."""
+    if not len(column(run.updates, "kl_ref/k3")):
+        kl = _what_to_log(run.framework, "kl_ref/k3")
+        yield f"how far the policy is from its reference: kl_ref/k3 is missing{kl} where there is a KL term"
+    if not any(len(column(run.rollouts, metric)) for metric in GAPS):
+        logged = [theirs for theirs, ours in LOG_NAMES.get(run.framework, {}).items() if ours in GAPS]
+        where = f": {run.framework} logs {listing(logged)} where it corrects for it" if logged else ""
+        yield f"whether sampler and trainer have the same weights and log-probs{where}"
 
 
 def _what_to_log(framework: str, metric: str) -> str:
