@@ -13,11 +13,11 @@ class RequestError(Exception):
     """
 
     def __init__(self, problems: str | Iterable[str]) -> None:
-        self.problems = [_printable(text) for text in ([problems] if isinstance(problems, str) else problems)]
+        self.problems = [printable(text) for text in ([problems] if isinstance(problems, str) else problems)]
         super().__init__("\n".join(self.problems))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """One line that a terminal shows as it is: a line break or a control character that a user gave is spelled out."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 

@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 
 from grpolab.doctor.evidence import TABLES, Evidence
-from grpolab.errors import RequestError
+from grpolab.errors import RequestError, printable
 from grpolab.frameworks.names import FRESH_BATCH, LOG_NAMES, LOG_ONLY, TRL_NAMES, VERL_NAMES
 from grpolab.identity import dotted
 from grpolab.report.text import count, listing
@@ -70,7 +70,9 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 WORKER = re.compile(r"\([^()]{0,80}\bpid=(\d+)[^()]{0,80}\) ?")  # Ray: which process printed the line
 FLAT = re.compile(r"\{[^{}]*\}")
 NUMBER = r"[-+]?(?:nan|inf(?:inity)?|\d[\d.eE+/-]*)"
-PAIR = re.compile(rf"""['"]([^'"]{{1,200}})['"]\s*:\s*(?:[\w.]{{1,30}}\()?['"]?({NUMBER})(?=['"\s,)}}])""", re.IGNORECASE)
+PAIR = re.compile(
+    rf"""['"]([^'"]{{1,200}})['"]\s*:\s*(?:[\w.]{{1,30}}\()?['"]?({NUMBER})(?=['"\s,)}}])""", re.IGNORECASE
+)
 VERL_ROW = re.compile(r"(?:^|\s)step:(\d+) - (.*)")
 VERL_VALUE = re.compile(rf"(?:[\w.]{{1,30}}\()?({NUMBER})\)?", re.IGNORECASE)
 ARGUMENTS = re.compile(r"(?:GRPO|RLHF)\w{0,40}\(")  # GRPOConfig(...), RLHFArguments(...)
@@ -113,7 +115,7 @@ def read_rows(run: str, rows: Sequence[Row]) -> Evidence:
 
 
 def plain(name: str) -> str:
-    """A metric's name as MLflow has it (verl writes `_at_` for `@`, transformers `_`), without what trackers prepend."""
+    """A metric's name as MLflow has it (verl writes `_at_` for `@`, transformers `_`), without a tracker's prefix."""
     name = name.rpartition(" - ")[2].removeprefix("train/")  # `run - train/loss` in a chart of W&B
     return re.sub(r"[^\w./ -]", "_", name.replace("@", "_at_")).replace(" / ", "/")
 
@@ -160,19 +162,18 @@ class Log:
 
     def evidence(self, framework: str | None, run: str) -> Evidence:
         """The rows under our names. Raises RequestError where none of theirs is known."""
-        counts = {
-            of: sum(len(self.columns[name]) for name in map(plain, names) if name in self.columns)
-            for of, names in NAMES.items()
-        }
-        best = max(counts, key=lambda of: counts[of])
-        if framework is None and counts[best]:
+        frame = pd.DataFrame({name: self._whole(name) for name in self.columns})
+        told_by = {of: self._rows_of(frame, {plain(name) for name in names}) for of, names in NAMES.items()}
+        best = max(told_by, key=lambda of: (told_by[of].sum(), len(frame.columns.intersection(NAMES[of]))))
+        is_known = bool(told_by[best].any())
+        if framework is None and is_known:
             framework = best
-        if not framework or not counts[framework]:
+        if not framework or not told_by[framework].any():
             expected = ", ".join(list(NAMES[framework])[:6]) if framework else ", ".join(NAMES)
             by = f"that {framework} logs of an update" if framework else "of an update that the doctor knows"
-            other = f"; its names are {best}'s" if counts[best] else ""
+            other = f"; its names are {best}'s" if is_known else ""
             raise RequestError(f"FILE={run} holds no metric {by} ({expected}, ...){other}")
-        frame = pd.DataFrame({name: self._whole(name) for name in self.columns})
+        told = told_by[framework]
         names = {plain(theirs): ours for theirs, ours in NAMES[framework].items()}
         odd = [(row, names[name]) for row, name in self.not_finite if name in names]
         of_ours: dict[str, list[str]] = defaultdict(list)
@@ -180,20 +181,18 @@ class Log:
             if theirs in frame:
                 of_ours[ours].append(theirs)
         metrics = pd.DataFrame({ours: frame[theirs].bfill(axis=1).iloc[:, 0] for ours, theirs in of_ours.items()})
-        told = metrics.drop(columns="learning_rate", errors="ignore").notna().any(axis=1)
-        told.iloc[[row for row, _ in odd]] = True
         positions = _positions(framework, frame)
         not_finite: dict[str, list[int]] = defaultdict(list)
         for row, name in odd:
             not_finite[name].append(int(positions["rollout_step"].iloc[row]))
         tables = {}
         for kind in ("update", "rollout"):  # rows without any metric of the kind are left out
-            columns = [name for name in metrics if (METRICS[name].kind if name in METRICS else "rollout") == kind]
+            columns = [name for name in metrics if ("rollout" if name in LOG_ONLY else METRICS[name].kind) == kind]
             joined = positions.join(metrics[columns])[told].dropna(subset=columns, how="all")
             tables[TABLES[kind]] = (joined if columns else positions.iloc[:0]).reset_index(drop=True)
         settings = _settings(framework, self.config)
         return Evidence(
-            run=run,
+            run=printable(run),
             state=f"a log of {framework} with {count(int(told.sum()), 'row')}",
             settings=settings,
             unknown=tuple(self._unknown(settings, frame, int((~told).sum()))),
@@ -201,6 +200,12 @@ class Log:
             framework=framework,
             **tables,
         )
+
+    def _rows_of(self, frame: pd.DataFrame, names: set[str]) -> pd.Series:
+        """Which rows say something of training under these names."""
+        telling = frame[[name for name in frame if name in names & TELLING]].notna().any(axis=1)
+        telling[[row for row, name in self.not_finite if name in names]] = True
+        return telling
 
     def _whole(self, name: str) -> np.ndarray:
         """A column with the places filled that later rows did not name."""
@@ -384,7 +389,7 @@ def _verl_row(found: re.Match[str]) -> Row:
 
 
 class Printed:
-    """A config that is printed over several lines, as verl (a dict) and transformers (`GRPOConfig(beta=0.0, ...)`) do."""
+    """A config that is printed over several lines: verl's dict, transformers' `GRPOConfig(beta=0.0, ...)`."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -17,7 +17,9 @@ JUMP = 10.0  # the third pass's distance from 1 over the second's, which is 2 fo
 EQUAL_GROUPS = 0.99  # share of groups with equal rewards that leaves no signal at all
 WARM_ROWS = 10  # of a log, which may be all warm-up
 FEW_ROWS = 3  # of a log: in fewer, equal rewards may be chance
-TINY_RATE = 1e-8  # a hundredth of 1e-6, at which language models are usually trained: 10,000 steps move a weight by 1e-4
+TINY_RATE = (
+    1e-8  # a hundredth of 1e-6, at which language models are usually trained: 10,000 steps move a weight by 1e-4
+)
 TINY_ADVANTAGE = 1e-2  # size of the advantages, in centred rewards, that no normalisation by a real std gives
 SMALL_FRACTION = 0.1  # of Adam's full step: a gradient of a ninth of adam_epsilon gives it (g / (g + epsilon))
 FLOAT32_SPACING = 6e-8  # of a weight of size 1: a smaller step is rounded to nothing
@@ -256,7 +258,9 @@ def tiny_learning_rate(run: Evidence) -> Finding | None:
     rate = largest(run.updates, "learning_rate")
     if run.framework != "grpolab" and not len(run.reach):
         rows = len(column(run.updates, "learning_rate"))
-        return likely(f"the learning rate is {number(rate)} at most in {rows} rows") if rate <= TINY_RATE and rows > WARM_ROWS else None
+        if not rate <= TINY_RATE or rows <= WARM_ROWS:
+            return None
+        return likely(f"the learning rate is {number(rate)} at most in {count(rows, 'row')}")
     if not run.is_still or run.has_moved or run.farthest >= STILL_REACH or np.isnan(rate):
         return None
     if not _step_fraction(run) >= SMALL_FRACTION:

@@ -265,8 +265,8 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
     },
 }
 
-# Framework -> a metric in its log -> ours (or LOG_ONLY's), for the doctor: as TRL, ms-swift, verl and ROLL log them, now
-# and in older versions. Where a row has several names of one metric the first one here counts.
+# Framework -> a metric in its log -> ours (or LOG_ONLY's), for the doctor: as TRL (and ms-swift), verl and ROLL log
+# them, now and in older versions. Where a row has several names of one metric the first one here counts.
 LOG_NAMES: dict[str, dict[str, str]] = {
     "trl": {
         "loss": "loss",
