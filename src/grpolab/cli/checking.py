@@ -66,7 +66,9 @@ def warn(plans: Sequence[Plan]) -> None:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    from grpolab.lint.check import check_plans, check_run, check_trl, page
+    from grpolab.frameworks.exchange import read
+    from grpolab.lint.check import by_severity, check_plans, check_run, check_trl, page
+    from grpolab.lint.config_rules import check_written
     from grpolab.sweep.compose import compose
     from grpolab.sweep.plan import plans
 
@@ -80,6 +82,7 @@ def _lint(arguments: argparse.Namespace) -> int:
         converted = _converted(framework, words[0])
         settings = converted.settings
         findings = check_trl(converted.options, settings) if framework == "trl" else check_run(settings)
+        findings = by_severity([*findings, *check_written(framework, read(words[0]))])
     elif words and "=" not in words[0]:  # a study, where the first word is no override
         findings = check_plans(plans(words[0], words[1:]))
     else:
