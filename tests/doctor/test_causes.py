@@ -314,6 +314,8 @@ def test_of_a_log_a_tiny_learning_rate_is_told_from_the_rate_alone() -> None:
     tiny = log_of(learning_rate=[1e-9] * 20, loss=0.1, grad_norm=0.3)
     assert names(tiny) == ["tiny_learning_rate"]
     assert names(replace(tiny, updates=tiny.updates[:5])) == [], "five rows may be a warm-up"
+    moves = changed(tiny, "updates", {"clip/active": 0.002, "learning_rate": 0.0})
+    assert names(moves) == [], "a rate that was rounded to 0"
 
 
 def test_of_a_log_a_vanishing_spread_of_rewards_is_named_unless_the_reward_rose() -> None:

@@ -258,7 +258,8 @@ def tiny_learning_rate(run: Evidence) -> Finding | None:
     rate = largest(run.updates, "learning_rate")
     if run.framework != "grpolab" and not len(run.reach):
         rows = len(column(run.updates, "learning_rate"))
-        if not rate <= TINY_RATE or rows <= WARM_ROWS:
+        clips = largest(run.updates, "clip/active") > 0  # then the policy moves, and a rate of 0 is a rounded one
+        if not rate <= TINY_RATE or rows <= WARM_ROWS or clips:
             return None
         return likely(f"the learning rate is {number(rate)} at most in {count(rows, 'row')}")
     if not run.is_still or run.has_moved or run.farthest >= STILL_REACH or np.isnan(rate):
