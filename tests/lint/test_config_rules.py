@@ -29,6 +29,11 @@ PAIRS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"vllm_importance_sampling_mode": "token_truncate"},
     ),
     "temperature-of-vllm": ("trl", {"use_vllm": True, "temperature": 0.6}, {"use_vllm": True, "temperature": 1.0}),
+    "groups-across-processes": (
+        "trl",
+        {"num_generations": 8, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1},
+        {"num_generations": 8, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+    ),
     "kl-without-reward": ("trl", {"beta": 0.04}, {}),
     "verl-learning-rate": ("verl", {f"{ACTOR}optim.lr": "1e-9"}, {f"{ACTOR}optim.lr": "${lr}"}),
     "micro-batch-above-mini-batch": ("verl", BATCHES, BATCHES | {f"{ACTOR}ppo_micro_batch_size_per_gpu": 10}),

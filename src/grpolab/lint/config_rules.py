@@ -6,6 +6,7 @@ whose keys are missing, or hold what no number can be read from, is silent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -63,6 +64,23 @@ def adapter_and_vllm(written: Written) -> Iterator[str]:
         yield (
             "use_peft and use_vllm: in TRL 0.15 the adapter is not synchronised to vLLM, and the reward stays flat; see"
             " that the gap of sampler and trainer does not grow"
+        )
+
+
+@TRL_CONFIG_RULES.rule("note", "num_generations")
+def groups_across_processes(written: Written) -> Iterator[str]:
+    """num_generations does not divide what one process generates: the number of processes has to make up for it."""
+    group, batch = _number(written, "num_generations"), _number(written, "per_device_train_batch_size") or 8
+    slices = _number(written, "steps_per_generation") or _number(written, "gradient_accumulation_steps") or 1
+    if not group or "generation_batch_size" in written or not all(n.is_integer() for n in (group, batch, slices)):
+        return
+    each = int(batch * slices)
+    if each > 0 and each % int(group):
+        needed = int(group) // math.gcd(int(group), each)
+        yield (
+            f"num_generations={group:g} must divide the generation batch, and a process generates {batch:g} *"
+            f" {slices:g} = {each}: TRL starts with a multiple of {needed} processes only (one GPU less where vLLM has"
+            " its own), and unsloth raises the batch instead"
         )
 
 
