@@ -63,6 +63,17 @@ def test_a_config_that_says_nothing_has_no_finding() -> None:
     assert [check_written(framework, {}) for framework in CONFIG_RULES] == [[], []]
 
 
+@pytest.mark.parametrize("value", [None, "", "nan", "inf", -1, 0, 0.5, "${x}", [1], True, 10**400])
+def test_no_value_breaks_a_rule(value: Any) -> None:
+    """What stands in somebody's file may be anything."""
+    for framework, rules in CONFIG_RULES.items():
+        keys = {key for _, found, _ in PAIRS.values() for key in found}
+        assert rules.rules
+        for key in keys:
+            check_written(framework, dict.fromkeys(keys, 4) | {key: value})
+        check_written(framework, dict.fromkeys(keys, value))
+
+
 def test_without_a_kl_it_is_said_what_that_leaves_open() -> None:
     (finding,) = check_written("trl", {"beta": 0.0})
     assert "over-fit" in finding.sentence

@@ -70,8 +70,8 @@ def adapter_and_vllm(written: Written) -> Iterator[str]:
 @TRL_CONFIG_RULES.rule("note", "num_generations")
 def groups_across_processes(written: Written) -> Iterator[str]:
     """num_generations does not divide what one process generates: the number of processes has to make up for it."""
-    group, batch = _number(written, "num_generations"), _number(written, "per_device_train_batch_size") or 8
-    slices = _number(written, "steps_per_generation") or _number(written, "gradient_accumulation_steps") or 1
+    group, batch = _number(written, "num_generations"), _number(written, "per_device_train_batch_size") or 8.0
+    slices = _number(written, "steps_per_generation") or _number(written, "gradient_accumulation_steps") or 1.0
     if not group or "generation_batch_size" in written or not all(n.is_integer() for n in (group, batch, slices)):
         return
     each = int(batch * slices)
