@@ -73,7 +73,7 @@ fuzz: $(READY) ## more than a thousand wrong requests, each of which must be ref
 kill-storm: $(READY) ## kill -9 of sweeps at 20 random moments; in the end nothing differs (a quarter of an hour)
 	$(BIN)/python tests/faults/kill_storm.py
 
-doctor-check: $(READY) ## plant every fault, ask the doctor, print what it confuses (about five minutes)
+doctor-check: $(READY) ## plant every fault, ask the doctor, print what it confuses (about ten minutes)
 	$(BIN)/python benchmarks/doctor_check.py $(if $(JOBS),--jobs $(JOBS))
 
 check: $(READY) ## style and types: ruff, mypy

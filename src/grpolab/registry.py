@@ -146,6 +146,12 @@ FAULTS = {
     "temperature_mismatch": "grpolab.grpo.faults:TemperatureMismatch",
     "mask_mismatch": "grpolab.grpo.faults:MaskMismatch",
     "padding_in_clip_metric": "grpolab.grpo.faults:PaddingInClipMetric",
+    "group_of_one": "grpolab.grpo.faults:GroupOfOne",
+    "truncated_from_the_start": "grpolab.grpo.faults:TruncatedFromTheStart",
+    "zero_gradient": "grpolab.grpo.faults:ZeroGradient",
+    "gradient_explosion": "grpolab.grpo.faults:GradientExplosion",
+    "not_finite": "grpolab.grpo.faults:NotFinite",
+    "growing_sampler_gap": "grpolab.grpo.faults:GrowingSamplerGap",
 }
 
 # Frameworks (frameworks/): what each does its own way, its metrics under its names, and the replay of its outputs.

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from made_evidence import changed, falling, later, sound
+from made_evidence import STEPS, changed, falling, later, sound
 
 from grpolab.doctor import QUESTIONS, examine, page
 from grpolab.doctor.evidence import Evidence
@@ -129,6 +130,39 @@ def fell(last: float = 0.206, **settings: object) -> Evidence:
     return lost(run, [0.298, 0.26, last], (0.3, 0.2))
 
 
+def raw_advantages(run: Evidence) -> Evidence:
+    """Every advantage is the reward of its completion."""
+    return replace(run, samples=run.samples.assign(advantage=run.samples["reward"]))
+
+
+def spread(run: Evidence, std: float) -> Evidence:
+    return changed(run, "rollouts", {"reward/std": std})
+
+
+def long_run(first: float, last: float) -> Evidence:
+    """60 rows of a log with such a reward, in groups that differ by .5."""
+    rows = pd.DataFrame({"rollout_step": range(60), "reward/mean": falling(first, last, 60), "reward/std": 0.5})
+    return Evidence(run="log", state="a log", rollouts=rows, framework="trl")
+
+
+def drifted(end: float, beta: float) -> Evidence:
+    """A run whose KL to the reference rises to `end` in its first half."""
+    run = sound(beta=beta)
+    steps = run.updates["rollout_step"]
+    return replace(run, updates=run.updates.assign(**{"kl_ref/k3": end * (steps / 6).clip(upper=1)}))
+
+
+def growing(factor: float, reward: tuple[float, float]) -> Evidence:
+    """A gradient norm that grows by a factor over the run."""
+    run = changed(sound(), "rollouts", {"reward/mean": falling(*reward)})
+    growth = factor ** (run.updates["rollout_step"] / (STEPS - 1))
+    return replace(run, updates=run.updates.assign(grad_norm=growth))
+
+
+def gap(first: float, last: float) -> Evidence:
+    return changed(sound(), "rollouts", {"gap/sampler_trainer": falling(first, last)})
+
+
 # Cause -> the evidence that triggers it, and its nearest neighbour that does not.
 PAIRS: dict[str, tuple[Made, Made]] = {
     "aliased_old_policy": (
@@ -186,6 +220,20 @@ PAIRS: dict[str, tuple[Made, Made]] = {
         lambda: entropy(0.05, (0.3, 0.9), wrong=0.0),
     ),
     "length_blow_up": (lambda: truncated(0.1, 0.9), lambda: truncated(0.9, 0.9)),
+    "group_of_one": (lambda: raw_advantages(sound()), lambda: raw_advantages(sound(advantage_estimator="given"))),
+    "truncated_from_the_start": (lambda: truncated(0.7, 0.9), lambda: truncated(0.3, 0.9)),
+    "zero_gradient": (
+        lambda: norms(spread(sound(), 0.5), 0.0),
+        lambda: norms(spread(equal(sound()), 0.5), 0.0),
+    ),
+    "plateau": (lambda: long_run(0.4, 0.41), lambda: long_run(0.4, 0.6)),
+    "kl_explosion": (lambda: drifted(3.0, beta=1e-3), lambda: drifted(0.5, beta=1e-3)),
+    "gradient_explosion": (lambda: growing(40.0, (0.3, 0.3)), lambda: growing(40.0, (0.3, 0.5))),
+    "growing_sampler_gap": (lambda: gap(0.005, 0.5), lambda: gap(0.3, 0.5)),
+    "not_finite": (
+        lambda: replace(sound(), not_finite={"loss": [3, 4]}),
+        lambda: replace(sound(), not_finite={"length/wrong_mean": [3, 4]}),
+    ),
     "starving_variance": (
         lambda: changed(equal(sound(), first=0.5), "rollouts", {"zero_variance/all_wrong": 0.9}),
         lambda: changed(equal(sound(), first=0.5), "rollouts", {"zero_variance/all_wrong": 0.1}),
@@ -223,6 +271,61 @@ def test_one_update_per_batch_is_normal_and_said() -> None:
 def test_zero_loss_of_a_fresh_batch_is_normal_and_said() -> None:
     assert "zero_first_loss" in notes(sound())
     assert "zero_first_loss" not in notes(changed(sound(), "updates", {"loss": -0.02}))
+    assert "zero_first_loss" not in notes(equal(sound())), "without any advantage it is not normal"
+
+
+def log_of(**metrics: Any) -> Evidence:
+    """Updates of a log that does not tell a batch's first."""
+    return Evidence(run="log", state="a log", updates=pd.DataFrame(metrics).assign(rollout_step=0), framework="trl")
+
+
+def test_a_loss_that_is_beta_times_kl_is_normal_and_said() -> None:
+    kl_ref = np.array([0.001, 0.01, 0.05, 0.2])
+    rows = {"kl_ref/k3": kl_ref, "loss": (0.04 * kl_ref).round(4), "grad_norm": 0.3}
+    assert notes(log_of(**rows)) == ["loss_is_beta_kl"]
+    assert "0.040" in examine(log_of(**rows)).notes[0].evidence[0]
+    assert notes(log_of(**rows | {"loss": np.array([0.03, 0.0004, 0.01, 0.004])})) == []
+
+
+def test_a_negative_or_vanishing_loss_of_a_log_is_normal_and_said() -> None:
+    assert notes(log_of(loss=[-0.02, -0.1, 0.03], grad_norm=0.3)) == ["negative_loss"]
+    assert notes(log_of(loss=[0.0, 0.0, 0.0], grad_norm=0.3)) == ["zero_first_loss"]
+    assert notes(log_of(loss=[0.0, 0.0, 0.0], grad_norm=0.0)) == []
+
+
+def test_length_that_doubles_while_the_reward_falls_is_named_and_growth_that_pays_is_not() -> None:
+    def grown(reward: tuple[float, float]) -> Evidence:
+        return changed(sound(), "rollouts", {"length/mean": falling(100, 400), "reward/mean": falling(*reward)})
+
+    assert names(grown((0.5, 0.3))) == ["length_blow_up"]
+    assert names(grown((0.3, 0.5))) == []
+
+
+def test_one_skipped_gradient_is_less_sure_than_a_loss_that_stays_nan() -> None:
+    (finding,) = examine(replace(sound(), not_finite={"grad_norm": [3]})).findings
+    assert (finding.cause, finding.confidence) == ("not_finite", "possible")
+    (finding,) = examine(replace(sound(), not_finite={"loss": [3, 4, 5]})).findings
+    assert (finding.confidence, finding.evidence) == ("likely", ("loss is not finite in 3 rows, first at step 3",))
+    (finding,) = examine(replace(sound(), state="diverged after 3 rollout steps: loss nan")).findings
+    assert finding.cause == "not_finite"
+
+
+def test_of_a_log_a_tiny_learning_rate_is_told_from_the_rate_alone() -> None:
+    tiny = log_of(learning_rate=[1e-9] * 20, loss=0.1, grad_norm=0.3)
+    assert names(tiny) == ["tiny_learning_rate"]
+    assert names(replace(tiny, updates=tiny.updates[:5])) == [], "five rows may be a warm-up"
+    moves = changed(tiny, "updates", {"clip/active": 0.002, "learning_rate": 0.0})
+    assert names(moves) == [], "a rate that was rounded to 0"
+
+
+def test_of_a_log_a_vanishing_spread_of_rewards_is_named_unless_the_reward_rose() -> None:
+    def fading(*reward: float) -> Evidence:
+        rows = pd.DataFrame({"rollout_step": range(20), "reward/mean": falling(*reward, 20)})
+        rows["reward/std"] = falling(1.0, 0.0, 20) ** 2
+        return Evidence(run="log", state="a log", rollouts=rows, framework="trl")
+
+    assert "starving_variance" in names(fading(0.3, 0.3))
+    assert names(fading(0.3, 0.9)) == []
 
 
 @pytest.mark.parametrize("table", ["updates", "rollouts", "evaluations", "samples"])

@@ -79,7 +79,7 @@ def test_values_that_are_not_finite_are_counted(tmp_path: Path) -> None:
     (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
     diagnosis = diagnose(folder)
     assert "the loss: loss is not finite in 1 record" in diagnosis.unknown
-    assert "No cause found in what could be looked at." in page.text(diagnosis)
+    assert [finding.cause for finding in diagnosis.findings] == ["not_finite"]
     log = tmp_path / "log.csv"
     log.write_text("step,actor/pg_loss,critic/score/mean\n0,0.1,0.5\n1,nan,0.5\n")
     assert "the loss: loss is not finite in 1 record" in diagnose_log("verl", log).unknown
@@ -119,18 +119,19 @@ def test_weights_beside_their_start(tmp_path: Path) -> None:
 
 
 # --- logs from elsewhere; the TRL files are from real GRPOTrainers (TRL 1.16, 12 steps, logging_steps=1) --------------
+# Their tiny untrained models never end an answer, which is the one thing that is wrong with them.
 
 
 def test_trl_with_one_iteration_is_normal() -> None:
     diagnosis = diagnose_log("trl", LOGS / "trl_mu1.json")
-    assert diagnosis.findings == ()
+    assert [finding.cause for finding in diagnosis.findings] == ["truncated_from_the_start"]
     assert [note.cause for note in diagnosis.notes] == ["no_reuse", "zero_first_loss"]
     assert any("ratio/token_max is missing" in text for text in diagnosis.unknown)
 
 
 def test_trl_with_four_iterations_clips_and_nothing_is_wrong() -> None:
     diagnosis = diagnose_log("trl", LOGS / "trl_mu4.json")
-    assert diagnosis.findings == ()
+    assert [finding.cause for finding in diagnosis.findings] == ["truncated_from_the_start"]
     assert "no_reuse" not in [note.cause for note in diagnosis.notes]
 
 
@@ -138,8 +139,9 @@ def test_trl_with_equal_rewards(tmp_path: Path) -> None:
     state = json.loads((LOGS / "trl_mu4.json").read_text())
     for row in state["log_history"]:
         row |= {"grad_norm": 0.0, **({"frac_reward_zero_std": 1.0} if "reward" in row else {})}
+        row |= {"completions/clipped_ratio": 0.0, "completions/min_length": 3.0}
     (tmp_path / "state.json").write_text(json.dumps(state))
-    assert [finding.cause for finding in diagnose_log("trl", tmp_path / "state.json").findings] == ["constant_reward"]
+    assert diagnose_log("trl", tmp_path / "state.json").findings[0].cause == "constant_reward"
 
 
 VERL = {"actor/pg_clipfrac": 0.0, "actor/ppo_kl": 0.0, "actor/grad_norm": 0.5, "actor/lr": 1e-6}
@@ -171,14 +173,14 @@ def test_roll_logs_ratios(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("state.json", "{}", "must be a trainer_state.json"),
-        ("state.json", "not json", "cannot be read as a log"),
+        ("state.json", "{}", "holds no metric that trl logs"),
+        ("state.json", "not json", "holds no metric that trl logs"),
         ("log.csv", "a,b\n1,2\n", "holds no metric that trl logs"),
         ("log.jsonl", '{"accuracy": 1}\n', "holds no metric that trl logs"),
         ("log.csv", "", "holds no metric that trl logs"),
         ("log.csv", "a,b\n1,2,3\n", "holds no metric that trl logs"),
-        ("log.jsonl", "[1]\n", "cannot be read as a log"),
-        ("state.json", '{"log_history": [1]}', "cannot be read as a log"),
+        ("log.jsonl", "[1]\n", "holds no metric that trl logs"),
+        ("state.json", '{"log_history": [1]}', "holds no metric that trl logs"),
     ],
 )
 def test_wrong_logs_are_refused_in_one_sentence(tmp_path: Path, name: str, content: str, says: str) -> None:

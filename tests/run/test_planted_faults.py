@@ -16,7 +16,7 @@ from grpolab.doctor import CAUSES
 from grpolab.grpo import faults
 from grpolab.grpo.batch import Rollout
 from grpolab.grpo.model import Policy, old_log_probs
-from grpolab.grpo.step import Learner
+from grpolab.grpo.step import Diverged, Learner
 from grpolab.paths import Results, project_root
 from grpolab.registry import FAULTS, resolve
 from grpolab.run.checkpoint import load_weights
@@ -165,7 +165,47 @@ def test_padding_in_clip_metric_dilutes_shares_of_tokens_and_no_other(results: R
         assert {name: one[name] for name in same} == {name: other[name] for name in same}
 
 
+def test_a_group_of_one_has_its_rewards_for_advantages() -> None:
+    _, rollout = planted("group_of_one")
+    assert torch.equal(rollout.batch.advantages_B, rollout.rewards_B)
+
+
+def test_truncated_from_the_start_ends_few_completions(results: Results) -> None:
+    rollouts = journal(results, "truncated_from_the_start", "rollout")
+    assert all(one["truncation/share"] > 0.5 and one["length/mean"] <= faults.SHORT for one in rollouts)
+
+
+def test_zero_gradient_moves_nothing_although_rewards_differ(results: Results) -> None:
+    assert {update["grad_norm"] for update in journal(results, "zero_gradient", "update")} == {0.0}
+    assert max(one["reward/std"] for one in journal(results, "zero_gradient", "rollout")) > 0
+
+
+def test_gradient_explosion_scales_the_loss_by_the_rollout_step() -> None:
+    norms = []
+    for step in (0, 3):
+        parts, rollout = planted("gradient_explosion", max_grad_norm=1e9)
+        parts.state.rollout_step = step
+        (batch,) = parts.learner.minibatches(parts.state.policy, rollout.batch, 0)
+        norms.append(parts.learner.update(parts.state, batch, int(batch.mask_BT.sum())).grad_norm)
+    assert norms[1] == pytest.approx(norms[0] * faults.GROWTH**3, rel=1e-4)
+
+
+def test_not_finite_ends_the_run() -> None:
+    parts, rollout = planted("not_finite")
+    parts.state.rollout_step = faults.BREAKS
+    (batch,) = parts.learner.minibatches(parts.state.policy, rollout.batch, 0)
+    with pytest.raises(Diverged, match="nan"):
+        parts.learner.update(parts.state, batch, int(batch.mask_BT.sum()))
+
+
+def test_growing_sampler_gap_samples_from_the_policy_at_the_start(results: Results) -> None:
+    gaps = [one["gap/sampler_trainer"] for one in journal(results, "growing_sampler_gap", "rollout")]
+    assert gaps[0] < 1e-5 < 0.01 < gaps[-1]
+
+
 def test_rewards_that_are_planted() -> None:
+    assert {faults.by_chance("1", "", str(text)) for text in range(20)} == {0.0, 1.0}
+    assert faults.by_chance("1", "", "2") == faults.by_chance("1", "other", "2")
     assert {faults.always_the_same("", "12", text) for text in ("", "12", "x")} == {1.0}
     assert faults.the_longer_the_better("", "12", "~12") == {"correct": 1.0, "length": 3.0}
     assert [faults.by_character("", "123", text) for text in ("123", "~~123", "1", "1234", "")] == [

@@ -75,8 +75,9 @@ def warn(plans: Sequence[Plan]) -> None:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    from grpolab.frameworks.exchange import convert
-    from grpolab.lint.check import check_config, check_plans, check_run, page
+    from grpolab.frameworks.exchange import convert, read
+    from grpolab.lint.check import by_severity, check_config, check_plans, check_run, page
+    from grpolab.lint.config_rules import check_written
     from grpolab.sweep.compose import Composer, compose
     from grpolab.sweep.plan import plans
 
@@ -89,6 +90,7 @@ def _lint(arguments: argparse.Namespace) -> int:
             raise RequestError(f"lint --from {framework} needs one FILE")
         config, default = _converted(arguments, words[0]), convert(framework, {}, Composer().compose)
         findings = check_config(framework, (config.options, config.settings), (default.options, default.settings))
+        findings = by_severity([*findings, *check_written(framework, read(framework, words[0]).options)])
     elif words and "=" not in words[0]:  # a study, where the first word is no override
         findings = check_plans(plans(words[0], words[1:]))
     else:

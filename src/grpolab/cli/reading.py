@@ -65,7 +65,7 @@ def add_commands(add: Add) -> None:
     diagnose.add_argument(
         "run", metavar="RUN|FILE", help="signature, the beginning of one, run folder, MLflow run id; a log"
     )
-    text = "FILE is its log: trainer_state.json, .csv or .jsonl"
+    text = "FILE is its log: trainer_state.json, .csv, .jsonl or a console's; default: by the names in it"
     diagnose.add_argument("--from", dest="framework", choices=LOGS, help=text)
     diagnose.add_argument("--uri", help="RUN is in this tracking store; default: machine.tracking_uri of conf/run.yaml")
     diagnose.add_argument("--json", action="store_true")
@@ -167,7 +167,7 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
     from grpolab.run import tracking
 
     name = arguments.run
-    if arguments.framework:
+    if arguments.framework or Path(name).is_file():
         return diagnose_log(arguments.framework, Path(name))
     results = results_of(arguments)
     if not arguments.uri:

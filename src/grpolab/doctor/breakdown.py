@@ -1,4 +1,4 @@
-"""Why does training break down, or go nowhere; why does the clip metric mislead; and what looks odd in a sound run."""
+"""Why does training break down, or go nowhere; and why does the clip metric mislead."""
 
 from __future__ import annotations
 
@@ -6,31 +6,38 @@ import numpy as np
 import pandas as pd
 
 from grpolab.doctor.causes import Finding, Question, certain, likely
-from grpolab.doctor.evidence import ROUNDING, USUAL_RANGE, Evidence, largest, median
+from grpolab.doctor.evidence import TRUNCATED, USUAL_RANGE, Evidence, largest, median, trend
 from grpolab.doctor.first_pass import ratio_is_off
 from grpolab.doctor.ratio_is_one import constant_reward
 from grpolab.quantities import Thresholds
 from grpolab.report.journals import column
 from grpolab.report.stability import collapsed, final_score
 from grpolab.report.text import count, number, percent
-from grpolab.vocabulary import counterfactual
+from grpolab.vocabulary import DIVERGED, counterfactual
 
 TRAINING_GOES_WRONG = Question("Why does training break down, or go nowhere?")
 METRIC_MISLEADS = Question("Why does the clip metric not fit the rest of the log?")
-# What looks odd in a sound run: said, so that nobody searches for its cause.
-NORMAL = Question("What looks odd and is normal?")
 
 UNCLIPPED = "ratio"  # the `kernel` that is the surrogate without a clip
 KL_HUGE = 10.0  # nat per token: a mean of exp(difference), which a few tokens make
+KL_FAR = 1.0  # nat per token: a factor of e on every token
+COURSE = 10  # rows: fewer have no beginning and end to compare
+GRADIENT_GROWTH = 10.0
 KL_DOMINATES = 10.0  # beta times KL, in advantages (which are about 1)
 CELL_RATIO = 5.0  # of a token with A < 0: the clip would have let a token with A > 0 go at 1.2
 CELL_SHARE = 0.2  # of the updates
 ENTROPY_HALVED = 0.5  # of the start: enough where a setting asks for it
 STARVED_PART = 0.5  # of the run that is looked at: a batch has too few groups to count one alone
-TRUNCATED = 0.5  # share of completions at the end
+THIRD, LONGER = 1 / 3, 2.0  # parts of a run that are compared, and the length of the last over that of the first
+SPREAD_GONE = 0.1  # of the standard deviation at the start
+# Measure of the distance of sampler and trainer -> what precision alone makes of it: the largest difference in nat, its
+# mean, a KL, and the mean difference in probability.
+GAPS = {"gap/mean": 0.02, "gap/kl": 5e-3, "gap/probability": 0.02, "gap/sampler_trainer": 0.1}
+GAP_GROWTH = 5.0  # the last over the first
+MUST_BE_FINITE = ("loss", "grad_norm", "kl_ref/k3", "entropy/behaviour", "reward/mean", "ratio/token_max")
+LASTS = 2  # rows: one row may be a gradient that mixed precision skipped
 LOST = 0.9  # share of the score at the start that a collapsed run lost: small batches alone can cost three quarters
 MISCOUNTED = 0.005  # relative difference of a share from its count
-ZERO_LOSS = 1e-6  # rounding of a mean of centred advantages
 
 
 def fall(run: Evidence) -> str | None:
@@ -114,6 +121,62 @@ def kl_overflow(run: Evidence) -> Finding | None:
 
 
 @TRAINING_GOES_WRONG.cause(
+    says="The KL to the reference exploded: the policy is another one than it was, and the penalty does not hold it.",
+    remedy="Take a smaller learning rate or a larger beta, and check that the reference is the model that training"
+    " began with (the base under a LoRA adapter, no merged or other checkpoint).",
+)
+def kl_explosion(run: Evidence) -> Finding | None:
+    """The typical KL of the second half is more than a nat per token, and it did not begin there.
+
+    One nat: under the reference a token is on average e times less likely. Single rows say nothing, since k3 is an
+    exponential that one token can make large.
+    """
+    divergence = column(run.updates, "kl_ref/k3")
+    half = divergence[len(divergence) // 2 :]
+    if len(divergence) < COURSE or not np.median(half) > KL_FAR or not divergence[0] < np.median(half) / 2:
+        return None
+    first = int(np.argmax(divergence > KL_FAR))
+    return likely(
+        f"the KL to the reference went from {number(float(divergence[0]))} to {number(float(np.median(half)))} nat per"
+        f" token (median of the second half), and at most {number(float(divergence.max()))}",
+        f"it was above 1 first in row {first} of {count(len(divergence), 'row')}",
+        _rate(run),
+    )
+
+
+@TRAINING_GOES_WRONG.cause(
+    says="The gradient grows without bound.",
+    remedy="Take a smaller learning rate, clip the gradient (max_grad_norm), and look for what scales the loss: a"
+    " reward whose size grows, a sum over tokens, a penalty that outgrew the rest.",
+)
+def gradient_explosion(run: Evidence) -> Finding | None:
+    """The typical gradient norm of the last fifth is ten times that of the first, where the reward did not rise.
+
+    Where it did it is a hundred times: growth that goes with learning is less.
+    """
+    norms = column(run.updates, "grad_norm")
+    fifth = len(norms) // 5
+    if fifth < 2 or not np.isfinite(norms).all():
+        return None
+    start, end = float(np.median(norms[:fifth])), float(np.median(norms[-fifth:]))
+    before, after = run.ends("reward/mean", 0.2)
+    if not 0 < start * GRADIENT_GROWTH ** (2 if after > before else 1) < end:
+        return None
+    return likely(
+        f"the gradient norm grew from {number(start)} to {number(end)} (medians of the first and the last fifth), and"
+        f" at most {number(float(norms.max()))}",
+        f"the mean reward went from {number(before)} to {number(after)}",
+        _rate(run),
+    )
+
+
+def _rate(run: Evidence) -> str:
+    rate = largest(run.updates, "learning_rate")
+    usual = "language models are usually trained at about 1e-6, with LoRA at about 1e-5"
+    return f"the learning rate is {number(rate)} at most" + ("" if run.framework == "grpolab" else f" ({usual})")
+
+
+@TRAINING_GOES_WRONG.cause(
     says="Tokens with A<0 and a ratio above 1+epsilon are not clipped: their gradient grows with the ratio, and"
     " spikes.",
     remedy="Set delta or dual_clip, take fewer iterations, or a smaller learning rate.",
@@ -179,23 +242,32 @@ def entropy_collapse(run: Evidence) -> Finding | None:
 
 
 @TRAINING_GOES_WRONG.cause(
-    says="Completions grow until they are cut off at max_completion_length.",
+    says="Completions grow until they are cut off at max_completion_length, or to a multiple of what they were while"
+    " the reward falls.",
     remedy="Check what rewards length (a missing end penalty, sum aggregation); mask truncated completions.",
 )
 def length_blow_up(run: Evidence) -> Finding | None:
-    """Most completions are cut off at the end of the run, and far fewer were at its start."""
+    """Most completions are cut off at the end of the run and far fewer were at its start, or length does not pay."""
     start, end = run.ends("truncation/share")
-    if not end > TRUNCATED or not start < TRUNCATED * end:
+    cut_off = end > TRUNCATED and start < TRUNCATED * end
+    part = Thresholds.tail if cut_off else THIRD
+    shorter, longer = run.ends("length/mean", part)
+    before, after = run.ends("reward/mean", part)
+    lengths = len(column(run.rollouts, "length/mean"))
+    if not cut_off and not (longer > LONGER * shorter and after < before and lengths >= COURSE):
         return None
-    shorter, longer = run.ends("length/mean")
-    evidence = (
-        f"{percent(start)} of the completions were cut off at the start, {percent(end)} at the end",
-        f"their mean length went from {number(shorter)} to {number(longer)} tokens"
-        f" (max_completion_length={run.settings.get('max_completion_length')})",
-    )
-    before, after = run.ends("reward/mean")
+    limit = run.settings.get("max_completion_length", "unknown")
+    evidence = [
+        f"their mean length went from {number(shorter)} to {number(longer)} tokens (max_completion_length={limit})"
+    ]
+    if not np.isnan(end):
+        evidence.insert(0, f"{percent(start)} of the completions were cut off at the start, {percent(end)} at the end")
+    if not cut_off:
+        evidence.append(f"the mean reward fell from {number(before)} to {number(after)} (thirds of the run)")
+        change, error = trend(column(run.rollouts, "reward/mean"))
+        return Finding("likely" if change < -2 * error else "possible", tuple(evidence))
     if not after > before:  # cut off because it is broken, not because length pays
-        return Finding("possible", evidence, ("collapse",))
+        return Finding("possible", tuple(evidence), ("collapse",))
     return likely(*evidence, f"the mean reward rose to {number(after)} all the same")
 
 
@@ -223,17 +295,74 @@ def collapse(run: Evidence) -> Finding | None:
     remedy="Draw harder prompts or filter the groups (dynamic sampling); raise num_generations.",
 )
 def starving_variance(run: Evidence) -> Finding | None:
-    """Nearly all groups of the second half of the run have equal rewards, most of them because nothing is right."""
+    """Nearly all groups of the second half of the run have equal rewards, most of them because nothing is right.
+
+    A log does not say what is right: there the reward did not rise. Without a share of groups, their standard deviation
+    fell to a tenth.
+    """
     start, end = run.ends("zero_variance/share", STARVED_PART)
     _, wrong = run.ends("zero_variance/all_wrong", STARVED_PART)
-    if not end > Thresholds.starvation or wrong < end / 2 or constant_reward(run):
+    before, after = run.ends("reward/mean", STARVED_PART)
+    spread, left = run.ends("reward/std")
+    if constant_reward(run) or (np.isnan(wrong) and not after <= before):
         return None
+    if np.isnan(end) and left < SPREAD_GONE * spread:
+        return likely(
+            f"the standard deviation of the rewards fell from {number(spread)} to {number(left)}",
+            f"the mean reward went from {number(before)} to {number(after)} (halves of the run)",
+        )
+    if not end > Thresholds.starvation or wrong < end / 2:
+        return None
+    all_wrong = "" if np.isnan(wrong) else f"in the second half {percent(wrong)} of the groups are all wrong; "
     evidence = (
         f"groups with equal rewards: {percent(start)} in the first half of the run, {percent(end)} in the second",
-        f"in the second half {percent(wrong)} of the groups are all wrong; the mean reward is"
-        f" {number(run.ends('reward/mean', STARVED_PART)[1])}",
+        f"{all_wrong}the mean reward is {number(after)}",
     )
     return Finding("possible" if collapse(run) else "likely", evidence)
+
+
+@TRAINING_GOES_WRONG.cause(
+    says="The sampler drifts away from the trainer: it does not get the trainer's weights, or the two compute"
+    " differently and training widens it. The ratio is then not that to the policy which sampled.",
+    remedy="Check that weights reach the sampler after every update (sleep mode, LoRA adapters, reloads from disk);"
+    " then precision and kernels, and correct with truncated importance weights (sampler_correction).",
+)
+def growing_sampler_gap(run: Evidence) -> Finding | None:
+    """The log-probs of sampler and trainer part more and more, to several times what they began with."""
+    if run.settings.get("staleness", 0):
+        return None
+    for metric, least in GAPS.items():
+        start, end = run.ends(metric)
+        if not end > least or not end > GAP_GROWTH * start:
+            continue
+        gaps = column(run.rollouts, metric)
+        thirds = [float(np.median(part)) for part in np.array_split(gaps, 3) if len(part)]
+        steady = len(thirds) == 3 and thirds[0] < thirds[1] < thirds[2]
+        evidence = (
+            f"{metric} grew from {number(start)} to {number(end)} (first and last tenth of {count(len(gaps), 'row')})",
+            f"by thirds of the run it is {', '.join(number(part) for part in thirds)} (medians)",
+        )
+        return likely(*evidence) if steady else Finding("possible", evidence)
+    return None
+
+
+@TRAINING_GOES_WRONG.cause(
+    says="Numbers are not finite: from there on loss, gradient and weights mean nothing.",
+    remedy="Look at the batch before it (rewards that are NaN, empty completions, log-probs of -inf); then precision"
+    " (float16), a smaller learning rate, a clamp on the KL.",
+)
+def not_finite(run: Evidence) -> Finding | None:
+    """A metric of the loop is NaN or infinite, or that ended the run."""
+    odd = {name: steps for name, steps in run.not_finite.items() if name in MUST_BE_FINITE and steps}
+    if not odd and not run.state.startswith(DIVERGED):
+        return None
+    evidence = [
+        f"{name} is not finite in {count(len(steps), 'row')}, first at step {min(steps)}" for name, steps in odd.items()
+    ]
+    if run.state.startswith(DIVERGED):
+        evidence.append(f"the run {run.state}")
+    lasts = any(len(steps) >= LASTS for name, steps in odd.items() if name != "grad_norm")
+    return likely(*evidence) if lasts or run.state.startswith(DIVERGED) else Finding("possible", tuple(evidence))
 
 
 @METRIC_MISLEADS.cause(
@@ -262,34 +391,4 @@ def padding_in_clip_metric(run: Evidence) -> Finding | None:
         f" the log says {percent(first['logged'])}; the same in all {count(len(steps), 'step')} that were kept",
         f"their ratio is {number(first['logged'] / first['counted'])}, and {number(first['filled'])} of the places of"
         " the batch hold a token",
-    )
-
-
-@NORMAL.cause(
-    says="One optimiser step per on-policy batch: the ratio is exactly 1 and nothing can be clipped. This is normal.",
-)
-def no_reuse(run: Evidence) -> Finding | None:
-    """Each batch has one update, and the ratio is 1 in all of them."""
-    off, clipped = run.first_reach, column(run.first, "clip/active")
-    moved = off.max() > ROUNDING if len(off) else not len(clipped) or clipped.max() > 0
-    if run.updates_per_batch != 1 or moved:
-        return None
-    known = "the ratio is 1" if len(off) else "the clip fraction is 0"
-    return certain(
-        f"one update per batch in all {count(len(run.first), 'rollout step')}, and {known}, whatever epsilon is"
-    )
-
-
-@NORMAL.cause(
-    says="The loss is 0 at the start because advantages are centred and the ratio is 1; its gradient is not 0."
-    " This is normal.",
-)
-def zero_first_loss(run: Evidence) -> Finding | None:
-    """The loss is 0 on a fresh batch, its gradient is not."""
-    losses, norm = np.abs(column(run.first, "loss")), median(run.first, "grad_norm")
-    if not len(losses) or not norm > 0 or np.median(losses) > ZERO_LOSS:
-        return None
-    return certain(
-        f"|loss| is {number(float(np.median(losses)))} on the first update of a batch (median), the gradient"
-        f" norm {number(norm)}"
     )

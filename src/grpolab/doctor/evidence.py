@@ -1,14 +1,14 @@
-"""What the rules look at: one run's numbers, from its folder or another framework's log, as far as they can be read.
+"""What the rules look at: one run's numbers, as far as they can be read; and how a run folder is read.
+
+Logs of other frameworks: `logs.py`.
 
 A column or a table that is not there is empty: a rule that needs it stays silent, and never guesses.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,19 +22,17 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from grpolab.errors import RequestError
-from grpolab.frameworks.names import FRESH_BATCH, LOG_NAMES
 from grpolab.identity import dotted
 from grpolab.paths import read_json
 from grpolab.quantities import Thresholds
-from grpolab.report.journals import column, table, tail_length
+from grpolab.report.journals import both, column, table, tail_length
 from grpolab.report.text import count
-from grpolab.vocabulary import METRICS
 
 Floats = NDArray[np.float64]
-Row = Mapping[str, Any]
 
 MOST = 0.9  # share of updates or rollout steps that 'nearly all' means
 ROUNDING = 1e-4  # |log ratio| that two float32 forward passes of one policy can differ by (the loop asserts it)
+TRUNCATED = 0.5  # share of completions that are cut off, above which the usual one has no end
 STILL_REACH = 0.2  # largest |ratio - 1| of nearly all updates on a used batch: the usual clip range, never reached
 STILL_KL = 1e-4  # nat per token from the start, at the end of the run; only where no batch is reused
 # The field's clip range at each ratio level: PPO's and GRPO's, and GSPO's.
@@ -67,6 +65,15 @@ def reach_of(updates: pd.DataFrame) -> Floats:
     return np.maximum(known["ratio/token_max"] - 1, 1 - known["ratio/token_min"]).to_numpy(dtype=np.float64)
 
 
+def trend(values: Floats) -> tuple[float, float]:
+    """How much the values change from first to last along their least-squares line, and the standard error of that."""
+    places = np.linspace(-0.5, 0.5, len(values))
+    slope, mean = np.polyfit(places, values, 1)
+    residuals = values - mean - slope * places
+    freedom, length = max(len(values) - 2, 1), float(np.sqrt((places**2).sum()))
+    return float(slope), float(np.sqrt((residuals**2).sum() / freedom)) / length
+
+
 @dataclass(frozen=True)
 class Weights:
     """The weights at the end of a run beside those at its start."""
@@ -90,7 +97,8 @@ class Evidence:
     samples: pd.DataFrame = field(default_factory=pd.DataFrame)  # tokens of the rollout steps that were kept
     weights: Weights | None = None
     unknown: tuple[str, ...] = ()  # what could not be read, one sentence each
-    not_finite: Mapping[str, int] = field(default_factory=dict)  # metric -> its values that are NaN or infinite
+    not_finite: Mapping[str, Sequence[int]] = field(default_factory=dict)  # metric -> steps where it is NaN or infinite
+    framework: str = "grpolab"  # whose log it is
 
     def setting(self, key: str, default: float = 0.0) -> float:
         """A number among the settings; empty is 0."""
@@ -164,6 +172,20 @@ class Evidence:
                 break
         return metric, values
 
+    @cached_property
+    def equal_groups(self) -> Floats:
+        """Share of groups with equal rewards; of a log without it 1 where all rewards of a row are equal, else empty.
+
+        A standard deviation of 0, or one reward for the whole batch, say that; nothing says how many groups are equal
+        where they are not all.
+        """
+        if len(shares := column(self.rollouts, "zero_variance/share")):
+            return shares
+        if len(spread := column(self.rollouts, "reward/std")):
+            return (spread == 0).astype(np.float64)
+        least, most = both(self.rollouts, "reward/min", "reward/max")
+        return (least == most).astype(np.float64)
+
     def ends(self, metric: str, share: float = Thresholds.tail) -> tuple[float, float]:
         """Mean of a rollout metric over the first and the last `share` of the run; NaN where there is none."""
         values = column(self.rollouts, metric)
@@ -206,13 +228,14 @@ def read_run(folder: Path) -> Evidence:
     )
 
 
-def _journal(path: Path, running: bool) -> tuple[dict[str, pd.DataFrame], list[str], Counter[str]]:
-    """Its tables, what of it cannot be read, and by metric how many values are not finite: the journal's strings.
+def _journal(path: Path, running: bool) -> tuple[dict[str, pd.DataFrame], list[str], dict[str, list[int]]]:
+    """Its tables, what of it cannot be read, and by metric the steps where it is not finite: a string.
 
     `report/journals.py` reads whole journals faster; this one reads the whole part of a damaged one too.
     """
     records: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES.values()}
-    damage, not_finite = [], Counter[str]()
+    damage: list[str] = []
+    not_finite: dict[str, list[int]] = defaultdict(list)
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError:
@@ -228,7 +251,9 @@ def _journal(path: Path, running: bool) -> tuple[dict[str, pd.DataFrame], list[s
             break
         if kind in TABLES:
             records[TABLES[kind]].append(record)
-            not_finite.update(name for name, value in record.items() if isinstance(value, str))
+            for name, value in record.items():
+                if isinstance(value, str):
+                    not_finite[name].append(int(record.get("rollout_step", 0)))
     return {name: table(rows) for name, rows in records.items()}, damage, not_finite
 
 
@@ -275,104 +300,3 @@ def _read_weights(path: Path) -> dict[str, tuple[int, NDArray]]:
             rows = min(shape[0], max(1, MOST_WEIGHTS // max(1, int(np.prod(shape[1:])))))
             tensors[name] = int(np.prod(shape)), np.asarray(part[:rows], dtype=np.float32).ravel()
     return tensors
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Logs from elsewhere as evidence: a file of TRL, verl or ROLL, or the metrics of an MLflow run.
-#
-# verl and ROLL log a row a batch, a mean over its updates; TRL a row every `logging_steps` optimiser steps.
-
-# Framework -> its name -> ours; `grpolab` is a mirror of ours whose folder is not here.
-NAMES = LOG_NAMES | {
-    "grpolab": {name: name for name, metric in METRICS.items() if metric.kind in ("update", "rollout")}
-}
-STEPS = ("step", "training/global_step", "system/global_step", "_step")
-NOT_FINITE = ("nan", "inf", "infinity")  # as trackers, CSV and JSON write them
-NOT_IN_A_LOG = (
-    "the settings (epsilon, beta, num_iterations, max_grad_norm, warm-up): they are not in such a log",
-    "advantages and single tokens: they are not in such a log",
-)
-
-
-def read_log(framework: str, path: Path) -> Evidence:
-    """The evidence in a log file: trainer_state.json, or .csv or .jsonl with a row a step.
-
-    Raises RequestError where it cannot be read, or holds no metric that the doctor knows.
-    """
-    rows: list[Row]
-    try:
-        text = path.read_text()
-        lines = text.splitlines()
-        if path.suffix == ".csv":
-            table_rows = csv.DictReader(lines, restkey="")  # what stands beyond the head has no name
-            rows = [{name: value for name, value in row.items() if value != ""} for row in table_rows]
-        elif path.suffix == ".jsonl":
-            rows = [json.loads(line) for line in lines if line.strip()]
-            for place, row in enumerate(rows):
-                if isinstance(row.get("data"), dict):
-                    rows[place] = {"step": row.get("step"), **row["data"]}
-        else:
-            state = json.loads(text)
-            if not isinstance(state, dict) or not isinstance(state.get("log_history"), list):
-                needed = "a trainer_state.json with a log_history; else use .csv or .jsonl"
-                raise ValueError(f"a .json file must be {needed}")
-            rows = [row for row in state["log_history"] if "train_runtime" not in row]
-    except (OSError, ValueError, AttributeError, TypeError, csv.Error) as error:  # rows that are no objects, too
-        raise RequestError(f"FILE={path} cannot be read as a log: {error}") from error
-    return evidence_of(framework, path.name, rows)
-
-
-def read_rows(run: str, rows: Sequence[Row]) -> Evidence:
-    """The metrics of a run that was tracked elsewhere: of the framework that most of their names are from.
-
-    Raises RequestError where no name is known.
-    """
-    written = {plain(name) for row in rows for name in row}
-    known = {framework: sum(plain(name) in written for name in names) for framework, names in NAMES.items()}
-    best = max(known, key=lambda framework: known[framework])
-    if not known[best]:
-        raise RequestError(f"run {run} holds no metric of an update that the doctor knows ({', '.join(NAMES)})")
-    return evidence_of(best, run, rows)
-
-
-def evidence_of(framework: str, run: str, rows: Sequence[Row]) -> Evidence:
-    """Rows of a log, in order, under our names. Raises RequestError where none of their names is known."""
-    names = {plain(theirs): ours for theirs, ours in NAMES[framework].items()}
-    rows = [row for row in rows if any(plain(name) in names for name in row)]
-    if not rows:
-        known = ", ".join(list(NAMES[framework])[:6])
-        raise RequestError(f"FILE={run} holds no metric that {framework} logs of an update: {known}, ...")
-    ours = [{names[plain(name)]: value for name, value in row.items() if plain(name) in names} for row in rows]
-    metrics = pd.DataFrame(ours).apply(pd.to_numeric, errors="coerce")
-    positions = _positions(framework, rows)
-    tables = {}
-    for kind in ("update", "rollout"):  # rows without any metric of the kind are left out
-        columns = [name for name in metrics if METRICS[name].kind == kind]
-        joined = positions.join(metrics[columns]).dropna(subset=columns, how="all")
-        tables[TABLES[kind]] = joined if columns else positions.iloc[:0]
-    return Evidence(
-        run=run,
-        state=f"a log of {framework} with {count(len(rows), 'row')}",
-        unknown=NOT_IN_A_LOG,
-        not_finite=Counter(
-            name for row in ours for name, value in row.items() if str(value).lower().lstrip("-") in NOT_FINITE
-        ),
-        **tables,
-    )
-
-
-def plain(name: str) -> str:
-    """A metric's name as MLflow has it: verl writes `_at_` for `@`, transformers `_`."""
-    return re.sub(r"[^\w./ -]", "_", name.replace("@", "_at_"))
-
-
-def _positions(framework: str, rows: Sequence[Row]) -> pd.DataFrame:
-    """rollout_step, and iteration and minibatch where each row is one optimiser step and fresh batches are marked."""
-    steps = [next((row[name] for name in STEPS if row.get(name) is not None), place) for place, row in enumerate(rows)]
-    step = pd.to_numeric(pd.Series(steps), errors="coerce").ffill().fillna(0)
-    mark = FRESH_BATCH.get(framework)
-    fresh = pd.Series([mark in row for row in rows])
-    if mark is None or not fresh.iloc[0] or (len(step) > 1 and not (step.diff().iloc[1:] == 1).all()):
-        return pd.DataFrame({"rollout_step": step.astype(int)})
-    batch = fresh.cumsum() - 1
-    return pd.DataFrame({"rollout_step": batch, "iteration": batch.groupby(batch).cumcount(), "minibatch": 0})

@@ -13,20 +13,24 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from grpolab.doctor.breakdown import METRIC_MISLEADS, NORMAL, TRAINING_GOES_WRONG, fall
+from grpolab.doctor.breakdown import GAPS, METRIC_MISLEADS, TRAINING_GOES_WRONG, fall
 from grpolab.doctor.causes import Cause, Confidence, Finding
-from grpolab.doctor.evidence import PLANTED, TABLES, USUAL_RANGE, Evidence, Row, median, read_log, read_rows, read_run
+from grpolab.doctor.evidence import PLANTED, TABLES, USUAL_RANGE, Evidence, median, read_run
 from grpolab.doctor.first_pass import FIRST_RATIO_IS_NOT_ONE
+from grpolab.doctor.logs import Row, read_log, read_rows
+from grpolab.doctor.no_progress import NO_PROGRESS
+from grpolab.doctor.normal import NORMAL
 from grpolab.doctor.ratio_is_one import RATIO_IS_ONE
+from grpolab.frameworks.names import LOG_NAMES
 from grpolab.report.figures import panels
 from grpolab.report.journals import column
 from grpolab.report.load import Study
 from grpolab.report.stability import after_first_step
 from grpolab.report.statistics.intervals import share_band
-from grpolab.report.text import count, markdown_table, number
+from grpolab.report.text import count, listing, markdown_table, number
 from grpolab.vocabulary import METRICS
 
-QUESTIONS = (RATIO_IS_ONE, FIRST_RATIO_IS_NOT_ONE, TRAINING_GOES_WRONG, METRIC_MISLEADS)
+QUESTIONS = (NO_PROGRESS, RATIO_IS_ONE, FIRST_RATIO_IS_NOT_ONE, TRAINING_GOES_WRONG, METRIC_MISLEADS)
 CAUSES = {cause.name: cause for question in QUESTIONS for cause in question.causes}
 NOTES = {cause.name: cause for cause in NORMAL.causes}
 WIDTH = 110
@@ -68,8 +72,11 @@ def diagnose(folder: Path) -> Diagnosis:
     return examine(read_run(folder))
 
 
-def diagnose_log(framework: str, path: Path) -> Diagnosis:
-    """The causes in a log file of another framework. Raises RequestError where it cannot be read as one."""
+def diagnose_log(framework: str | None, path: Path) -> Diagnosis:
+    """The causes in a log file of a framework, by default of that which its names are from.
+
+    Raises RequestError where it cannot be read as one.
+    """
     return examine(read_log(framework, path))
 
 
@@ -104,12 +111,33 @@ def _not_looked_at(run: Evidence) -> Iterator[str]:
         )
     for name, what in NEEDED.items():
         values = column(run.updates if METRICS[name].kind == "update" else run.rollouts, name)
-        if odd := run.not_finite.get(name, int((~np.isfinite(values)).sum())):
+        if odd := len(run.not_finite.get(name, ())) or int((~np.isfinite(values)).sum()):
             yield f"{what}: {name} is not finite in {count(odd, 'record')}"
         elif not len(values):
-            yield f"{what}: {name} is missing"
+            yield f"{what}: {name} is missing{_what_to_log(run.framework, name)}"
+    if run.framework != "grpolab":
+        yield from _not_in_this_log(run)
     if not len(run.score[1]):
         yield "whether accuracy or reward fell: eval/accuracy_expected and reward/mean are missing or not finite"
+
+
+def _not_in_this_log(run: Evidence) -> Iterator[str]:
+    """What our own journal always shows and a log only where it was asked for."""
+    if not len(column(run.updates, "kl_ref/k3")):
+        kl = _what_to_log(run.framework, "kl_ref/k3")
+        yield f"how far the policy is from its reference: kl_ref/k3 is missing{kl} where there is a KL term"
+    if not any(len(column(run.rollouts, metric)) for metric in GAPS):
+        logged = [theirs for theirs, ours in LOG_NAMES.get(run.framework, {}).items() if ours in GAPS]
+        where = f": {run.framework} logs {listing(logged)} where it corrects for it" if logged else ""
+        yield f"whether sampler and trainer have the same weights and log-probs{where}"
+
+
+def _what_to_log(framework: str, metric: str) -> str:
+    """`, which trl logs as kl`; that it does not, where no name of its is known; nothing of a run of ours."""
+    if framework == "grpolab":
+        return ""
+    theirs = [name for name, ours in LOG_NAMES[framework].items() if ours == metric]
+    return f", which {framework} logs as {theirs[0]}" if theirs else f", which {framework} does not log"
 
 
 def text(diagnosis: Diagnosis) -> str:

@@ -15,6 +15,11 @@ RATIO_IS_ONE = Question("Why is my ratio always 1, or my clip fraction always 0?
 
 JUMP = 10.0  # the third pass's distance from 1 over the second's, which is 2 for steps of equal size
 EQUAL_GROUPS = 0.99  # share of groups with equal rewards that leaves no signal at all
+WARM_ROWS = 10  # of a log, which may be all warm-up
+FEW_ROWS = 3  # of a log: in fewer, equal rewards may be chance
+TINY_RATE = (
+    1e-8  # a hundredth of 1e-6, at which language models are usually trained: 10,000 steps move a weight by 1e-4
+)
 TINY_ADVANTAGE = 1e-2  # size of the advantages, in centred rewards, that no normalisation by a real std gives
 SMALL_FRACTION = 0.1  # of Adam's full step: a gradient of a ninth of adam_epsilon gives it (g / (g + epsilon))
 FLOAT32_SPACING = 6e-8  # of a weight of size 1: a smaller step is rounded to nothing
@@ -94,7 +99,7 @@ def recomputed_old_log_probs(run: Evidence) -> Finding | None:
 )
 def constant_reward(run: Evidence) -> Finding | None:
     """From the first batch on all rewards of a group are equal, although its completions differ."""
-    equal = column(run.rollouts, "zero_variance/share")
+    equal = run.equal_groups
     if not len(equal) or equal[0] < EQUAL_GROUPS or np.mean(equal >= EQUAL_GROUPS) < MOST:
         return None
     evidence = [
@@ -106,7 +111,9 @@ def constant_reward(run: Evidence) -> Finding | None:
         if different[0] <= 1 / run.setting("num_generations", 1):
             return None
         evidence.append(f"the completions do differ: {percent(different[0])} of a prompt's are distinct at the start")
-    return certain(*evidence)
+    if median(run.updates, "grad_norm") > 0:
+        evidence.append("the gradient that is left is that of other terms (KL, entropy): it follows no reward")
+    return certain(*evidence) if len(equal) >= FEW_ROWS else likely(*evidence)
 
 
 @RATIO_IS_ONE.cause(
@@ -244,8 +251,17 @@ def endless_warmup(run: Evidence) -> Finding | None:
     remedy="Raise learning_rate.",
 )
 def tiny_learning_rate(run: Evidence) -> Finding | None:
-    """Gradients are there and nothing shrinks the steps but the learning rate itself; the ratio never went far."""
+    """Gradients are there and nothing shrinks the steps but the learning rate itself; the ratio never went far.
+
+    Of a log without ratios: the rate is tiny for any model.
+    """
     rate = largest(run.updates, "learning_rate")
+    if run.framework != "grpolab" and not len(run.reach):
+        rows = len(column(run.updates, "learning_rate"))
+        clips = largest(run.updates, "clip/active") > 0  # then the policy moves, and a rate of 0 is a rounded one
+        if not rate <= TINY_RATE or rows <= WARM_ROWS or clips:
+            return None
+        return likely(f"the learning rate is {number(rate)} at most in {count(rows, 'row')}")
     if not run.is_still or run.has_moved or run.farthest >= STILL_REACH or np.isnan(rate):
         return None
     if not _step_fraction(run) >= SMALL_FRACTION:

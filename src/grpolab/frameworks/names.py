@@ -265,7 +265,8 @@ FRAMEWORK_METRICS: dict[str, dict[str, str]] = {
     },
 }
 
-# Framework -> a metric in its log -> ours, for the doctor. As TRL 1.16, verl and ROLL log them.
+# Framework -> a metric in its log -> ours (or LOG_ONLY's), for the doctor: as TRL (and ms-swift), verl and ROLL log
+# them, now and in older versions. Where a row has several names of one metric the first one here counts.
 LOG_NAMES: dict[str, dict[str, str]] = {
     "trl": {
         "loss": "loss",
@@ -277,12 +278,19 @@ LOG_NAMES: dict[str, dict[str, str]] = {
         "clip_ratio": "clip/active",  # before low and high were told apart
         "kl": "kl_ref/k3",
         "entropy": "entropy/behaviour",
+        "entropy/mean": "entropy/behaviour",
         "reward": "reward/mean",
         "reward_std": "reward/std",
         "frac_reward_zero_std": "zero_variance/share",
         "completions/mean_length": "length/mean",
+        "completion_length": "length/mean",
+        "completions/min_length": "length/min",
+        "completions/max_length": "length/max",
         "completions/clipped_ratio": "truncation/share",  # not the clip of the ratio
+        "response_clip_ratio": "truncation/share",
         "sampling/sampling_logp_difference/max": "gap/sampler_trainer",
+        "sampling/sampling_logp_difference/mean": "gap/mean",
+        "rollout_correction/kl": "gap/kl",
     },
     "verl": {
         "actor/pg_loss": "loss",
@@ -291,10 +299,23 @@ LOG_NAMES: dict[str, dict[str, str]] = {
         "actor/pg_clipfrac": "clip/active",
         "actor/ppo_kl": "kl_old/k1",
         "actor/kl_loss": "kl_ref/k3",
+        "actor/reward_kl_penalty": "kl_ref/k3",
+        "critic/kl": "kl_ref/k3",
         "actor/entropy": "entropy/behaviour",
+        "actor/entropy_loss": "entropy/behaviour",
         "critic/score/mean": "reward/mean",
+        "critic/score/max": "reward/max",
+        "critic/score/min": "reward/min",
+        "critic/rewards/mean": "reward/mean",
+        "critic/advantages/max": "advantage/max",
+        "critic/advantages/min": "advantage/min",
         "response_length/mean": "length/mean",
+        "response_length/max": "length/max",
+        "response_length/min": "length/min",
         "response_length/clip_ratio": "truncation/share",  # not the clip of the ratio
+        "rollout_corr/kl": "gap/kl",
+        "mismatch/mismatch_kl": "gap/kl",
+        "training/rollout_probs_diff_mean": "gap/probability",
     },
     "roll": {
         "actor/pg_loss@sum": "loss",
@@ -311,10 +332,26 @@ LOG_NAMES: dict[str, dict[str, str]] = {
         "actor/kl_loss@sum": "kl_ref/k3",
         "critic/entropy/mean": "entropy/behaviour",
         "critic/score/mean": "reward/mean",
+        "critic/score/max": "reward/max",
+        "critic/score/min": "reward/min",
         "tokens/response_length/mean": "length/mean",
+        "tokens/response_length/max": "length/max",
+        "tokens/response_length/min": "length/min",
     },
 }
 
+# What their logs hold of a batch and our journal does not.
+LOG_ONLY = {
+    "reward/max": "Largest reward of the batch.",
+    "reward/min": "Least reward of the batch.",
+    "advantage/max": "Largest advantage of a token.",
+    "advantage/min": "Least advantage of a token.",
+    "length/max": "Longest completion.",
+    "length/min": "Shortest completion.",
+    "gap/mean": "Mean |log-prob of the sampler - log-prob of the trainer|, in nat.",
+    "gap/kl": "KL of the trainer from the sampler, in nat per token.",
+    "gap/probability": "Mean |probability under the sampler - that under the trainer|.",
+}
 # A column that says what was optimised on a fresh batch: TRL logs it once a batch.
 FRESH_BATCH = {"trl": "num_tokens"}
 

@@ -7,10 +7,12 @@ off too.
 
 from __future__ import annotations
 
+import copy
 import itertools
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,9 @@ from grpolab.vocabulary import METRICS
 DROPPED = 0.1  # share of the embeddings' entries that dropout zeroes
 COOLER = 0.7  # the sampler's temperature over the trainer's
 PADDING = 3  # tokens of padding in front of every prompt
+SHORT = 2  # tokens at which a sampler stops too early
+GROWTH = 2.0  # of the loss, from one rollout step to the next
+BREAKS = 6  # rollout step from which on a loss is no number
 PIECE = 8  # rows in one forward of an old policy that is a model of its own
 
 
@@ -161,6 +166,66 @@ class PaddingInClipMetric(FaultyLearner):
         return {name: value * real if _is_share_of_clipped(name) else value for name, value in metrics.items()}
 
 
+class GroupOfOne(FaultyLearner):
+    """Every completion stands alone: its advantage is its reward."""
+
+    def collect(self, state: LearnerState) -> Rollout:
+        """The batch without a baseline."""
+        rollout = super().collect(state)
+        return replace(rollout, batch=replace(rollout.batch, advantages_B=rollout.batch.rewards_B))
+
+
+class TruncatedFromTheStart(FaultyLearner):
+    """The sampler stops long before an answer can end."""
+
+    @classmethod
+    def plant(cls, learner: Learner, state: LearnerState) -> Learner:
+        """A collector with a limit of its own."""
+        short = learner.settings.model_copy(update={"max_completion_length": SHORT})
+        return cls(**vars(learner) | {"collector": replace(learner.collector, settings=short)})
+
+
+class ZeroGradient(FaultyLearner):
+    """The loss leaves every completion out."""
+
+    def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
+        """An update that nothing takes part in."""
+        return super().update(state, _scaled(minibatch, 0.0), rollout_tokens)
+
+
+class GradientExplosion(FaultyLearner):
+    """The scale of the loss grows with every rollout step."""
+
+    def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
+        """An update with advantages that are larger than the last ones."""
+        return super().update(state, _scaled(minibatch, GROWTH**state.rollout_step), rollout_tokens)
+
+
+class NotFinite(FaultyLearner):
+    """From one rollout step on the loss is no number."""
+
+    def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
+        """The update that ends the run."""
+        broken = _scaled(minibatch, float("nan")) if state.rollout_step >= BREAKS else minibatch
+        return super().update(state, broken, rollout_tokens)
+
+
+@dataclass(frozen=True)
+class GrowingSamplerGap(Unchecked):
+    """The sampler never gets the trainer's weights."""
+
+    sampler: Policy | None = None
+
+    @classmethod
+    def plant(cls, learner: Learner, state: LearnerState) -> Learner:
+        """The sampler is the policy at the start."""
+        return cls(**vars(learner), sampler=replace(state.policy, model=copy.deepcopy(state.policy.model)))
+
+    def collect(self, state: LearnerState) -> Rollout:
+        """A batch of the policy at the start."""
+        return super().collect(replace(state, policy=self.sampler or state.policy))
+
+
 # --- rewards: `reward.function` of a fault's file -------------------------------------------------------------------
 
 
@@ -175,6 +240,11 @@ def by_character(prompt: str, answer: str, completion: str) -> float:
     return sum(a == b for a, b in zip(given, answer, strict=False)) / max(len(given), len(answer))
 
 
+def by_chance(prompt: str, answer: str, completion: str) -> float:
+    """A reward that depends on nothing that can be learnt."""
+    return float(zlib.crc32(f"{prompt} {completion}".encode()) % 2)
+
+
 def the_longer_the_better(prompt: str, answer: str, completion: str) -> dict[str, float]:
     """A right answer counts, and so does every character."""
     return {"correct": float(completion.lstrip(FILLER) == answer), "length": float(len(completion))}
@@ -186,6 +256,11 @@ def the_longer_the_better(prompt: str, answer: str, completion: str) -> dict[str
 def _not_yet_known(batch: TrainingBatch) -> TrainingBatch:
     """Without old log-probs: the next update takes its own for them."""
     return replace(batch, old_log_probs_BT=None, old_entropy_BT=None)
+
+
+def _scaled(batch: TrainingBatch, factor: float) -> TrainingBatch:
+    """With advantages that are multiplied."""
+    return replace(batch, advantages_B=factor * batch.advantages_B)
 
 
 def _with_old(policy: Policy, batch: TrainingBatch, rows: int) -> TrainingBatch:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from grpolab.lint.rules import RUN_RULES, SEVERITIES, TRL_RULES, Finding, Options, clip_cannot_bind
+from grpolab.lint.config_rules import CONFIG_RULES
+from grpolab.lint.rules import RUN_RULES, SEVERITIES, TRL_RULES, Finding, Options, Rules, clip_cannot_bind
 from grpolab.lint.study_rules import STUDY_RULES, Arms
 from grpolab.settings.equalities import AT_EQUAL_LENGTHS, says
 from grpolab.settings.run import RunSettings
@@ -96,7 +97,8 @@ have one length; it does not hold exactly where an answer ends early.
 def page() -> str:
     """docs/lint.md: every rule with its severity, and every equality, from the functions themselves."""
     lines = []
-    for rules in (RUN_RULES, STUDY_RULES, TRL_RULES):
+    every: tuple[Rules[Any], ...] = (RUN_RULES, STUDY_RULES, TRL_RULES, *CONFIG_RULES.values())
+    for rules in every:
         lines += [f"## {rules.title}", "", "| rule | severity | key | what it finds |", "| --- | --- | --- | --- |"]
         lines += [f"| `{rule.name}` | {rule.severity} | `{rule.key}` | {rule.about} |" for rule in rules.rules]
         lines.append("")

@@ -1,0 +1,235 @@
+"""Logs as people have them, read in one way: formats, names old and new, printed configs, damage and bounds."""
+
+from __future__ import annotations
+
+import json
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grpolab.cli import main
+from grpolab.doctor import diagnose_log, page
+from grpolab.doctor.logs import read_log, read_rows
+from grpolab.errors import RequestError
+from grpolab.frameworks.names import LOG_NAMES, LOG_ONLY
+from grpolab.vocabulary import METRICS
+
+BAR = "  3%|▎         | 3/100 [00:04<02:11,  1.36s/it]"
+TRL_ROW = "{'loss': 0.0012, 'grad_norm': nan, 'learning_rate': '1e-06', 'reward': np.float64(0.5), 'kl': 0.03}"
+WORKER = "\x1b[36m(TaskRunner pid=17)\x1b[0m "
+VERL_ROW = "step:{} - actor/pg_loss:np.float64(-0.01) - actor/lr:0.000 - critic/score/mean:0.250 - val/x:0.1"
+
+
+def written(tmp_path: Path, name: str, text: str) -> Path:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_console_of_trl_with_progress_bars_in_the_lines(tmp_path: Path) -> None:
+    text = f"Loading\r{BAR}\r{BAR}{TRL_ROW}\n{BAR} {TRL_ROW}\n{{'train_runtime': 5.0, 'reward': 0.9}}\n"
+    run = read_log(None, written(tmp_path, "run.log", text))
+    assert (run.framework, len(run.updates)) == ("trl", 2)
+    assert run.updates["learning_rate"].tolist() == [1e-6, 1e-6]
+    assert run.rollouts["reward/mean"].tolist() == [0.5, 0.5], "the summary at the end is no row"
+    assert run.not_finite == {"grad_norm": [0, 1]}
+    assert "iteration" not in run.updates, "without steps nobody knows how many updates a row stands for"
+
+
+def test_a_console_of_verl_with_colours_workers_and_its_config(tmp_path: Path) -> None:
+    config = [
+        f"{WORKER}{{'actor_rollout_ref': {{'actor': {{'optim': {{'lr': 1e-06}},",
+        f"{WORKER}                                  'ppo_epochs': 2}},",
+        "(WorkerDict pid=18) something else {'between': 1}",
+        f"{WORKER}                        'rollout': {{'n': 4}}}},",
+        f"{WORKER} 'data': {{'max_response_length': 128}}}}",
+    ]
+    rows = [f"{WORKER}{VERL_ROW.format(step)}" for step in (7, 8)]
+    run = read_log(None, written(tmp_path, "run.log", "\n".join([*config, *rows])))
+    assert run.framework == "verl"
+    wanted = {"num_generations": 4, "num_iterations": 2, "max_completion_length": 128, "learning_rate": 1e-6}
+    assert run.settings == wanted
+    assert run.rollouts["rollout_step"].tolist() == [7, 8]
+    assert "learning_rate" not in run.updates, "0.000 is any rate below .0005"
+    assert any("num_generations=4" in sentence for sentence in run.unknown)
+
+
+def test_arguments_as_transformers_prints_them(tmp_path: Path) -> None:
+    text = f"args: GRPOConfig(\nbeta=0.04,\nnum_generations=1,\noutput_dir='x',\n)\n{TRL_ROW}\n"
+    run = read_log(None, written(tmp_path, "run.log", text))
+    assert run.settings == {"beta": 0.04, "num_generations": 1}
+
+
+OLD = {"loss": "0.1", "completion_length": "80", "response_clip_ratio": "0.75", "clip_ratio": "0.0"}
+
+
+def test_names_of_older_versions_and_quoted_numbers(tmp_path: Path) -> None:
+    history = [{**OLD, "completions/mean_length": 81, "global_step/max_steps": f"{step}/124"} for step in (1, 2)]
+    text = json.dumps({"best": None, "log_history": [*history, OLD], "train_batch_size": 1})
+    run = read_log("trl", written(tmp_path, "trainer_state.json", text))
+    assert run.rollouts["truncation/share"].tolist() == [0.75] * 3
+    assert run.rollouts["length/mean"].tolist() == [81, 81, 80], "of two names in a row the newer counts"
+    assert run.rollouts["rollout_step"].tolist() == [1, 2, 2]
+    assert run.updates["clip/active"].tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("wandb.csv", '"Step","brave-sea-3 - train/loss","brave-sea-3 - train/loss__MAX"\n5,0.5,0.6\n6,0.25,0.3\n'),
+        ("history.json", json.dumps([{"_step": 5, "train/loss": 0.5}, {"_step": 6, "train/loss": 0.25}])),
+        ("rows.jsonl", '{"step": 5, "metrics": {"train/loss": 0.5}}\n{"step": 6, "metrics": {"train/loss": 0.25}}\n'),
+        ("bom.csv", "\ufeffstep,loss\n5,0.5\n6,0.25\n"),
+        ("table.tsv", "step\tloss\n5\t0.5\n6\t0.25\n"),
+    ],
+)
+def test_exports_of_trackers(tmp_path: Path, name: str, text: str) -> None:
+    run = read_log("trl", written(tmp_path, name, text))
+    assert run.updates[["rollout_step", "loss"]].to_numpy().tolist() == [[5, 0.5], [6, 0.25]]
+
+
+def test_a_log_of_powershell_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_text(TRL_ROW, encoding="utf-16")
+    assert len(read_log(None, path).updates) == 1
+
+
+def test_several_runs_side_by_side_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "chart.csv", "Step,a - train/loss,b - train/loss\n1,0.1,0.2\n")
+    with pytest.raises(RequestError, match="holds 2 runs side by side"):
+        read_log("trl", path)
+
+
+def test_the_framework_is_that_of_the_names_and_another_one_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "run.log", "\n".join(VERL_ROW.format(step) for step in range(3)))
+    assert diagnose_log(None, path).state == "a log of verl with 3 rows"
+    with pytest.raises(RequestError, match=r"holds no metric that trl logs .*; its names are verl's"):
+        read_log("trl", path)
+
+
+def test_rows_of_another_vocabulary_are_counted_and_left_out(tmp_path: Path) -> None:
+    text = "\n".join([VERL_ROW.format(1), VERL_ROW.format(2), TRL_ROW])
+    run = read_log(None, written(tmp_path, "run.log", text))
+    assert len(run.rollouts) == 2
+    assert "1 row under the names of another framework" in run.unknown
+
+
+def test_a_config_or_a_parameter_is_no_row(tmp_path: Path) -> None:
+    path = written(tmp_path, "run.log", "{'learning_rate': 1e-06, 'epochs': 3}\n{'step': 4}\n")
+    with pytest.raises(RequestError, match="holds no metric"):
+        read_log(None, path)
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("state.json", '{"log_history": [{"loss": 1.0, "step": 1}, {"loss": 2.0, "st'),
+        ("rows.jsonl", '{"loss": 1.0, "step": 1}\n{"loss": 2.0, "kl": 0.1, "st'),
+    ],
+)
+def test_of_a_half_written_log_the_whole_rows_are_read_and_the_rest_is_said(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    run = read_log("trl", written(tmp_path, name, text))
+    assert run.updates["loss"].tolist() == [1.0]
+    assert "1 line that cannot be read: half written, or cut off" in run.unknown
+
+
+def test_steps_that_go_back_are_said(tmp_path: Path) -> None:
+    rows = "".join(f'{{"loss": 0.1, "step": {step}}}\n' for step in (1, 2, 3, 2, 3, 4))
+    assert any(
+        "the steps go back 1 time" in text for text in read_log("trl", written(tmp_path, "l.jsonl", rows)).unknown
+    )
+
+
+def test_what_is_no_text_or_no_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(b"PK\x03\x04\x00\x00")
+    for name, says in (("model.pt", "it is no text"), ("none.log", "there is no such file"), (".", "no such file")):
+        with pytest.raises(RequestError, match=says):
+            read_log(None, tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{" * 300_000,
+        "{'" * 300_000 + "step:1 - " * 1000,
+        "{'a': {\n" * 50_000,
+        "(pid=" + "(" * 300_000,
+        '{"log_history": [' + "[" * 300_000,
+        "step:1 - " + "a:1 - " * 300_000,
+        "GRPO" * 100_000 + "(" * 1000,
+    ],
+)
+@pytest.mark.parametrize("name", ["run.log", "run.json"])
+def test_a_hostile_log_costs_no_time(tmp_path: Path, name: str, text: str) -> None:
+    start = time.process_time()
+    with pytest.raises(RequestError, match="holds no metric"):
+        read_log(None, written(tmp_path, name, text))
+    assert time.process_time() - start < 5
+
+
+def test_a_large_log_needs_little_memory_and_seconds(tmp_path: Path) -> None:
+    """10 MB of console, of which 2,000 rows are kept: what a log of 100 MB costs in time, and its rows in memory."""
+    line = "sample: a completion {with braces} and some text " * 100 + "\n"
+    text = "".join(f"{line}{BAR}\r{TRL_ROW}\n" for _ in range(2000))
+    path = written(tmp_path, "run.log", text)
+    start = time.process_time()
+    tracemalloc.start()
+    run = read_log(None, path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(run.updates) == 2000
+    assert peak < len(text.encode())
+    assert time.process_time() - start < 10
+
+
+def test_control_characters_of_a_name_are_spelled_out(tmp_path: Path) -> None:
+    path = written(tmp_path, "run\x1b[31m.log", TRL_ROW)
+    assert "\x1b" not in page.text(diagnose_log(None, path))
+
+
+def test_every_name_of_a_log_has_a_meaning_here() -> None:
+    ours = {name for names in LOG_NAMES.values() for name in names.values()}
+    assert ours - METRICS.keys() == LOG_ONLY.keys()
+
+
+# --- what it says ----------------------------------------------------------------------------------------------------
+
+
+def test_a_group_of_one_is_seen_in_the_extremes_of_a_log() -> None:
+    draw = np.random.default_rng(0)
+    rows = [
+        {"critic/score/max": most, "critic/score/min": least, "actor/pg_loss": 0.1}
+        for least, most in np.sort(draw.random((20, 2)))
+    ]
+    raw = [
+        row | {f"critic/advantages/{end}": row[f"critic/score/{end}"] / (1 + 1e-6) for end in ("max", "min")}
+        for row in rows
+    ]
+    centred = [row | {"critic/advantages/max": 1.0, "critic/advantages/min": -1.0} for row in rows]
+    assert read_rows("a", raw).framework == "verl"
+    assert [cause.cause for cause in page.diagnose_rows("a", raw).findings] == ["group_of_one"]
+    assert page.diagnose_rows("a", centred).findings == ()
+
+
+def test_what_is_missing_is_said_under_the_name_that_the_framework_has_for_it(tmp_path: Path) -> None:
+    unknown = diagnose_log(None, written(tmp_path, "run.log", TRL_ROW)).unknown
+    assert "groups with equal rewards: a constant reward, and starving variance: zero_variance/share is missing," in (
+        next(text for text in unknown if "zero_variance" in text)
+    )
+    assert any(text.endswith("which trl logs as frac_reward_zero_std") for text in unknown)
+    assert any(text.endswith("ratio/token_max is missing, which trl does not log") for text in unknown)
+
+
+def test_command_reads_a_log_without_being_told_whose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, "run.log", "\n".join([TRL_ROW.replace("nan", "0.5")] * 3))
+    assert main(["diagnose", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "a log of trl with 3 rows"
+    assert main(["diagnose", str(tmp_path)]) == 2
