@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
@@ -88,7 +89,8 @@ def panel_grid(
     width = COLUMN_WIDTH if across == 1 else max(TEXT_WIDTH, TEXT_WIDTH / MOST_COLUMNS * across)
     figure = Figure(figsize=(width, height * down * blocks + (0.9 if flat else 0.6)), layout="constrained")
     sharey: Any = "row" if share_y and not flat else False
-    axes = figure.subplots(down * blocks, across, squeeze=False, sharex=share_x and "col", sharey=sharey)
+    sharex: Any = "col" if share_x and blocks == 1 else False
+    axes = figure.subplots(down * blocks, across, squeeze=False, sharex=sharex, sharey=sharey)
     spots = {
         place: (at // across * down + below, at % across)
         for at, line in enumerate(lines)
@@ -98,8 +100,10 @@ def panel_grid(
     for at in range(len(lines), across * blocks):
         for panel in axes[-down:, at % across]:
             panel.remove()
-        if share_x:  # the lowest one of its column now
-            axes[-down - 1, at % across].tick_params(labelbottom=True)
+    for line in lines if share_x and blocks > 1 else []:  # a column and the one below it have nothing in common
+        for above, place in pairwise(line):
+            grid[place].sharex(grid[above])
+            grid[above].tick_params(labelbottom=False)
     for (row, column), panel in grid.items():
         if flat or spots[row, column][1] == 0:
             panel.set_ylabel(row)
