@@ -167,6 +167,11 @@ def test_a_reference_that_keeps_the_shown_runs_whole_says_the_same_of_all(tmp_pa
     assert repr(said[0]) == repr(said[1])  # to the last digit
     assert set(kept[0].updates["seed"]) == {0, 1, 2, 3, 4}, "those of the first look"
     assert (len(kept[1].updates), len(kept[1].rollouts)) == (0, len(before[1].rollouts))
+    write_study(tmp_path, "num_iterations", {"mu": ["1", "2"], "task": ["addition"]})
+    export_reference(results, "num_iterations", append=True)
+    shutil.rmtree(results.runs)
+    assert load(results, "num_iterations")[0].updates.empty, "none of its figures is shown"
+    assert len(load(results, "both")[0].updates) == len(kept[0].updates)
     drawn = page.write(results, "both").parent / "figures"
     assert {file.name for file in drawn.rglob("*.png")} == {"clip_range_clip_fraction.png", "verdicts.png"}
 

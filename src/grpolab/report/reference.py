@@ -133,7 +133,7 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     """Write results/reference/ from the runs of a study, in place of what was there; the files written.
 
     `append`: what is there stays, and the seeds of the study that are finished in every variant are added; a run folder
-    is then not needed any more.
+    is then not needed any more. A collection there that has `shown` says of these too which are kept whole.
 
     Raises RequestError when the study has not been planned here, a cell has no outcome (a reference with holes would be
     taken for the truth), or what is there is of another results_version or lock file.
@@ -144,14 +144,18 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     plans = [whole, *(read_plan(results.plan(part)) for part in whole["includes"])]
     runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
     done = set(runs["outcomes"]["signature"])
-    whole_runs = _shown(whole, plans)
+    kept = [read_plan(file) for file in results.reference.glob("plans/*.json")] if append else []
+    shown: list[str] = next((plan["shown"] for plan in (whole, *kept) if plan.get("shown")), [])
+    whole_runs = _shown(shown, plans)
     if append:
         plans = _with_committed(results, [_finished_seeds(plan, done) for plan in plans])
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
     if append:
         runs = read_all(results, signatures)
         _refuse_mixture(runs["outcomes"])
-        whole_runs |= set(runs["updates"]["signature"]) - done  # what has them in the reference keeps them
+        # What has its updates in the reference alone keeps them.
+        folders = {name for name in signatures if (results.run(name) / "outcome.json").is_file()}
+        whole_runs |= set(runs["updates"]["signature"]) - folders
     elif missing := len(signatures) - len(done):
         raise RequestError(
             f"study={study}: {missing} of {len(signatures)} runs have no outcome yet: --append keeps the seeds that"
@@ -181,9 +185,9 @@ def _numbers(results: Results, plans: list[Plan], runs: Runs, asked: set[str]) -
     return pd.concat(frames, ignore_index=True).drop_duplicates(["signature", "thresholds"])
 
 
-def _shown(whole: Plan, plans: list[Plan]) -> set[str]:
+def _shown(shown: list[str], plans: list[Plan]) -> set[str]:
     """The runs of which everything is kept: all, or those of the first look in the studies that have a shown figure."""
-    studies = {name.partition(".")[0] for name in whole.get("shown") or []}
+    studies = {name.partition(".")[0] for name in shown}
     kept = set[str]()
     for plan in (plan for plan in plans if plan["cells"]):
         first = sorted(plan["seeds"])[: plan.get("looks", LOOKS)[0]]
