@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from grpolab import cli
+from grpolab.paths import SWEEP_STUDY
+from grpolab.report.page import screen
+from grpolab.report.reference import outcome_at
 from grpolab.sweep import launch
 
 ROOT = Path(__file__).parents[1]
@@ -51,7 +54,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_readme_is_short_and_its_numbers_are_the_reports() -> None:
-    text, report = README.read_text(), (ROOT / "results" / "report.md").read_text()
+    text, report = README.read_text(), screen(outcome_at(ROOT / "results" / "reference"), SWEEP_STUDY)
     assert len(text.encode()) <= 10_000
     effects = re.findall(r"[+×-][\d.e-]+%? \[[^\]]+\]", text)
     assert len(effects) >= 4

@@ -123,6 +123,8 @@ def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
     span = f"{seeds[0]} to {seeds[-1]}" if seeds else "none"
     where = f"{count(len(runs), 'run')}{of} on {', '.join(tasks) or 'no task'}, seeds {span}"
     yield f"**Limits:** {where}; nothing is claimed of other tasks or models."
+    if waiting := studies[-1].plan.get("waiting"):
+        yield f"**Not trained yet:** {listing(waiting, 30)}."
     if len(runs):
         yield f"**Compute:** {compute(runs)}."
 

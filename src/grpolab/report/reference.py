@@ -146,10 +146,11 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     done = set(runs["outcomes"]["signature"])
     kept = [read_plan(file) for file in results.reference.glob("plans/*.json")] if append else []
     shown: list[str] = next((plan["shown"] for plan in (whole, *kept) if plan.get("shown")), [])
-    whole_runs = _shown(shown, plans)
     if append:
         plans = _with_committed(results, [_finished_seeds(plan, done) for plan in plans])
+        plans = _begun(plans)
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
+    whole_runs = _shown(shown, plans)
     if append:
         runs = read_all(results, signatures)
         _refuse_mixture(runs["outcomes"])
@@ -216,6 +217,21 @@ def _with_committed(results: Results, plans: list[Plan]) -> list[Plan]:
             seeds = sorted({*kept["seeds"], *plan["seeds"]})
             new[kept["study"]] = {**plan, "cells": list(cells.values()), "seeds": seeds}
     return list(new.values())
+
+
+def _begun(plans: list[Plan]) -> list[Plan]:
+    """The plans without studies that have no finished seed; a collection names these under `waiting`."""
+    collections = {plan["study"] for plan in plans if plan["includes"]}
+    begun = {plan["study"] for plan in plans if plan["cells"]}
+    kept = []
+    for plan in plans:
+        if plan["study"] in collections:
+            every = [*plan["includes"], *plan.get("waiting", [])]
+            waiting = [part for part in every if part not in begun]
+            kept.append({**plan, "includes": [part for part in every if part in begun], "waiting": waiting})
+        elif plan["cells"]:
+            kept.append(plan)
+    return kept
 
 
 def _refuse_mixture(outcomes: pd.DataFrame) -> None:
