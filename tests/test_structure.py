@@ -27,8 +27,8 @@ LEAVES = {
     "registry",
     "seeds",
 }
-# Tables of names that import nothing but leaves: whoever names a metric or an option may look here.
-TABLES = {"frameworks.names"}
+# Tables of names, and the bounded reader of config files, import nothing but leaves: every room may look here.
+TABLES = {"frameworks.names", "frameworks.config_files"}
 ROOMS = {"grpo", "tasks", "frameworks", "run", "sweep", "report", "doctor", "lint"}
 # Room -> what of the package it may import, besides itself and `grpolab` (version numbers).
 ARROWS = {

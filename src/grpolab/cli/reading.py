@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +28,10 @@ from grpolab.paths import REPORT_FILES, Results
 
 if TYPE_CHECKING:
     from grpolab.doctor import Diagnosis
+    from grpolab.doctor.other_runs import FoundRun
 
 LOGS = ("trl", "verl", "roll")
+SOURCES = ("trl", "verl", "mlflow", "wandb-export")
 
 
 def add_commands(add: Add) -> None:
@@ -41,8 +45,17 @@ def add_commands(add: Add) -> None:
         ("ui", _ui, "MLflow's pages, with a link to the study's charts"),
     ):
         sub = add(name, command, text)
-        sub.add_argument("study", nargs="?", metavar="STUDY", help="default: the collection that is planned here")
+        shown = "STUDY|FOLDER" if name == "report" else "STUDY"
+        several = "*" if name == "report" else "?"
+        help_text = "default: the collection that is planned here"
+        sub.add_argument("study", nargs=several, metavar=shown, help=help_text)
         if name == "report":
+            sub.epilog = "with --from: curves, differences and stability of runs that others made, found in folders"
+            sub.add_argument("--from", dest="source", choices=SOURCES, help="FOLDERs hold logs; mlflow: its database")
+            text = "an arm and its folders; default: by configs, names or folders (repeatable)"
+            sub.add_argument("--arm", action="append", default=[], metavar="NAME=FOLDER,...", help=text)
+            sub.add_argument("--baseline", metavar="ARM", help="with --from: default the first arm")
+            sub.add_argument("--out", type=Path, metavar="DIR", help="with --from: default results/imported/NAME")
             sub.add_argument("--brief", action="store_true", help="print its first screen, and write nothing")
         if name == "figures":
             sub.add_argument("--seeds", action="store_true", help="a thin line for each seed too")
@@ -89,6 +102,15 @@ def _figures(arguments: argparse.Namespace) -> None:
 def _report(arguments: argparse.Namespace) -> None:
     from grpolab.run import tracking
 
+    if arguments.source:
+        _report_of_others(arguments)
+        return
+    for option in ("arm", "baseline", "out"):
+        if getattr(arguments, option):
+            raise RequestError(f"--{option} needs --from, which is one of {', '.join(SOURCES)}")
+    if len(arguments.study) > 1:
+        raise RequestError(f"STUDY={' '.join(arguments.study)}: one study, or --from with folders")
+    arguments.study = arguments.study[0] if arguments.study else None
     results = results_of(arguments)
     study = _study_of(arguments, results)
     if arguments.brief:
@@ -105,6 +127,69 @@ def _report(arguments: argparse.Namespace) -> None:
     is_planned = results.plan(study).is_file()  # not where the committed reference was drawn
     if uri and is_planned and (problem := tracking.synchronise(results, uri, [study])):
         print(problem, file=sys.stderr)
+
+
+def _report_of_others(arguments: argparse.Namespace) -> None:
+    """The report of runs that other programs left in folders, or in MLflow's database."""
+    from grpolab.doctor import other_runs
+
+    if arguments.brief:
+        raise RequestError("--brief is of studies: --from writes a report")
+    told = dict(map(_arm, arguments.arm))
+    folders = list(dict.fromkeys(arguments.study)) or [folder for folders in told.values() for folder in folders]
+    if not folders:
+        raise RequestError(f"--from={arguments.source} needs FOLDERs with the logs of runs, or --arm")
+    if told and (outside := set(folders).symmetric_difference(chain(*told.values()))):
+        raise RequestError(f"FOLDER={', '.join(sorted(outside))} is not in exactly one --arm, or is named besides them")
+    results = results_of(arguments)
+    if arguments.source == "mlflow":
+        runs, notes = _mlflow_runs(folders)
+    else:
+        framework = arguments.source if arguments.source in LOGS else None
+        runs, notes = other_runs.find(framework, folders)
+    name = arguments.out.name if arguments.out else Path(folders[0]).resolve().stem
+    output = arguments.out or results.root / "imported" / name
+    report = other_runs.write(results, name, runs, notes, told, arguments.baseline, output)
+    print(report.with_suffix(".html"))
+    print(report)
+
+
+def _arm(text: str) -> tuple[str, list[str]]:
+    """`NAME=FOLDER,FOLDER`."""
+    name, _, folders = text.partition("=")
+    if not name or not folders.strip(","):
+        raise RequestError(f"--arm={text} is not NAME=FOLDER,FOLDER")
+    return name, [folder for folder in folders.split(",") if folder]
+
+
+def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
+    """Every run with a metric that the doctor knows in MLflow's databases: a file, a folder with mlflow.db, a URI."""
+    from grpolab.doctor.logs import read_rows
+    from grpolab.doctor.other_runs import FoundRun
+    from grpolab.run import tracking
+
+    tracking.set_environment()
+    from grpolab.run.tracking.store import every_run, logged
+
+    runs, refused = list[FoundRun](), list[str]()
+    for folder in folders:
+        place = Path(folder, "mlflow.db") if Path(folder).is_dir() else Path(folder)
+        uri = folder if "://" in folder else f"{tracking.SQLITE}{place.resolve()}"
+        if Path(folder).is_dir() and not place.is_file() and any(Path(folder).glob("*/meta.yaml")):
+            os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # it is only read; MLflow refuses such a store by default
+            uri = Path(folder).resolve().as_uri()
+        for run in every_run(uri):
+            name = f"{run.info.run_name or run.info.run_id} ({run.info.run_id[:8]})"
+            try:
+                evidence = read_rows(name, logged(uri, run.info.run_id)[1])
+            except RequestError as refusal:
+                refused.append(str(refusal))
+            else:
+                runs.append(FoundRun(name, folder, dict(run.data.params), evidence))
+    if not runs:
+        why = f"; {refused[0]}" if refused else ""
+        raise RequestError(f"FOLDER={', '.join(folders)} holds no run in MLflow that the doctor can read{why}")
+    return runs, [f"{len(refused)} of its runs left out: {refused[0]}"] if refused else []
 
 
 def _study_of(arguments: argparse.Namespace, results: Results) -> str:

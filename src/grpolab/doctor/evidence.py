@@ -99,6 +99,7 @@ class Evidence:
     unknown: tuple[str, ...] = ()  # what could not be read, one sentence each
     not_finite: Mapping[str, Sequence[int]] = field(default_factory=dict)  # metric -> steps where it is NaN or infinite
     framework: str = "grpolab"  # whose log it is
+    config: Mapping[str, Any] = field(default_factory=dict)  # what a log prints of its config, dotted, in its own words
 
     def setting(self, key: str, default: float = 0.0) -> float:
         """A number among the settings; empty is 0."""

@@ -198,6 +198,7 @@ class Log:
             unknown=tuple(self._unknown(settings, frame, int((~told).sum()))),
             not_finite=not_finite,
             framework=framework,
+            config=self.config,
             **tables,
         )
 

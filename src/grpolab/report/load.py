@@ -67,6 +67,16 @@ class Study:
         return self.plan["baseline"]
 
     @property
+    def score(self) -> str:
+        """What the evaluation metric measures, in words."""
+        return "accuracy" if self.metric.startswith("eval/") else "training reward"
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether runs of one seed share their noise; runs of other frameworks may not even say their seed."""
+        return bool(self.plan.get("paired", True))
+
+    @property
     def thresholds(self) -> Thresholds:
         """Where a quantity becomes a label, as the plan says; plans of older programs leave it to the defaults."""
         return Thresholds(**self.plan.get("stability", {}))

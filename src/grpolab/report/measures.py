@@ -16,6 +16,7 @@ from grpolab.report.load import Study
 from grpolab.report.stability import after_first_step, in_one_word, largest_clip_share, stability_table
 from grpolab.report.statistics import intervals
 from grpolab.report.statistics.intervals import LEAST_FOR_BOOTSTRAP, LEAST_RUNS, LEAST_TASKS, Band, Interval
+from grpolab.report.statistics.tests import Difference, paired_difference, welch_difference
 from grpolab.report.text import count
 from grpolab.vocabulary import METRICS
 
@@ -119,6 +120,12 @@ def at(values: pd.Series, facet: str, arm: str) -> pd.Series:
     index = values.index
     here = values[(index.get_level_values("facet") == facet) & (index.get_level_values("arm") == arm)]
     return here.droplevel(["facet", "arm"]).sort_index()
+
+
+def difference(study: Study, values: pd.Series, facet: str, arm: str, other: str) -> Difference:
+    """What an arm has more than another in one facet: paired by seed, else Welch's, where runs are not paired."""
+    compared = paired_difference if study.is_paired else welch_difference
+    return compared(at(values, facet, arm), at(values, facet, other))
 
 
 def by_cell(study: Study, metric: str) -> pd.Series:

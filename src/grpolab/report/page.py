@@ -35,12 +35,11 @@ from grpolab.report.text import BITS, begun, count, listing, markdown_table, num
 from grpolab.report.tuning import page as tuning
 from grpolab.vocabulary import COMPLETED, OUTCOMES
 
-# Said of every study, once.
+# Said of every study, once; with how its arms are compared, and where it is decided.
 BRACKETS = (
     "Brackets: 95% intervals, not corrected. Means over seeds: Student's t; of shares Wilson's at the effective sample"
     " size, m(1 - m)/se² for a mean m with standard error se, and Student's t, so that no share leaves [0, 1]."
-    " Differences of two arms are paired by seed, and factors (in logarithms) too. Rates of runs: Wilson's, unpaired."
-    " They describe; what is decided stands under Verdicts."
+    " Differences of two arms are {differences}. Rates of runs: Wilson's, unpaired. They describe; {decided}."
 )
 COMMITTED = (
     f"*This is the report of the study `{REFERENCE_STUDY}`, whose outcome is committed with the code. Reports of other"
@@ -103,6 +102,29 @@ def write(
     write_text_atomic(output / "gallery.html", html.gallery(study, pictures, output, "report.html"))
     write_text_atomic(output / "report.md", text)  # last: it says that all is drawn
     progress(f"\n{brief.plain(screen)}\n")
+    return output / "report.md"
+
+
+def write_found(study: Study, output: Path, found: str, lacks: Sequence[str], diagnosis: str) -> Path:
+    """The report of runs that others made, report.md and report.html in `output`; the path of report.md.
+
+    In Markdown, `found` says which runs they are, `lacks` what their logs do not hold, `diagnosis` what is wrong there.
+    """
+    pictures = _drawn([study], output, lambda line: None, shown=False)[study.name]
+    written = [said for table in tables(study) if (said := table.said)]
+    for table in written:
+        table.write(output / "tables")
+    none = tuning.Section("", [])
+    sections = [
+        f"# {study.name}\n\n{study.plan['question']}",
+        found,
+        f"## What the logs lack\n\n{_bullets(lacks)}",
+        _study(Part(study, pictures, written, none)),
+        diagnosis,
+    ]
+    text = _blocks(sections) + "\n"
+    write_text_atomic(output / "report.html", html.from_markdown(text, output))
+    write_text_atomic(output / "report.md", text)
     return output / "report.md"
 
 
@@ -263,7 +285,12 @@ def _picture(manifest: Manifest, path: Path, seeds: str = "") -> str:
 def _study(part: Part, above: Path = Path()) -> str:
     """What the runs of a study show: sentences, figures, tables. `above`: the way from its page to the report."""
     study, has_cells = part.study, len(part.study.cells) > 0
-    blocks = [_bullets(findings(study)), BRACKETS] if has_cells else []
+    differences = (
+        "paired by seed, and factors (in logarithms) too" if study.is_paired else "of means, Welch's, unpaired"
+    )
+    decided = "what is decided stands under Verdicts" if study.score == "accuracy" else "nothing is decided"
+    brackets = BRACKETS.format(differences=differences, decided=decided)
+    blocks = [_bullets(findings(study)), brackets] if has_cells else []
     for manifest, path in part.pictures:
         if not manifest.numbers:
             blocks.append(f"**{manifest.figure}.** {manifest.caption}")

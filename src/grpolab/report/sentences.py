@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grpolab.report.load import Study
-from grpolab.report.measures import at, by_setting, means_after_first_step, measure, run_means
+from grpolab.report.measures import at, by_setting, difference, means_after_first_step, measure, run_means
 from grpolab.report.stability import count_lost, stability_table
 from grpolab.report.statistics.intervals import geometric_interval, share_interval, t_interval
-from grpolab.report.statistics.tests import paired_difference, wilson
+from grpolab.report.statistics.tests import wilson
 from grpolab.report.text import bounds, count, estimate, number, percent, signed
 
 
@@ -30,7 +30,7 @@ def _baseline_learns(study: Study) -> Iterator[str]:
     for facet in study.facets:
         gain = t_interval(at(gains, facet, study.baseline))
         if gain.n:
-            verdict = "learns" if gain.low > 0 else "loses accuracy" if gain.high < 0 else "is not shown to learn"
+            verdict = "learns" if gain.low > 0 else f"loses {study.score}" if gain.high < 0 else "is not shown to learn"
             size = f"{estimate(*gain[:3], signed)} over its start ({count(gain.n, 'seed')})"
             yield f"The baseline `{study.baseline}` {verdict}{_in(facet)}: {size}."
 
@@ -50,7 +50,7 @@ def _clipping_acts(study: Study) -> Iterator[str]:
 
 def _clip_is_zero(study: Study) -> Iterator[str]:
     """Before the first optimiser step on a batch every ratio is 1, so nothing can be out of range."""
-    if "clip/out_of_range" not in study.updates:
+    if not {"clip/out_of_range", "iteration", "minibatch"} <= set(study.updates):
         return
     first = study.updates[(study.updates["iteration"] == 0) & (study.updates["minibatch"] == 0)]
     cells = study.done
@@ -114,11 +114,11 @@ def _unclipped(study: Study) -> Iterator[str]:
 
 def _against_baseline(study: Study) -> Iterator[str]:
     """How far every arm ends from the baseline, in accuracy and in entropy."""
-    for metric, words in (("final_score", "Final accuracy"), ("entropy_last", "Entropy at the end")):
+    for metric, words in (("final_score", f"Final {study.score}"), ("entropy_last", "Entropy at the end")):
         values = measure(study, metric)
         for facet in study.facets:
             base = at(values, facet, study.baseline)
-            pairs = {arm: paired_difference(at(values, facet, arm), base) for arm in study.arms}
+            pairs = {arm: difference(study, values, facet, arm, study.baseline) for arm in study.arms}
             others = [
                 f"`{arm}` {estimate(*pair[:3], signed)}"
                 for arm, pair in sorted(pairs.items(), key=lambda item: -item[1].effect)

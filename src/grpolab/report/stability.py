@@ -247,5 +247,7 @@ def mechanism_quantities(
 
 
 def after_first_step(updates: pd.DataFrame) -> pd.DataFrame:
-    """The updates but the first on each batch, before which every ratio is 1."""
+    """The updates but the first on each batch, before which every ratio is 1; none where that is not known."""
+    if not {"iteration", "minibatch"} <= set(updates):
+        return updates.iloc[:0]
     return updates[(updates["iteration"] > 0) | (updates["minibatch"] > 0)]

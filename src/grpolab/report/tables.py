@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,19 @@ from scipy import stats
 from grpolab.paths import write_text_atomic
 from grpolab.report.claims import Claim
 from grpolab.report.load import Study
-from grpolab.report.measures import at, clip_ceiling, mean_interval, means_after_first_step, measure, run_means
+from grpolab.report.measures import (
+    at,
+    clip_ceiling,
+    difference,
+    mean_interval,
+    means_after_first_step,
+    measure,
+    run_means,
+)
 from grpolab.report.stability import stability_table
 from grpolab.report.statistics.intervals import sd_interval, share_interval, t_interval, worst_mean
 from grpolab.report.statistics.looks import ALPHA, LOOKS
-from grpolab.report.statistics.tests import paired_difference, wilson
+from grpolab.report.statistics.tests import wilson
 from grpolab.report.text import (
     NONE,
     OF_MEANS,
@@ -45,6 +53,12 @@ class Table:
     caption: str
     numbers: pd.DataFrame
     shown: pd.DataFrame
+
+    @property
+    def said(self) -> Table | None:
+        """Without the columns that show nothing; None where none is left besides the arms and their runs."""
+        kept = self.shown.loc[:, (self.shown.astype(str) != NONE).any()]
+        return replace(self, shown=kept) if set(kept) - {"arm", "n"} else None
 
     def write(self, folder: Path) -> list[Path]:
         """`folder`/name.csv, .md and .tex."""
@@ -129,21 +143,22 @@ def scores(study: Study) -> Table:
     rows, shown = [], []
     for facet, arm in _variants(study):
         score, gained = mean_interval(study, "final_score", at(final, facet, arm)), t_interval(at(gain, facet, arm))
-        difference = paired_difference(at(final, facet, arm), at(final, facet, study.baseline))
+        minus = difference(study, final, facet, arm, study.baseline)
         names = {"facet": facet, "arm": arm, "n": score.n}
         rows.append(
             names
             | {"final_score": score.mean, "final_low": score.low, "final_high": score.high}
             | {"gain": gained.mean, "gain_low": gained.low, "gain_high": gained.high}
-            | {"difference": difference.effect, "difference_low": difference.low, "difference_high": difference.high}
-            | {"pairs": difference.n}
+            | {"difference": minus.effect, "difference_low": minus.low, "difference_high": minus.high}
+            | {"pairs": minus.n if study.is_paired else 0}
         )
-        compared = "baseline" if arm == study.baseline else estimate(*difference[:3], signed)
+        compared = "baseline" if arm == study.baseline else estimate(*minus[:3], signed)
         estimates = {"final score": estimate(*score[:3]), "gain over start": estimate(*gained[:3], signed)}
-        shown.append(names | estimates | {f"minus {study.baseline}": compared})
+        shown.append(names | estimates | ({f"minus {study.baseline}": compared} if len(study.arms) > 1 else {}))
     caption = (
-        f"final score (`{study.metric}`, mean of the last quarter of the evaluations), gain over the warm"
-        f" start, and difference to the baseline paired by seed; mean over seeds [95% interval: {OF_MEANS};"
+        f"final score (`{study.metric}`, mean of the last quarter of the evaluations), gain over the"
+        f" {'warm ' if study.score == 'accuracy' else ''}start, and difference to the baseline"
+        f" {'paired by seed' if study.is_paired else '(Welch, unpaired)'}; mean over seeds [95% interval: {OF_MEANS};"
         " description, not corrected]."
     )
     return _table(study, "scores", caption, rows, shown)
@@ -199,7 +214,9 @@ def stability(study: Study) -> Table:
         of_arm = runs[(runs["facet"] == facet) & (runs["arm"] == arm)]
         n = len(of_arm)
         counts = {label: int(of_arm[label].sum()) if n else 0 for label in _LABELS}
-        rates = {label: wilson(labelled, n) for label, labelled in counts.items()}
+        unknown = () if study.score == "accuracy" else ("stopped", "below_start")  # no log says who ended it, nor items
+        known = {label: 0 if label in unknown else n for label in _LABELS}
+        rates = {label: wilson(labelled, known[label]) for label, labelled in counts.items()}
         values = {name: summary(of_arm[name]) if n else np.nan for name, (_, summary, _) in _STABILITY.items()}
         names, collapse = {"facet": facet, "arm": arm, "n": n}, rates["collapsed"]
         rows.append(
@@ -210,7 +227,7 @@ def stability(study: Study) -> Table:
         )
         shown.append(
             names
-            | {title: f"{counts[label]}/{n}" if n else NONE for label, title in _LABELS.items()}
+            | {title: f"{counts[label]}/{n}" if known[label] else NONE for label, title in _LABELS.items()}
             | {"collapse rate, 95%": bounds(collapse.low, collapse.high)}
             | {title: form(values[name]) for name, (title, _, form) in _STABILITY.items()}
         )
@@ -232,7 +249,7 @@ def clipping(study: Study) -> Table:
     }
     rows, shown = [], []
     for facet, arm in _variants(study):
-        names = {"facet": facet, "arm": arm, "n": len(at(columns["clip/out_of_range"][1], facet, arm))}
+        names = {"facet": facet, "arm": arm, "n": max(len(at(values, facet, arm)) for _, values in columns.values())}
         means = {name: share_interval(at(values, facet, arm)) for name, (_, values) in columns.items()}
         ends = ("mean", "low", "high")
         rows.append(names | {f"{name} {end}": getattr(mean, end) for name, mean in means.items() for end in ends})

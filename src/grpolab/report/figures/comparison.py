@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from grpolab.report.figures import panels
 from grpolab.report.figures.panels import MEAN_DOTS, Drawing, NotDrawnError, Sheet, arm_label, draw_row, figure
 from grpolab.report.load import Study
-from grpolab.report.measures import SCORE, Pool, at, estimated, interval_note, mean_interval, measure, pools
+from grpolab.report.measures import SCORE, Pool, at, difference, estimated, interval_note, mean_interval, measure, pools
 from grpolab.report.stability import stability_table
 from grpolab.report.statistics import intervals
 from grpolab.report.statistics.intervals import REPLICATES, Interval
 from grpolab.report.statistics.tests import wilson
 from grpolab.report.style import QUIET
 
+UNPAIRED = "difference of means over seeds, 95% interval of Welch: a description, not corrected"
 DESCRIPTION = "mean over shared seeds, 95% t-interval: a description, not corrected; dots are seeds"
 
 
@@ -27,8 +28,10 @@ def draw_forest(study: Study) -> Drawing:
     if not others:
         raise NotDrawnError(f"needs an arm beside {baseline}")
     sheet = _differences(study, dict.fromkeys(others, study.baseline))
-    sheet.figure.supxlabel(f"final accuracy minus that of {baseline}", fontsize=7.5)
-    caption = f"Final accuracy minus that of `{study.baseline}` with the same seed."
+    sheet.figure.supxlabel(f"final {study.score} minus that of {baseline}", fontsize=7.5)
+    if not study.is_paired:
+        return sheet.drawing(f"Mean final {study.score} minus that of `{study.baseline}`, unpaired.", UNPAIRED)
+    caption = f"Final {study.score} minus that of `{study.baseline}` with the same seed."
     return sheet.drawing(caption, DESCRIPTION)
 
 
@@ -39,6 +42,9 @@ def _differences(study: Study, pairs: dict[str, str]) -> Sheet:
         for place, (arm, other) in enumerate(pairs.items()):
             difference_S = (at(scores, facet, arm) - at(scores, facet, other)).dropna()
             interval = intervals.t_interval(difference_S)
+            if not study.is_paired:  # what two runs with one number differ by says nothing
+                unpaired, difference_S = difference(study, scores, facet, arm, other), difference_S[:0]
+                interval = Interval(unpaired.effect, unpaired.low, unpaired.high, unpaired.n)
             draw_row(panel, place, difference_S.to_numpy(), interval, sheet.styles[arm])
             series = {**interval._asdict(), "seeds": panels.by_seed(difference_S)}
             sheet.add(series, metric="final_score", facet=facet, arm=arm, minus=other)

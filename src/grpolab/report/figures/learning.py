@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from grpolab.report.figures import panels
-from grpolab.report.figures.panels import MEAN, SMOOTHED, Drawing, Sheet, figure, pivot_seeds, smoothed
+from grpolab.report.figures.panels import MEAN, SMOOTHED, Drawing, NotDrawnError, Sheet, figure, pivot_seeds, smoothed
 from grpolab.report.load import Study
 from grpolab.report.stability import gradient_spikes
 from grpolab.report.statistics.intervals import geometric_band, t_interval
@@ -30,6 +30,25 @@ def draw_learning_curves(study: Study) -> Drawing:
         panel.plot(last["rollout_step"], last[study.metric], "x", color=colour, markersize=6, markeredgewidth=1.5)
     caption = f"Training reward (batch mean) and held-out accuracy (`{study.metric}`) over rollout steps."
     return sheet.drawing(caption, OVER_TIME)
+
+
+LOGGED = {
+    "training reward": ("rollouts", "reward/mean"),
+    "length (tokens)": ("rollouts", "length/mean"),
+    "truncated share": ("rollouts", "truncation/share"),
+    "equal groups": ("rollouts", "zero_variance/share"),
+    "entropy (nat)": ("rollouts", "entropy/behaviour"),
+    "clip fraction": ("updates", "clip/active"),
+    "KL to reference": ("updates", "kl_ref/k3"),
+}
+
+
+@figure("D2", "logged_curves", "What logs of other frameworks show over time")
+def draw_logged_curves(study: Study) -> Drawing:
+    rows = {row: (table, metric) for row, (table, metric) in LOGGED.items() if metric in getattr(study, table)}
+    if not rows:
+        raise NotDrawnError("no log has what it shows")
+    return panels.lines_by_arm(study, rows).drawing("What the logs hold, over their steps.", OVER_TIME)
 
 
 @figure("F12", "entropy", "Entropy of the sampling policy, and its difference to the baseline's")

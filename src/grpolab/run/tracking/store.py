@@ -131,6 +131,19 @@ def _cause(error: BaseException) -> BaseException:
     return cause
 
 
+def every_run(uri: str) -> list[Run]:
+    """The runs of all experiments of a store, whoever logged them. Raises RequestError where it does not answer."""
+    file = sqlite_file(uri)
+    if file and not file.is_file():  # MLflow would make one
+        raise RequestError(f"FOLDER={file} is not there")
+    client = MlflowClient(uri)
+    try:
+        ids = [experiment.experiment_id for experiment in ask(client.search_experiments)]
+        return list(ask(client.search_runs, ids, max_results=MOST_RUNS)) if ids else []
+    except UNUSABLE as error:
+        raise RequestError(f"FOLDER={uri} is no store that MLflow opens: {str(error).splitlines()[0]}") from error
+
+
 def logged(uri: str, run_id: str) -> tuple[dict[str, str], list[dict[str, float]]]:
     """The tags of a run, whoever logged it, and its metrics as rows in the order of their steps, each with its `step`.
 

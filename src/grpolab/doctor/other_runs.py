@@ -1,0 +1,414 @@
+"""Runs of other frameworks, found in folders, as a study: grouped into arms and seeds, read by the doctor's reader.
+
+A log holds no evaluation of ours, so the score is the training reward: the log of a run is cut into SPANS equal pieces,
+and the mean reward of a piece stands where an evaluation does. Everything else follows the rules of any report.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from grpolab.doctor.causes import Finding
+from grpolab.doctor.evidence import TABLES, Evidence, read_run
+from grpolab.doctor.logs import read_log
+from grpolab.doctor.page import examine
+from grpolab.errors import RequestError
+from grpolab.frameworks.config_files import load, mapping
+from grpolab.frameworks.names import LOG_NAMES
+from grpolab.identity import dotted
+from grpolab.paths import Results
+from grpolab.quantities import Thresholds
+from grpolab.report.journals import NUMBERS, column
+from grpolab.report.load import Study, study_of
+from grpolab.report.page import write_found
+from grpolab.report.text import count, listing, markdown_table, number
+from grpolab.vocabulary import COMPLETED, DIVERGED, MISSING, POSITIONS
+
+SPANS = 10
+NOISE = 4  # standard errors of a piece's mean that a fall must be larger than, to be called a collapse
+SCORE = "reward/mean"
+SCORED = f"score: the mean training reward; a log is cut into {SPANS} equal pieces, which stand for evaluations"
+FIGURES = ["D2", "F27", "F16"]
+# What tables and figures show, as far as a log has it.
+SHOWN = (
+    *(SCORE, "length/mean", "truncation/share", "zero_variance/share", "entropy/behaviour", "grad_norm"),
+    *("clip/active", "ratio/token_max", "kl_ref/k3"),
+)
+LOGS = {".log", ".txt", ".out", ".jsonl", ".json", ".csv", ".tsv"}
+CONFIGS = ("config.yaml", "config.json", "args.json", "training_args.json", ".hydra/config.yaml")
+NO_RUN = {"wandb-summary.json", "wandb-metadata.json", "requirements.txt", "timing.jsonl"}
+MOST_FILES = 5000
+SHORT = 0.9  # of the longest run: a log that ends before is said to
+# Keys that say where and when a run was, and not what it is.
+PLACES = re.compile(
+    r"(^|[._])(_wandb|hub_.*|wandb_.*|run_?(name|id)?|.*name_?dir|(output|log|logging|save|local|cache|default|ckpt|"
+    r"checkpoint|rollout_data|validation_data)_?(local_)?(dir|path|file)|experiment_name|project(_name)?|group_name|"
+    r"host(name)?|.*port|(save|test|eval|logging)_(freq|steps|strategy|total_limit)|.*time(stamp)?|date|resume.*|local_rank|process_index|pid|report_to|logger)([._]|$)"
+)
+SEED = re.compile(r"(?:^|[._/])seed$")
+SEED_IN_NAME = re.compile(r"[-_. ]*(?<![a-zA-Z])(?:seed|s)[-_=]?(\d{1,9})(?![a-zA-Z\d])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, eq=False)
+class FoundRun:
+    """A run as it was found: what it is called, the folder that was asked for, its config, dotted, and its numbers."""
+
+    name: str
+    folder: str
+    config: Mapping[str, Any]
+    evidence: Evidence
+    arm: str = ""
+    seed: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class OtherRuns:
+    """A study of found runs; `notes` are sentences about what was found and how it was grouped, `lacks` what is not."""
+
+    study: Study
+    runs: list[FoundRun]
+    notes: list[str] = field(default_factory=list)
+    lacks: list[str] = field(default_factory=list)
+
+
+# --- finding ---------------------------------------------------------------------------------------------------------
+
+
+def find(framework: str | None, folders: Sequence[str]) -> tuple[list[FoundRun], list[str]]:
+    """Every run in these folders (or files), of the framework or of any, and a sentence about files that are none.
+
+    Raises RequestError where a folder is not there, or none of them holds a log.
+    """
+    runs, refused = [], list[str]()
+    for folder in dict.fromkeys(folders):
+        root = Path(folder)
+        if not root.exists():
+            raise RequestError(f"FOLDER={folder} is not there")
+        for name, log in _logs(root):
+            try:
+                evidence = read_run(log) if log.is_dir() else read_log(framework, log)
+            except RequestError as refusal:
+                refused.append(str(refusal))
+                continue
+            beside = _config_beside(root, log)
+            config = evidence.settings if log.is_dir() else {**evidence.config, **beside}
+            runs.append(FoundRun(name, folder, dict(config), evidence))
+    if not runs:
+        why = f": {refused[0]}" if refused else ": no trainer_state.json, console's output, .csv or .jsonl is there"
+        more = f" ({count(len(refused) - 1, 'file')} more like it)" if len(refused) > 1 else ""
+        raise RequestError(f"FOLDER={listing(list(folders), 3)} holds no log of a run{why}{more}")
+    notes = [f"{count(len(refused), 'file')} left out, the first because {refused[0]}"] if refused else []
+    return runs, notes
+
+
+def _logs(root: Path) -> Iterator[tuple[str, Path]]:
+    """The logs below a folder, each with the name of its run: of a trainer's checkpoints the last state alone."""
+    files = [root] if root.is_file() else sorted(root.rglob("*"))[:MOST_FILES]
+    own = {file.parent for file in files if file.name == "journal.jsonl"}
+    states: dict[Path, Path] = {}
+    for file in files:
+        if file.name == "trainer_state.json":
+            is_checkpoint = file.parent.name.startswith("checkpoint-")
+            run = file.parent.parent if is_checkpoint else file.parent
+            states[run] = max(states.get(run, file), file, key=_progress)
+    for folder in sorted(own | states.keys()):
+        name = folder.name if folder == root or root.is_file() else str(folder.relative_to(root))
+        yield name, folder if folder in own else states[folder]
+    taken = own | states.keys()
+    for file in files:
+        is_log = file.suffix in LOGS and file.name not in {*CONFIGS, *NO_RUN, "trainer_state.json"}
+        if is_log and file.is_file() and taken.isdisjoint((file.parent, *file.parent.parents)):
+            yield (file.stem if file == root else str(file.relative_to(root).with_suffix(""))), file
+
+
+def _progress(state: Path) -> float:
+    """How late in its run a trainer_state.json was written; that beside the checkpoints is the last."""
+    step = state.parent.name.removeprefix("checkpoint-")
+    return float(step) if step.isdecimal() and state.parent.name.startswith("checkpoint-") else np.inf
+
+
+def _config_beside(root: Path, log: Path) -> dict[str, Any]:
+    """The config that lies beside a log, dotted: under the log's name, or under one of CONFIGS; a model's is none."""
+    folder = log.parent.parent if log.parent.name.startswith("checkpoint-") else log.parent
+    is_alone = log.name in ("trainer_state.json", "output.log") or len(list(_logs(folder))) == 1
+    names = [f"{log.stem}{end}" for end in (".yaml", ".yml", ".json") if end != log.suffix]
+    for name in [*names, *(CONFIGS if is_alone and not root.is_file() else ())]:
+        try:
+            config = mapping(load(str(folder / name)))
+        except RequestError:
+            continue
+        if not {"architectures", "model_type", "log_history"} & config.keys():
+            wandb = {
+                key: value["value"] for key, value in config.items() if isinstance(value, dict) and "value" in value
+            }
+            return dict(dotted(config | wandb))
+    return {}
+
+
+# --- arms and seeds --------------------------------------------------------------------------------------------------
+
+
+def group(runs: Sequence[FoundRun], told: Mapping[str, Sequence[str]]) -> tuple[list[FoundRun], bool, list[str]]:
+    """The runs with their arm and seed; whether the arms are paired by seed; how it was decided, in sentences.
+
+    `told`: arm -> its folders. Else arms are what differs between the configs (seeds and places apart), what is left of
+    the names without their seeds, or the folders that were asked for.
+    """
+    arms, how = _arms(runs, told)
+    seeds = [_seed(run) for run in runs]
+    twice = [pair for pair, n in Counter(zip(arms, seeds, strict=True)).items() if n > 1 and pair[1] is not None]
+    notes = [f"arms: {how}"]
+    per_arm = [{seed for arm, seed in zip(arms, seeds, strict=True) if arm == of} for of in dict.fromkeys(arms)]
+    paired = False
+    if None in seeds:
+        notes.append(
+            f"unpaired: {count(seeds.count(None), 'run')} of {len(runs)} do not say their seed; they are numbered"
+        )
+    elif twice:
+        notes.append(f"unpaired: {twice[0][0]} has several runs with seed {twice[0][1]}; they are numbered")
+    elif len(per_arm) > 1 and min(len(per_arm[0] & other) for other in per_arm[1:]) < 2:
+        notes.append("unpaired: the arms do not share two seeds")
+    else:
+        paired = True
+        notes += ["paired by seed"] if len(per_arm) > 1 else []
+    placed, taken = [], Counter[str]()
+    for run, arm, seed in zip(runs, arms, seeds, strict=True):
+        is_known = seed is not None and not twice and None not in seeds
+        placed.append(replace(run, arm=arm, seed=seed if is_known else taken[arm]))
+        taken[arm] += 1
+    return placed, paired, notes
+
+
+def _arms(runs: Sequence[FoundRun], told: Mapping[str, Sequence[str]]) -> tuple[list[str], str]:
+    """The arm of each run, and what told it."""
+    if told:
+        of_folder = {folder: arm for arm, folders in told.items() for folder in folders}
+        return [of_folder[run.folder] for run in runs], "as told by --arm"
+    named = [SEED_IN_NAME.sub("", run.name).strip("-_./ ") or Path(run.folder).name for run in runs]
+    ways = []
+    if all(run.config for run in runs) and (by_config := _by_config([run.config for run in runs])):
+        ways.append((by_config, "what differs between the configs, seeds and places apart"))
+    if all(SEED_IN_NAME.search(run.name) for run in runs):
+        ways.append((named, "the names of the runs without their seeds"))
+    folders = [Path(run.folder).name or run.folder for run in runs]
+    is_told_apart = len(set(folders)) == len({run.folder for run in runs})
+    by_folder = folders if is_told_apart else [run.folder for run in runs]
+    ways.append((by_folder, "the folders that were named" if len(set(by_folder)) > 1 else "all runs are one"))
+    # A key that differs in every run (an id that nobody knows here) must not make an arm of each.
+    return next((way for way in ways if len(set(way[0])) < len(runs)), ways[0])
+
+
+def _by_config(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """`beta=0.04, epsilon=0.2` of what differs for each config; empty where nothing does."""
+    keys = sorted({key for config in configs for key in config if not PLACES.search(key) and not SEED.search(key)})
+    differ = [key for key in keys if len({str(config.get(key)) for config in configs}) > 1]
+    last = Counter(key.rpartition(".")[2] for key in differ)
+    names = {key: key if last[key.rpartition(".")[2]] > 1 else key.rpartition(".")[2] for key in differ}
+    words = [", ".join(f"{names[key]}={str(config.get(key))[:40]}" for key in differ) for config in configs]
+    return words if differ else []
+
+
+def _seed(run: FoundRun) -> int | None:
+    """By its config, else by its name."""
+    for key in sorted((key for key in run.config if SEED.search(key)), key=len):
+        if str(run.config[key]).isdecimal():
+            return int(run.config[key])
+    found = SEED_IN_NAME.findall(run.name)
+    return int(found[-1]) if found else None
+
+
+# --- a study ---------------------------------------------------------------------------------------------------------
+
+
+def study(
+    results: Results, name: str, found: Iterable[FoundRun], told: Mapping[str, Sequence[str]], baseline: str | None
+) -> OtherRuns:
+    """The study that these runs are.
+
+    Raises RequestError where they are of several frameworks, or `baseline` is no arm.
+    """
+    runs, paired, notes = group(list(found), told)
+    frameworks = Counter(run.evidence.framework for run in runs)
+    if len(frameworks) > 1:
+        kinds = " and ".join(f"{framework} ({count(n, 'run')})" for framework, n in frameworks.items())
+        raise RequestError(f"the runs are of {kinds}, whose numbers are defined differently: report each by itself")
+    arms = sorted(dict.fromkeys(run.arm for run in runs)) if not told else list(dict.fromkeys(run.arm for run in runs))
+    baseline = baseline or arms[0]
+    if baseline not in arms:
+        raise RequestError(f"--baseline={baseline} is none of the arms: {listing(arms)}")
+    arms = [baseline, *(arm for arm in arms if arm != baseline)]
+    tables = {name: [_of(run, name) for run in runs] for name in TABLES.values()}
+    evaluations = [_spans(run) for run in runs]
+    plan = {
+        "study": name,
+        "question": f"{count(len(runs), 'run')} of {next(iter(frameworks))}, as their logs show them.",
+        "includes": [],
+        "compare": "arm",
+        "baseline": baseline,
+        "primary_metric": SCORE,
+        "paired": paired,
+        "factors": {"arm": arms},
+        "placebo": [],
+        "hypotheses": [],
+        "figures": FIGURES if len(arms) > 1 else [figure for figure in FIGURES if figure != "F27"],
+        "stability": {"collapse_drop": _collapse_drop(runs, pd.concat(evaluations)[SCORE])},
+        "seeds": sorted({run.seed for run in runs if run.seed is not None}),
+        "cells": [_cell(run) for run in runs],
+    }
+    outcomes = pd.DataFrame([{"signature": _signature(run), "outcome": _outcome(run)} for run in runs])
+    none = pd.DataFrame(columns=["signature", *POSITIONS])
+    frames = {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
+    read = study_of(
+        results,
+        plan,
+        {
+            "outcomes": outcomes.assign(evaluation_items=np.nan, hardware=None),
+            NUMBERS: pd.DataFrame(columns=["signature"]),
+            **{table: frame if "signature" in frame else none for table, frame in frames.items()},
+            "evaluations": pd.concat(evaluations, ignore_index=True),
+            "histograms": none,
+            "timings": none,
+        },
+    )
+    return OtherRuns(read, runs, notes, list(_lacks(runs)))
+
+
+def _signature(run: FoundRun) -> str:
+    return f"{run.folder}: {run.name}"
+
+
+def _cell(run: FoundRun) -> dict[str, Any]:
+    unknown = dict.fromkeys(("num_iterations", "num_minibatches", "max_grad_norm", "num_generations"), np.nan)
+    words = {"task": "unknown", "kernel": "unknown", "importance_sampling_level": "unknown"}
+    return {
+        "variant": run.arm,
+        "levels": {"arm": run.arm},
+        "seed": run.seed,
+        "signature": _signature(run),
+        "rollout_steps": _last_step(run),
+        "settings": {**unknown, **words, **run.evidence.settings},
+    }
+
+
+def _of(run: FoundRun, table: str) -> pd.DataFrame:
+    """The rows of a run's table, under its signature."""
+    rows: pd.DataFrame = getattr(run.evidence, table)
+    return rows.assign(signature=_signature(run)) if len(rows) else rows
+
+
+def _spans(run: FoundRun) -> pd.DataFrame:
+    """The mean reward of each of SPANS equal pieces of a log (fewer where it has fewer rows), at its last step."""
+    rollouts = run.evidence.rollouts
+    kept = rollouts[rollouts[SCORE].notna()] if SCORE in rollouts else rollouts.iloc[:0]
+    pieces = [kept.iloc[rows] for rows in np.array_split(np.arange(len(kept)), min(SPANS, len(kept)) or 1)]
+    rows = [(int(piece["rollout_step"].max()), float(piece[SCORE].mean())) for piece in pieces if len(piece)]
+    return pd.DataFrame(rows, columns=["rollout_step", SCORE]).assign(signature=_signature(run))
+
+
+def _collapse_drop(runs: Sequence[FoundRun], rewards: pd.Series) -> float:
+    """How far a reward must fall: a tenth of its range, if that is wider than an accuracy's, and out of the noise.
+
+    The noise of a piece's mean is that of its rows, whose differences from row to row have no trend.
+    """
+    least = [Thresholds.collapse_drop * max(1.0, float(rewards.max() - rewards.min()))] if len(rewards) else []
+    for run in runs:
+        values = column(run.evidence.rollouts, SCORE)
+        if len(values) > 2:
+            noise = float(np.std(np.diff(values))) / np.sqrt(2)
+            least.append(NOISE * noise / np.sqrt(max(1, len(values) // SPANS)))
+    return max(least, default=Thresholds.collapse_drop)
+
+
+def _last_step(run: FoundRun) -> int:
+    tables = (run.evidence.updates, run.evidence.rollouts)
+    return max((int(table["rollout_step"].max()) for table in tables if len(table)), default=0)
+
+
+def _outcome(run: FoundRun) -> str:
+    """Diverged: loss or gradient is not finite in the last row that a log has. Whether it was to go on, none says."""
+    odd = [step for name in ("loss", "grad_norm") for step in run.evidence.not_finite.get(name, ())]
+    if not len(run.evidence.updates) and not len(run.evidence.rollouts):
+        return MISSING
+    return DIVERGED if odd and max(odd) >= _last_step(run) else COMPLETED
+
+
+def _lacks(runs: Sequence[FoundRun]) -> Iterator[str]:
+    """What a reader would look for and these logs do not hold."""
+    yield (
+        "held-out evaluations: the score is the training reward, whose noise is that of a batch, and a policy that"
+        " learns to please the reward alone scores well"
+    )
+    theirs = {ours: name for name, ours in reversed(LOG_NAMES.get(runs[0].evidence.framework, {}).items())}
+    for metric in SHOWN:
+        without = [
+            run for run in runs if not any(len(column(getattr(run.evidence, name), metric)) for name in TABLES.values())
+        ]
+        if without:
+            called = f" (`{theirs[metric]}`)" if metric in theirs else ""
+            which = "no log" if len(without) == len(runs) else f"{len(runs) - len(without)} of {len(runs)} logs only"
+            yield f"`{metric}`{called} is in {which}"
+    steps = {run.name: _last_step(run) for run in runs}
+    short = [f"{name} ({step})" for name, step in steps.items() if step < SHORT * max(steps.values())]
+    if short:
+        yield (
+            f"{count(len(short), 'log')} of {len(runs)} did not get to the longest one's step {max(steps.values())}:"
+            f" {listing(short, 3)}; scores are of different amounts of training there"
+        )
+    few = [arm for arm, n in Counter(run.arm for run in runs).items() if n < 2]
+    if few:
+        yield f"a second seed of {listing(few, 4)}: one run has no interval, and decides nothing"
+    if damaged := [run.name for run in runs if any("half written" in sentence for sentence in run.evidence.unknown)]:
+        yield f"lines that cannot be read, half written or cut off: {listing(damaged, 4)}"
+
+
+def write(
+    results: Results,
+    name: str,
+    found: Sequence[FoundRun],
+    notes: Sequence[str],
+    told: Mapping[str, Sequence[str]],
+    baseline: str | None,
+    output: Path,
+) -> Path:
+    """The report of found runs in `output`: the path of report.md. Raises RequestError as `study`."""
+    read = study(results, name, found, told, baseline)
+    drop = f"a fall of {number(read.study.thresholds.collapse_drop)} or more may be a collapse: less is noise"
+    said = "\n".join(f"- {note}" for note in (*notes, *read.notes, f"{SCORED}; {drop}"))
+    runs = f"## The runs that were found\n\n{said}\n\n{markdown_table(_table(read))}"
+    ill: dict[str, list[tuple[FoundRun, Finding]]] = defaultdict(list)
+    for run in read.runs:
+        if findings := examine(run.evidence).findings:
+            ill[findings[0].cause.replace("_", " ")].append((run, findings[0]))
+    causes = [
+        f"- {cause}: {count(len(of), 'run')} ({listing([f'{run.arm}, {run.name}' for run, _ in of], 3)}); the first"
+        f" ({of[0][1].confidence}): {'; '.join(of[0][1].evidence)}"
+        for cause, of in ill.items()
+    ]
+    well = len(read.runs) - sum(map(len, ill.values()))
+    healthy = f"{well} of {count(len(read.runs), 'run')} without a known cause of trouble."
+    diagnosis = "\n\n".join(filter(None, ("## Diagnosis", healthy, "\n".join(causes))))
+    return write_found(read.study, output, runs, read.lacks, diagnosis)
+
+
+def _table(found: OtherRuns) -> pd.DataFrame:
+    """The runs as they were grouped, for a reader."""
+    rows = [
+        {
+            "arm": run.arm,
+            "seed": run.seed,
+            "run": f"{run.folder}: {run.name}",
+            "rows": len(run.evidence.rollouts) or len(run.evidence.updates),
+            "last step": _last_step(run),
+            "last reward": number(float(_spans(run)[SCORE].tail(1).mean())),
+        }
+        for run in sorted(found.runs, key=lambda run: (found.study.arms.index(run.arm), run.seed or 0))
+    ]
+    return pd.DataFrame(rows)
