@@ -206,8 +206,9 @@ def read_run(folder: Path) -> Evidence:
     tables, damage, not_finite = _journal(folder / "journal.jsonl", running=outcome is None)
     samples, unreadable = _samples(folder)
     weights = None
+    provenance = read_json(folder / "provenance.json") or {}
     if outcome:
-        warm_start = (read_json(folder / "provenance.json") or {}).get("warm_start") or {}
+        warm_start = provenance.get("warm_start") or {}
         start = folder.parents[1] / "warm_starts" / str(warm_start.get("signature")) / "policy.safetensors"
         weights = compare(folder / "policy.safetensors", start)
     steps = count(len(tables["rollouts"]), "rollout step")
@@ -225,6 +226,9 @@ def read_run(folder: Path) -> Evidence:
         weights=weights,
         unknown=(*damage, *unreadable, *([] if weights else ["the weights: they are kept when a run ends"])),
         not_finite=not_finite,
+        framework=(provenance.get("framework") or {}).get(
+            "name", "grpolab"
+        ),  # run/trl_callback.py writes such a folder
         **tables,
     )
 

@@ -20,7 +20,7 @@ from grpolab.doctor.causes import Finding
 from grpolab.doctor.evidence import TABLES, Evidence, read_run
 from grpolab.doctor.logs import read_log
 from grpolab.doctor.page import examine
-from grpolab.errors import RequestError
+from grpolab.errors import RequestError, printable
 from grpolab.frameworks.config_files import load, mapping
 from grpolab.frameworks.names import LOG_NAMES
 from grpolab.identity import dotted
@@ -99,8 +99,11 @@ def find(framework: str | None, folders: Sequence[str]) -> tuple[list[FoundRun],
                 refused.append(str(refusal))
                 continue
             beside = _config_beside(root, log)
+            if framework not in (None, evidence.framework):
+                refused.append(f"FILE={name} is the folder of a run of {evidence.framework}")
+                continue
             config = evidence.settings if log.is_dir() else {**evidence.config, **beside}
-            runs.append(FoundRun(name, folder, dict(config), evidence))
+            runs.append(FoundRun(printable(name), folder, dict(config), evidence))
     if not runs:
         why = f": {refused[0]}" if refused else ": no trainer_state.json, console's output, .csv or .jsonl is there"
         more = f" ({count(len(refused) - 1, 'file')} more like it)" if len(refused) > 1 else ""
@@ -124,9 +127,13 @@ def _logs(root: Path) -> Iterator[tuple[str, Path]]:
         yield name, folder if folder in own else states[folder]
     taken = own | states.keys()
     for file in files:
-        is_log = file.suffix in LOGS and file.name not in {*CONFIGS, *NO_RUN, "trainer_state.json"}
-        if is_log and file.is_file() and taken.isdisjoint((file.parent, *file.parent.parents)):
+        if _is_log(file) and taken.isdisjoint((file.parent, *file.parent.parents)):
             yield (file.stem if file == root else str(file.relative_to(root).with_suffix(""))), file
+
+
+def _is_log(file: Path) -> bool:
+    """Whether a file may be one, by its name; a trainer_state.json is known before."""
+    return file.suffix in LOGS and file.name not in {*CONFIGS, *NO_RUN, "trainer_state.json"} and file.is_file()
 
 
 def _progress(state: Path) -> float:
@@ -138,7 +145,7 @@ def _progress(state: Path) -> float:
 def _config_beside(root: Path, log: Path) -> dict[str, Any]:
     """The config that lies beside a log, dotted: under the log's name, or under one of CONFIGS; a model's is none."""
     folder = log.parent.parent if log.parent.name.startswith("checkpoint-") else log.parent
-    is_alone = log.name in ("trainer_state.json", "output.log") or len(list(_logs(folder))) == 1
+    is_alone = log.name == "trainer_state.json" or sum(map(_is_log, folder.iterdir())) == 1
     names = [f"{log.stem}{end}" for end in (".yaml", ".yml", ".json") if end != log.suffix]
     for name in [*names, *(CONFIGS if is_alone and not root.is_file() else ())]:
         try:
@@ -212,7 +219,7 @@ def _by_config(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     differ = [key for key in keys if len({str(config.get(key)) for config in configs}) > 1]
     last = Counter(key.rpartition(".")[2] for key in differ)
     names = {key: key if last[key.rpartition(".")[2]] > 1 else key.rpartition(".")[2] for key in differ}
-    words = [", ".join(f"{names[key]}={str(config.get(key))[:40]}" for key in differ) for config in configs]
+    words = [", ".join(f"{names[key]}={printable(str(config.get(key))[:40])}" for key in differ) for config in configs]
     return words if differ else []
 
 
@@ -310,7 +317,7 @@ def _spans(run: FoundRun) -> pd.DataFrame:
     kept = rollouts[rollouts[SCORE].notna()] if SCORE in rollouts else rollouts.iloc[:0]
     pieces = [kept.iloc[rows] for rows in np.array_split(np.arange(len(kept)), min(SPANS, len(kept)) or 1)]
     rows = [(int(piece["rollout_step"].max()), float(piece[SCORE].mean())) for piece in pieces if len(piece)]
-    return pd.DataFrame(rows, columns=["rollout_step", SCORE]).assign(signature=_signature(run))
+    return pd.DataFrame(rows, columns=["rollout_step", SCORE]).astype({SCORE: float}).assign(signature=_signature(run))
 
 
 def _collapse_drop(runs: Sequence[FoundRun], rewards: pd.Series) -> float:

@@ -66,7 +66,7 @@ class RunFolder(TrainerCallback):
             write_text_atomic(folder / "settings.yaml", yaml.safe_dump(_nested(settings), sort_keys=False))
             framework = {"name": "trl", "version": _version(), "arguments": options}
             write_json_atomic(folder / "provenance.json", {**of_program(), "framework": framework, "name": self.name})
-            self._beat = Heartbeat(folder, _rollout_step(args, state.max_steps))
+            self._beat = Heartbeat(folder, _rollout_step(args, state.max_steps) + 1)
             self._beat.beat(_rollout_step(args, state.global_step + 1), time.time())
         except OSError as error:
             self._give_up(error)

@@ -1,0 +1,199 @@
+"""Runs that others made: found in folders, grouped into arms and seeds, compared; and what their logs lack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grpolab.cli import main
+from grpolab.doctor import other_runs
+from grpolab.doctor.other_runs import find, study
+from grpolab.paths import Results
+
+STEPS = 40
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take seconds, and one test has seen them."""
+    monkeypatch.setattr(other_runs, "FIGURES", [])
+
+
+def rows(level: float, seed: int, steps: int = STEPS) -> list[dict]:
+    """A log of TRL whose reward rises from `level`, with noise that two arms share where they share the seed."""
+    noise = np.random.default_rng(seed).normal(0, 0.02, steps)
+    return [
+        {
+            **{"step": step, "loss": 0.01, "grad_norm": 0.5, "learning_rate": 1e-6, "kl": 0.01, "entropy": 1.0},
+            **{"reward": level + 0.01 * step + float(noise[step]), "clip_ratio/region_mean": 0.02, "num_tokens": step},
+        }
+        for step in range(steps)
+    ]
+
+
+def write_state(folder: Path, level: float, seed: int, steps: int = STEPS) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": rows(level, seed, steps)}))
+
+
+def write_runs(root: Path, seeds: tuple[int, ...] = (1, 2, 3), config: bool = True) -> Path:
+    """Two values of beta; the config beside each log, as ms-swift writes it, or the folder's name says the seed."""
+    for beta, level in ((0.0, 0.1), (0.04, 0.3)):
+        for seed in seeds:
+            run = root / f"beta{beta:g}_seed{seed}"
+            write_state(run, level, seed)
+            if config:
+                (run / "args.json").write_text(json.dumps({"beta": beta, "seed": seed, "output_dir": str(run)}))
+    return root
+
+
+def report(tmp_path: Path, *words: object) -> tuple[int, str]:
+    """The exit code of `grpolab report`, and what report.md says; empty where there is none."""
+    out = tmp_path / "out"
+    code = main(["report", *map(str, words), "--out", str(out), "--results", str(tmp_path / "results")])
+    page = out / "report.md"
+    return code, page.read_text() if page.is_file() else ""
+
+
+def test_arms_by_config_and_seeds_make_paired_differences(tmp_path: Path) -> None:
+    code, text = report(tmp_path, "--from", "trl", write_runs(tmp_path / "runs"))
+    assert code == 0
+    assert "- paired by seed" in text
+    assert "what differs between the configs" in text
+    # With the same noise in both arms the difference is exact: .2, without any width.
+    assert "against it `beta=0.04` +0.200 [+0.200, +0.200]" in text
+    assert "no log" in text.split("What the logs lack")[1].split("##")[0]
+    assert "`ratio/token_max` is in no log" in text
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert sorted(path.name for path in (tmp_path / "out" / "figures").glob("*.png")) == [
+        *("out_final_accuracy.png", "out_gradient_norm.png", "out_logged_curves.png")
+    ]
+    clipped = (tmp_path / "out" / "tables" / "clipping.csv").read_text().splitlines()[1]
+    assert clipped.split(",")[2:4] == ["3", "0.02"]
+
+
+def test_names_tell_where_no_config_does(tmp_path: Path) -> None:
+    found, _ = find("trl", [str(write_runs(tmp_path, config=False))])
+    read = study(Results(tmp_path), "x", found, {}, None)
+    assert read.study.arms == ["beta0", "beta0.04"]
+    assert read.study.is_paired
+    assert sorted(read.study.cells["seed"].unique()) == [1, 2, 3]
+
+
+def test_one_seed_for_all_is_no_pairing_and_welch_compares(tmp_path: Path, undrawn: None) -> None:
+    for folder, level in (("a", 0.1), ("b", 0.3)):
+        for number in range(3):
+            write_state(tmp_path / folder / f"run{number}", level, number)
+            (tmp_path / folder / f"run{number}" / "args.json").write_text('{"seed": 42}')
+    code, text = report(tmp_path, "--from", "trl", tmp_path / "a", tmp_path / "b", "--baseline", "b")
+    assert code == 0
+    assert "unpaired: a has several runs with seed 42" in text
+    assert "(Welch, unpaired)" in text
+    assert "paired by seed" not in text
+    line = next(line for line in text.splitlines() if "against it `a` -0.200 [-0.2" in line)
+    assert "+0.000" not in line, "the interval has the width of the runs' noise"
+
+
+def test_told_arms_and_the_last_checkpoint(tmp_path: Path, undrawn: None) -> None:
+    write_state(tmp_path / "one" / "checkpoint-9", 0.1, 0, 9)
+    write_state(tmp_path / "one" / "checkpoint-20", 0.1, 0, 20)
+    write_state(tmp_path / "two", 0.1, 0)
+    arms = ["--arm", f"short={tmp_path / 'one'}", "--arm", f"long={tmp_path / 'two'}"]
+    code, text = report(tmp_path, "--from", "trl", *arms)
+    assert code == 0
+    assert "| short | 0 |" in text
+    assert "| 20 | " in text, "of a run's checkpoints the last counts"
+    assert "1 log of 2 did not get to the longest one's step 39" in text
+    assert "a second seed of short, long" in text, "one run decides nothing, and the report says so"
+
+
+def test_wandb_folder_with_values_and_a_log_half_written(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        files = tmp_path / "wandb" / f"run-2026-{seed}" / "files"
+        files.mkdir(parents=True)
+        lines = [json.dumps(row) for row in rows(0.1, seed)]
+        (files / "output.log").write_text("\n".join(lines) + '\n{"reward": 0.5, "lo')
+        (files / "config.yaml").write_text(f"_wandb:\n  value: {{t: {seed}}}\nseed:\n  value: {seed}\n")
+        (files / "wandb-summary.json").write_text('{"reward": 1}')
+    found, _ = find(None, [str(tmp_path / "wandb")])
+    read = study(Results(tmp_path), "x", found, {}, None)
+    assert sorted(run.seed for run in read.runs) == [1, 2]
+    assert read.study.arms == ["wandb"]
+    assert any("half written" in lack for lack in read.lacks)
+
+
+def test_gradients_that_are_not_finite_at_the_end_are_a_divergence(tmp_path: Path) -> None:
+    write_runs(tmp_path)
+    ill = rows(0.1, 1)
+    ill[-1]["grad_norm"] = float("nan")
+    (tmp_path / "beta0_seed1" / "trainer_state.json").write_text(json.dumps({"log_history": ill}))
+    found, _ = find("trl", [str(tmp_path)])
+    cells = study(Results(tmp_path), "x", found, {}, None).study.cells
+    assert cells.loc[cells["outcome"] == "diverged", ["arm", "seed"]].values.tolist() == [["beta=0.0", 1]]
+
+
+def test_noise_is_no_collapse_and_a_fall_is(tmp_path: Path, undrawn: None) -> None:
+    write_runs(tmp_path)
+    fallen = [{**row, "reward": 0.5 if step < 20 else 0.05} for step, row in enumerate(rows(0.1, 1))]
+    fallen[0]["reward"] = 0.1
+    (tmp_path / "beta0_seed1" / "trainer_state.json").write_text(json.dumps({"log_history": fallen}))
+    _, text = report(tmp_path, "--from", "trl", tmp_path)
+    stability = text.split("stability per variant")[1]
+    assert "| beta=0.0 | 3 | 1/3 | 0/3 |" in stability
+    assert "| beta=0.04 | 3 | 0/3 | 0/3 |" in stability
+    assert "below start" not in stability.split("\n")[2], "no log says of how many items a score is"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--from", "trl"], "--from=trl needs FOLDERs"),
+        (["--from", "trl", "nowhere"], "FOLDER=nowhere is not there"),
+        (["--from", "trl", "EMPTY"], "holds no log of a run"),
+        (["--from", "verl", "TRL"], "its names are trl's"),
+        (["--from", "wandb-export", "TRL", "VERL"], "the runs are of trl (2 runs) and verl (1 run)"),
+        (["--from", "trl", "TRL", "--baseline", "x"], "--baseline=x is none of the arms"),
+        (["--from", "trl", "--arm", "x"], "--arm=x is not NAME=FOLDER,FOLDER"),
+        (["--from", "trl", "TRL", "--arm", "x=EMPTY"], "is not in exactly one --arm"),
+        (["--from", "mlflow", "EMPTY"], "mlflow.db is not there"),
+        (["one", "--arm", "x=y"], "--arm needs --from"),
+    ],
+)
+def test_wrong_requests_are_one_sentence(
+    tmp_path: Path, words: list[str], says: str, capsys: pytest.CaptureFixture
+) -> None:
+    write_runs(tmp_path / "TRL", (1,))
+    (tmp_path / "EMPTY").mkdir()
+    (tmp_path / "VERL").mkdir()
+    (tmp_path / "VERL" / "run.log").write_text("step:1 - actor/pg_loss:0.1 - critic/score/mean:0.5\n")
+    for place in ("TRL", "EMPTY", "VERL"):
+        words = [word.replace(place, str(tmp_path / place)) for word in words]
+    code, _ = report(tmp_path, *words)
+    said = capsys.readouterr().err
+    assert code == 2
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_mlflow_params_are_the_config(tmp_path: Path, undrawn: None) -> None:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    experiment = client.create_experiment("theirs", artifact_location=str(tmp_path))
+    for beta, level in ((0.0, 0.1), (0.04, 0.3)):
+        for seed in (1, 2):
+            run = client.create_run(experiment).info.run_id
+            points = [
+                Metric(f"train/{name}", value, 0, row["step"])
+                for row in rows(level, seed)
+                for name, value in row.items()
+            ]
+            client.log_batch(run, points, [Param("beta", str(beta)), Param("seed", str(seed))])
+    code, text = report(tmp_path, "--from", "mlflow", tmp_path)
+    assert code == 0
+    assert "against it `beta=0.04` +0.200" in text
+    assert "- paired by seed" in text
