@@ -15,9 +15,10 @@ from transformers import TrainerControl, TrainerState
 
 from grpolab.doctor import diagnose
 from grpolab.doctor.evidence import read_run
-from grpolab.doctor.other_runs import find
-from grpolab.paths import project_root
+from grpolab.doctor.other_runs import find, study
+from grpolab.paths import Results, project_root
 from grpolab.run.trl_callback import RunFolder
+from grpolab.sweep.housekeeping import unasked
 from grpolab.vocabulary import METRICS, POSITIONS
 
 PYTHON = Path(os.environ.get("TRL_PYTHON", project_root() / ".venv-bench" / "bin" / "python"))
@@ -91,6 +92,8 @@ def test_the_doctor_reads_it_live_and_the_outcome_comes_last(tmp_path: Path) -> 
     assert (run.framework, run.updates_per_batch, run.settings["num_minibatches"]) == ("trl", 4, 2)
     assert "secret" not in (folder / "provenance.json").read_text()
     found, _ = find("trl", [str(tmp_path / "runs")])
+    lacks = study(Results(tmp_path), "x", found, {}, None).lacks
+    assert not any("may still train" in lack for lack in lacks)
     assert found[0].config["seed"] == yaml.safe_load((folder / "settings.yaml").read_text())["seed"] == 3
 
 
@@ -120,6 +123,14 @@ def test_a_run_is_never_written_over(tmp_path: Path) -> None:
     assert again.folder.name == f"{first.folder.name}-2"
     assert other.folder.name not in (first.folder.name, again.folder.name)
     assert journal(first.folder)
+
+
+def test_pruning_leaves_it_alone_unless_it_is_named(tmp_path: Path) -> None:
+    training = FakeTraining(tmp_path, arguments()).steps(8)
+    folder = training.folder
+    training.end()
+    assert [item.folder for item in unasked(Results(tmp_path))] == []
+    assert [item.folder for item in unasked(Results(tmp_path), [folder.name])] == [folder]
 
 
 def test_a_disk_that_refuses_stops_the_record_and_not_the_training(

@@ -369,6 +369,8 @@ def _lacks(runs: Sequence[FoundRun]) -> Iterator[str]:
             f"{count(len(short), 'log')} of {len(runs)} did not get to the longest one's step {max(steps.values())}:"
             f" {listing(short, 3)}; scores are of different amounts of training there"
         )
+    if going := [run.name for run in runs if run.evidence.state.startswith(("still going", "unfinished"))]:
+        yield f"the end of {count(len(going), 'run')}: {listing(going, 3)} may still train"
     few = [arm for arm, n in Counter(run.arm for run in runs).items() if n < 2]
     if few:
         yield f"a second seed of {listing(few, 4)}: one run has no interval, and decides nothing"

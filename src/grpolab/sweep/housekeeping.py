@@ -108,6 +108,8 @@ def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
     for folder in _folders(results.runs):
         provenance = read_json(folder / "provenance.json") or {}
         warm_start, content = provenance.get("warm_start", {}).get("signature", ""), provenance.get("content", {})
+        if "framework" in provenance and folder.name not in named:  # TRL trained it: no command here makes it again
+            continue
         if folder.name in runs or is_run_taken(folder):
             warm_starts.add(warm_start)
             continue
@@ -117,7 +119,7 @@ def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
         if lacking and folder.name not in named:
             warm_starts.add(warm_start)
         words = [(read_json(outcome) or {}).get("outcome", "unfinished")]
-        words += [settings["task"]["name"], f"seed {settings['seed']}"] if settings else []
+        words += [settings["task"]["name"], f"seed {settings['seed']}"] if "task" in settings else []
         yield Unasked("run", folder, ", ".join(filter(None, [*words, in_words(content)])), lacking)
     for folder in _folders(results.warm_starts):
         if folder.name not in warm_starts and not is_held(_lock_of(folder)):
