@@ -103,7 +103,10 @@ def test_every_verdict_has_its_sentence_and_the_screen_is_the_same_without_drawi
     assert screen.startswith("Whole?\n\nexploratory: 2 hypotheses, 2 inconclusive.")
     open_ = "Without clipping, accuracy is lower"
     assert f"  - not decided: {open_} (healthy); {open_} (stressed)\n" in screen
-    assert "  - final accuracy (addition, stressed): symmetric 0.501, clip_higher 0.497, no_clip 0.106" in screen
+    assert (
+        "  - final accuracy (addition, stressed): symmetric (baseline) 0.501, clip_higher 0.497, no_clip 0.106"
+        in screen
+    )
     assert "Limits: 27 runs of tiny transformers on addition, seeds 0 to 2;" in screen
     assert len(screen.splitlines()) < 40
 

@@ -17,7 +17,7 @@ from grpolab.report.claims import VERDICTS, Claim
 from grpolab.report.load import Study
 from grpolab.report.measures import by_cell
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY
-from grpolab.report.statistics.looks import INCONCLUSIVE, NEGLIGIBLE, OPPOSITE, SUPPORTED
+from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
 from grpolab.report.style import QUIET, TEXT_WIDTH, Manifest, manifest, paper_style, save
 from grpolab.report.text import count, listing, number
 
@@ -70,7 +70,11 @@ def _axis(study: Study, claims: Sequence[Claim]) -> str:
     )
     mixed = len({claim.label for claim in claims if claim.is_finding}) > 1
     lines = [_sentence(claim, mixed) for claim in decided[:MOST_SAID]]
-    lines += [claim.sentence for claim in claims if claim.id == "placebo"] if not lines else []
+    if more := [f"{_says(claim)} ({claim.verdict})" for claim in decided[MOST_SAID:]]:
+        lines.append(f"decided too: {'; '.join(more)}")
+    lines += (
+        [f"a check, no finding: {claim.sentence}" for claim in claims if claim.id == "placebo"] if not lines else []
+    )
     if open_ := [_says(claim) for claim in claims if claim.verdict == INCONCLUSIVE]:
         lines.append(f"not decided: {'; '.join(open_[:MOST_OPEN])}{_more(len(open_) - MOST_OPEN)}")
     lines += _accuracies(study)
@@ -102,19 +106,24 @@ def _accuracies(study: Study) -> Iterator[str]:
         means = here.groupby(["arm", "setting/task"])["score"].mean().unstack()
         arms = [arm for arm in study.arms if arm in means.index and means.loc[arm].notna().all()]
         if len(arms) > 1:
-            listed = ", ".join(f"`{arm}` {number(means.loc[arm].mean())}" for arm in arms)
+            named = {study.baseline: f"`{study.baseline}` (baseline)"}
+            listed = ", ".join(f"{named.get(arm, f'`{arm}`')} {number(means.loc[arm].mean())}" for arm in arms)
             tasks = f"mean of {count(means.shape[1], 'task')}" if means.shape[1] > 1 else str(means.columns[0])
             yield f"final accuracy ({tasks}{f', {where}' if where else ''}): {listed}"
 
 
 def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
     """What a reader must not take from it, the limits, and what it cost."""
-    disagree = [f"{c.study} {c.id}" for c in claims if c.is_finding and c.disagreement < 0.05]
-    small = [f"{c.study} {c.id}" for c in claims if "smaller than the margin" in c.flags]
+    disagree = [c for c in claims if c.is_finding and c.disagreement < 0.05]
+    small = [c for c in claims if "smaller than the margin" in c.flags]
     no = ["what is not decided may still differ; shown to be too small to matter is only what is `negligible`"]
-    no += [f"tasks disagree in {listing(disagree, 4)}: say the task"] if disagree else []
-    no += [f"differences of {listing(small, 4)} are real and smaller than the margin"] if small else []
+    no += [f"where tasks disagree ({count(len(disagree), 'claim')}), no mean speaks for them"] if disagree else []
+    no += [f"real, and smaller than the margin: {count(len(small), 'difference')}"] if small else []
     yield f"**Not to be concluded:** {'; '.join(no)}."
+    looks = studies[-1].plan.get("looks") or LOOKS
+    if len(looks) > 1 and any(claim.is_finding and claim.seeds < looks[-1] for claim in claims):
+        named = ", ".join(map(str, looks))
+        yield f"**Looks:** planned after {named} seeds; until the last an interval is wider than that of a single look."
     runs = runs_of(studies)
     tasks = sorted({str(task) for study in studies if len(study.done) for task in study.done["setting/task"]})
     seeds = sorted({int(seed) for seed in runs["seed"]}) if len(runs) else []
