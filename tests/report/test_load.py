@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from report_results import ROLLOUT_STEPS, write_run, write_study
+from report_results import HYPOTHESES, ROLLOUT_STEPS, write_run, write_study
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, write_json_atomic
@@ -155,7 +155,10 @@ def test_the_reference_holds_what_every_figure_draws(reference, clone, figure, t
 def test_a_reference_that_keeps_the_shown_runs_whole_says_the_same_of_all(tmp_path):
     """Two studies, of which one has a figure that is shown: the other's updates go, and its numbers stay."""
     results = write_study(tmp_path, seeds=6, figures=["F2"])
-    write_study(tmp_path, "ratio_level", {"ratio": ["token", "sequence"], "task": ["addition"]}, figures=["F2"])
+    condition = {"metric": "ratio/ess", "of": "token", "above": 0.5}
+    claim = HYPOTHESES[0] | {"contrast": {"of": "sequence", "minus": "token"}, "provided": condition}
+    factors = {"ratio": ["token", "sequence"], "task": ["addition"]}
+    write_study(tmp_path, "ratio_level", factors, figures=["F2"], hypotheses=[claim])
     plan = {"format": 1, "study": "both", "question": "?", "includes": ["clip_range", "ratio_level"], "cells": []}
     write_json_atomic(results.plan("both"), {**plan, "figures": [], "shown": ["clip_range.F2"]})
     before = load(results, "both")

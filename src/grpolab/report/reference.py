@@ -162,7 +162,8 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
             f"study={study}: {missing} of {len(signatures)} runs have no outcome yet: --append keeps the seeds that"
             " are finished"
         )
-    asked = {hypothesis["metric"] for plan in plans for hypothesis in plan.get("hypotheses", [])}
+    hypotheses = [hypothesis for plan in plans for hypothesis in plan.get("hypotheses", [])]
+    asked = {of["metric"] for hypothesis in hypotheses for of in (hypothesis, hypothesis["provided"]) if of}
     tables = {table: _compact(table, runs[table], asked) for table in ("outcomes", *TABLES)}
     tables["tokens"] = tokens_clipped(results, signatures)
     for table in (*_OF_SHOWN, "tokens"):
