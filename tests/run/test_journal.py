@@ -131,7 +131,7 @@ def test_provenance_says_what_the_run_was_made_of(folder: Path) -> None:
     } <= found.keys()
     assert found["packages"]["torch"]
     assert found["hardware"]["cpu_capability"]
-    assert found["warm_start"].keys() == {"signature", "sha256", "accuracy", "steps"}
+    assert found["warm_start"].keys() == {"signature", "sha256", "accuracy", "steps", "seconds"}
     assert found["dataset"]["evaluation_items"] == 20
     assert found["dataset"]["train_items"] == 61
     assert found["dataset"]["train_sha256"] != found["dataset"]["evaluation_sha256"]

@@ -56,6 +56,7 @@ def test_its_weights_are_the_runs_first_policy(results: Results) -> None:
         "sha256": found.sha256,
         "accuracy": found.accuracy,
         "steps": found.steps,
+        "seconds": found.seconds,
     }
     first = records(run_folder(settings, results), "evaluation")[0]
     (tmp := tiny_parts(max_completion_length=4)).state.policy.load_weights(weights)

@@ -298,7 +298,9 @@ def test_committed_outcomes_count(fake_sweep: FakeSweep, tmp_path: Path) -> None
     fake_sweep(study, decide=Oracle(B=10))
     kept = [{"signature": run.name, **(read_json(run / "outcome.json") or {})} for run in results.runs.iterdir()]
     results.reference.mkdir()
-    pd.DataFrame(kept)[["signature", "outcome", "reason"]].to_parquet(results.reference / "outcomes.parquet")
+    pd.DataFrame(kept)[["signature", "outcome", "reason"]].assign(journal_sha256="0").to_parquet(
+        results.reference / "outcomes.parquet"
+    )
     shutil.rmtree(results.root / "runs")
     shutil.rmtree(results.studies)
     code, jobs = fake_sweep(study, decide=Oracle(B=15))
