@@ -24,30 +24,36 @@ from grpolab.paths import Results
 from grpolab.report import tables
 from grpolab.report.figures import draw
 from grpolab.report.load import load
+from grpolab.report.reference import studies_of
 from grpolab.report.style import png
 
 results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
-study = load(results, os.environ.get("GRPOLAB_STUDY", "dialects"))[-1]
+name = os.environ.get("GRPOLAB_STUDY", "dialects")
+studies = load(results, name)[-1:] if name in studies_of(results) else []  # none in a clone until it is trained
+if not studies:
+    display(Markdown(f"`{name}` is not trained yet: `make sweep STUDY={name}`."))
 
 # %% [markdown]
 # First the number that nobody should compare across frameworks: the clip fraction of the same updates, counted as each
 # framework counts it (D1).
 
 # %%
-figure, manifest = draw(study, "D1")
-display(Image(png(figure)), Markdown(manifest.caption))
+for study in studies:
+    figure, manifest = draw(study, "D1")
+    display(Image(png(figure)), Markdown(manifest.caption))
 
 # %% [markdown]
 # Then what the losses themselves do: final accuracy minus plain GRPO's (F27), entropy (F12), gradient norms (F16).
 
 # %%
-for name in ("F27", "F12", "F16"):
-    figure, manifest = draw(study, name)
-    display(Image(png(figure)), Markdown(f"**{name}.** {manifest.caption}"))
+for study in studies:
+    for figure_id in ("F27", "F12", "F16"):
+        figure, manifest = draw(study, figure_id)
+        display(Image(png(figure)), Markdown(f"**{figure_id}.** {manifest.caption}"))
 
 # %% [markdown]
 # Where every arm ends, and how steadily it gets there.
 
 # %%
-for table in (tables.scores(study), tables.stability(study)):
+for table in (table for study in studies for table in (tables.scores(study), tables.stability(study))):
     display(Markdown(f"**{table.caption}**"), table.shown)
