@@ -258,6 +258,12 @@ def test_rule_is_silent_about_the_nearest_neighbour(cause: str) -> None:
     assert cause not in names(PAIRS[cause][1]())
 
 
+def test_a_plateau_names_the_learning_rate_that_was_set_where_the_log_has_none() -> None:
+    run = replace(long_run(0.4, 0.41), settings={"learning_rate": 0.003})
+    assert examine(run).findings[0].evidence[1] == "largest learning rate 0.003"
+    assert len(examine(long_run(0.4, 0.41)).findings[0].evidence) == 1
+
+
 @pytest.mark.parametrize("passes", [1, 2, 4])
 def test_nothing_is_named_in_a_sound_run(passes: int) -> None:
     assert names(sound(passes=passes)) == []

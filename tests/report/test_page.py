@@ -107,6 +107,8 @@ def test_every_verdict_has_its_sentence_and_the_screen_is_the_same_without_drawi
         "  - final accuracy (addition, stressed): symmetric (baseline) 0.501, clip_higher 0.497, no_clip 0.106"
         in screen
     )
+    planned = "planned after 5, 10, 15, 20 seeds, with wider intervals until the last"
+    assert f"Looks: {planned}; open after fewer than 5: clip_range.\n" in screen
     assert "Limits: 27 runs of tiny transformers on addition, seeds 0 to 2;" in screen
     assert len(screen.splitlines()) < 40
 

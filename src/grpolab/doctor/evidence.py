@@ -141,6 +141,12 @@ class Evidence:
         """The largest of them; NaN where there is none."""
         return float(self.reach.max()) if len(self.reach) else np.nan
 
+    @property
+    def peak_rate(self) -> float:
+        """The largest learning rate: of the updates, else as it was set; NaN where neither tells."""
+        rate, set_to = largest(self.updates, "learning_rate"), self.settings.get("learning_rate")
+        return float(set_to) if np.isnan(rate) and isinstance(set_to, int | float) else rate
+
     @cached_property
     def is_still(self) -> bool:
         """Whether the policy hardly moves: on a used batch, or from the start where no batch is reused."""

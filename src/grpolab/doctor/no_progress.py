@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from grpolab.doctor.causes import Finding, Question, certain, likely
-from grpolab.doctor.evidence import MOST, TRUNCATED, Evidence, Floats, largest, median, trend
+from grpolab.doctor.evidence import MOST, TRUNCATED, Evidence, Floats, median, trend
 from grpolab.report.journals import both, column
 from grpolab.report.text import count, number, percent
 
@@ -116,12 +116,11 @@ def plateau(run: Evidence) -> Finding | None:
     change, error = trend(rewards)
     if not abs(change) + 2 * error < UNMOVED * spread:
         return None
-    return Finding(
-        "possible",
-        (
-            f"reward/mean changed by {number(change)} ± {number(2 * error)} over {count(len(rewards), 'row')} (mean"
-            f" {number(float(rewards.mean()))}), where rewards differ by {number(spread)} (median reward/std)",
-            f"the learning rate is {number(largest(run.updates, 'learning_rate'))} at most, the gradient norm"
-            f" {number(median(run.updates, 'grad_norm'))} (median)",
-        ),
-    )
+    evidence = [
+        f"reward/mean changed by {number(change)} ± {number(2 * error)} over {count(len(rewards), 'row')} (mean"
+        f" {number(float(rewards.mean()))}), where rewards differ by {number(spread)} (median reward/std)"
+    ]
+    sizes = {"largest learning rate": run.peak_rate, "median gradient norm": median(run.updates, "grad_norm")}
+    if told := [f"{name} {number(size)}" for name, size in sizes.items() if not np.isnan(size)]:
+        evidence.append(", ".join(told))
+    return Finding("possible", tuple(evidence))

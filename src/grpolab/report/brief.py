@@ -120,10 +120,7 @@ def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
     no += [f"where tasks disagree ({count(len(disagree), 'claim')}), no mean speaks for them"] if disagree else []
     no += [f"real, and smaller than the margin: {count(len(small), 'difference')}"] if small else []
     yield f"**Not to be concluded:** {'; '.join(no)}."
-    looks = studies[-1].plan.get("looks") or LOOKS
-    if len(looks) > 1 and any(claim.is_finding and claim.seeds < looks[-1] for claim in claims):
-        named = ", ".join(map(str, looks))
-        yield f"**Looks:** planned after {named} seeds; until the last an interval is wider than that of a single look."
+    yield from _looks(studies[-1].plan.get("looks") or LOOKS, [claim for claim in claims if claim.is_finding])
     runs = runs_of(studies)
     tasks = sorted({str(task) for study in studies if len(study.done) for task in study.done["setting/task"]})
     seeds = sorted({int(seed) for seed in runs["seed"]}) if len(runs) else []
@@ -136,6 +133,24 @@ def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
         yield f"**Not trained yet:** {listing(waiting, 30)}."
     if len(runs):
         yield f"**Compute:** {compute(runs)}."
+
+
+def _looks(looks: Sequence[int], tested: Sequence[Claim]) -> Iterator[str]:
+    """At which of several planned looks each study stands, and whether it stopped there: all its questions decided."""
+    if len(looks) == 1:
+        return
+    at: dict[tuple[bool, int], list[str]] = {}
+    for name, group in groupby(tested, key=lambda claim: claim.study):
+        claims = list(group)
+        looked = max((look for look in looks if look <= max(claim.seeds for claim in claims)), default=0)
+        is_open = any(claim.verdict == INCONCLUSIVE for claim in claims)
+        at.setdefault((is_open, looked), []).append(name)
+    parts = [
+        f"{'open' if is_open else 'all decided'} after {looked or f'fewer than {looks[0]}'}: {listing(names, 30)}"
+        for (is_open, looked), names in sorted(at.items())
+    ]
+    planned = f"planned after {', '.join(map(str, looks))} seeds, with wider intervals until the last"
+    yield f"**Looks:** {'; '.join([planned, *parts])}."
 
 
 def draw(study: Study, claims: Sequence[Claim]) -> tuple[Figure, Manifest] | None:
