@@ -12,11 +12,10 @@ import contextlib
 import fnmatch
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from grpolab.frameworks import shell_syntax as syntax
-from grpolab.frameworks.shell_syntax import ASSIGNED, Node, ShellError
+from grpolab.frameworks.shell_syntax import ASSIGNED, Node, ShellError, parse
 from grpolab.frameworks.shell_words import END, MARKS, PART, UNSET, Words, open_part
 
 MOST_COMMANDS = 20_000  # that are looked at, each pass of a loop counted
@@ -66,17 +65,15 @@ def _started(
 ) -> tuple[list[Command], list[str], bool]:
     """Every different command that is ours; what was not read; whether a condition had to be taken for true or false"""
     shell = _Shell(is_ours, holds, unset_is_open)
-    nodes, problem = syntax.parse(MARKS.sub("?", text).replace("\r\n", "\n"))
+    nodes, problem = parse(MARKS.sub("?", text).replace("\r\n", "\n"))
     try:
         shell.run(nodes)
     except _Leave:
         pass
     except (ShellError, RecursionError) as error:
         problem = str(error) if isinstance(error, ShellError) else "it calls itself too often"
-    found: dict[tuple[str, ...], Command] = {}
-    for command in shell.found:
-        found.setdefault(command.words, command)
-    return [*found.values()], [f"not all of the script is read: {problem}"] if problem else [], shell.undecided
+    notes = [f"not all of the script is read: {problem}"] if problem else []
+    return list(shell.found.values()), notes, shell.undecided
 
 
 class _Leave(Exception):
@@ -94,9 +91,9 @@ class _Shell:
         self.is_ours, self.holds, self.undecided = is_ours, holds, False
         self.unset_is_open = unset_is_open
         self.words = Words(self.output)
-        self.functions: dict[str, Node] = {}
+        self.functions: dict[str, list[Node]] = {}
         self.local: dict[str, dict[str, str] | None] = {}  # of the running function -> its caller's value
-        self.found: list[Command] = []
+        self.found: dict[tuple[str, ...], Command] = {}
         self.printed: list[str | None] = []  # by `echo` since `$(`; a None is what only a run can tell
         self.asked = False  # whether a condition is being looked at: what it prints is taken for nothing
         self.looked_at = self.calls = 0
@@ -116,47 +113,56 @@ class _Shell:
     def run(self, nodes: list[Node]) -> bool | None:
         outcome: bool | None = True
         for node in nodes:
-            outcome = self.node(node)
+            self.looked_at += 1
+            if self.looked_at > MOST_COMMANDS:
+                raise ShellError(f"more than {MOST_COMMANDS} commands have been looked at")
+            outcome = self.node(node.kind, list(node.words), node.parts)
         return outcome
 
-    def node(self, node: Node) -> bool | None:
-        self.looked_at += 1
-        if self.looked_at > MOST_COMMANDS:
-            raise ShellError(f"more than {MOST_COMMANDS} commands have been looked at")
-        match node:
-            case syntax.Simple(words):
+    def node(self, kind: str, words: list[str], parts: Sequence[list[Node]]) -> bool | None:
+        """A command by what `Node` has of it."""
+        match kind:
+            case "command":
                 return self.simple(words)
-            case syntax.Arithmetic(expression):
-                return self.count(expression)
-            case syntax.Test(words):
+            case "((":
+                return self.count(words[0])
+            case "[[":
                 return self.test([word if word in _JOINS else self.words.text(word) for word in words], patterns=True)
-            case syntax.Group(body, apart):
-                return self.apart(body) if apart else self.run(body)
-            case syntax.Not(command):
-                outcome = self.node(command)
+            case "{":
+                return self.run(parts[0])
+            case "(":
+                return self.apart(parts[0])
+            case "!":
+                outcome = self.run(parts[0])
                 return None if outcome is None else not outcome
-            case syntax.Chain(left, both, right):
-                return self.branch([right])[1] if self.condition([left]) is both else not both
-            case syntax.Branches(branches):
-                for condition, body in branches:
-                    if (condition is None or self.condition(condition)) and self.branch(body)[0]:
+            case "&&" | "||":
+                if self.condition(parts[0]) is (kind == "&&"):
+                    return self.branch(parts[1])[1]
+                return kind == "||"
+            case "if":
+                for condition, body in zip(parts[::2], parts[1::2], strict=False):
+                    if self.condition(condition) and self.branch(body)[0]:
+                        return True
+                if len(parts) % 2:
+                    self.branch(parts[-1])
+            case "case":
+                self.case(self.words.text(words[0]), parts[0])
+            case "for":
+                for value in [value for word in words[1:] for value in self.words.fields(word)][:MOST_PASSES]:
+                    self.words.variables[words[0]] = {"0": value}
+                    if not self.goes_on(parts[0]):
                         break
-            case syntax.Case(word, cases):
-                self.case(self.words.text(word), cases)
-            case syntax.For(name, words, body):
-                for value in [value for word in words for value in self.words.fields(word)][:MOST_PASSES]:
-                    self.words.variables[name] = {"0": value}
-                    if not self.goes_on(body):
-                        break
-            case syntax.While(condition, expected, body):
+            case "for((":  # whose end is not looked at
+                if self.decided(None):
+                    self.goes_on(parts[0])
+            case "while" | "until":
                 for _ in range(MOST_PASSES):
-                    outcome = self.run(condition) if expected is not None else None
-                    if not (self.decided(None) if outcome is None else outcome is expected):
+                    outcome = self.run(parts[0])
+                    holds = self.decided(None) if outcome is None else outcome is (kind == "while")
+                    if not holds or not self.goes_on(parts[1]) or outcome is None:
                         break
-                    if not self.goes_on(body) or outcome is None:
-                        break
-            case syntax.Function(name, body):
-                self.functions[name] = body
+            case "function":
+                self.functions[words[0]] = parts[0]
         return True
 
     def branch(self, body: list[Node]) -> tuple[bool, bool | None]:
@@ -190,71 +196,77 @@ class _Shell:
         self.words.variables = before
         return outcome
 
-    def case(self, word: str, cases: list[tuple[list[str], list[Node]]]) -> None:
+    def case(self, word: str, branches: list[Node]) -> None:
         """The first branch with a pattern that fits and that does not exit; the first or the last of an open word."""
         known = self.known(word)
         self.undecided |= known is None
-        for patterns, body in cases if known is not None or self.holds else reversed(cases):
-            texts = [self.words.text(pattern) for pattern in patterns]
+        for branch in branches if known is not None or self.holds else reversed(branches):
+            texts = [self.words.text(pattern) for pattern in branch.words]
             fits = known is None or any(fnmatch.fnmatchcase(known, text) for text in texts)
-            if fits and self.branch(body)[0]:
+            if fits and self.branch(branch.parts[0])[0]:
                 return
 
     def simple(self, words: list[str]) -> bool | None:
         """Assignments, or a command with assignments of its own before it."""
         first = next((at for at, word in enumerate(words) if not ASSIGNED.match(word)), len(words))
-        if first == len(words):
-            for word in words:
+        declares = first < len(words) and words[first] in DECLARES
+        if first < len(words) and not declares:
+            fields = [value for word in words[first:] for value in self.words.fields(word)]
+            return self.command(fields[0], fields[1:]) if fields else True
+        for word in words[first + 1 :] if declares else words:
+            name = re.split(r"\W", word, maxsplit=1)[0]
+            if declares and words[first] == "local" and name:
+                self.local.setdefault(name, self.words.variables.get(name))
+            if ASSIGNED.match(word):
                 self.words.assign(word)
-            return True
-        if words[first] in DECLARES:
-            for word in words[first + 1 :]:
-                name = re.match(r"\w*", word)
-                if words[first] == "local" and name and name[0] not in self.local:
-                    self.local[name[0]] = self.words.variables.get(name[0])
-                if ASSIGNED.match(word):
-                    self.words.assign(word)
-            return True
-        fields = [value for word in words[first:] for value in self.words.fields(word)]
-        return self.command(fields) if fields else True
+        return True
 
-    def command(self, fields: list[str]) -> bool | None:
+    def command(self, name: str, rest: list[str]) -> bool | None:
         """A command by its expanded words."""
-        name, rest = fields[0], fields[1:]
-        if name in ("exit", "return", "break", "continue"):
-            raise _Leave(name)
-        if name in ("[", "test"):
-            return self.test(rest[:-1] if name == "[" else rest)
-        if name == "let":
-            return self.count(" ".join(rest))
-        if name == "shift":
-            self.words.arguments = self.words.arguments and self.words.arguments[1:]
-        elif name == "set" and rest and rest[0] == "--":
-            self.words.arguments = rest[1:]
-        elif name == "unset":
-            self.words.variables = {kept: value for kept, value in self.words.variables.items() if kept not in rest}
-        elif name in ("read", "mapfile", "readarray"):
-            self.words.variables |= {word: {"0": open_part(f"${word}")} for word in rest if word.isidentifier()}
-        elif name == "eval":
-            return self.script(" ".join(rest))
-        elif name in self.functions:
-            return self.call(self.functions[name], rest)
+        match name:
+            case "exit" | "return" | "break" | "continue":
+                raise _Leave(name)
+            case "[" | "test":
+                return self.test(rest[:-1] if name == "[" else rest)
+            case "let":
+                return self.count(" ".join(rest))
+            case "eval":
+                return self.script(" ".join(rest))
+            case "shift" if "@" in self.words.variables:
+                self.words.set_arguments([*self.words.variables["@"].values()][1:])
+            case "set" if rest[:1] == ["--"]:
+                self.words.set_arguments(rest[1:])
+            case "unset":
+                for variable in rest:
+                    self.words.variables.pop(variable, None)
+            case "read" | "mapfile" | "readarray":
+                self.words.variables |= {word: {"0": open_part(f"${word}")} for word in rest if word.isidentifier()}
+            case _ if name in self.functions:
+                return self.call(self.functions[name], rest)
         if name not in SAYS:
-            scripts = _scripts(fields)
+            scripts = _scripts([name, *rest])
             for script in scripts:
                 self.script(script)
-            if not scripts and self.is_ours([PART.sub(r"\1", word) for word in fields]):
-                self.found.append(_command(fields))
+            if not scripts:
+                self.start([name, *rest])
         self.print(name, rest)
-        if name == "false":
-            return False
-        return True if name in SUCCEED else None
+        return False if name == "false" else True if name in SUCCEED else None
 
-    def call(self, body: Node, arguments: list[str]) -> bool | None:
-        """A function, whose `local` variables end with it."""
-        callers, self.words.arguments, self.local = (self.words.arguments, self.local), arguments, {}
+    def start(self, fields: list[str]) -> None:
+        """Keep a program that is ours."""
+        words = tuple(PART.sub(r"\1", word) for word in fields)
+        if self.is_ours(list(words)):
+            parts = {
+                at: tuple(part[1] for part in PART.finditer(word)) for at, word in enumerate(fields) if END in word
+            }
+            self.found.setdefault(words, Command(words, parts))
+
+    def call(self, body: list[Node], arguments: list[str]) -> bool | None:
+        """A function, whose arguments and `local` variables end with it."""
+        callers, self.local = self.local, {"@": self.words.variables.get("@")}
+        self.words.set_arguments(arguments)
         try:
-            outcome = self.nested(lambda: self.node(body))
+            outcome = self.nested(body)
         except _Leave as leave:
             if leave.word == "exit":
                 raise
@@ -263,7 +275,7 @@ class _Shell:
             self.words.variables.pop(name, None)
             if value is not None:
                 self.words.variables[name] = value
-        self.words.arguments, self.local = callers
+        self.local = callers
         return outcome
 
     def script(self, text: str) -> bool | None:
@@ -274,17 +286,17 @@ class _Shell:
             self.words.variables[name] = {"0": part[0]}
             return f"${{{name}}}"
 
-        nodes, problem = syntax.parse(PART.sub(held, text))
+        nodes, problem = parse(PART.sub(held, text))
         if problem:
             raise ShellError(problem)
-        return self.nested(lambda: self.run(nodes))
+        return self.nested(nodes)
 
-    def nested(self, action: Callable[[], bool | None]) -> bool | None:
+    def nested(self, nodes: list[Node]) -> bool | None:
         if self.calls >= MOST_CALLS:
             raise ShellError(f"more than {MOST_CALLS} functions call each other")
         self.calls += 1
         try:
-            return action()
+            return self.run(nodes)
         finally:
             self.calls -= 1
 
@@ -300,14 +312,11 @@ class _Shell:
             if joint in operands:
                 at = operands.index(joint)
                 sides = (self.test(operands[:at], patterns), self.test(operands[at + 1 :], patterns))
-                if (not both) in sides:
-                    return not both
-                return None if None in sides else both
+                return not both if (not both) in sides else None if None in sides else both
         if operands[:1] == ["!"]:
             outcome = self.test(operands[1:], patterns)
             return None if outcome is None else not outcome
-        known = [self.known(operand) for operand in operands]
-        match known:
+        match [self.known(operand) for operand in operands]:
             case [] | [""]:
                 return False
             case ["-z" | "-n" as sign, str(text)]:
@@ -321,8 +330,7 @@ class _Shell:
                 return same is (sign != "!=")
             case [str(left), "-eq" | "-ne" | "-lt" | "-le" | "-gt" | "-ge" as sign, str(right)]:
                 numbers = self.words.number(left or "0"), self.words.number(right or "0")
-                if None not in numbers:
-                    return bool(getattr(operator, sign[1:])(*numbers))
+                return bool(getattr(operator, sign[1:])(*numbers)) if None not in numbers else None
         return None
 
     def count(self, expression: str) -> bool | None:
@@ -338,11 +346,11 @@ class _Shell:
 
     def output(self, text: str) -> str | None:
         """What `$(..)` prints: that of `echo`, and of `expr` with numbers; None where anything else prints too."""
-        nodes, problem = syntax.parse(text)
+        nodes, problem = parse(text)
         if problem:
             return None
         (printed, asked), (self.printed, self.asked) = (self.printed, self.asked), ([], False)
-        self.nested(lambda: self.apart(nodes))
+        self.nested([Node("(", parts=(nodes,))])
         lines, self.printed, self.asked = self.printed, printed, asked
         known = [line for line in lines if line is not None]
         return "\n".join(known).rstrip("\n") if len(known) == len(lines) else None
@@ -359,17 +367,9 @@ class _Shell:
 
 def _scripts(words: list[str]) -> list[str]:
     """The words that are scripts themselves: behind `bash -c`, `sh -lc` and the like, or typed elsewhere (`ssh`)."""
-    behind = zip(words, words[1:], words[2:], strict=False)
-    scripts = [text for shell, option, text in behind if _name(shell) in SHELLS and re.fullmatch(r"-[a-z]*c", option)]
-    if not scripts and _name(words[0]) in TYPE_ELSEWHERE:
+    programs = [word.rpartition("/")[2] for word in words]
+    behind = zip(programs, words[1:], words[2:], strict=False)
+    scripts = [text for shell, option, text in behind if shell in SHELLS and re.fullmatch(r"-[a-z]*c", option)]
+    if not scripts and programs[0] in TYPE_ELSEWHERE:
         scripts = [word.removeprefix("--wrap=") for word in words[1:] if re.search(r"\S\s+\S", word)]
     return scripts
-
-
-def _name(program: str) -> str:
-    return program.rpartition("/")[2]
-
-
-def _command(fields: list[str]) -> Command:
-    parts = {at: tuple(part[1] for part in PART.finditer(word)) for at, word in enumerate(fields) if END in word}
-    return Command(tuple(PART.sub(r"\1", word) for word in fields), parts)

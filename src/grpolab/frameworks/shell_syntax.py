@@ -6,17 +6,18 @@ Enough of bash for the scripts that start a training. Nothing is expanded here, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 MOST_NESTED = 40  # levels of quotes, brackets and compound commands
 
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")  # the start of NAME=, NAME+= and NAME[INDEX]=
-_REDIRECTION = re.compile(r"(?:\d*|\{\w+\})(?:<<<|<<-|<<|>>|>\||>&|<&|<>|>|<)|&>>|&>")
+_BETWEEN = re.compile(r"(?:[ \t]|\\\n)*")
+_REDIRECTION = re.compile(r"(?:\d*|\{\w+\})(?:<<<|<<-|<<|>>|>\||>&|<&|<>|>(?!\()|<(?!\())|&>>|&>")
 _OPERATOR = re.compile(r";;&|;;|;&|;|&&|\|\||\|&|\||&|\(|\)|\n")
 _COMMENT = re.compile(r"#[^\n]*")
-_ENDS_A_WORD = " \t\n;&|()<>"
+_LITERAL = re.compile(r"'[^']*'|\$'(?:[^'\\]|\\.)*'", re.DOTALL)
+_OPENERS = (("${", "}"), ("$(", ")"), ('"', '"'), ("`", "`"))
 
 
 class ShellError(ValueError):
@@ -25,99 +26,36 @@ class ShellError(ValueError):
 
 @dataclass(frozen=True)
 class Token:
-    """A word, an operator, a redirection with its target, or what could not be read."""
+    """A word, an operator, the inside of `((..))`, or why the rest cannot be read."""
 
     kind: str  # word, operator, arithmetic, broken
     text: str
 
 
 @dataclass(frozen=True)
-class Simple:
-    """Assignments, a command and its arguments."""
+class Node:
+    """A command by its kind, its words and its parts, each of which is a list of commands.
 
-    words: list[str]
+    kind            words            parts
+    command         its words
+    ((              an expression
+    [[              its operands
+    {               -                body
+    (               -                body, in a process of its own; also what a pipe joins
+    && ||           -                left; right
+    !               -                a command
+    if              -                condition; body; condition; body; ...; perhaps that of `else`
+    case            a word           a `pattern` for each branch
+    pattern         its patterns     body
+    for             a name, words    body
+    while until     -                condition; body
+    for((           -                body
+    function        a name           body
+    """
 
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """`(( .. ))`."""
-
-    expression: str
-
-
-@dataclass(frozen=True)
-class Test:
-    """`[[ .. ]]`, and `[ .. ]` once its words are expanded."""
-
-    words: list[str]
-
-
-@dataclass(frozen=True)
-class Group:
-    """`{ ..; }`, `( .. )` or the parts of a pipe."""
-
-    body: list[Node]
-    apart: bool  # a process of its own, whose variables end with it
-
-
-@dataclass(frozen=True)
-class Chain:
-    """`left && right` or `left || right`."""
-
-    left: Node
-    both: bool
-    right: Node
-
-
-@dataclass(frozen=True)
-class Not:
-    """`! command`."""
-
-    command: Node
-
-
-@dataclass(frozen=True)
-class Branches:
-    """`if` with its `elif`s; a condition of None is `else`."""
-
-    branches: list[tuple[list[Node] | None, list[Node]]]
-
-
-@dataclass(frozen=True)
-class Case:
-    """`case WORD in PATTERN | PATTERN) .. ;; esac`."""
-
-    word: str
-    branches: list[tuple[list[str], list[Node]]]
-
-
-@dataclass(frozen=True)
-class For:
-    """`for NAME in WORDS`."""
-
-    name: str
-    words: list[str]
-    body: list[Node]
-
-
-@dataclass(frozen=True)
-class While:
-    """`while`, `until` and `for ((..))`, whose condition is not looked at."""
-
-    condition: list[Node]
-    expected: bool | None  # what keeps it going; None: unknown
-    body: list[Node]
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function's definition."""
-
-    name: str
-    body: Node
-
-
-Node: TypeAlias = Simple | Arithmetic | Test | Group | Chain | Not | Branches | Case | For | While | Function
+    kind: str
+    words: Sequence[str] = ()
+    parts: Sequence[list[Node]] = ()
 
 
 def parse(text: str) -> tuple[list[Node], str]:
@@ -126,7 +64,7 @@ def parse(text: str) -> tuple[list[Node], str]:
     nodes: list[Node] = []
     try:
         while parser.more():
-            nodes += parser.commands(once=True)
+            nodes.append(parser.chain())
     except ShellError as error:
         return nodes, str(error)
     except RecursionError:
@@ -137,53 +75,41 @@ def parse(text: str) -> tuple[list[Node], str]:
 def tokens(text: str) -> Iterator[Token]:
     """Words and operators, without comments, redirections and here-documents; the last one may be broken."""
     at, in_test = 0, False
-    waiting: list[tuple[str, bool]] = []  # ends of here-documents that begin on the next line
+    documents: list[str] = []  # what ends each here-document that begins on the next line
     try:
-        while at < len(text):
-            if text[at] in " \t" or text.startswith("\\\n", at):
-                at += 1 if text[at] in " \t" else 2
-            elif comment := _COMMENT.match(text, at):
-                at = comment.end()
-            elif text.startswith("((", at) and (end := _arithmetic_end(text, at)):
+        while (at := _behind(_BETWEEN, text, at)) < len(text):
+            if text[at] == "#":
+                at = _behind(_COMMENT, text, at)
+            elif text.startswith("((", at) and text[(end := closing(text, at + 1, ")")) - 2] == ")":
                 yield Token("arithmetic", text[at + 2 : end - 2])
                 at = end
             elif in_test and text[at] in "<>":  # a comparison
                 yield Token("operator", text[at])
                 at += 1
-            elif (redirection := _REDIRECTION.match(text, at)) and not text.startswith(("<(", ">("), at):
-                sign, at = redirection[0], _blanks(text, redirection.end())
-                target, at = text[at : (end := word_end(text, at))], end
-                if sign.endswith(("<<", "<<-")):
-                    waiting.append((re.sub(r"[\\'\"]", "", target), sign.endswith("-")))
+            elif redirection := _REDIRECTION.match(text, at):
+                start = _behind(_BETWEEN, text, redirection.end())
+                at = word_end(text, start)
+                if redirection[0].endswith(("<<", "<<-")):
+                    indent = "\t*" if redirection[0].endswith("-") else ""
+                    delimiter = re.sub(r"[\\'\"]", "", text[start:at])
+                    documents.append(rf"^{indent}{re.escape(delimiter)}(?:\n|\Z)")
             elif operator := _OPERATOR.match(text, at):
                 yield Token("operator", operator[0])
                 at = operator.end()
-                if operator[0] == "\n":
-                    for delimiter, indented in waiting:
-                        at = _after_document(text, at, delimiter, indented)
-                    waiting.clear()
+                while operator[0] == "\n" and documents:
+                    last = re.compile(documents.pop(0), re.MULTILINE).search(text, at)
+                    at = last.end() if last else len(text)
             else:
-                end = word_end(text, at)
-                yield Token("word", text[at:end])
-                in_test = text[at:end] == "[[" or (in_test and text[at:end] != "]]")
-                at = end
+                start, at = at, word_end(text, at)
+                yield Token("word", text[start:at])
+                in_test = text[start:at] == "[[" or (in_test and text[start:at] != "]]")
     except ShellError as error:
         yield Token("broken", str(error))
 
 
-def _blanks(text: str, at: int) -> int:
-    while text.startswith((" ", "\t", "\\\n"), at):
-        at += 1
-    return at
-
-
-def _after_document(text: str, at: int, delimiter: str, indented: bool) -> int:
-    while at < len(text):
-        end = text.find("\n", at)
-        line, at = (text[at:], len(text)) if end < 0 else (text[at:end], end + 1)
-        if (line.lstrip("\t") if indented else line) == delimiter:
-            break
-    return at
+def _behind(pattern: re.Pattern[str], text: str, at: int) -> int:
+    match = pattern.match(text, at)
+    return match.end() if match else at
 
 
 def word_end(text: str, at: int) -> int:
@@ -194,7 +120,7 @@ def word_end(text: str, at: int) -> int:
             at = closing(text, at + 1, ")")
         elif text.startswith(("<(", ">("), at) and at == start:
             at = closing(text, at + 2, ")")
-        elif text[at] in _ENDS_A_WORD:
+        elif text[at] in " \t\n;&|()<>":
             break
         else:
             at = piece_end(text, at)
@@ -204,7 +130,7 @@ def word_end(text: str, at: int) -> int:
 def closing(text: str, at: int, closer: str, depth: int = 0) -> int:
     """The place behind the closer of what was opened before `at`: `)`, `}`, a double quote or a backtick."""
     if depth > MOST_NESTED:
-        raise ShellError(f"line {text.count(chr(10), 0, at) + 1} nests more than {MOST_NESTED} levels")
+        raise ShellError(f"{_line(text, at)} nests more than {MOST_NESTED} levels")
     opened = at
     while at < len(text):
         char = text[at]
@@ -213,34 +139,30 @@ def closing(text: str, at: int, closer: str, depth: int = 0) -> int:
         if closer == ")" and char == "(":
             at = closing(text, at + 1, ")", depth + 1)
         elif closer == ")" and char == "#" and text[at - 1] in " \t\n(":
-            at += len(_COMMENT.match(text, at)[0])  # type: ignore[index]
+            at = _behind(_COMMENT, text, at)
         elif closer in '"`' and (char == "'" or text.startswith("$'", at) or (closer == "`" and char == '"')):
             at += 1  # there these are plain characters
         else:
             at = piece_end(text, at, depth)
-    raise ShellError(f"line {text.count(chr(10), 0, opened) + 1}: its {closer} is missing")
+    raise ShellError(f"{_line(text, opened)}: its {closer} is missing")
 
 
 def piece_end(text: str, at: int, depth: int = 0) -> int:
     """The place behind a quoted string, an expansion, an escaped character or a plain one."""
     if text[at] == "\\":
         return min(at + 2, len(text))
-    if text[at] == "'" or text.startswith("$'", at):
-        escapes = text[at] == "$"
-        match = re.compile(r"\$'(?:[^'\\]|\\.)*'" if escapes else "'[^']*'", re.DOTALL).match(text, at)
-        if match is None:
-            raise ShellError(f"line {text.count(chr(10), 0, at) + 1}: its ' is missing")
-        return match.end()
-    for opener, closer in (("${", "}"), ("$(", ")"), ('"', '"'), ("`", "`")):
+    if text.startswith(("'", "$'"), at):
+        if (literal := _LITERAL.match(text, at)) is None:
+            raise ShellError(f"{_line(text, at)}: its ' is missing")
+        return literal.end()
+    for opener, closer in _OPENERS:
         if text.startswith(opener, at):
             return closing(text, at + len(opener), closer, depth + 1)
     return at + 1
 
 
-def _arithmetic_end(text: str, at: int) -> int:
-    """The place behind the `))` of a `((`, or 0 where these are two subshells."""
-    end = closing(text, at + 1, ")")
-    return end if text[end - 2] == ")" else 0
+def _line(text: str, at: int) -> str:
+    return f"line {text.count(chr(10), 0, at) + 1}"
 
 
 class _Parser:
@@ -253,8 +175,8 @@ class _Parser:
         """Whether one of these comes next."""
         return self.at < len(self.tokens) and self.tokens[self.at].text in texts
 
-    def take(self, *expected: str) -> Token:
-        """The next token, which must be one of these. Raises ShellError."""
+    def take(self, *expected: str) -> str:
+        """The text of the next token, which must be one of these. Raises ShellError."""
         if self.at >= len(self.tokens):
             raise ShellError(f"it ends where {' or '.join(expected) or 'a command'} is expected")
         token = self.tokens[self.at]
@@ -263,7 +185,7 @@ class _Parser:
         if expected and token.text not in expected:
             raise ShellError(f"{token.text[:40]!r} stands where {' or '.join(expected)} is expected")
         self.at += 1
-        return token
+        return token.text
 
     def skip(self, *texts: str) -> None:
         """Pass over any number of these."""
@@ -275,150 +197,122 @@ class _Parser:
         self.skip("\n", ";", "&")
         return self.at < len(self.tokens)
 
-    def commands(self, *ends: str, once: bool = False) -> list[Node]:
-        """Commands up to a reserved word or operator that ends them, which stays; with `once`, one of them."""
+    def body(self, *ends: str) -> list[Node]:
+        """The commands up to one of these, which is passed over."""
         nodes: list[Node] = []
         while self.more() and not self.peek(*ends):
             nodes.append(self.chain())
-            if once:
-                return nodes
-        if ends and not self.peek(*ends):
-            raise ShellError(f"it ends where {' or '.join(ends)} is expected")
+        self.take(*ends)
         return nodes
 
-    def body(self, first: str, last: str) -> list[Node]:
-        """What stands between two reserved words."""
-        self.take(first)
-        nodes = self.commands(last)
-        self.take(last)
-        return nodes
+    def texts(self, *ends: str) -> list[str]:
+        """The words up to one of these, which is passed over."""
+        start = self.at
+        while not self.peek(*ends):
+            self.take()
+        self.at += 1
+        return [token.text for token in self.tokens[start : self.at - 1] if token.text != "\n"]
 
     def chain(self) -> Node:
         """Pipes joined by && and ||."""
         left = self.pipe()
         while self.peek("&&", "||"):
-            both = self.take().text == "&&"
+            sign = self.take()
             self.skip("\n")
-            left = Chain(left, both, self.pipe())
+            left = Node(sign, parts=([left], [self.pipe()]))
         return left
 
     def pipe(self) -> Node:
         """Commands joined by |."""
         if self.peek("!"):
             self.take()
-            return Not(self.pipe())
+            return Node("!", parts=([self.pipe()],))
         parts = [self.command()]
         while self.peek("|", "|&"):
             self.take()
             self.skip("\n")
             parts.append(self.command())
-        return parts[0] if len(parts) == 1 else Group(parts, apart=True)
+        return parts[0] if len(parts) == 1 else Node("(", parts=(parts,))
 
     def command(self) -> Node:
         """A simple or a compound command."""
         self.depth += 1
         if self.depth > MOST_NESTED:
             raise ShellError(f"it nests more than {MOST_NESTED} compound commands")
-        token = self.take()
-        named = {
-            "if": self._if, "case": self._case, "for": self._for, "select": self._for, "while": self._while,
-            "until": self._while, "function": self._function, "{": self._braces, "(": self._subshell, "[[": self._test,
-        }  # fmt: skip
-        reader: Callable[[str], Node] | None = named.get(token.text)
-        if token.kind == "arithmetic":
-            node: Node = Arithmetic(token.text)
-        elif reader is not None:
-            node = reader(token.text)
-        elif token.kind == "word":
-            node = self._simple(token.text)
-        else:
-            raise ShellError(f"{token.text!r} stands where a command is expected")
+        word = self.take()
+        kind = self.tokens[self.at - 1].kind
+        node = Node("((", [word]) if kind == "arithmetic" else self.compound(word)
+        if node is None and kind == "operator":
+            raise ShellError(f"{word!r} stands where a command is expected")
         self.depth -= 1
-        return node
+        return node or self.simple(word)
 
-    def _simple(self, first: str) -> Node:
-        if self.peek("(") and re.fullmatch(r"[\w.:-]+", first):
-            self.take()
-            return self._function_body(first, ")")
-        words = [first]
+    def simple(self, word: str) -> Node:
+        """Words up to an operator, or `name() command`."""
+        if self.peek("(") and re.fullmatch(r"[\w.:-]+", word):
+            return self.function(word)
+        start = self.at
         while self.at < len(self.tokens) and self.tokens[self.at].kind == "word":
-            words.append(self.take().text)
-        return Simple(words)
+            self.at += 1
+        return Node("command", [word, *(token.text for token in self.tokens[start : self.at])])
 
-    def _function(self, _word: str) -> Node:
-        name = self.take().text
+    def function(self, name: str) -> Node:
         if self.peek("("):
             self.take()
-            return self._function_body(name, ")")
-        return self._function_body(name)
-
-    def _function_body(self, name: str, *closer: str) -> Node:
-        if closer:
-            self.take(*closer)
+            self.take(")")
         self.skip("\n")
-        return Function(name, self.command())
+        return Node("function", [name], ([self.command()],))
 
-    def _braces(self, _word: str) -> Node:
-        nodes = self.commands("}")
-        self.take("}")
-        return Group(nodes, apart=False)
+    def compound(self, word: str) -> Node | None:
+        """A command that begins with a reserved word or a bracket; None for any other word."""
+        match word:
+            case "{" | "(":
+                return Node(word, parts=(self.body("}" if word == "{" else ")"),))
+            case "[[":
+                return Node(word, self.texts("]]"))
+            case "function":
+                return self.function(self.take())
+            case "if":
+                parts = [self.body("then"), self.body("elif", "else", "fi")]
+                while (ended := self.tokens[self.at - 1].text) != "fi":
+                    if ended == "elif":
+                        parts.append(self.body("then"))
+                    parts.append(self.body("fi") if ended == "else" else self.body("elif", "else", "fi"))
+                return Node(word, parts=parts)
+            case "while" | "until":
+                return Node(word, parts=(self.body("do"), self.body("done")))
+            case "for" | "select":
+                return self.loop(self.take())
+            case "case":
+                subject = self.take()
+                self.skip("\n")
+                self.take("in")
+                branches = []
+                while self.more() and not self.peek("esac"):
+                    branches.append(self.branch())
+                self.take("esac")
+                return Node(word, [subject], (branches,))
+        return None
 
-    def _subshell(self, _word: str) -> Node:
-        nodes = self.commands(")")
-        self.take(")")
-        return Group(nodes, apart=True)
-
-    def _test(self, _word: str) -> Node:
-        words = []
-        while not self.peek("]]"):
-            words.append(self.take().text)
-        self.take()
-        return Test([word for word in words if word != "\n"])
-
-    def _if(self, _word: str) -> Node:
-        branches: list[tuple[list[Node] | None, list[Node]]] = []
-        word = "if"
-        while word in ("if", "elif"):
-            condition = self.commands("then")
-            self.take("then")
-            branches.append((condition, self.commands("elif", "else", "fi")))
-            word = self.take("elif", "else", "fi").text
-        if word == "else":
-            branches.append((None, self.commands("fi")))
-            self.take("fi")
-        return Branches(branches)
-
-    def _case(self, _word: str) -> Node:
-        word = self.take().text
-        self.skip("\n")
-        self.take("in")
-        branches = []
-        while self.more() and not self.peek("esac"):
-            if self.peek("("):
-                self.take()
-            patterns = [self.take().text]
-            while self.take("|", ")").text == "|":
-                patterns.append(self.take().text)
-            branches.append((patterns, self.commands(";;", ";&", ";;&", "esac")))
-            self.skip(";;", ";&", ";;&")
-        self.take("esac")
-        return Case(word, branches)
-
-    def _for(self, _word: str) -> Node:
-        name = self.take()
-        if name.kind == "arithmetic":
-            self.skip(";", "\n")
-            return While([], None, self.body("do", "done"))
+    def loop(self, name: str) -> Node:
+        """What follows `for`."""
+        is_counted = self.tokens[self.at - 1].kind == "arithmetic"
         self.skip("\n")
         words = ['"$@"']
         if self.peek("in"):
             self.take()
-            words = []
-            while not self.peek(";", "\n"):
-                words.append(self.take().text)
+            words = self.texts(";", "\n")
         self.skip(";", "\n")
-        return For(name.text, words, self.body("do", "done"))
+        self.take("do")
+        return Node("for((" if is_counted else "for", [name, *words], (self.body("done"),))
 
-    def _while(self, word: str) -> Node:
-        condition = self.commands("do")
-        return While(condition, word == "while", self.body("do", "done"))
+    def branch(self) -> Node:
+        """`PATTERN | PATTERN) .. ;;`; a last one may end with `esac`, which stays."""
+        if self.peek("("):
+            self.take()
+        patterns = [self.take()]
+        while self.take("|", ")") == "|":
+            patterns.append(self.take())
+        body = self.body(";;", ";&", ";;&", "esac")
+        self.at -= self.tokens[self.at - 1].text == "esac"
+        return Node("pattern", patterns, (body,))

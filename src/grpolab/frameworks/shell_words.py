@@ -9,7 +9,7 @@ import ast
 import fnmatch
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from grpolab.frameworks.shell_syntax import ASSIGNED, ShellError, closing, piece_end, tokens
@@ -18,33 +18,23 @@ MOST_CHARACTERS = 200_000  # of a value
 MOST_EXPANDED = 5_000_000  # characters, of all words together
 LONGEST_EDITED = 4096  # by ${NAME%..} and the like
 MOST_STEPS = 20  # of an expression that names expressions
-MOST_DIGITS = 2**63  # what bash counts with
+LARGEST = 2**63  # what bash counts with
 MOST_BRACES = 100  # words that {a,b} or {1..9} becomes
 
 OPEN, UNSET, END = "\ue000", "\ue001", "\ue002"
 GAP, EMPTY = "\ue003", "\ue004"  # between two words; a word that is quoted and empty
 MARKS = re.compile("[\ue000-\ue004]")
 PART = re.compile(f"[{OPEN}{UNSET}]([^{END}]*){END}")
-_BLANKS = re.compile(rf"[{OPEN}{UNSET}][^{END}]*{END}|\s+")
-_NAME = re.compile(r"\$(?:([A-Za-z_]\w*)|([0-9@*#?$!-]))")
+_PART_OR_BLANKS = re.compile(rf"({PART.pattern})|\s+")
+_NAME = re.compile(r"\$([A-Za-z_]\w*|[0-9@*#?$!-])")
 _PARAMETER = re.compile(r"([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
+_SLICE = re.compile(r":\s*(\d+)(?::\s*(\d+))?")
+_COUNTED = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(?:\[(\w+)\])?")
 _PLAIN = re.compile(r"(?:[\d\s+*/%<>=()-]|!=|&&|\|\|){1,1000}")
 _BRACES = re.compile(r"(?<!\$)\{([^{}'\"$\s]*,[^{}'\"$\s]*|-?\d{1,6}\.\.-?\d{1,6})\}")
 
 # Always set, and never by the script.
 OF_THE_MACHINE = {"HOME", "PWD", "OLDPWD", "USER", "PATH", "HOSTNAME", "RANDOM", "SECONDS", "BASH_SOURCE", "UID"}
-
-
-def arithmetic(expression: str) -> int | None:
-    """The whole number that `$((..))` of plain numbers is; None where it has none, or is not understood."""
-    if not _PLAIN.fullmatch(expression):
-        return None
-    try:
-        value = _number(ast.parse(expression.replace("&&", " and ").replace("||", " or ").strip(), mode="eval").body)
-    except (ValueError, SyntaxError, ArithmeticError, RecursionError, MemoryError):
-        return None
-    return value
-
 
 _SIGNS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow,
@@ -56,37 +46,53 @@ _SIGNS: dict[type, Callable[[int, int], int]] = {
 }  # fmt: skip
 
 
+def arithmetic(expression: str) -> int | None:
+    """The whole number that `$((..))` of plain numbers is; None where it has none, or is not understood."""
+    if not _PLAIN.fullmatch(expression):
+        return None
+    try:
+        return _number(ast.parse(expression.replace("&&", " and ").replace("||", " or ").strip(), mode="eval").body)
+    except (ValueError, SyntaxError, ArithmeticError, RecursionError, MemoryError):
+        return None
+
+
 def _number(node: ast.expr) -> int:
     match node:
-        case ast.Constant(value=int(value)) if type(value) is int:
-            result = value
+        case ast.Constant(value=int(result)):
+            pass
         case ast.UnaryOp(op=ast.USub(), operand=operand) if not isinstance(operand, ast.BinOp):
             result = -_number(operand)  # of nothing else, because it binds differently in bash
-        case ast.BoolOp(op=sign, values=values):
-            each = [_number(value) != 0 for value in values]
-            result = int(all(each) if isinstance(sign, ast.And) else any(each))
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _SIGNS:
+        case ast.BoolOp(op=op, values=values):
+            outcomes = [_number(value) != 0 for value in values]
+            result = int(all(outcomes) if isinstance(op, ast.And) else any(outcomes))
+        case ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right]) if (
+            type(op) in _SIGNS
+        ):
             a, b = _number(left), _number(right)
-            if isinstance(sign, ast.Pow | ast.LShift | ast.RShift) and not 0 <= b < 64:
-                raise ValueError(b)
-            result = _SIGNS[type(sign)](a, b)
-        case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in _SIGNS:
-            result = int(_SIGNS[type(sign)](_number(left), _number(right)))
+            if isinstance(op, ast.Pow | ast.LShift | ast.RShift) and not 0 <= b < 64:
+                raise ValueError
+            result = int(_SIGNS[type(op)](a, b))
         case _:
             raise ValueError
-    if abs(result) >= MOST_DIGITS:
-        raise ValueError(result)
+    if abs(result) >= LARGEST:
+        raise ValueError
     return result
 
 
 @dataclass
 class Words:
-    """What a script's variables hold. A variable is its elements by index; a plain one has one, at 0."""
+    """What a script's variables hold. A variable is its elements by index; a plain one has one, at 0.
+
+    `@` has the arguments, from 1 on; while it is not set they are the script's own, which are open.
+    """
 
     output: Callable[[str], str | None]  # what the script inside `$(..)` prints; None: only a run can tell
     variables: dict[str, dict[str, str]] = field(default_factory=dict)
-    arguments: list[str] | None = None  # of the function that is running; None: the script's own, which are open
     spent: int = 0  # of MOST_EXPANDED
+
+    def set_arguments(self, values: list[str]) -> None:
+        """What `$1`, `$2`, .. are from here on."""
+        self.variables["@"] = {str(number): value for number, value in enumerate(values, 1)}
 
     def known(self, text: str) -> str | None:
         """A value in which nothing is open; what nothing sets is empty."""
@@ -95,55 +101,39 @@ class Words:
     def number(self, expression: str) -> int | None:
         """What an arithmetic expression is; None where it is open."""
         text = self.text(f'"{expression}"') if "$" in expression else expression
-        names = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:\[(\w+)\])?")
         for _ in range(MOST_STEPS):  # a variable may hold an expression
-            if OPEN in text or UNSET in text or not names.search(text) or len(text) > MOST_CHARACTERS:
+            if MARKS.search(text) or not _COUNTED.search(text) or len(text) > MOST_CHARACTERS:
                 break
-            text = names.sub(lambda name: f"({self.value(name[0].partition('[')[0], name[1])})", text)
+            text = _COUNTED.sub(lambda name: f"({self.value(name[1], name[2])})", text)
         return arithmetic(text)
 
     def value(self, name: str, index: str | None = None) -> str:
-        """An element of a variable."""
-        if name.isdigit() or name in "@*#?$!-":
-            return self.argument(name)
-        elements = self.variables.get(name)
-        if elements is None:
-            return open_part(f"${name}") if name in OF_THE_MACHINE else _unset(f"${name}")
-        if index in ("@", "*"):
-            return " ".join(elements.values())
-        return elements.get(self.key(name, index), _unset(f"${name}" if index is None else f"${{{name}[{index}]}}"))
+        """A plain variable, an element of another one, or `$1`, `$#` and the like."""
+        source = f"${name}" if index is None else f"${{{name}[{index}]}}"
+        if name == "#":
+            return str(len(self.variables.get("@", {})))
+        if name.isdigit() and name != "0":
+            name, index = "@", name
+        elif not name.isidentifier() or (name in OF_THE_MACHINE and name not in self.variables):
+            return open_part(source)
+        return self.variables.get(name, {}).get(self.key(name, index), f"{UNSET}{source}{END}")
 
     def key(self, name: str, index: str | None) -> str:
         """The index of an element as it is stored."""
-        text = PART.sub(r"\1", self.text(index or "0"))
-        named = any(not key.lstrip("-").isdigit() for key in self.variables.get(name, {}))
-        number = None if named else self.number(text)
-        if number is not None and number < 0:
-            number += len(self.variables.get(name, {}))
-        return text if number is None else str(number)
+        stored, text = self.variables.get(name, {}), PART.sub(r"\1", self.text(index or "0"))
+        number = self.number(text) if all(key.isdigit() for key in stored) else None
+        return text if number is None else str(number + len(stored) if number < 0 else number)
 
-    def argument(self, name: str) -> str:
-        """`$1`, `$#`, `$@` and the like."""
-        given = self.arguments
-        if name == "#":
-            return str(len(given or []))
-        if name in "@*":
-            return open_part("$@") if given is None else " ".join(given)
-        if name.isdigit() and name != "0":
-            return given[int(name) - 1] if given and int(name) <= len(given) else _unset(f"${name}")
-        return open_part(f"${name}")
-
-    def elements(self, name: str, index: str | None, rest: str) -> list[str] | None:
-        """The words that `"${A[@]}"` and `"$@"` are; None for any other parameter."""
-        if name == "@" or (name == "*" and index is None):
-            every = [open_part("$@")] if self.arguments is None else self.arguments
-        elif index in ("@", "*"):
-            every = list(self.variables.get(name, {}).values())
-        else:
+    def elements(self, name: str, index: str | None, rest: str = "") -> list[str] | None:
+        """The words that `"${A[@]}"` and `"$@"` are, `rest` cut from them; None for any other parameter."""
+        if name not in "@*" and index not in ("@", "*"):
             return None
-        cut = re.fullmatch(r":\s*(\d+)(?::\s*(\d+))?", rest)
-        if cut and not (name in "@*" and self.arguments is None):
-            start = max(int(cut[1]) - (name in "@*"), 0)
+        first = int(name in "@*")
+        if first and "@" not in self.variables:
+            return [open_part("$@")]
+        every = list(self.variables.get("@" if first else name, {}).values())
+        if cut := _SLICE.fullmatch(rest):
+            start = max(int(cut[1]) - first, 0)
             every = every[start : start + int(cut[2]) if cut[2] else None]
         return every
 
@@ -153,29 +143,21 @@ class Words:
         assert match is not None
         name, index, more = match.groups()
         right, old = word[match.end() :], self.variables.get(name, {})
+        new = dict(old) if index or more else {}
         if right.startswith("(") and index is None:
-            new = dict(old) if more else {}
-            for element in self.array(right[1:-1]):
-                keyed = re.match(r"\[([^\]]*)\]=", element)
-                if keyed:
-                    new[self.text(keyed[1])] = self.text(element[keyed.end() :])
-                else:
-                    new |= {str(len(new) + at): value for at, value in enumerate(self.fields(element))}
+            for token in tokens(right[1:-1]):
+                if token.kind == "broken":
+                    raise ShellError(token.text)
+                if keyed := re.match(r"\[([^\]]*)\]=", token.text):
+                    new[self.text(keyed[1])] = self.text(token.text[keyed.end() :])
+                elif token.kind == "word":
+                    new |= {str(at): value for at, value in enumerate(self.fields(token.text), len(new))}
         else:
             key = self.key(name, index)
-            before = old.get(key, "") if more else ""
-            new = (dict(old) if index or more else {}) | {key: before + self.text(right)}
+            new[key] = (old.get(key, "") if more else "") + self.text(right)
         if sum(map(len, new.values())) > MOST_CHARACTERS:
             raise ShellError(f"${name} has more than {MOST_CHARACTERS} characters")
         self.variables[name] = new
-
-    def array(self, inside: str) -> Iterator[str]:
-        """The words of `(..)`."""
-        for token in tokens(inside):
-            if token.kind == "broken":
-                raise ShellError(token.text)
-            if token.kind == "word":
-                yield token.text
 
     def text(self, word: str) -> str:
         """A word as one value: nothing is split."""
@@ -190,33 +172,27 @@ class Words:
         """A word without its quotes, with its expansions; GAP between the words that it becomes."""
         at, pieces = 0, list[str]()
         while at < len(word):
-            char = word[at]
+            char, start = word[at], at
+            if char in "$`" and not (word.startswith("$'", at) and not quoted):
+                text, at = self.expansion(word, at, quoted)
+                pieces.append(_PART_OR_BLANKS.sub(lambda found: found[1] or GAP, text) if split else text)
+                continue
+            at = at + 1 if quoted and char != "\\" else piece_end(word, at)
             if char == "\\":
-                escaped = word[at + 1 : at + 2]
+                escaped = word[start + 1 : at]
                 kept = quoted and escaped not in '$`"\\\n'
                 pieces.append(f"\\{escaped}" if kept else "" if escaped == "\n" else escaped)
-                at += 2
-            elif char == '"' and not quoted:
-                end = closing(word, at + 1, '"')
-                inside = word[at + 1 : end - 1]
-                bare = re.fullmatch(r"\$(@|\{[^}]*\[@\].*\}|\{@.*\})", inside)
-                pieces.append(self.expanded(inside, split=False, quoted=True) or ("" if bare else EMPTY))
-                at = end
-            elif not quoted and (char == "'" or word.startswith("$'", at)):
-                end = piece_end(word, at)
-                literal = word[at + 1 : end - 1] if char == "'" else word[at + 2 : end - 1]
-                pieces.append(literal or EMPTY)
-                at = end
-            elif char in "$`":
-                text, at = self.expansion(word, at, quoted)
-                pieces.append(text if quoted or not split else _BLANKS.sub(_gap, text))
-            elif not quoted and word.startswith(("<(", ">("), at):
-                end = closing(word, at + 2, ")")
-                pieces.append(open_part(word[at:end]))
-                at = end
-            else:
+            elif quoted or at == start + 1:
+                if not quoted and word.startswith(("<(", ">("), start):
+                    at = closing(word, at + 1, ")")
+                    char = open_part(word[start:at])
                 pieces.append(char)
-                at += 1
+            elif char == '"':
+                inside = word[start + 1 : at - 1]
+                is_list = re.fullmatch(r"\$(@|\{[^}]*\[@\].*\}|\{@.*\})", inside)
+                pieces.append(self.expanded(inside, split=False, quoted=True) or ("" if is_list else EMPTY))
+            else:
+                pieces.append(word[start:at].removeprefix("$")[1:-1] or EMPTY)
         self.spent += sum(map(len, pieces))
         if self.spent > MOST_EXPANDED:
             raise ShellError(f"its variables have become {MOST_EXPANDED} characters")
@@ -224,81 +200,70 @@ class Words:
 
     def expansion(self, word: str, at: int, quoted: bool) -> tuple[str, int]:
         """What `$..` or a backtick at this place is, and the place behind it."""
-        if word.startswith("$((", at) and word[(end := closing(word, at + 2, ")")) - 2] == ")":
-            value = self.number(word[at + 3 : end - 2])
-            return (open_part(word[at:end]) if value is None else str(value)), end
-        if word.startswith("$(", at) or word[at] == "`":
-            end = closing(word, at + 2, ")") if word[at] == "$" else closing(word, at + 1, "`")
-            printed = self.output(word[at + 2 : end - 1] if word[at] == "$" else word[at + 1 : end - 1])
-            return (open_part(word[at:end]) if printed is None else printed), end
-        if word.startswith("${", at):
-            end = closing(word, at + 2, "}")
-            return self.parameter(word[at + 2 : end - 1], word[at:end], quoted), end
-        if (name := _NAME.match(word, at)) is None:
+        if name := _NAME.match(word, at):
+            every = self.elements(name[1], None)
+            return self.value(name[1]) if every is None else _joined(every), name.end()
+        if not word.startswith(("${", "$(", "`"), at):
             return "$", at + 1
-        every = self.elements(name[0][1:], None, "")
-        return self.value(name[0][1:]) if every is None else _joined(every), name.end()
+        source = word[at : (end := piece_end(word, at))]
+        if source.startswith("${"):
+            return self.parameter(source, quoted), end
+        if source.startswith("$((") and source.endswith("))"):
+            value = self.number(source[3:-2])
+            return open_part(source) if value is None else str(value), end
+        printed = self.output(source.removeprefix("$")[1:-1])
+        return open_part(source) if printed is None else printed, end
 
-    def parameter(self, inside: str, source: str, quoted: bool) -> str:
-        """`${..}` by what stands inside."""
-        match = _PARAMETER.fullmatch(inside)
+    def parameter(self, source: str, quoted: bool) -> str:
+        """What `${..}` is."""
+        match = _PARAMETER.fullmatch(source[2:-1])
         if match is None:
             return open_part(source)
         sign, name, index, rest = match.groups()
         every = self.elements(name, index, rest)
-        if sign == "#":
-            return str(len(every)) if every is not None else str(len(PART.sub("", self.value(name, index))))
-        if sign == "!":
-            target = self.known(self.value(name))
-            return self.value(target) if target and target.isidentifier() else open_part(source)
         value = self.value(name, index) if every is None else _joined(every)
         known = self.known(value)
-        unset = value.startswith(UNSET) and value.endswith(END) and known == ""
+        if sign == "#":
+            return str(len(PART.sub("", value)) if every is None else len(every))
+        if sign == "!":
+            if every is not None:
+                return _joined([*self.variables.get(name, {})])
+            return self.value(known) if known and known.isidentifier() else open_part(source)
+        unset = value.startswith(UNSET) and known == ""
         if default := re.fullmatch(r"(:?)([-=+?])(.*)", rest, re.DOTALL):
             colon, kind, word = default.groups()
-            empty = unset or (colon == ":" and (known == "" or (every is not None and not every)))
-            if kind == "+":
-                return "" if empty else self.expanded(word, False, quoted)
-            if not empty or kind == "?":
-                return value
+            empty = unset or (known == "" and colon == ":")
+            if empty is (kind == "+") or kind == "?":
+                return "" if kind == "+" else value
             text = self.expanded(word, False, quoted)
             if kind == "=":
                 self.variables[name] = {"0": text}
             return text
         if not rest or (every is not None and rest.startswith(":")):
             return value
-        plain = known is not None and not unset and every is None and len(known) < LONGEST_EDITED
-        return self.edited(known or "", rest, source) if plain else open_part(source)
+        if known is None or unset or every is not None or len(known) >= LONGEST_EDITED:
+            return open_part(source)
+        return self.edited(known, rest, source)
 
     def edited(self, text: str, rest: str, source: str) -> str:
         """A known value with `#`, `%`, `/`, `:`, `^` or `,` applied."""
         if cut := re.fullmatch(r"(##?|%%?)(.*)", rest, re.DOTALL):
-            shape = re.compile(fnmatch.translate(self.text(cut[2])))
-            ends = range(len(text) + 1)
+            shape, places = re.compile(fnmatch.translate(self.text(cut[2]))), range(len(text) + 1)
             if cut[1][0] == "#":
-                fits = [text[end:] for end in ends if shape.match(text[:end])]
+                left = [text[place:] for place in places if shape.match(text[:place])]
             else:
-                fits = [text[:end] for end in reversed(ends) if shape.match(text[end:])]
-            return text if not fits else fits[0] if len(cut[1]) == 1 else fits[-1]
+                left = [text[:place] for place in reversed(places) if shape.match(text[place:])]
+            return left[0 if len(cut[1]) == 1 else -1] if left else text
         if swap := re.fullmatch(r"(//?)([^/*?\[]+)(?:/(.*))?", rest, re.DOTALL):
             return text.replace(self.text(swap[2]), self.text(swap[3] or ""), -1 if swap[1] == "//" else 1)
-        if part := re.fullmatch(r":\s*(\d+)(?::\s*(\d+))?", rest):
-            start = int(part[1])
-            return text[start : start + int(part[2]) if part[2] else None]
+        if part := _SLICE.fullmatch(rest):
+            return text[int(part[1]) :][: int(part[2]) if part[2] else None]
         return {"^^": text.upper(), ",,": text.lower()}.get(rest, open_part(source))
 
 
 def open_part(source: str) -> str:
     """An open part of a value, by how it is written."""
     return f"{OPEN}{source}{END}"
-
-
-def _unset(source: str) -> str:
-    return f"{UNSET}{source}{END}"
-
-
-def _gap(blanks: re.Match[str]) -> str:
-    return GAP if blanks[0].isspace() else blanks[0]
 
 
 def _joined(every: list[str]) -> str:
