@@ -1,34 +1,24 @@
 """The values that stand in a Python file, found without running or importing anything.
 
-A name has a value here where the file leaves no doubt: a constant, arithmetic on constants, what a dict holds after
-the lines that change it, the default of a command-line option, of a dataclass field or of a parameter. A branch counts
-where its condition is such a value. Everything else is `Open`: its text, and no value.
+The file's statements are followed in their order, with what each name holds where the file leaves no doubt: a constant,
+arithmetic on constants, a dict with what changes it, the default of a command-line option, of a dataclass field or of a
+parameter. Both ways of a condition that only a run can tell are followed, and what differs between them is open.
+Functions that the file calls are followed where it calls them, the others at its end.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import functools
 import math
 import operator
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from grpolab.frameworks.python_source import (
-    BRANCHES,
-    LOOPS,
-    Binding,
-    Function,
-    Scope,
-    Source,
-    annotation,
-    argument,
-    before,
-    last_name,
-    parameters,
-    statements,
-)
+from grpolab.frameworks.python_source import Function, annotation, argument, last_name, parameters
 
 MOST_STEPS = 200_000  # of the evaluation of one file
 DEEPEST = 60  # values within values
@@ -46,8 +36,9 @@ COMPARE: dict[type, Callable[[Any, Any], bool]] = {
     ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
 }
 CALLS: dict[str, Callable[..., Any]] = {
-    "float": float, "int": int, "bool": bool, "str": str, "min": min, "max": max, "abs": abs, "len": len, "sum": sum,
+    "float": float, "int": int, "bool": bool, "min": min, "max": max, "abs": abs, "len": len, "sum": sum,
     "list": list, "tuple": list, "math.ceil": math.ceil, "math.floor": math.floor, "math.sqrt": math.sqrt,
+    "round": round,
 }
 # fmt: on
 INFINITE = {"math.inf", "torch.inf", "np.inf", "numpy.inf"}
@@ -55,31 +46,228 @@ BAGS = {"SimpleNamespace", "Namespace", "EasyDict", "AttrDict", "DotDict", "edic
 COPIES = {"copy.deepcopy", "copy.copy", "deepcopy", "OmegaConf.create"}
 AS_DICT = {"vars", "asdict", "dataclasses.asdict"}
 ENVIRONMENT = {"os.environ.get", "os.getenv", "environ.get", "getenv"}
-CONVERTED: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str}
 
 
 class Open(Exception):
     """A value that the file alone does not say: its text."""
 
 
-@dataclass
-class Record:
-    """Something with attributes: the options of a command line, a dataclass. `values` may hold `Open` ones."""
+@dataclass(frozen=True)
+class Item:
+    """What a name, a key or a field holds: a value, or the text of one that the file alone does not say."""
 
-    values: dict[str, Any]
+    value: Any = None
+    open: str = ""
+    by_default: bool = field(default=False, compare=False)  # whether it rests on a default that a user may override
+
+
+class Record(dict[str, Item]):
+    """Something with attributes: the options of a command line, an object of a class."""
+
+    made_by: ast.Call | None = None  # where it is one of those that are looked for
+
+
+class _Left(Exception):
+    """`return` or `raise`: what follows it is not run."""
 
 
 class Values:
-    """What the expressions of a file are. `overridable` has the keywords whose values are a script's own defaults."""
+    """A file, followed once. `made` has what each call of the classes in `names` makes, with what is set on it later.
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.overridable: set[str] = set()
-        self._called: dict[Function, ast.Call] = {}  # the call that a function is evaluated for
+    `trained_with` are those that a `GRPOTrainer` is given, in the order in which they are met.
+    """
+
+    def __init__(self, tree: ast.Module, names: set[str]) -> None:
+        self.classes: dict[str, ast.ClassDef] = {}  # of two definitions the first counts
+        self.functions: dict[str, Function] = {}
+        self.calls: dict[str, list[ast.Call]] = defaultdict(list)  # by the last part of what is called
+        self.names, self.made, self.trained_with = names, dict[Any, Item](), list[ast.Call]()
+        self._owners: dict[Function, ast.ClassDef] = {}  # of methods
+        self._objects: dict[str, list[Record]] = defaultdict(list)  # of a class, as they were made
+        self._scopes: list[dict[Any, Item]] = [{}]  # what names hold, the innermost last
+        self._outside: dict[ast.AST, list[dict[Any, Item]]] = {}  # of a function, the scopes that it stands in
+        self._running: list[ast.AST] = []
+        self._followed: set[ast.AST] = set()
+        self._returned: list[Item] = []
+        self._globals: set[str] = set()  # names that a function sets from inside
         self._steps = self._depth = 0
         self._by_default = False  # whether the value in hand rests on a default that a user may override
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                self.classes.setdefault(node.name, node)
+                self._owners |= {each: node for each in node.body if isinstance(each, Function)}
+            elif isinstance(node, Function):
+                self.functions.setdefault(node.name, node)
+            elif isinstance(node, ast.Call):
+                self.calls[last_name(node.func)].append(node)
+            elif isinstance(node, ast.Global):
+                self._globals.update(node.names)
+        with contextlib.suppress(_Left):
+            self._block(tree.body)
+        functions = [each for each in ast.walk(tree) if isinstance(each, Function)]
+        for function in sorted(functions, key=self._is_called):  # those that call others first
+            if function not in self._followed:
+                owner = self._owners.get(function)
+                self._call_function(function, None, self._object(owner) if owner else None)
+        if self._steps > MOST_STEPS:
+            self.made.clear()  # what was not followed might have changed it
 
-    def value(self, node: ast.AST) -> Any:
+    def _is_called(self, function: Function) -> bool:
+        owner = self._owners.get(function)
+        return (owner.name if owner and function.name == "__init__" else function.name) in self.calls
+
+    # Statements.
+
+    def _block(self, statements: list[ast.stmt]) -> None:
+        for statement in statements:
+            self._steps += 1
+            if self._steps <= MOST_STEPS:
+                self._statement(statement)
+
+    def _statement(self, statement: ast.stmt) -> None:
+        match statement:
+            case ast.Assign(targets=targets, value=value):
+                item = self.item(value)
+                for target in targets:
+                    self._assign(target, item)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._assign(target, self.item(value))
+            case ast.AugAssign(target=target, op=op, value=value):
+                self._assign(target, self.item(ast.copy_location(ast.BinOp(target, op, value), statement)))
+            case ast.Expr(value=ast.Call() as call):
+                if not self._changed_by(call):
+                    self.item(call)
+            case ast.Delete(targets=targets):
+                for target in targets:
+                    self._assign(target, Item(open=_line(statement)))
+            case ast.If(test=test, body=body, orelse=orelse):
+                holds = True if "__name__" in ast.unparse(test) else self._truth(test)
+                self._either_way([body, orelse], holds)
+            case ast.For() | ast.AsyncFor() | ast.While():
+                for node in ast.walk(statement):
+                    if isinstance(node, ast.Name) and isinstance(
+                        node.ctx, ast.Store
+                    ):  # an earlier pass may have set it
+                        self._assign(node, Item(open=node.id))
+                self.item(statement.test if isinstance(statement, ast.While) else statement.iter)
+                self._either_way([statement.body, []], None)
+                self._block(statement.orelse)
+            case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=finalbody):
+                self._either_way([[*body, *orelse], *(handler.body for handler in handlers)], None)
+                self._block(finalbody)
+            case ast.Match(cases=cases):
+                self._either_way([each.body for each in cases], None)
+            case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
+                for part in items:
+                    self.item(part.context_expr)
+                    if part.optional_vars is not None:
+                        self._assign(part.optional_vars, Item(open=_line(statement)))
+                self._block(body)
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                for alias in names:
+                    name = alias.asname or alias.name.partition(".")[0]
+                    self._scopes[-1][name] = Item(open=name)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._outside[statement] = list(self._scopes)
+            case ast.ClassDef():
+                for each in statement.body:
+                    if isinstance(each, Function):
+                        self._outside[each] = list(self._scopes)
+            case ast.Return(value=value):
+                self._returned.append(self.item(value) if value is not None else Item())
+                raise _Left
+            case ast.Raise():
+                raise _Left
+            case _:
+                self._children(statement)
+
+    def _either_way(self, ways: list[list[ast.stmt]], first_holds: bool | None) -> None:
+        """Follow each way from here; what they leave different is open, unless it is known which of two is taken."""
+        state = [*self._scopes, self.made]
+        before, after = [dict(part) for part in state], list[list[dict[Any, Item]]]()
+        self._steps += sum(map(len, state)) // 100
+        aside: dict[Any, Item] = {}  # calls on ways that are not taken or do not go on: they may be asked for
+        for number, way in enumerate(ways):
+            _restore(state, before)
+            met, is_taken = (len(self._returned), len(self.trained_with)), first_holds in (None, number == 0)
+            with contextlib.suppress(_Left):
+                self._block(way)
+                if is_taken:
+                    after.append([dict(part) for part in state])
+            aside |= self.made
+            if not is_taken:
+                del self._returned[met[0] :], self.trained_with[met[1] :]
+        if after:
+            _restore(state, functools.reduce(_merged, after))
+        self.made |= aside | self.made
+        if not after:
+            raise _Left
+
+    def _assign(self, target: ast.expr, item: Item) -> None:
+        """Give a name, a key or an attribute a value. An owner is replaced by one that has it, never changed."""
+        match target:
+            case ast.Name(id=name):
+                self._scopes[-1][name] = item
+            case ast.Tuple(elts=targets) | ast.List(elts=targets):
+                fits = isinstance(item.value, list) and len(item.value) == len(targets)
+                for number, each in enumerate(targets):
+                    part = item.value[number] if fits else Item(open=ast.unparse(each))
+                    self._assign(each, part if isinstance(part, Item) else Item(part, by_default=item.by_default))
+            case ast.Attribute(value=owner, attr=name):
+                self._change(owner, {name: item})
+            case ast.Subscript(value=owner, slice=key):
+                found = self.item(key)
+                self._change(owner, {found.value: item} if not found.open else None)
+
+    def _change(self, owner: ast.expr, items: Mapping[Any, Item] | None) -> None:
+        """Set these of an owner; None stands for any."""
+        held = self.item(owner)
+        if not isinstance(items_now := held.value, dict):
+            return
+        call = items_now.made_by if isinstance(items_now, Record) else None
+        if call is not None:  # as it is by now, wherever it was changed
+            items_now = self.made[call].value
+        more = {key: Item(open=str(key)) for key in items_now} if items is None else items
+        new = Item(_like(items_now, items_now | more), by_default=held.by_default)
+        if call is not None:
+            self.made[call] = new
+        if isinstance(owner, ast.Name):  # where it stands, which may be outside
+            next((scope for scope in reversed(self._scopes) if owner.id in scope), self._scopes[-1])[owner.id] = new
+        else:
+            self._assign(owner, new)
+
+    def _changed_by(self, call: ast.Call) -> bool:
+        """Whether a call is one that changes a dict or an object: `update`, `pop`, `setattr`."""
+        match call:
+            case ast.Call(func=ast.Attribute(value=owner, attr="update"), args=arguments):
+                for each in arguments:
+                    found = self.item(each).value
+                    self._change(owner, found if isinstance(found, dict) else None)
+                self._change(owner, self.keywords(call))
+            case ast.Call(func=ast.Attribute(value=owner, attr="pop"), args=[key, *_]):
+                found = self.item(key)
+                self._change(owner, None if found.open else {found.value: Item(open=ast.unparse(call))})
+            case ast.Call(func=ast.Name(id="setattr"), args=[owner, key, item]):
+                found = self.item(key)
+                self._change(owner, None if found.open else {found.value: self.item(item)})
+            case _:
+                return False
+        return True
+
+    # Expressions.
+
+    def item(self, node: ast.expr) -> Item:
+        """What an expression is."""
+        held, self._by_default = self._by_default, False
+        try:
+            value = self.value(node)
+            return Item(value, by_default=self._by_default)
+        except Open:
+            return Item(open=ast.unparse(node))
+        finally:
+            self._by_default |= held
+
+    def value(self, node: ast.expr) -> Any:
         """Raises Open where the file alone does not say it, or saying it takes too long."""
         self._steps += 1
         self._depth += 1
@@ -92,40 +280,12 @@ class Values:
         finally:
             self._depth -= 1
 
-    def value_or_open(self, node: ast.AST) -> Any:
-        """The same, or the `Open` itself: one open item does not spoil the others."""
-        try:
-            return self.value(node)
-        except Open:
-            return Open(ast.unparse(node))
-
-    def keywords(self, call: ast.Call) -> dict[str, Any]:
-        """A call's keywords, with those that `**` brings; an open one is its `Open`."""
-        found: dict[str, Any] = {}
-        for keyword in call.keywords:
-            if keyword.arg is not None:
-                found[keyword.arg] = self._item(keyword.arg, keyword.value)
-                continue
-            try:
-                found |= {str(key): item for key, item in self._unpacked(keyword.value).items()}
-            except Open:
-                found[f"**{ast.unparse(keyword.value)}"] = Open(ast.unparse(keyword.value))
-        return found
-
-    def _item(self, key: str, node: ast.expr) -> Any:
-        held, self._by_default = self._by_default, False
-        item = self.value_or_open(node)
-        if self._by_default:
-            self.overridable.add(key)
-        self._by_default |= held
-        return item
-
-    def _value(self, node: ast.AST) -> Any:
+    def _value(self, node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=value):
                 return _bounded(value)
             case ast.Name(id=name):
-                return self._name(name, node)
+                return self._name(name)
             case ast.UnaryOp() if type(node.op) in UNARY:
                 return UNARY[type(node.op)](self.value(node.operand))
             case ast.BinOp(op=ast.BitOr()):
@@ -133,350 +293,311 @@ class Values:
             case ast.BinOp() if type(node.op) in BINARY:
                 return _binary(node.op, self.value(node.left), self.value(node.right))
             case ast.BoolOp():
-                return self._either(node)
+                value = None
+                for part in node.values:
+                    value = self.value(part)
+                    if bool(value) is isinstance(node.op, ast.Or):
+                        break
+                return value
             case ast.Compare(ops=[op], comparators=[right]) if type(op) in COMPARE:
                 return COMPARE[type(op)](self.value(node.left), self.value(right))
             case ast.IfExp():
-                return self._conditional(node)
+                if (holds := self._truth(node.test)) is not None:
+                    return self.value(node.body if holds else node.orelse)
+                if (first := self.value(node.body)) != self.value(node.orelse):
+                    raise Open(ast.unparse(node))
+                return first
             case ast.List() | ast.Tuple():
-                return [self.value(item) for item in node.elts]
+                return [self._present(item) for item in [self.item(each) for each in node.elts]]
             case ast.Dict():
-                return self._dict(node)
+                found: dict[Any, Item] = {}
+                for key, each in zip(node.keys, node.values, strict=True):
+                    found |= self._unpacked(each) if key is None else {self.value(key): self.item(each)}
+                return found
             case ast.Attribute():
-                return self._attribute(node)
+                if ast.unparse(node) in INFINITE:
+                    return math.inf
+                owner = self.value(node.value)
+                return self._present(owner[node.attr] if isinstance(owner, Record) else Item(open=ast.unparse(node)))
             case ast.Subscript():
-                return _present(self.value(node.value)[self.value(node.slice)])
+                return self._present(self.value(node.value)[self.value(node.slice)])
             case ast.Call():
                 return self._call(node)
+            case ast.NamedExpr():
+                self._assign(node.target, item := self.item(node.value))
+                return self._present(item)
+        self._children(node)
         raise Open(ast.unparse(node))
 
-    def _either(self, node: ast.BoolOp) -> Any:
-        value = None
-        for part in node.values:
-            value = self.value(part)
-            if bool(value) is isinstance(node.op, ast.Or):
-                break
-        return value
+    def _children(self, node: ast.AST) -> None:
+        """Follow the expressions in a node for the calls in them."""
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.item(child)
 
-    def _conditional(self, node: ast.IfExp) -> Any:
-        holds = self._truth(node.test)
-        if holds is not None:
-            return self.value(node.body if holds else node.orelse)
-        first, second = self.value(node.body), self.value(node.orelse)
-        if first != second:
-            raise Open(ast.unparse(node))
-        return first
+    def _present(self, item: Any) -> Any:
+        if not isinstance(item, Item):
+            return item
+        if item.open:
+            raise Open(item.open)
+        self._by_default |= item.by_default
+        return item.value
 
     def _truth(self, node: ast.expr) -> bool | None:
-        try:
-            return bool(self.value(node))
-        except Open:
-            return None
+        found = self.item(node)
+        return None if found.open else bool(found.value)
 
-    def _dict(self, node: ast.Dict) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
-        for key, item in zip(node.keys, node.values, strict=True):
-            if key is None:
-                found |= self._unpacked(item)
-            else:
-                name = self.value(key)
-                found[name] = self._item(str(name), item)
-        return found
+    def _unpacked(self, node: ast.expr) -> dict[Any, Item]:
+        return dict(self.value(node))
 
-    def _unpacked(self, node: ast.expr) -> dict[Any, Any]:
-        value = self.value(node)
-        return dict(value.values if isinstance(value, Record) else value)
-
-    def _attribute(self, node: ast.Attribute) -> Any:
-        if ast.unparse(node) in INFINITE:
-            return math.inf
-        owner = self.value(node.value)
-        if isinstance(owner, Record):
-            return _present(owner.values[node.attr])
-        raise Open(ast.unparse(node))
-
-    # Names.
-
-    def _name(self, name: str, use: ast.AST) -> Any:
-        scope, first = self.source.scope(use), True
-        while True:
-            bindings = self.source.bindings(scope, name)
-            if bindings and (first or not isinstance(scope, ast.ClassDef)):
-                return self._latest(name, bindings, scope, use if first else scope)
-            if isinstance(scope, Function | ast.Lambda) and name in parameters(scope):
-                if isinstance(scope, ast.Lambda):
-                    raise Open(name)
-                return self._changed(self._parameter(name, scope), name, scope, use if first else scope)
-            if isinstance(scope, ast.Module):
-                break
-            scope, first = self.source.scope(scope), False
-        if name in self.source.classes:
-            return self.record(self.source.classes[name])
+    def _name(self, name: str) -> Any:
+        for scope in reversed(self._scopes):
+            if name in scope:
+                return self._present(Item(open=name) if name in self._globals else scope[name])
+        if name in self.classes:
+            return self.record(self.classes[name])
         raise Open(name)
 
-    def _latest(self, name: str, bindings: list[Binding], scope: Scope, use: ast.AST) -> Any:
-        """The value of the last statement that has surely given one, unless one after it may have given another."""
-        if name in self.source.global_names:
-            raise Open(name)
-        loops = {outer for outer in self.source.above(use) if isinstance(outer, LOOPS)}
-        candidates: list[Binding] = []
-        for binding in bindings:
-            if use is not scope and not before(binding.statement, self.source.statement(use)):
-                if loops.intersection(self.source.above(binding.statement)):
-                    raise Open(name)  # in an earlier pass
-                continue
-            ran = self.has_run(binding.statement, scope, use)
-            if ran is not False:
-                candidates = [binding] if ran else [*candidates, binding]
-        values = [self._bound(binding) for binding in candidates]
-        if not values or any(value != values[0] for value in values[1:]):
-            raise Open(name)
-        return self._changed(values[0], name, scope, use)
-
-    def _bound(self, binding: Binding) -> Any:
-        statement = binding.statement
-        if isinstance(statement, ast.AugAssign) and type(statement.op) in BINARY:
-            return _binary(statement.op, self.value(statement.target), self.value(statement.value))
-        if binding.value is None:
-            raise Open(_line(statement))
-        value = self.value(binding.value)
-        return value if binding.index is None else _present(value[binding.index])
-
-    def has_run(self, statement: ast.stmt, scope: Scope, use: ast.AST) -> bool | None:
-        """Whether a statement of a scope has run where `use` stands, None where that is not known."""
-        self._steps += 1
-        around = {use, *self.source.above(use)}
-        inner: ast.AST = statement
-        verdict: bool | None = True
-        for outer in self.source.above(statement):
-            if inner is scope:
-                break
-            if isinstance(outer, ast.If) and "__name__" not in ast.unparse(outer.test):
-                in_body = inner in outer.body
-                if outer in around:  # on the same side, or never
-                    if not around.intersection(outer.body if in_body else outer.orelse):
-                        return False
-                elif (holds := self._truth(outer.test)) is None:
-                    verdict = None
-                elif holds is not in_body:
-                    return False
-            elif isinstance(outer, BRANCHES) and not isinstance(outer, ast.If) and outer not in around:
-                verdict = None
-            inner = outer
-        return verdict
-
-    def _changed(self, value: Any, name: str, scope: Scope, use: ast.AST) -> Any:
-        """A dict or record after the statements of its scope that change it above `use`."""
-        if not isinstance(value, dict | Record):
-            return value
-        items = dict(value.values if isinstance(value, Record) else value)
-        for statement in self.source.changes(scope, name):
-            if use is scope or before(statement, self.source.statement(use)):
-                self.change(items, statement, self.has_run(statement, scope, use))
-        return Record(items) if isinstance(value, Record) else items
-
-    def change(self, items: dict[Any, Any], statement: ast.stmt, has_run: bool | None) -> None:
-        """Apply a statement to what it changes; what it may have changed is open."""
-        self._steps += 1
-        if has_run is False:
-            return
-        for key, item in self._set_by(statement, items):
-            if has_run:
-                items[key] = item
-            elif key not in items or items[key] != item:
-                items[key] = Open(_line(statement))
-
-    def _set_by(self, statement: ast.stmt, items: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
-        """The keys that a statement sets, with their values."""
-        match statement:
-            case ast.Assign(targets=[ast.Subscript(slice=key)]) | ast.AugAssign(target=ast.Subscript(slice=key)):
-                keys = [self.value_or_open(key)]
-            case ast.Assign(targets=[ast.Attribute(attr=key)]) | ast.AugAssign(target=ast.Attribute(attr=key)):
-                keys = [key]
-            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="update"), args=arguments) as call):
-                for each in arguments:
-                    with_open = self.value_or_open(each)
-                    known = with_open.values if isinstance(with_open, Record) else with_open
-                    unknown = {key: Open(_line(statement)) for key in items}
-                    yield from (dict(known) if isinstance(known, dict) else unknown).items()
-                yield from self.keywords(call).items()
-                return
-            case (
-                ast.Expr(value=ast.Call(func=ast.Attribute(attr="pop"), args=[key, *_]))
-                | ast.Delete(targets=[ast.Subscript(slice=key)])
-            ):
-                keys = [self.value_or_open(key)]
-            case ast.Expr(value=ast.Call(func=ast.Name(), args=[_, key, item])):
-                yield self.value_or_open(key), self.value_or_open(item)
-                return
-            case ast.AugAssign(op=ast.BitOr()):
-                more = self.value_or_open(statement.value)
-                yield from (more if isinstance(more, dict) else {key: Open(_line(statement)) for key in items}).items()
-                return
-            case _:
-                return
-        assigned = statement.value if isinstance(statement, ast.Assign) and not isinstance(keys[0], Open) else None
-        for key in list(items) if isinstance(keys[0], Open) else keys:
-            yield key, self._item(str(key), assigned) if assigned is not None else Open(_line(statement))
+    def keywords(self, call: ast.Call) -> dict[str, Item]:
+        """A call's keywords, with those that `**` brings."""
+        found: dict[str, Item] = {}
+        for keyword in call.keywords:
+            if keyword.arg is not None:
+                found[keyword.arg] = self.item(keyword.value)
+            elif isinstance(more := self.item(keyword.value).value, dict):
+                found |= {str(key): item for key, item in more.items()}
+            else:
+                found[f"**{ast.unparse(keyword.value)}"] = Item(open=ast.unparse(keyword.value))
+        return found
 
     # Calls, parameters, classes and command lines.
 
     def _call(self, node: ast.Call) -> Any:
         name, last = ast.unparse(node.func), last_name(node.func)
+        if last in self.names:
+            return self._make(node)
+        if last.endswith("GRPOTrainer"):
+            given = [self.item(keyword.value).value for keyword in node.keywords if keyword.arg == "args"]
+            self.trained_with += [each.made_by for each in given if isinstance(each, Record) and each.made_by]
         if name in CALLS and not node.keywords:
             return _bounded(CALLS[name](*(self.value(each) for each in node.args)))
-        if name == "round" and len(node.args) == 1:
-            return round(self.value(node.args[0]))
+        if name == "str" and isinstance(value := self.value(node.args[0]), str | int | float):
+            return str(value)
         if name in ENVIRONMENT and len(node.args) == 2:
             self._by_default = True
             return self.value(node.args[1])
         if name == "dict" or last in BAGS:
-            given = {**(self._unpacked(node.args[0]) if node.args else {}), **self.keywords(node)}
-            return given if name == "dict" else Record(given)
+            items = {**(self._unpacked(node.args[0]) if node.args else {}), **self.keywords(node)}
+            return items if name == "dict" else Record(items)
         if name in COPIES:
             return self.value(node.args[0])
         if name in AS_DICT:
             return self._unpacked(node.args[0])
         if last in ("parse_args", "parse_known_args"):
             options = self._command_line()
-            return options if last == "parse_args" else [options, Open(name)]
+            return options if last == "parse_args" else [options, Item(open=name)]
         if last in ("get", "copy") and isinstance(node.func, ast.Attribute):
-            return self._got(dict(self.value(node.func.value)), node)
-        if name in self.source.classes:
-            return self.record(self.source.classes[name], node)
-        if name in self.source.functions:
-            return self._returned(self.source.functions[name], node)
+            owned = self._unpacked(node.func.value)
+            if not node.args:
+                return owned
+            key = self.value(node.args[0])
+            return self._present(owned[key]) if key in owned else self.value(node.args[1]) if node.args[1:] else None
+        if name in self.classes:
+            made = self.record(self.classes[name], node)
+            self._objects[name].append(made)
+            return made
+        function = self.functions.get(last)
+        if function is not None and (function in self._owners) is isinstance(node.func, ast.Attribute):
+            owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+            returned, changed = self._call_function(function, node, self.item(owner) if owner else None)
+            if isinstance(owner, ast.Name) and not changed.open:
+                self._assign(owner, changed)
+            return self._present(returned)
+        for each in (node.func, *node.args, *(keyword.value for keyword in node.keywords)):
+            if not isinstance(each, ast.Name):
+                self.item(each)
         raise Open(ast.unparse(node))
 
-    def _got(self, value: dict[Any, Any], node: ast.Call) -> Any:
-        if not node.args:
-            return value
-        key = self.value(node.args[0])
-        if key in value:
-            return _present(value[key])
-        return self.value(node.args[1]) if len(node.args) > 1 else None
+    def options(self, call: ast.Call) -> Record:
+        """What one of those that are looked for has in the end."""
+        if call not in self.made:  # it stands where nothing was followed: only what it says itself counts
+            self._scopes = [{}]
+            return self._make(call)
+        made = self.made[call].value
+        assert isinstance(made, Record)
+        return made
 
-    def _returned(self, function: ast.FunctionDef, call: ast.Call) -> Any:
-        returns = [each for each in statements(function) if isinstance(each, ast.Return)]
-        if len(returns) != 1 or returns[0].value is None or function in self._called:
-            raise Open(ast.unparse(call))
-        self._called[function] = call
+    def _make(self, node: ast.Call) -> Record:
+        """One of those that are looked for; a call that is met twice may have made either."""
+        own = self.classes.get(last_name(node.func))
+        made = Record({**(self.record(own) if own else {}), **self.keywords(node)})
+        made.made_by = node
+        self.made[node] = _either(self.made[node], Item(made)) if node in self.made else Item(made)
+        return made
+
+    def _call_function(self, function: Function, call: ast.Call | None, owner: Item | None) -> tuple[Item, Item]:
+        """What a function returns, and its object where it is a method. Without a call nothing in the file calls it."""
+        if function in self._running or self._steps > MOST_STEPS:
+            return Item(open=function.name), owner or Item()
+        own, inside = next(iter(parameters(function)), ""), self._parameters(function, call)
+        if owner is not None and own == "self":
+            inside[own] = owner
+        self._followed.add(function)
+        returned, self._returned = self._returned, []
+        scopes, self._scopes = self._scopes, [*self._outside.get(function, self._scopes[:1]), inside]
+        self._running.append(function)
         try:
-            return self.value(returns[0].value)
-        finally:
-            del self._called[function]
+            self._block(function.body)
+            self._returned.append(Item())
+        except _Left:
+            pass
+        self._running.pop()
+        self._scopes, found, self._returned = scopes, self._returned, returned
+        same = bool(found) and all(item == found[0] for item in found)
+        return found[0] if same else Item(open=function.name), inside.get(own, Item())
 
-    def _parameter(self, name: str, function: Function) -> Any:
-        """What a parameter is: by the call in hand, by the calls in the file, by its default, by its class."""
-        owner = self.source.parents.get(function)
-        if name == "self" and isinstance(owner, ast.ClassDef) and function.name != "__init__":
-            made = self.source.calls_of[owner.name]
-            if len(made) > 1:
-                raise Open(name)
-            return self.record(owner, *made)
-        called = owner.name if function.name == "__init__" and isinstance(owner, ast.ClassDef) else function.name
-        calls = [self._called[function]] if function in self._called else self.source.calls_of[called]
-        given = [argument(function, name, call) for call in calls]
-        if len({each and ast.dump(each) for each in given}) > 1:
-            raise Open(name)
-        if given and given[0] is not None:
-            in_hand = self._called.pop(function, None)
+    def _parameters(self, function: Function, call: ast.Call | None) -> dict[Any, Item]:
+        """What a function's parameters are: by its call, by their defaults, by their classes."""
+        found: dict[Any, Item] = {}
+        for rest in (function.args.vararg, function.args.kwarg):
+            if rest is not None:
+                found[rest.arg] = Item(open=rest.arg)
+        for name, default in parameters(function).items():
             try:
-                return self.value(given[0])
-            except Open:
-                given = []
-            finally:
-                if in_hand is not None:
-                    self._called[function] = in_hand
-        elif (default := parameters(function)[name]) is not None:
-            self._by_default |= not given
-            return self.value(default)
-        class_name = annotation(function, name)
-        if class_name not in self.source.classes:
-            raise Open(name)
-        return self.record(self.source.classes[class_name])
-
-    def record(self, node: ast.ClassDef, call: ast.Call | None = None) -> Record:
-        """A class's fields with their defaults, those of its bases too, and a call's arguments over them."""
-        values: dict[str, Any] = {}
-        names: list[str] = []
-        for base in node.bases:
-            if isinstance(base, ast.Name) and self.source.classes.get(base.id, node) is not node:
-                values |= self.value(base).values
-        for statement in node.body:
-            match statement:
-                case ast.AnnAssign(target=ast.Name(id=name), value=item):
-                    names.append(name)
-                    values[name] = self._field(item) if item is not None else Open(name)
-                case ast.Assign(targets=[ast.Name(id=name)], value=item):
-                    values[name] = self._field(item)
-                case ast.FunctionDef(name="__init__"):
-                    values |= self._attributes(statement, call)
-        given = {name: self.value_or_open(each) for name, each in zip(names, call.args, strict=False)} if call else {}
-        given |= {key: item for key, item in self.keywords(call).items() if not key.startswith("**")} if call else {}
-        self._by_default |= bool(values.keys() - given.keys())
-        return Record(values | given)
-
-    def _attributes(self, init: ast.FunctionDef, call: ast.Call | None) -> dict[str, Any]:
-        """What `__init__` gives its object."""
-        found: dict[str, Any] = {}
-        if call is not None:
-            self._called[init] = call
-        for statement in self.source.changes(init, "self"):
-            self.change(found, statement, self.has_run(statement, init, init))
-        self._called.pop(init, None)
+                given = argument(function, name, call) if call else None
+                node = given or default
+                item = self.item(node) if node else Item(open=name)
+            except ValueError:
+                given, item = None, Item(open=name)
+            if call is None and not item.open:
+                item = Item(item.value, by_default=True)
+            if item.open and (class_name := annotation(function, name)) in self.classes:
+                item = Item(self.record(self.classes[class_name]), by_default=True)
+            found[name] = item
         return found
 
-    def _field(self, node: ast.expr) -> Any:
+    def _object(self, owner: ast.ClassDef) -> Item:
+        """The object of a class whose method is followed: the only one that the file makes."""
+        made = self._objects[owner.name]
+        if any(each != made[0] for each in made):
+            return Item(open=owner.name)
+        return Item(made[0] if made else self.record(owner), by_default=not made)
+
+    def record(self, node: ast.ClassDef, call: ast.Call | None = None) -> Record:
+        """A class's fields with their defaults, those of its bases too, and what a call of it gives."""
+        made = Record()
+        if node in self._running or self._steps > MOST_STEPS:
+            return made
+        self._running.append(node)
+        for base in node.bases:
+            if isinstance(base, ast.Name) and base.id in self.classes:
+                made |= self.record(self.classes[base.id])
+        scopes, self._scopes = self._scopes, [self._scopes[0], {}]
+        names = []
+        for statement in node.body:
+            match statement:
+                case ast.AnnAssign(target=ast.Name(id=name), value=value):
+                    names.append(name)
+                    self._scopes[1][name] = self._field(value) if value is not None else Item(open=name)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    self._scopes[1][name] = self._field(value)
+        made |= {name: Item(item.value, item.open, True) for name, item in self._scopes[1].items()}
+        self._scopes = scopes
+        self._running.pop()
+        init = next((each for each in node.body if isinstance(each, Function) and each.name == "__init__"), None)
+        if init is not None:
+            value = self._call_function(init, call, Item(made))[1].value
+            return value if isinstance(value, Record) else made
+        if call is not None:
+            made |= {name: self.item(each) for name, each in zip(names, call.args, strict=False)}
+            made |= {key: item for key, item in self.keywords(call).items() if not key.startswith("**")}
+        return made
+
+    def _field(self, node: ast.expr) -> Item:
         """A field's default: itself, or that of `field(default=...)`."""
         if not (isinstance(node, ast.Call) and last_name(node.func).lower() == "field"):
-            return self.value_or_open(node)
+            return self.item(node)
         for keyword in node.keywords:
             match keyword:
                 case ast.keyword(arg="default", value=default):
-                    return self.value_or_open(default)
+                    return self.item(default)
                 case ast.keyword(arg="default_factory", value=ast.Lambda(body=made)):
-                    return self.value_or_open(made)
-        return self.value_or_open(node.args[0]) if node.args else Open(ast.unparse(node))
+                    return self.item(made)
+        return self.item(node.args[0]) if node.args else Item(open=ast.unparse(node))
 
     def _command_line(self) -> Record:
         """The options that the file's parsers take, with their defaults."""
-        self._by_default = True
-        return Record(dict(self._parsed_options))
-
-    @cached_property
-    def _parsed_options(self) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for call in self.source.calls_of["add_argument"]:
+        options = Record()
+        for call in self.calls["add_argument"]:
             names = [str(each.value) for each in call.args if isinstance(each, ast.Constant)]
             if not names:
                 continue
-            given = {keyword.arg: self.value_or_open(keyword.value) for keyword in call.keywords}
-            kinds = [ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg == "type"]
+            given = self.keywords(call)
             long = next((name for name in names if name.startswith("--")), names[0])
-            key = str(given.get("dest") or long.lstrip("-").replace("-", "_"))
-            value = _option(long, given, kinds)
-            values[key] = value if values.get(key, value) == value else Open(f"{long} of several parsers")
-        for call in self.source.calls_of["set_defaults"]:
-            values |= self.keywords(call)
-        return values
+            key = str(given["dest"].value if "dest" in given else long.lstrip("-").replace("-", "_"))
+            kinds = [ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg == "type"]
+            item = self._option(long, given, kinds)
+            options[key] = _either(options.get(key, item), item)
+        for call in self.calls["set_defaults"]:
+            options |= self.keywords(call)
+        return Record({key: Item(item.value, item.open, by_default=True) for key, item in options.items()})
+
+    def _option(self, name: str, given: dict[str, Item], kinds: list[str]) -> Item:
+        """What an option of a command line is where it is not given."""
+        if given.get("required", Item()).value or not name.startswith("-"):
+            return Item(open=f"{name}, which must be given")
+        if "default" not in given:
+            return Item({"store_true": False, "store_false": True}.get(str(given.get("action", Item()).value)))
+        default = given["default"]
+        if isinstance(default.value, str) and kinds and kinds[0] in ("int", "float"):
+            return Item(CALLS[kinds[0]](default.value))
+        return default
 
 
-def _option(name: str, given: dict[str | None, Any], kinds: list[str]) -> Any:
-    """What an option of a command line is where it is not given."""
-    if given.get("required") or not name.startswith("-"):
-        return Open(f"{name}, which must be given")
-    if "default" not in given:
-        return {"store_true": False, "store_false": True}.get(str(given.get("action")))
-    if isinstance(given["default"], str) and kinds and kinds[0] in CONVERTED:
-        return CONVERTED[kinds[0]](given["default"])
-    return given["default"]
+def _restore(state: list[dict[Any, Item]], kept: list[dict[Any, Item]]) -> None:
+    for part, was in zip(state, kept, strict=True):
+        part.clear()
+        part |= was
 
 
-def _present(value: Any) -> Any:
-    if isinstance(value, Open):
-        raise value
-    return value
+def _merged(one: list[dict[Any, Item]], other: list[dict[Any, Item]]) -> list[dict[Any, Item]]:
+    """What names hold after one of two ways; a name that only one way sets is used after that way alone."""
+    return [
+        first | {name: _either(first.get(name, item), item) for name, item in second.items()}
+        for first, second in zip(one, other, strict=True)
+    ]
+
+
+def _either(one: Item, other: Item) -> Item:
+    """What is the same in both; of dicts and objects, each item."""
+    if one == other:
+        return Item(one.value, one.open, one.by_default or other.by_default)
+    first, second = one.value, other.value
+    if not (isinstance(first, dict) and isinstance(second, dict) and type(first) is type(second)):
+        return Item(open=one.open or f"{_text(first)} or {other.open or _text(second)}")
+    missing = Item(open="nothing")
+    same = {key: _either(first.get(key, missing), second.get(key, missing)) for key in first | second}
+    return Item(_like(first, same))
+
+
+def _like(owner: dict[Any, Item], items: dict[Any, Item]) -> dict[Any, Item]:
+    """A dict or an object with these items, as its owner is one."""
+    if not isinstance(owner, Record):
+        return items
+    new = Record(items)
+    new.made_by = owner.made_by
+    return new
+
+
+def _text(value: Any) -> str:
+    return "..." if isinstance(value, dict | list) else str(value)
+
+
+def plain(item: Item) -> Any:
+    """A value without what is known of it; of an open one its text."""
+    if isinstance(item.value, dict):
+        return {key: plain(each) for key, each in item.value.items()}
+    return item.open or item.value
 
 
 def _bounded(value: Any) -> Any:

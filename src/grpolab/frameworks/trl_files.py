@@ -14,8 +14,8 @@ from typing import Any
 from grpolab.frameworks import trl_versions as versions
 from grpolab.frameworks.config_files import File, mapping, value
 from grpolab.frameworks.exchange import Given, Options
-from grpolab.frameworks.python_source import Source, before, last_name, parse
-from grpolab.frameworks.python_values import Open, Values
+from grpolab.frameworks.python_source import last_name, parse
+from grpolab.frameworks.python_values import Record, Values, plain
 from grpolab.frameworks.shell import Command, training_command
 
 CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
@@ -74,100 +74,57 @@ def _python(file: File) -> Given:
         raise file.refusal("nests too deep to be read") from error
 
 
-def _python_given(file: File, source: Source, broken: list[int]) -> Given:
+def _python_given(file: File, tree: ast.Module, broken: list[int]) -> Given:
     notes = [f"line {line}: it is no Python that can be read, and is passed over" for line in broken[:3]]
-    values, names = Values(source), set(_class_names(source))
-    calls = [call for call in source.calls if last_name(call.func) in names]
+    names = _class_names(tree)
+    values = Values(tree, names)
+    calls = sorted((call for name in names for call in values.calls[name]), key=lambda call: call.lineno)
     if calls:
-        given = _options(values, call := _trained_with(source, calls))
+        call = (values.trained_with or calls)[0]
+        given = values.options(call)
         if len(calls) > 1:
             lines = ", ".join(str(other.lineno) for other in calls if other is not call)
             notes.append(f"the GRPOConfig(...) of line {lines}: that of line {call.lineno} is read")
-    elif given := next(_fields(values, names), {}):
-        values.overridable |= given.keys()
-    else:
-        raise file.refusal(_no_call(file, source))
-    options = {key: item for key, item in given.items() if not isinstance(item, Open)}
-    left_open = {key: str(item) for key, item in given.items() if isinstance(item, Open)}
+    else:  # the defaults that a subclass of it gives fields of it
+        subclasses = [values.record(values.classes[name]) for name in names & values.classes.keys()]
+        given = next((fields for fields in subclasses if fields.keys() & FIELDS), Record())
+    if not given:
+        raise file.refusal(_no_call(file, tree))
+    options = {key: plain(item) for key, item in given.items() if not item.open}
+    left_open = {key: item.open for key, item in given.items() if item.open}
     for key in [key for key in left_open if key.startswith("**")]:
         notes.append(f"{key}: the file alone does not say what is in it, whatever else it sets")
         del left_open[key]
     fork = "unsloth" if re.search(r"^\s*(from|import) unsloth", file.text, re.MULTILINE) else None
-    overridable = [key for key in options if key in values.overridable]
+    overridable = [key for key in options if given[key].by_default]
     return Given(options, left_open, notes, versions.pinned(file.text), fork=fork, overridable=overridable)
 
 
-def _class_names(source: Source) -> Iterator[str]:
+def _class_names(tree: ast.Module) -> set[str]:
     """GRPOConfig, the names that the file imports it by, and the file's own subclasses of it.
 
     A class of the file that is called so and is no TrainingArguments is its own trainer's.
     """
     names = set(CLASSES)
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                name = alias.asname or alias.name
-                if alias.name in CLASSES and (node.module or "").partition(".")[0] in ELSEWHERE:
-                    names.discard(name)
-                elif alias.name in CLASSES:
-                    names.add(name)
-    for name, own in source.classes.items():
+    nodes = [*ast.walk(tree)]
+    for node in [node for node in nodes if isinstance(node, ast.ImportFrom)]:
+        for alias in [alias for alias in node.names if alias.name in CLASSES]:
+            change = names.discard if (node.module or "").partition(".")[0] in ELSEWHERE else names.add
+            change(alias.asname or alias.name)
+    for own in [node for node in nodes if isinstance(node, ast.ClassDef)]:
         bases = {last_name(base) for base in own.bases}
-        if bases & (names | {"TrainingArguments"}) and (name in CLASSES or bases & names):
-            names.add(name)
+        if bases & names or (own.name in CLASSES and "TrainingArguments" in bases):
+            names.add(own.name)
         else:
-            names.discard(name)
-    yield from names
+            names.discard(own.name)
+    return names
 
 
-def _trained_with(source: Source, calls: list[ast.Call]) -> ast.Call:
-    """The config that a GRPOTrainer is given, where that is plain to see; else the first."""
-    for trainer in source.calls:
-        if not last_name(trainer.func).endswith("GRPOTrainer"):
-            continue
-        given = next((keyword.value for keyword in trainer.keywords if keyword.arg == "args"), None)
-        if isinstance(given, ast.Call) and given in calls:
-            return given
-        if isinstance(given, ast.Name):
-            named = [call for call in calls if _assigned(source, call) == given.id]
-            if named and source.scope(named[-1]) is source.scope(trainer):
-                return named[-1]
-    return calls[0]
-
-
-def _assigned(source: Source, call: ast.Call) -> str | None:
-    """The name that a call's result is given."""
-    parent = source.parents.get(call)
-    target = parent.targets[0] if isinstance(parent, ast.Assign) else getattr(parent, "target", None)
-    return target.id if isinstance(target, ast.Name) else None
-
-
-def _options(values: Values, call: ast.Call) -> Options:
-    """A call's keywords, over the defaults of its class where that is the file's own, and what is set on it later."""
-    source = values.source
-    own = source.classes.get(last_name(call.func))
-    given: Options = dict(values.record(own).values) if own else {}
-    given |= values.keywords(call)
-    name, scope, statement = _assigned(source, call), source.scope(call), source.statement(call)
-    for later in source.changes(scope, name or ""):
-        if before(statement, later):
-            values.change(given, later, values.has_run(later, scope, call))
-    return given
-
-
-def _fields(values: Values, names: set[str]) -> Iterator[Options]:
-    """The defaults that subclasses of GRPOConfig give fields of it."""
-    for name in names & values.source.classes.keys():
-        found = values.record(values.source.classes[name]).values
-        if found.keys() & FIELDS:
-            yield found
-
-
-def _no_call(file: File, source: Source) -> str:
+def _no_call(file: File, tree: ast.Module) -> str:
     """What a file of Python without a GRPOConfig is instead."""
     if re.search(r"(TrlParser|HfArgumentParser)\(", file.text) and "GRPOConfig" in file.text:
         return "takes its GRPOConfig from a recipe or its command line: give that file"
-    others = [last_name(call.func) for call in source.calls]
+    others = [last_name(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     other = next((name for name in others if re.fullmatch(r"\w+(Config|TrainingArguments)", name)), None)
     if other is not None and re.search(r"(?i)(grpo|sft|dpo|ppo|kto|rloo|training)", other):
         return f"has no GRPOConfig(...): its {other}(...) is of another trainer"
