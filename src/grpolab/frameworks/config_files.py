@@ -18,16 +18,9 @@ import yaml
 from grpolab.errors import RequestError
 
 KINDS = {
-    ".yaml": "yaml",
-    ".yml": "yaml",
-    ".json": "json",
-    ".py": "python",
-    ".ipynb": "notebook",
-    ".sh": "shell",
-    ".bash": "shell",
-    ".slurm": "shell",
-    ".txt": "words",
-}
+    ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "python", ".ipynb": "notebook",
+    ".sh": "shell", ".bash": "shell", ".slurm": "shell", ".txt": "words",
+}  # fmt: skip
 LARGEST = 16 << 20  # bytes; a notebook has its pictures in it
 LARGEST_TEXT = 1 << 20  # bytes of anything else
 DEEPEST = 50  # mappings and lists within each other

@@ -64,44 +64,27 @@ LAST = {
     "0.26": "wandb_log_unique_prompts torch_dtype gradient_checkpointing_use_reentrant",
     "0.27": "max_prompt_length use_liger_loss vllm_guided_decoding_regex",
 }
-# fmt: on
 FIRST_WITH_VALUE = {
-    ("loss_type", "dapo"): "0.22",
-    ("loss_type", "cispo"): "0.26",
-    ("loss_type", "sapo"): "0.26",
-    ("loss_type", "luspo"): "0.28",
-    ("loss_type", "vespo"): "1.0",
-    ("scale_rewards", "group"): "0.22",
-    ("scale_rewards", "batch"): "0.22",
-    ("scale_rewards", "none"): "0.22",
+    ("loss_type", "dapo"): "0.22", ("loss_type", "cispo"): "0.26", ("loss_type", "sapo"): "0.26",
+    ("loss_type", "luspo"): "0.28", ("loss_type", "vespo"): "1.0",
+    ("scale_rewards", "group"): "0.22", ("scale_rewards", "batch"): "0.22", ("scale_rewards", "none"): "0.22",
 }
 # Trainers that build on TRL's and change its defaults: unsloth 2026.10, ms-swift 4.6.
 FORKS: dict[str, dict[str, Any]] = {
     "unsloth": {
-        "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 2,
-        "learning_rate": 5e-5,
+        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "learning_rate": 5e-5,
         "weight_decay": 0.001,  # 0.01 in 2025
-        "warmup_ratio": 0.1,
-        "seed": 3407,
-        "optim": "adamw_8bit",
-        "bf16": False,
+        "warmup_ratio": 0.1, "seed": 3407, "optim": "adamw_8bit", "bf16": False,
         "vllm_importance_sampling_correction": False,
     },
     "ms-swift": {
-        "loss_type": "grpo",
-        "beta": 0.04,
-        "temperature": 0.9,
-        "max_completion_length": 512,
-        "per_device_train_batch_size": 1,
-        "learning_rate": 1e-4,  # of LoRA, its default
-        "lr_scheduler_type": "cosine",
-        "weight_decay": 0.1,
-        "adam_beta2": 0.95,
-        "use_bias_correction_kl": False,
+        "loss_type": "grpo", "beta": 0.04, "temperature": 0.9, "max_completion_length": 512,
+        "per_device_train_batch_size": 1, "learning_rate": 1e-4,  # of LoRA, its default
+        "lr_scheduler_type": "cosine", "weight_decay": 0.1, "adam_beta2": 0.95, "use_bias_correction_kl": False,
         "vllm_importance_sampling_correction": False,
     },
 }
+# fmt: on
 SINCE = {name: version for version, names in ADDED.items() for name in names.split()}
 UNTIL = {name: version for version, names in LAST.items() for name in names.split()}
 GONE = frozenset(UNTIL)  # fields that the newest version has no more
