@@ -183,6 +183,12 @@ def flat(document: Options, prefix: str = "") -> Options:
     return dotted_keys
 
 
+def shortened(value: Any) -> str:
+    """A value's text, cut to a length that a sentence bears."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 # What every framework's options go through: known names, whole numbers, types.
 
 

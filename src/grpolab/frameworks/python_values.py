@@ -12,59 +12,34 @@ import ast
 import contextlib
 import functools
 import math
-import operator
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
+from grpolab.frameworks.python_items import (
+    BINARY,
+    CALLS,
+    COMPARE,
+    UNARY,
+    Item,
+    Open,
+    Record,
+    binary,
+    bounded,
+    either,
+    like,
+    merged,
+    option,
+)
 from grpolab.frameworks.python_source import Function, annotation, argument, last_name, parameters
 
 MOST_STEPS = 200_000  # of the evaluation of one file
 DEEPEST = 60  # values within values
-LARGEST = 1e15  # of a whole number, and of what ** may give
-LONGEST = 1000  # items or characters that an operation makes
-
-# fmt: off
-BINARY: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
-}
-UNARY: dict[type, Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg, ast.Not: operator.not_}
-COMPARE: dict[type, Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-}
-CALLS: dict[str, Callable[..., Any]] = {
-    "float": float, "int": int, "bool": bool, "min": min, "max": max, "abs": abs, "len": len, "sum": sum,
-    "list": list, "tuple": list, "math.ceil": math.ceil, "math.floor": math.floor, "math.sqrt": math.sqrt,
-    "round": round,
-}
-# fmt: on
 INFINITE = {"math.inf", "torch.inf", "np.inf", "numpy.inf"}
 BAGS = {"SimpleNamespace", "Namespace", "EasyDict", "AttrDict", "DotDict", "edict", "Box"}  # keywords as attributes
 COPIES = {"copy.deepcopy", "copy.copy", "deepcopy", "OmegaConf.create"}
 AS_DICT = {"vars", "asdict", "dataclasses.asdict"}
 ENVIRONMENT = {"os.environ.get", "os.getenv", "environ.get", "getenv"}
-
-
-class Open(Exception):
-    """A value that the file alone does not say: its text."""
-
-
-@dataclass(frozen=True)
-class Item:
-    """What a name, a key or a field holds: a value, or the text of one that the file alone does not say."""
-
-    value: Any = None
-    open: str = ""
-    by_default: bool = field(default=False, compare=False)  # whether it rests on a default that a user may override
-
-
-class Record(dict[str, Item]):
-    """Something with attributes: the options of a command line, an object of a class."""
-
-    made_by: ast.Call | None = None  # where it is one of those that are looked for
 
 
 class _Left(Exception):
@@ -134,9 +109,6 @@ class Values:
                 self._assign(target, self.item(value))
             case ast.AugAssign(target=target, op=op, value=value):
                 self._assign(target, self.item(ast.copy_location(ast.BinOp(target, op, value), statement)))
-            case ast.Expr(value=ast.Call() as call):
-                if not self._changed_by(call):
-                    self.item(call)
             case ast.Delete(targets=targets):
                 for target in targets:
                     self._assign(target, Item(open=_line(statement)))
@@ -144,11 +116,10 @@ class Values:
                 holds = True if "__name__" in ast.unparse(test) else self._truth(test)
                 self._either_way([body, orelse], holds)
             case ast.For() | ast.AsyncFor() | ast.While():
-                for node in ast.walk(statement):
-                    if isinstance(node, ast.Name) and isinstance(
-                        node.ctx, ast.Store
-                    ):  # an earlier pass may have set it
-                        self._assign(node, Item(open=node.id))
+                names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+                for name in names:
+                    if isinstance(name.ctx, ast.Store):  # an earlier pass may have set it
+                        self._assign(name, Item(open=name.id))
                 self.item(statement.test if isinstance(statement, ast.While) else statement.iter)
                 self._either_way([statement.body, []], None)
                 self._block(statement.orelse)
@@ -156,17 +127,16 @@ class Values:
                 self._either_way([[*body, *orelse], *(handler.body for handler in handlers)], None)
                 self._block(finalbody)
             case ast.Match(cases=cases):
-                self._either_way([each.body for each in cases], None)
+                self._either_way([*(each.body for each in cases), []], None)
             case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
                 for part in items:
                     self.item(part.context_expr)
                     if part.optional_vars is not None:
                         self._assign(part.optional_vars, Item(open=_line(statement)))
                 self._block(body)
-            case ast.Import(names=names) | ast.ImportFrom(names=names):
-                for alias in names:
-                    name = alias.asname or alias.name.partition(".")[0]
-                    self._scopes[-1][name] = Item(open=name)
+            case ast.Import() | ast.ImportFrom():
+                imported = [alias.asname or alias.name.partition(".")[0] for alias in statement.names]
+                self._scopes[-1] |= {each: Item(open=each) for each in imported}
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._outside[statement] = list(self._scopes)
             case ast.ClassDef():
@@ -198,7 +168,7 @@ class Values:
             if not is_taken:
                 del self._returned[met[0] :], self.trained_with[met[1] :]
         if after:
-            _restore(state, functools.reduce(_merged, after))
+            _restore(state, functools.reduce(merged, after))
         self.made |= aside | self.made
         if not after:
             raise _Left
@@ -228,7 +198,7 @@ class Values:
         if call is not None:  # as it is by now, wherever it was changed
             items_now = self.made[call].value
         more = {key: Item(open=str(key)) for key in items_now} if items is None else items
-        new = Item(_like(items_now, items_now | more), by_default=held.by_default)
+        new = Item(like(items_now, items_now | more), by_default=held.by_default)
         if call is not None:
             self.made[call] = new
         if isinstance(owner, ast.Name):  # where it stands, which may be outside
@@ -283,7 +253,7 @@ class Values:
     def _value(self, node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=value):
-                return _bounded(value)
+                return bounded(value)
             case ast.Name(id=name):
                 return self._name(name)
             case ast.UnaryOp() if type(node.op) in UNARY:
@@ -291,7 +261,7 @@ class Values:
             case ast.BinOp(op=ast.BitOr()):
                 return self._unpacked(node.left) | self._unpacked(node.right)
             case ast.BinOp() if type(node.op) in BINARY:
-                return _binary(node.op, self.value(node.left), self.value(node.right))
+                return binary(node.op, self.value(node.left), self.value(node.right))
             case ast.BoolOp():
                 value = None
                 for part in node.values:
@@ -376,11 +346,13 @@ class Values:
         name, last = ast.unparse(node.func), last_name(node.func)
         if last in self.names:
             return self._make(node)
+        if self._changed_by(node):
+            raise Open(ast.unparse(node))
         if last.endswith("GRPOTrainer"):
             given = [self.item(keyword.value).value for keyword in node.keywords if keyword.arg == "args"]
             self.trained_with += [each.made_by for each in given if isinstance(each, Record) and each.made_by]
         if name in CALLS and not node.keywords:
-            return _bounded(CALLS[name](*(self.value(each) for each in node.args)))
+            return bounded(CALLS[name](*(self.value(each) for each in node.args)))
         if name == "str" and isinstance(value := self.value(node.args[0]), str | int | float):
             return str(value)
         if name in ENVIRONMENT and len(node.args) == 2:
@@ -432,7 +404,7 @@ class Values:
         own = self.classes.get(last_name(node.func))
         made = Record({**(self.record(own) if own else {}), **self.keywords(node)})
         made.made_by = node
-        self.made[node] = _either(self.made[node], Item(made)) if node in self.made else Item(made)
+        self.made[node] = either(self.made[node], Item(made)) if node in self.made else Item(made)
         return made
 
     def _call_function(self, function: Function, call: ast.Call | None, owner: Item | None) -> tuple[Item, Item]:
@@ -536,88 +508,17 @@ class Values:
             long = next((name for name in names if name.startswith("--")), names[0])
             key = str(given["dest"].value if "dest" in given else long.lstrip("-").replace("-", "_"))
             kinds = [ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg == "type"]
-            item = self._option(long, given, kinds)
-            options[key] = _either(options.get(key, item), item)
+            item = option(long, given, kinds)
+            options[key] = either(options.get(key, item), item)
         for call in self.calls["set_defaults"]:
             options |= self.keywords(call)
         return Record({key: Item(item.value, item.open, by_default=True) for key, item in options.items()})
-
-    def _option(self, name: str, given: dict[str, Item], kinds: list[str]) -> Item:
-        """What an option of a command line is where it is not given."""
-        if given.get("required", Item()).value or not name.startswith("-"):
-            return Item(open=f"{name}, which must be given")
-        if "default" not in given:
-            return Item({"store_true": False, "store_false": True}.get(str(given.get("action", Item()).value)))
-        default = given["default"]
-        if isinstance(default.value, str) and kinds and kinds[0] in ("int", "float"):
-            return Item(CALLS[kinds[0]](default.value))
-        return default
 
 
 def _restore(state: list[dict[Any, Item]], kept: list[dict[Any, Item]]) -> None:
     for part, was in zip(state, kept, strict=True):
         part.clear()
         part |= was
-
-
-def _merged(one: list[dict[Any, Item]], other: list[dict[Any, Item]]) -> list[dict[Any, Item]]:
-    """What names hold after one of two ways; a name that only one way sets is used after that way alone."""
-    return [
-        first | {name: _either(first.get(name, item), item) for name, item in second.items()}
-        for first, second in zip(one, other, strict=True)
-    ]
-
-
-def _either(one: Item, other: Item) -> Item:
-    """What is the same in both; of dicts and objects, each item."""
-    if one == other:
-        return Item(one.value, one.open, one.by_default or other.by_default)
-    first, second = one.value, other.value
-    if not (isinstance(first, dict) and isinstance(second, dict) and type(first) is type(second)):
-        return Item(open=one.open or f"{_text(first)} or {other.open or _text(second)}")
-    missing = Item(open="nothing")
-    same = {key: _either(first.get(key, missing), second.get(key, missing)) for key in first | second}
-    return Item(_like(first, same))
-
-
-def _like(owner: dict[Any, Item], items: dict[Any, Item]) -> dict[Any, Item]:
-    """A dict or an object with these items, as its owner is one."""
-    if not isinstance(owner, Record):
-        return items
-    new = Record(items)
-    new.made_by = owner.made_by
-    return new
-
-
-def _text(value: Any) -> str:
-    return "..." if isinstance(value, dict | list) else str(value)
-
-
-def plain(item: Item) -> Any:
-    """A value without what is known of it; of an open one its text."""
-    if isinstance(item.value, dict):
-        return {key: plain(each) for key, each in item.value.items()}
-    return item.open or item.value
-
-
-def _bounded(value: Any) -> Any:
-    if isinstance(value, int) and abs(value) > LARGEST:
-        raise Open("a very large number")
-    if isinstance(value, complex | bytes) or value is Ellipsis:
-        raise Open(repr(value)[:40])
-    return value
-
-
-def _binary(op: ast.operator, left: Any, right: Any) -> Any:
-    """An operation within bounds: nothing that a few characters make long or slow."""
-    numbers = isinstance(left, int | float) and isinstance(right, int | float)
-    if isinstance(op, ast.Pow) and not (numbers and abs(right) <= 64 and abs(left) <= 1e9):
-        raise Open("a power")
-    if not numbers:
-        joined = isinstance(op, ast.Add) and type(left) is type(right) and isinstance(left, str | list)
-        if not joined or len(left) + len(right) > LONGEST:
-            raise Open("an operation")
-    return _bounded(BINARY[type(op)](left, right))
 
 
 def _line(statement: ast.stmt) -> str:

@@ -10,11 +10,10 @@ import difflib
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from grpolab.errors import near_matches
 from grpolab.frameworks import trl_versions as versions
-from grpolab.frameworks.exchange import Config, Given, Options
+from grpolab.frameworks.exchange import Config, Given, Options, shortened
 from grpolab.frameworks.names import TRL_NAMES
 from grpolab.frameworks.trl_fields import (
     CARRIED,
@@ -44,11 +43,8 @@ REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps"
 SCALES = {True: "group", False: "none"}
 SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
 ADAPTIVE = {
-    "target": "entropy_target",
-    "step": "entropy_coef_delta",
-    "least": "entropy_coef_min",
-    "most": "entropy_coef_max",
-}
+    "target": "entropy_target", "step": "entropy_coef_delta", "least": "entropy_coef_min", "most": "entropy_coef_max",
+}  # fmt: skip
 
 
 def loss(options: Options) -> Options:
@@ -140,12 +136,6 @@ def unread(given: Given) -> Iterator[str]:
     for name in {} if given.fork else given.options:
         if name in CARRIED and (why := versions.no_field(name, told)):
             yield f"{name}={given.options[name]} is carried, but {why}, and not in {versions.VERSIONS[told]}"
-
-
-def shortened(value: Any) -> str:
-    """A value's text, cut to a length that a sentence bears."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def defaults(given: Given) -> Iterator[str]:

@@ -14,8 +14,9 @@ from typing import Any
 from grpolab.frameworks import trl_versions as versions
 from grpolab.frameworks.config_files import File, mapping, value
 from grpolab.frameworks.exchange import Given, Options
+from grpolab.frameworks.python_items import Record, plain
 from grpolab.frameworks.python_source import last_name, parse
-from grpolab.frameworks.python_values import Record, Values, plain
+from grpolab.frameworks.python_values import Values
 from grpolab.frameworks.shell import Command, training_command
 
 CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}

@@ -12,9 +12,17 @@ import re
 from collections.abc import Iterator
 
 from grpolab.errors import RequestError, near_matches
-from grpolab.frameworks.exchange import Config, Given, Options, flat, refuse_wrong_counts, refuse_wrong_types
+from grpolab.frameworks.exchange import (
+    Config,
+    Given,
+    Options,
+    flat,
+    refuse_wrong_counts,
+    refuse_wrong_types,
+    shortened,
+)
 from grpolab.frameworks.names import VERL_NAMES
-from grpolab.frameworks.verl_files import present, read, shortened
+from grpolab.frameworks.verl_files import present, read
 from grpolab.frameworks.verl_keys import (
     ACTOR,
     AGGREGATION,

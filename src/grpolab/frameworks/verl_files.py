@@ -141,12 +141,6 @@ def _of_script(file: File) -> Given:
     return _checked(file, Given(options, open_keys, notes, otherwise=differing))
 
 
-def shortened(value: Any) -> str:
-    """A value's text, cut to a length that a sentence bears."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 _SECTIONS = (*OF_VERL, "worker.", "trainer.")
 
 

@@ -6,28 +6,15 @@ from typing import Any
 
 # The options of the loss: `actor_rollout_ref.actor` with `policy_loss` in it, and `algorithm.rollout_correction`.
 LOSS: dict[str, Any] = {
-    "clip_ratio": 0.2,
-    "clip_ratio_low": 0.2,
-    "clip_ratio_high": 0.2,
-    "clip_ratio_c": 3.0,
-    "tau_pos": 1.0,
-    "tau_neg": 1.05,
-    "loss_agg_mode": "token-mean",
-    "entropy_coeff": 0.0,
-    "use_kl_loss": False,
-    "kl_loss_coef": 0.001,
-    "kl_loss_type": "low_var_kl",
+    "clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0,
+    "tau_pos": 1.0, "tau_neg": 1.05, "loss_agg_mode": "token-mean", "entropy_coeff": 0.0,
+    "use_kl_loss": False, "kl_loss_coef": 0.001, "kl_loss_type": "low_var_kl",
     "policy_loss": {
-        "loss_mode": "vanilla",
-        "clip_cov_ratio": 0.0002,
-        "clip_cov_lb": 1.0,
-        "clip_cov_ub": 5.0,
-        "kl_cov_ratio": 0.0002,
-        "ppo_kl_coef": 0.1,
-        "dro_beta": None,
+        "loss_mode": "vanilla", "clip_cov_ratio": 0.0002, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0,
+        "kl_cov_ratio": 0.0002, "ppo_kl_coef": 0.1, "dro_beta": None,
     },
     "rollout_correction": {"rollout_is": None, "rollout_is_threshold": 2.0, "loss_type": "ppo_clip"},
-}
+}  # fmt: skip
 
 # loss_mode -> kernel; bypass_mode's `loss_type` -> the mode that it is.
 KERNEL = {
