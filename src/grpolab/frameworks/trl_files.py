@@ -160,14 +160,9 @@ def _recipe(file: File) -> Given:
     aside = [name for name, section in found.items() if name not in sections and FIELDS & section.keys()]
     notes = [f"{', '.join(aside)}: by name no section of the trainer's"] if aside else []
     options = {key: item for key, item in options.items() if key not in left_open}
-    processes = options.get("num_processes")
-    return Given(
-        options,
-        left_open,
-        notes,
-        versions.pinned(file.text),
-        processes if type(processes) is int and processes > 0 else None,
-    )
+    told = options.get("num_processes")
+    processes = told if type(told) is int and told > 0 else None
+    return Given(options, left_open, notes, versions.pinned(file.text), processes)
 
 
 def _sections(document: Mapping[str, Any], name: str) -> Iterator[tuple[str, Options]]:
@@ -181,11 +176,9 @@ def _sections(document: Mapping[str, Any], name: str) -> Iterator[tuple[str, Opt
 def _no_recipe(document: Mapping[str, Any]) -> str:
     """What a recipe without a GRPOConfig is instead."""
     says = next((text for key, text in OTHERS.items() if key in document), None)
-    return (
-        f"{says or 'has no field that is of a GRPOConfig alone'}; no GRPOConfig is in it"
-        if says
-        else ("has no key of TRL's GRPOConfig that tells it from another trainer's, as num_generations does")
-    )
+    if says is not None:
+        return f"{says}; no GRPOConfig is in it"
+    return "has no key of TRL's GRPOConfig that tells it from another trainer's, as num_generations does"
 
 
 # Commands.
@@ -199,27 +192,17 @@ def _flags(file: File) -> Given:
     notes = list(command.notes)
     if command.otherwise:
         other = _values(Command(command.otherwise, {}))[0]
-        notes += [
-            f"{key}={other.get(key)}, which a condition in the script may make it: {options[key]} is read"
-            for key in options
-            if other.get(key) != options[key]
-        ]
+        for key in [key for key in options if other.get(key) != options[key]]:
+            notes.append(f"{key}={other.get(key)}, which a condition in the script may make it: {options[key]} is read")
     if any(REST.match(word) for word in command.words):
         notes.append('"$@": what its caller adds is not in the file')
     recipe = options.pop("config", None)
     if not SIGNS & options.keys() and recipe is not None:
         raise file.refusal(f"takes its GRPOConfig from {recipe}: give that file")
-    is_swift = "swift" in command.words[: command.words.index("rlhf") + 1] if "rlhf" in command.words else False
-    if is_swift:
-        options = {SWIFT.get(key, key): item for key, item in options.items()}
-    return Given(
-        options,
-        left_open,
-        notes,
-        versions.pinned(file.text),
-        _processes(command, file.text),
-        "ms-swift" if is_swift else None,
-    )
+    fork = None
+    if "rlhf" in command.words and "swift" in command.words[: command.words.index("rlhf")]:
+        fork, options = "ms-swift", {SWIFT.get(key, key): item for key, item in options.items()}
+    return Given(options, left_open, notes, versions.pinned(file.text), _processes(command, file.text), fork)
 
 
 def _is_grpo(words: list[str]) -> bool:
