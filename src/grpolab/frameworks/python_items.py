@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LARGEST = 1e15  # of a whole number, and of what ** may give
+HEAVIEST = 10_000  # values in a dict or a list, with those in them
 LONGEST = 1000  # items or characters that an operation makes
 
 # fmt: off
@@ -62,13 +63,15 @@ def option(name: str, given: dict[str, Item], kinds: list[str]) -> Item:
 def merged(one: list[dict[Any, Item]], other: list[dict[Any, Item]]) -> list[dict[Any, Item]]:
     """What names hold after one of two ways; a name that only one way sets is used after that way alone."""
     return [
-        first | {name: either(first.get(name, item), item) for name, item in second.items()}
+        first | {name: either(first[name], item) if name in first else item for name, item in second.items()}
         for first, second in zip(one, other, strict=True)
     ]
 
 
 def either(one: Item, other: Item) -> Item:
     """What is the same in both; of dicts and objects, each item."""
+    if one is other:
+        return one
     if one == other:
         return Item(one.value, one.open, one.by_default or other.by_default)
     first, second = one.value, other.value
@@ -100,6 +103,14 @@ def plain(item: Item) -> Any:
 
 
 def bounded(value: Any) -> Any:
+    """A value that is not too large. Raises Open."""
+    inside, weight = [value], 0
+    while inside:  # one that holds another several times counts it as often
+        held = inside.pop()
+        held = held.value if isinstance(held, Item) else held
+        inside += held.values() if isinstance(held, dict) else held if isinstance(held, list) else ()
+        if (weight := weight + 1) > HEAVIEST:
+            raise Open("a very large value")
     if isinstance(value, int) and abs(value) > LARGEST:
         raise Open("a very large number")
     if isinstance(value, complex | bytes) or value is Ellipsis:

@@ -155,7 +155,7 @@ class Values:
         """Follow each way from here; what they leave different is open, unless it is known which of two is taken."""
         state = [*self._scopes, self.made]
         before, after = [dict(part) for part in state], list[list[dict[Any, Item]]]()
-        self._steps += sum(map(len, state)) // 100
+        self._steps += sum(map(len, state)) // 10
         aside: dict[Any, Item] = {}  # calls on ways that are not taken or do not go on: they may be asked for
         for number, way in enumerate(ways):
             _restore(state, before)
@@ -186,8 +186,12 @@ class Values:
             case ast.Attribute(value=owner, attr=name):
                 self._change(owner, {name: item})
             case ast.Subscript(value=owner, slice=key):
-                found = self.item(key)
-                self._change(owner, {found.value: item} if not found.open else None)
+                self._change(owner, self._at(key, item))
+
+    def _at(self, key: ast.expr, item: Item) -> dict[Any, Item] | None:
+        """An item by its key; None where that is open."""
+        found = self.item(key)
+        return {found.value: item} if isinstance(found.value, str | int | float) else None
 
     def _change(self, owner: ast.expr, items: Mapping[Any, Item] | None) -> None:
         """Set these of an owner; None stands for any."""
@@ -195,10 +199,13 @@ class Values:
         if not isinstance(items_now := held.value, dict):
             return
         call = items_now.made_by if isinstance(items_now, Record) else None
-        if call is not None:  # as it is by now, wherever it was changed
+        if call in self.made and isinstance(self.made[call].value, Record):  # as it is by now, wherever it was changed
             items_now = self.made[call].value
         more = {key: Item(open=str(key)) for key in items_now} if items is None else items
-        new = Item(like(items_now, items_now | more), by_default=held.by_default)
+        try:
+            new = Item(bounded(like(items_now, items_now | more)), by_default=held.by_default)
+        except Open:
+            new = Item(open=ast.unparse(owner))
         if call is not None:
             self.made[call] = new
         if isinstance(owner, ast.Name):  # where it stands, which may be outside
@@ -215,11 +222,9 @@ class Values:
                     self._change(owner, found if isinstance(found, dict) else None)
                 self._change(owner, self.keywords(call))
             case ast.Call(func=ast.Attribute(value=owner, attr="pop"), args=[key, *_]):
-                found = self.item(key)
-                self._change(owner, None if found.open else {found.value: Item(open=ast.unparse(call))})
+                self._change(owner, self._at(key, Item(open=ast.unparse(call))))
             case ast.Call(func=ast.Name(id="setattr"), args=[owner, key, item]):
-                found = self.item(key)
-                self._change(owner, None if found.open else {found.value: self.item(item)})
+                self._change(owner, self._at(key, self.item(item)))
             case _:
                 return False
         return True
@@ -259,7 +264,7 @@ class Values:
             case ast.UnaryOp() if type(node.op) in UNARY:
                 return UNARY[type(node.op)](self.value(node.operand))
             case ast.BinOp(op=ast.BitOr()):
-                return self._unpacked(node.left) | self._unpacked(node.right)
+                return bounded(self._unpacked(node.left) | self._unpacked(node.right))
             case ast.BinOp() if type(node.op) in BINARY:
                 return binary(node.op, self.value(node.left), self.value(node.right))
             case ast.BoolOp():
@@ -278,12 +283,12 @@ class Values:
                     raise Open(ast.unparse(node))
                 return first
             case ast.List() | ast.Tuple():
-                return [self._present(item) for item in [self.item(each) for each in node.elts]]
+                return bounded([self._present(item) for item in [self.item(each) for each in node.elts]])
             case ast.Dict():
                 found: dict[Any, Item] = {}
                 for key, each in zip(node.keys, node.values, strict=True):
                     found |= self._unpacked(each) if key is None else {self.value(key): self.item(each)}
-                return found
+                return bounded(found)
             case ast.Attribute():
                 if ast.unparse(node) in INFINITE:
                     return math.inf
@@ -360,7 +365,7 @@ class Values:
             return self.value(node.args[1])
         if name == "dict" or last in BAGS:
             items = {**(self._unpacked(node.args[0]) if node.args else {}), **self.keywords(node)}
-            return items if name == "dict" else Record(items)
+            return bounded(items if name == "dict" else Record(items))
         if name in COPIES:
             return self.value(node.args[0])
         if name in AS_DICT:
@@ -392,12 +397,11 @@ class Values:
 
     def options(self, call: ast.Call) -> Record:
         """What one of those that are looked for has in the end."""
-        if call not in self.made:  # it stands where nothing was followed: only what it says itself counts
-            self._scopes = [{}]
-            return self._make(call)
-        made = self.made[call].value
-        assert isinstance(made, Record)
-        return made
+        made = self.made.get(call, Item()).value
+        if isinstance(made, Record):
+            return made
+        self._scopes = [{}]  # it stands where nothing was followed: only what it says itself counts
+        return self._make(call)
 
     def _make(self, node: ast.Call) -> Record:
         """One of those that are looked for; a call that is met twice may have made either."""
