@@ -89,6 +89,10 @@ def test_python_is_read_as_far_as_it_leaves_no_doubt(text: str, learning_rate: f
         assert found.options["learning_rate"] == pytest.approx(learning_rate)
 
 
+def test_a_config_without_keywords_is_all_defaults(tmp_path: Path) -> None:
+    assert given(tmp_path, "a.py", "GRPOConfig()") == Given({})
+
+
 def test_python_is_not_run(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     given(tmp_path, "a.py", f"open({str(mark)!r}, 'w')\nGRPOConfig(seed=open({str(mark)!r}, 'w'))")

@@ -89,7 +89,7 @@ def _python_given(file: File, tree: ast.Module, broken: list[int]) -> Given:
     else:  # the defaults that a subclass of it gives fields of it
         subclasses = [values.record(values.classes[name]) for name in names & values.classes.keys()]
         given = next((fields for fields in subclasses if fields.keys() & FIELDS), Record())
-    if not given:
+    if not calls and not given:
         raise file.refusal(_no_call(file, tree))
     options = {key: plain(item) for key, item in given.items() if not item.open}
     left_open = {key: item.open for key, item in given.items() if item.open}
