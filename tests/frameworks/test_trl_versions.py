@@ -106,7 +106,12 @@ def test_what_is_not_carried_is_a_sentence_and_no_refusal(options: dict[str, Any
 
 def test_a_floor_of_the_schedule_is_carried_as_a_share_of_the_peak() -> None:
     floor = {"lr_scheduler_type": "cosine_with_min_lr", "learning_rate": 2e-5}
-    for given in ({"min_lr_rate": 0.1}, {"min_lr": 2e-6}, {"min_lr": "2e-6", "min_lr_rate": None}):
+    for given in (
+        {"min_lr_rate": 0.1},
+        {"min_lr": 2e-6},
+        {"min_lr": "2e-6", "min_lr_rate": None},
+        '{"min_lr_rate": 0.1}',
+    ):
         found = converted({**floor, "lr_scheduler_kwargs": given})
         assert (found.settings.lr_scheduler_type, found.settings.min_lr_ratio) == ("cosine", pytest.approx(0.1))
         assert not any("lr_scheduler" in sentence for sentence in found.left_out)

@@ -7,6 +7,7 @@ which change nothing here, are known from transformers itself.
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -116,11 +117,12 @@ def warmup(options: Options) -> int | None:
 def _floor(options: Options) -> float | None:
     """Where the schedule ends, as a share of its peak; None where it has no floor, or one that transformers refuses."""
     given = options["lr_scheduler_kwargs"]
-    if "with_min_lr" not in str(options["lr_scheduler_type"]) or not isinstance(given, dict):
-        return None
     try:
+        given = json.loads(given) if isinstance(given, str) else given  # as a flag has it
+        if "with_min_lr" not in str(options["lr_scheduler_type"]) or not isinstance(given, dict):
+            return None
         floors = [float(given[name]) for name in ("min_lr_rate", "min_lr") if given.get(name) is not None]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return None
     if len(floors) == 1 and given.get("min_lr") is not None:
         floors = [floors[0] / options["learning_rate"] if options["learning_rate"] else math.inf]
