@@ -162,6 +162,9 @@ def test_a_version_that_is_told_counts(tmp_path: Path, capsys: pytest.CaptureFix
     printed = capsys.readouterr()
     assert "entropy_coef=0.001" in printed.out.split()
     assert "default taken: those of verl 0.2, as it was told" in printed.err
+    assert "loss_agg_mode=token-mean: verl before 0.7 takes it over each micro batch" in printed.err
+    assert main(["import", "--from", "verl", "--version", "0.7", str(path)]) == 0
+    assert "each micro batch" not in capsys.readouterr().err
     assert main(["import", "--from", "verl", "--version", "3.1", str(path)]) == 2
     assert "verl: --version 3.1 is not allowed: it is 0.1 to 0.9" in capsys.readouterr().err
 

@@ -64,6 +64,7 @@ from grpolab.frameworks.verl_keys import (
     TOTAL_STEPS,
     WARMUP,
     WARMUP_SHARE,
+    WHOLE_MEANS,
     WRITTEN_OUT,
 )
 from grpolab.settings.equalities import rewritten
@@ -230,6 +231,11 @@ def unread(given: Given) -> Iterator[str]:
     if ESTIMATOR not in named and ESTIMATOR not in given.open:
         yield f"{ESTIMATOR} is gae by default, which needs a critic: grpo stands for it"
     early = version_of(given) < FIRST_OF_TODAY
+    if version_of(given) < WHOLE_MEANS and named.get(AVERAGE, CARRIED[AVERAGE]) == "token-mean":
+        yield (
+            f"{AVERAGE}=token-mean: verl before 0.{WHOLE_MEANS} takes it over each micro batch and averages those, so"
+            " that tokens of short micro batches weigh more; here it is over the minibatch"
+        )
     both = named.get(f"{ACTOR}grad_clip"), named.get(CLIP_GRAD)
     if named.get(MINI, CARRIED[MINI]) > named.get(PROMPTS, CARRIED[PROMPTS]):
         yield f"{MINI} is more than {PROMPTS}: the whole batch is one minibatch"

@@ -150,6 +150,7 @@ WRITTEN_OUT = {LOW, HIGH, f"{ACTOR}clip_ratio", EPOCHS, f"{ACTOR}loss_agg_mode"}
 
 # Versions. Nothing that is carried has changed its default since 0.4 (May 2025); before, three things were others.
 NEWEST, FIRST_OF_TODAY = 9, 4  # 0.9 and 0.4
+WHOLE_MEANS = 7  # since 0.7 a mean over tokens is that of the minibatch, however it is cut
 EARLY = {f"{ACTOR}entropy_coeff": 0.001}
 ONLY_EARLY = (  # keys that 0.4 has no longer
     f"{ACTOR}fsdp_config.grad_offload", "critic.model.fsdp_config.grad_offload", "actor_rollout_ref.ref.param_offload",
