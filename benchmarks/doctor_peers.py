@@ -121,7 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     frame = pd.DataFrame(answers).join(pd.DataFrame([json.loads(line) for line in asked.stdout.splitlines()]))
     print(markdown_table(scores(frame)))
     by_cause = pd.DataFrame({tool: frame.apply(lambda run, tool=tool: any(named(run, tool)), axis=1) for tool in TOOLS})
-    write_text_atomic(results.root / "doctor" / "peers.csv", by_cause.groupby(frame.planted).sum().to_csv())
+    write_text_atomic(
+        results.root / "doctor" / "peers.csv",
+        by_cause[frame.planted != doctor_check.NO_CAUSE].groupby(frame.planted).sum().to_csv(),
+    )
     return 0
 
 
