@@ -1,6 +1,6 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smoke sweep status tune figures report diagnose notebooks ui test test-slow fuzz kill-storm check self-check bench-trl bench-revision bench-overhead bench-resume bench-loss bench-tune bench-code-paths doctor-check conformance-trl conformance-paths lock
+.PHONY: help setup smoke sweep status tune figures report diagnose notebooks ui test test-slow fuzz kill-storm check self-check bench-trl bench-revision bench-overhead bench-resume bench-loss bench-tune bench-code-paths doctor-check doctor-peers conformance-trl conformance-paths lock
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -75,6 +75,11 @@ kill-storm: $(READY) ## kill -9 of sweeps at 20 random moments; in the end nothi
 
 doctor-check: $(READY) ## plant every fault, ask the doctor, print what it confuses (about ten minutes)
 	$(BIN)/python benchmarks/doctor_check.py $(if $(JOBS),--jobs $(JOBS))
+
+doctor-peers: $(READY) ## the doctor beside rl-doctor and probe-the-harness, on the logs of doctor-check's runs (minutes)
+	@[ -x .venv-peers/bin/python ] || $(BIN)/python -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install --quiet --no-input -r requirements/peers.txt
+	$(BIN)/python benchmarks/doctor_peers.py .venv-peers $(if $(JOBS),--jobs $(JOBS))
 
 check: $(READY) ## style and types: ruff, mypy
 	$(BIN)/ruff check .

@@ -38,7 +38,7 @@ TASKS = {
 }
 # What the thresholds of the doctor may be chosen on, and what it is scored on: other seeds, and a task more.
 DEVELOPMENT = ("doctor_development", ["sorting", "addition"], [0, 1])
-SCORED = ("doctor_scored", list(TASKS), [14, 15])  # 10 to 13 have been looked at, and rules mended since
+SCORED = ("doctor_scored", list(TASKS), [16, 17])  # 10 to 15 have been looked at, and rules mended since
 QUICK = ("doctor_quick", ["sorting"], [10])
 
 HEALTHY = {

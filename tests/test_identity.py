@@ -62,6 +62,7 @@ OTHER: dict[str, Any] = {
     "scale_rewards": "none",
     "whiten_advantages": "bessel",
     "lr_scheduler_type": "linear",
+    "min_lr_ratio": 0.1,
     "micro_batch_size": 8,
     "num_minibatches": 2,
     "warm_start.seed": 5,
@@ -80,6 +81,8 @@ def needed_for(key: str) -> dict[str, Any]:
         return {"kernel": key.split(".")[1]}
     if key.startswith("kl_"):
         return {"beta": 0.1}
+    if key == "min_lr_ratio":
+        return {"lr_scheduler_type": "linear"}
     return {"entropy_coef": 0.02} if key == "adaptive_entropy" else {}
 
 
@@ -121,6 +124,7 @@ def test_two_ways_to_write_one_run_are_one_run() -> None:
         ("reward", dict(reversed(VALUES["reward"].items()))),
     ):
         assert signature(changed(key, value).identity()) == expected
+    assert signature(tiny_settings(min_lr_ratio=0.1).identity()) == expected  # a constant schedule has no floor
 
 
 def test_signature_is_short_and_does_not_depend_on_key_order() -> None:

@@ -401,6 +401,7 @@ def test_of_a_reward_alone_a_fall_beyond_its_noise_is_said() -> None:
     falls = changed(run, "rollouts", {"reward/mean": falling(0.5, 0.3) + noise})
     assert examine(falls).fall == "reward/mean fell from 0.510 (first tenth of the run) to 0.290 (last tenth)"
     assert examine(changed(run, "rollouts", {"reward/mean": 0.3 + noise})).fall is None
+    assert examine(changed(run, "rollouts", {"reward/mean": np.full(len(noise), 0.5)})).fall is None  # as it was
 
 
 def test_json_has_advice_and_candidates() -> None:

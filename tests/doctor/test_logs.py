@@ -150,7 +150,7 @@ def test_steps_that_go_back_are_said(tmp_path: Path) -> None:
 
 def test_what_is_no_text_or_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(b"PK\x03\x04\x00\x00")
-    for name, says in (("model.pt", "it is no text"), ("none.log", "there is no such file"), (".", "no such file")):
+    for name, says in (("model.pt", "it is no text"), ("none.log", "there is no such file"), (".", "it is no file")):
         with pytest.raises(RequestError, match=says):
             read_log(None, tmp_path / name)
 

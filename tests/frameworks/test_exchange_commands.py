@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,25 @@ def test_trls_defaults_cannot_clip_and_its_cispo_scales_gradients(
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("warning cap-scales-gradient: epsilon_high=0.2 is the cap itself")
     assert "scaled by 0.2" in line
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for name in ("folder.yaml", "pipe.yaml"):
+        assert main(["import", "--from", "trl", str(tmp_path / name)]) == 2
+        assert capsys.readouterr().err == f"grpolab: {tmp_path / name} cannot be read: it is no file\n"
+
+
+def test_a_config_that_names_a_model_of_the_hub_is_read_without_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda path, *_, **__: asked.append(path))
+    file = written(
+        tmp_path, "config.yaml", "learning_rate: 1.0e-6\nnum_generations: 8\nmodel_name_or_path: no/such-model"
+    )
+    assert main(["lint", "--from", "trl", file]) == 0
+    assert main(["import", "--from", "trl", file]) == 0
+    assert main(["export", "--to", "trl", "model=pretrained", "model.path=no/such-model"]) == 0
+    assert asked == []

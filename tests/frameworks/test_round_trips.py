@@ -29,6 +29,7 @@ TRL: list[dict[str, Any]] = [
     {"use_adaptive_entropy": True, "entropy_target": 0.5, "top_entropy_quantile": 0.2},
     {"off_policy_mask_threshold": 0.5, "multi_objective_aggregation": "normalize_then_sum"},
     {"max_grad_norm": 0.0, "bf16": False, "learning_rate": 3e-5, "lr_scheduler_type": "cosine", "seed": 7},
+    {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
     {"epsilon_high": float("inf"), "num_iterations": 2, "model_name_or_path": "some/model"},
 ]
 GRPO = {"actor_rollout_ref.rollout.n": 8, "algorithm.adv_estimator": "grpo"}
@@ -49,6 +50,7 @@ VERL: list[dict[str, Any]] = [
     {**GRPO, "algorithm.rollout_correction.bypass_mode": True},
     {**GRPO, "algorithm.adv_estimator": "rloo", f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"},
     {**GRPO, "algorithm.adv_estimator": "reinforce_plus_plus_baseline", f"{ACTOR}optim.betas": [0.9, 0.95]},
+    {**GRPO, f"{ACTOR}optim.lr_scheduler_type": "cosine", f"{ACTOR}optim.min_lr_ratio": 0.1},
     {**GRPO, "algorithm.norm_adv_by_std_in_grpo": False, f"{ACTOR}clip_ratio_c": 10.0},
 ]
 CONFIGS = [("trl", given, "config.py") for given in TRL] + [("verl", given, "run.sh") for given in VERL]
@@ -131,6 +133,7 @@ IMPOSSIBLE = [
         "aggregation=token_mean_minibatch",
     ),
     ("verl", "lr_scheduler_type=linear", "lr_scheduler_type=linear: verl has constant"),
+    ("trl", "lr_scheduler_type=linear min_lr_ratio=0.1", "min_lr_ratio=0.1: trl has null"),
     ("verl", "top_entropy_quantile=0.2", "top_entropy_quantile=0.2: verl has null"),
 ]
 

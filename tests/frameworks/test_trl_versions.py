@@ -89,7 +89,12 @@ LEFT_OUT = [
     ({"warmup_ratio": 0.1}, "warmup_ratio=0.1: it is a share of a length that is not known"),
     ({"num_generations": 1}, "TRL refuses a group of one since 0.15"),
     ({"num_generations": 3}, "prompts_per_step is that of 3, the least that fits"),
-    ({"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 0}}, "cosine stands for it"),
+    ({"lr_scheduler_type": "cosine_with_min_lr"}, "lr_scheduler_kwargs=None: it needs min_lr_rate, a share, or min_lr"),
+    (
+        {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1}},
+        "lr_scheduler_kwargs={'min_lr': 1}",
+    ),
+    ({"lr_scheduler_type": "polynomial"}, "linear stands for it"),
     ({"optim": "adamw_8bit"}, "optim=adamw_8bit"),
 ]
 
@@ -97,6 +102,19 @@ LEFT_OUT = [
 @pytest.mark.parametrize(("options", "says"), LEFT_OUT)
 def test_what_is_not_carried_is_a_sentence_and_no_refusal(options: dict[str, Any], says: str) -> None:
     assert any(says in sentence for sentence in converted(options).left_out)
+
+
+def test_a_floor_of_the_schedule_is_carried_as_a_share_of_the_peak() -> None:
+    floor = {"lr_scheduler_type": "cosine_with_min_lr", "learning_rate": 2e-5}
+    for given in (
+        {"min_lr_rate": 0.1},
+        {"min_lr": 2e-6},
+        {"min_lr": "2e-6", "min_lr_rate": None},
+        '{"min_lr_rate": 0.1}',
+    ):
+        found = converted({**floor, "lr_scheduler_kwargs": given})
+        assert (found.settings.lr_scheduler_type, found.settings.min_lr_ratio) == ("cosine", pytest.approx(0.1))
+        assert not any("lr_scheduler" in sentence for sentence in found.left_out)
 
 
 def test_an_open_value_names_what_stands_for_it() -> None:

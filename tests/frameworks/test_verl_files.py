@@ -162,6 +162,9 @@ def test_a_version_that_is_told_counts(tmp_path: Path, capsys: pytest.CaptureFix
     printed = capsys.readouterr()
     assert "entropy_coef=0.001" in printed.out.split()
     assert "default taken: those of verl 0.2, as it was told" in printed.err
+    assert "loss_agg_mode=token-mean: verl before 0.7 takes it over each micro batch" in printed.err
+    assert main(["import", "--from", "verl", "--version", "0.7", str(path)]) == 0
+    assert "each micro batch" not in capsys.readouterr().err
     assert main(["import", "--from", "verl", "--version", "3.1", str(path)]) == 2
     assert "verl: --version 3.1 is not allowed: it is 0.1 to 0.9" in capsys.readouterr().err
 
@@ -201,9 +204,14 @@ def test_what_does_nothing_or_cannot_be_carried_is_told(tmp_path: Path) -> None:
     )  # fmt: skip
     assert said(found, "algorithm.kl_ctrl.kl_coef=0.001: it does nothing without algorithm.use_kl_in_reward=True")
     assert said(found, "rollout.max_model_len=4096: max_prompt_length and max_response_length are 10240 together")
-    falls = {"optim.min_lr_ratio": 0.1, "optim.lr_scheduler_type": "cosine"}
-    assert said(converted(tmp_path, **falls), "optim.min_lr_ratio=0.1: a schedule that falls ends at 0 here")
-    assert not said(converted(tmp_path, **{"optim.min_lr_ratio": 0.1}), "min_lr_ratio")  # a constant does not fall
+
+
+def test_the_floor_of_a_schedule_is_a_share_of_its_peak(tmp_path: Path) -> None:
+    for floor in ({"optim.min_lr_ratio": 0.1}, {"optim.lr": 1e-5, "optim.min_lr": 1e-6}):
+        found = converted(tmp_path, **floor, **{"optim.lr_scheduler_type": "cosine"})
+        assert found.settings.min_lr_ratio == pytest.approx(0.1)
+        assert not said(found, "min_lr")
+        assert converted(tmp_path, **floor).settings.resolved().min_lr_ratio is None  # a constant does not fall
 
 
 def test_bypass_mode_is_carried_with_and_without_its_weight(tmp_path: Path) -> None:

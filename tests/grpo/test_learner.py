@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from tiny import tiny_parts, tiny_settings
+from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
 from grpolab.errors import RequestError
 from grpolab.grpo.advantages import Scored, advantages
@@ -81,6 +83,25 @@ def test_learning_rate_warms_up_and_then_takes_its_course() -> None:
     for name in ("linear", "cosine"):
         assert 0 < course[name][-1] < 0.2
         assert course[name][4:] == sorted(course[name][4:], reverse=True)
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.1, 1.0])
+def test_the_floor_of_a_cosine_is_that_of_transformers_and_verl(floor: float) -> None:
+    """Behind the warm-up, the first step of which is 0 with both and 1/warmup_steps of the peak here."""
+    settings = tiny_settings(
+        lr_scheduler_type="cosine", min_lr_ratio=floor, warmup_steps=4, learning_rate=2.0, rollout_steps=8
+    )
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
+    theirs = get_cosine_with_min_lr_schedule_with_warmup(optimizer, 4, settings.optimizer_steps, min_lr_rate=floor)
+    for step in range(settings.optimizer_steps):
+        if step >= 4:
+            assert learning_rate(settings, step) == pytest.approx(theirs.get_last_lr()[0], rel=1e-12)
+            half_wave = math.cos(math.pi * (step - 4) / (settings.optimizer_steps - 4))
+            assert learning_rate(settings, step) == pytest.approx(half_wave * (1 - floor) + (1 + floor), rel=1e-12)
+        optimizer.step()
+        theirs.step()
+    linear = settings.model_copy(update={"lr_scheduler_type": "linear"})
+    assert learning_rate(linear, 14) == pytest.approx(1 + floor)
 
 
 # --- rewards ----------------------------------------------------------------------------------------------------------

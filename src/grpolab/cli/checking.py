@@ -16,6 +16,7 @@ from grpolab.errors import RequestError, printable
 
 if TYPE_CHECKING:
     from grpolab.frameworks.exchange import Converted
+    from grpolab.lint.rules import Finding
     from grpolab.sweep.plan import Plan
 
 EXCHANGED = ("trl", "verl")  # frameworks whose configs are read and written
@@ -75,26 +76,14 @@ def warn(plans: Sequence[Plan]) -> None:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    from grpolab.frameworks.exchange import convert, read
-    from grpolab.lint.check import by_severity, check_config, check_plans, check_run, page
-    from grpolab.lint.config_rules import check_written
-    from grpolab.sweep.compose import Composer, compose
-    from grpolab.sweep.plan import plans
+    from grpolab.lint.check import page
+    from grpolab.settings.task import without_the_hub
 
     if arguments.rules:
         print(page(), end="")
         return OK
-    words, framework = arguments.overrides, arguments.framework
-    if framework:
-        if len(words) != 1:
-            raise RequestError(f"lint --from {framework} needs one FILE")
-        config, default = _converted(arguments, words[0]), convert(framework, {}, Composer().compose)
-        findings = check_config(framework, (config.options, config.settings), (default.options, default.settings))
-        findings = by_severity([*findings, *check_written(framework, read(framework, words[0]).options)])
-    elif words and "=" not in words[0]:  # a study, where the first word is no override
-        findings = check_plans(plans(words[0], words[1:]))
-    else:
-        findings = check_run(compose(words))
+    with without_the_hub():
+        findings = _findings(arguments)
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
@@ -102,8 +91,30 @@ def _lint(arguments: argparse.Namespace) -> int:
     return FAILURE if any(finding.severity == "error" for finding in findings) else OK
 
 
+def _findings(arguments: argparse.Namespace) -> list[Finding]:
+    from grpolab.frameworks.exchange import convert, read
+    from grpolab.lint.check import by_severity, check_config, check_plans, check_run
+    from grpolab.lint.config_rules import check_written
+    from grpolab.sweep.compose import Composer, compose
+    from grpolab.sweep.plan import plans
+
+    words, framework = arguments.overrides, arguments.framework
+    if framework:
+        if len(words) != 1:
+            raise RequestError(f"lint --from {framework} needs one FILE")
+        config, default = _converted(arguments, words[0]), convert(framework, {}, Composer().compose)
+        findings = check_config(framework, (config.options, config.settings), (default.options, default.settings))
+        return by_severity([*findings, *check_written(framework, read(framework, words[0]).options)])
+    if words and "=" not in words[0]:  # a study, where the first word is no override
+        return check_plans(plans(words[0], words[1:]))
+    return check_run(compose(words))
+
+
 def _import(arguments: argparse.Namespace) -> None:
-    converted = _converted(arguments, arguments.file)
+    from grpolab.settings.task import without_the_hub
+
+    with without_the_hub():
+        converted = _converted(arguments, arguments.file)
     print("\n".join(converted.overrides))
     for sentence in converted.left_out:
         print(f"not carried: {printable(sentence)}", file=sys.stderr)
@@ -113,10 +124,12 @@ def _import(arguments: argparse.Namespace) -> None:
 
 def _export(arguments: argparse.Namespace) -> None:
     from grpolab.frameworks.exchange import export
+    from grpolab.settings.task import without_the_hub
     from grpolab.sweep.compose import Composer
 
     compose = Composer().compose  # one for all guesses: what Hydra made of the presets is kept
-    exported = export(arguments.framework, compose(arguments.overrides), compose)
+    with without_the_hub():
+        exported = export(arguments.framework, compose(arguments.overrides), compose)
     print(exported.text)
     for sentence in exported.remarks:
         print(f"a little different there: {sentence}", file=sys.stderr)

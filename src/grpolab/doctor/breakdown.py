@@ -47,7 +47,7 @@ def fall(run: Evidence) -> str | None:
         return None
     if metric == "reward/mean":  # a mean over one batch's samples: its first value and its peak are partly chance
         start, end = run.ends(metric)
-        if not start - end >= _doubt(run):
+        if not start - end >= _doubt(run) or number(end) == number(start):
             return None
         return f"{metric} fell from {number(start)} (first tenth of the run) to {number(end)} (last tenth)"
     start, peak, end = float(score[0]), float(score.max()), final_score(score, Thresholds.tail)

@@ -87,7 +87,8 @@ def read_log(framework: str | None, path: Path) -> Evidence:
     log = Log()
     try:
         if not path.is_file():
-            raise RequestError(f"FILE={path} cannot be read as a log: there is no such file")
+            what = "it is no file" if path.exists() else "there is no such file"
+            raise RequestError(f"FILE={path} cannot be read as a log: {what}")
         with path.open(encoding=_encoding(path), errors="replace", newline=None) as file:
             head = file.read(BLOCK)
             if "\0" in head:

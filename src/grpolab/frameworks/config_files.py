@@ -49,6 +49,8 @@ def load(path: str) -> File:
     if kind is None:
         raise RequestError(f"{path}: the format of *{file.suffix} is unknown: name it {', '.join(KINDS)}")
     largest = LARGEST if kind == "notebook" else LARGEST_TEXT
+    if file.exists() and not file.is_file():  # a pipe would be waited for
+        raise RequestError(f"{path} cannot be read: it is no file")
     try:
         with file.open("rb") as stream:
             content = stream.read(largest + 1)

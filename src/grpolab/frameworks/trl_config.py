@@ -7,6 +7,7 @@ which change nothing here, are known from transformers itself.
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -41,7 +42,13 @@ LOUD = re.compile(
 )
 REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 SCALES = {True: "group", False: "none"}
-SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
+SCHEDULES = {
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "linear": "linear",
+    "cosine": "cosine",
+    "cosine_with_min_lr": "cosine",
+}
 ADAPTIVE = {
     "target": "entropy_target", "step": "entropy_coef_delta", "least": "entropy_coef_min", "most": "entropy_coef_max",
 }  # fmt: skip
@@ -73,6 +80,7 @@ def run(options: Options) -> Options:
         "advantage_estimator": "batch_mean" if parts else "group_mean",
         "scale_reward_parts": "group" if parts else None,
         "lr_scheduler_type": SCHEDULES.get(str(options["lr_scheduler_type"]), _nearest(options)),
+        "min_lr_ratio": _floor(options),
         "warmup_steps": warmup(options) or 0,
         "max_grad_norm": options["max_grad_norm"] or math.inf,
         "dtype": "bfloat16" if options["bf16"] or options["fp16"] else "float32",
@@ -100,6 +108,21 @@ def warmup(options: Options) -> int | None:
     if steps or not ratio:
         return int(steps)
     return math.ceil(options["max_steps"] * ratio) if options["max_steps"] > 0 else None
+
+
+def _floor(options: Options) -> float | None:
+    """Where the schedule ends, as a share of its peak; None where it has no floor, or one that transformers refuses."""
+    given = options["lr_scheduler_kwargs"]
+    try:
+        given = json.loads(given) if isinstance(given, str) else given  # as a flag has it
+        if "with_min_lr" not in str(options["lr_scheduler_type"]) or not isinstance(given, dict):
+            return None
+        floors = [float(given[name]) for name in ("min_lr_rate", "min_lr") if given.get(name) is not None]
+    except (TypeError, ValueError, RecursionError):
+        return None
+    if len(floors) == 1 and given.get("min_lr") is not None:
+        floors = [floors[0] / options["learning_rate"] if options["learning_rate"] else math.inf]
+    return floors[0] if len(floors) == 1 and 0 <= floors[0] <= 1 else None
 
 
 def _nearest(options: Options) -> str:
@@ -215,8 +238,12 @@ def left_out(options: Options) -> Iterator[str]:
     if str(options["lr_scheduler_type"]) not in SCHEDULES:
         yield (
             f"lr_scheduler_type={options['lr_scheduler_type']} {options['lr_scheduler_kwargs'] or ''}".strip()
-            + f": here it is one of constant, linear, cosine; {_nearest(options)} stands for it, and falls to 0"
+            + f": here it is one of constant, linear, cosine; {_nearest(options)} stands for it"
         )
+    elif options["lr_scheduler_type"] == "cosine_with_min_lr":
+        if _floor(options) is None:
+            given = shortened(options["lr_scheduler_kwargs"])
+            yield f"lr_scheduler_kwargs={given}: it needs min_lr_rate, a share, or min_lr; the schedule ends at 0"
     elif options["lr_scheduler_kwargs"]:
         yield f"lr_scheduler_kwargs={shortened(options['lr_scheduler_kwargs'])}: the schedule has no options here"
 
@@ -252,6 +279,7 @@ def _guess(settings: RunSettings, loss_type: str) -> Options:
     given = (run.kernel_options or {}).get(kernel, {})
     absolute = 1.0 if kernel == "cispo" and run.framework != "trl" else 0.0
     micro = run.micro_batch_size or run.minibatch_size
+    floor = run.lr_scheduler_type == "cosine" and run.min_lr_ratio is not None
     guess: Options = {
         "loss_type": loss_type,
         "importance_sampling_level": "token" if run.importance_sampling_level == "token" else "sequence",
@@ -266,7 +294,8 @@ def _guess(settings: RunSettings, loss_type: str) -> Options:
         **{theirs: given[ours] for ours, theirs in KERNEL_OPTIONS.get(kernel, {}).items()},
         **{theirs: getattr(run, ours) for theirs, ours in TRL_NAMES.items()},
         "scale_rewards": run.scale_rewards,
-        "lr_scheduler_type": run.lr_scheduler_type,
+        "lr_scheduler_type": "cosine_with_min_lr" if floor else run.lr_scheduler_type,
+        "lr_scheduler_kwargs": {"min_lr_rate": run.min_lr_ratio} if floor else None,
         "max_grad_norm": 0.0 if run.max_grad_norm == math.inf else run.max_grad_norm,
         "bf16": run.dtype == "bfloat16",
         "per_device_train_batch_size": micro,

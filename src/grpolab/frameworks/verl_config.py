@@ -40,6 +40,8 @@ from grpolab.frameworks.verl_keys import (
     ESTIMATOR,
     ESTIMATORS,
     FIRST_OF_TODAY,
+    FLOOR,
+    FLOOR_RATE,
     GROUP,
     HIGH,
     KERNEL,
@@ -62,6 +64,7 @@ from grpolab.frameworks.verl_keys import (
     ONLY_EARLY,
     PASSED_OVER,
     PROMPTS,
+    RATE,
     SCHEDULE,
     SCHEDULES,
     SECTIONS,
@@ -69,6 +72,7 @@ from grpolab.frameworks.verl_keys import (
     TOTAL_STEPS,
     WARMUP,
     WARMUP_SHARE,
+    WHOLE_MEANS,
     WRITTEN_OUT,
 )
 from grpolab.settings.equalities import rewritten
@@ -176,6 +180,7 @@ def run(options: Options) -> Options:
         "advantage_estimator": baseline,
         "scale_rewards": scale or ("group" if options[BY_STD] else "none"),
         "whiten_advantages": whitening,
+        "min_lr_ratio": _floor(options) or None,
         "warmup_steps": max(options[WARMUP], 0),
         "adam_beta1": options[BETAS][0],
         "adam_beta2": options[BETAS][1],
@@ -190,6 +195,12 @@ def run(options: Options) -> Options:
     if options[MODEL]:
         values |= {"model": "pretrained", "model.path": options[MODEL]}
     return values
+
+
+def _floor(options: Options) -> float:
+    """Where a schedule that falls ends, as a share of the peak: megatron is told the rate itself."""
+    share = options[FLOOR] or (options[FLOOR_RATE] / options[RATE] if options[RATE] else 0.0)
+    return float(min(share, 1.0))
 
 
 def _alone(options: Options) -> bool:
@@ -228,6 +239,11 @@ def unread(given: Given) -> Iterator[str]:
     if ESTIMATOR not in named and ESTIMATOR not in given.open:
         yield f"{ESTIMATOR} is gae by default, which needs a critic: grpo stands for it"
     early = version_of(given) < FIRST_OF_TODAY
+    if version_of(given) < WHOLE_MEANS and named.get(AVERAGE, CARRIED[AVERAGE]) == "token-mean":
+        yield (
+            f"{AVERAGE}=token-mean: verl before 0.{WHOLE_MEANS} takes it over each micro batch and averages those, so"
+            " that tokens of short micro batches weigh more; here it is over the minibatch"
+        )
     both = named.get(f"{ACTOR}grad_clip"), named.get(CLIP_GRAD)
     if named.get(MINI, CARRIED[MINI]) > named.get(PROMPTS, CARRIED[PROMPTS]):
         yield f"{MINI} is more than {PROMPTS}: the whole batch is one minibatch"
@@ -237,8 +253,7 @@ def unread(given: Given) -> Iterator[str]:
     if one is not None and not early and None not in sides and sides != {one}:
         yield f"{ACTOR}clip_ratio={one}: since 0.4 verl takes {LOW} and {HIGH}, which are 0.2 unless they are set"
     for name, (quiet, says) in NOT_READ.items():
-        falls = not name.startswith(f"{ACTOR}optim.min_lr") or named.get(SCHEDULE) == "cosine"
-        if falls and named.get(name, quiet[0]) not in quiet:
+        if named.get(name, quiet[0]) not in quiet:
             yield f"{name}={shortened(named[name])}: {says}"
     in_reward = not named.get(KL_LOSS) if early else named.get(KL_REWARD) is True
     if named.get(KL_COEF) and named.get(KL_LOSS) and not in_reward:
@@ -289,6 +304,8 @@ def _acts(name: str, options: Options) -> bool:
         return bool(options[KL_LOSS])
     if name.startswith(CORRECTION):
         return bool(options[f"{CORRECTION}rollout_is"]) or name == f"{CORRECTION}rollout_is"
+    if name in (FLOOR, FLOOR_RATE):
+        return name == FLOOR and options[SCHEDULE] == "cosine" and not options[FLOOR_RATE]
     if name == KL_COEF or name == f"{ALGORITHM}kl_penalty" or name == f"{ALGORITHM}kl_ctrl.type":
         return bool(options[KL_REWARD])
     if name.startswith(f"{ACTOR}policy_loss.") and name != MODE:
@@ -363,6 +380,7 @@ def _guess(settings: RunSettings, mode: str, average: str) -> Options:
         **{theirs: getattr(run, ours) for theirs, ours in VERL_NAMES.items()},
         MINI: run.prompts_per_step // run.num_minibatches,
         BETAS: [run.adam_beta1, run.adam_beta2],
+        FLOOR: run.min_lr_ratio or 0.0,
         f"{ACTOR}optim.lr_warmup_steps": run.warmup_steps or -1,
         BY_STD: run.scale_rewards == "group",
         ESTIMATOR: "grpo",

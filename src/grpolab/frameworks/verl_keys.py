@@ -75,6 +75,8 @@ CARRIED: dict[str, Any] = {
     f"{ACTOR}optim.clip_grad": 1.0,
     f"{ACTOR}optim.betas": [0.9, 0.999],
     f"{ACTOR}optim.lr_scheduler_type": "constant",
+    f"{ACTOR}optim.min_lr_ratio": 0.0,
+    f"{ACTOR}optim.min_lr": 0.0,
     f"{ACTOR}optim.lr_warmup_steps": -1,
     f"{ACTOR}optim.lr_warmup_steps_ratio": 0.0,
     f"{ALGORITHM}adv_estimator": "gae",
@@ -101,7 +103,7 @@ _OF_ACTOR = [
     "router_replay", "qat", "fsdp_config", "megatron", "veomni", "torchtitan", "ulysses_sequence_parallel_size",
     "entropy_from_logits_with_chunking", "use_remove_padding", "entropy_from_logits_chunk_size",
     "entropy_checkpointing", "pad_to_length", "load_weight", "use_rollout_log_probs", "policy_loss._target_",
-    "optim._target_", "optim.optimizer", "optim.optimizer_impl", "optim.min_lr_ratio", "optim.min_lr", "optim.lr_min",
+    "optim._target_", "optim.optimizer", "optim.optimizer_impl", "optim.lr_min",
     "optim.lr_start", "optim.lr_decay_ratio", "optim.num_cycles", "optim.warmup_style", "optim.zero_indexed_step",
     "optim.override_optimizer_config", "optim.total_training_steps", "grad_clip",
     "optim.lr_warmup_init", "optim.lr_decay_steps", "optim.lr_decay_style", "optim.lr_warmup_style",
@@ -124,6 +126,7 @@ MODE, CORRECTION = f"{ACTOR}policy_loss.loss_mode", f"{ALGORITHM}rollout_correct
 NEVER = 1e9  # above e^20, the largest ratio that verl knows
 BETAS, SCHEDULE = f"{ACTOR}optim.betas", f"{ACTOR}optim.lr_scheduler_type"
 SCHEDULES = ("constant", "cosine")
+RATE, FLOOR, FLOOR_RATE = (f"{ACTOR}optim.{name}" for name in ("lr", "min_lr_ratio", "min_lr"))  # megatron: the last
 TOTAL_STEPS, MODEL = "trainer.total_training_steps", "actor_rollout_ref.model.path"
 COUNTS = (PROMPTS, GROUP, MINI, EPOCHS)
 LOW, HIGH, CLIP_GRAD = f"{ACTOR}clip_ratio_low", f"{ACTOR}clip_ratio_high", f"{ACTOR}optim.clip_grad"
@@ -134,6 +137,7 @@ WRITTEN_OUT = {LOW, HIGH, f"{ACTOR}clip_ratio", EPOCHS, f"{ACTOR}loss_agg_mode"}
 
 # Versions. Nothing that is carried has changed its default since 0.4 (May 2025); before, three things were others.
 NEWEST, FIRST_OF_TODAY = 9, 4  # 0.9 and 0.4
+WHOLE_MEANS = 7  # since 0.7 a mean over tokens is that of the minibatch, however it is cut
 EARLY = {f"{ACTOR}entropy_coeff": 0.001}
 ONLY_EARLY = (  # keys that 0.4 has no longer
     f"{ACTOR}fsdp_config.grad_offload", "critic.model.fsdp_config.grad_offload", "actor_rollout_ref.ref.param_offload",
@@ -167,8 +171,6 @@ NOT_READ: dict[str, tuple[tuple[Any, ...], str]] = {
     "actor_rollout_ref.rollout.multi_turn.enable": ((False,), "an answer is one turn here"),
     "trainer.critic_warmup": ((0,), "there is no critic here"),
     f"{ALGORITHM}gamma": ((1,), "returns are not discounted here"),
-    f"{ACTOR}optim.min_lr_ratio": ((0,), "a schedule that falls ends at 0 here"),
-    f"{ACTOR}optim.min_lr": ((0,), "a schedule that falls ends at 0 here"),
     f"{ACTOR}optim.optimizer": (("AdamW", "adam", "adamw"), "the optimiser is AdamW here"),
     f"{ACTOR}optim.num_cycles": ((0.5,), "a cosine here is half a wave"),
 }

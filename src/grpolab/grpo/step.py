@@ -249,12 +249,15 @@ def make_optimizer(policy: Policy, settings: RunSettings) -> AdamW:
 
 
 def learning_rate(settings: RunSettings, optimizer_step: int) -> float:
-    """The learning rate of an optimiser step (from 0): linear warm-up, then constant, linear or cosine to 0."""
+    """The learning rate of an optimiser step (from 0): warm-up, then constant, or linear or cosine to the floor."""
     if optimizer_step < settings.warmup_steps:
         return settings.learning_rate * (optimizer_step + 1) / settings.warmup_steps
+    if settings.lr_scheduler_type == "constant":
+        return settings.learning_rate
     done = (optimizer_step - settings.warmup_steps) / max(1, settings.optimizer_steps - settings.warmup_steps)
-    course = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
-    return settings.learning_rate * course[settings.lr_scheduler_type]
+    course = {"linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
+    floor = settings.min_lr_ratio or 0.0
+    return settings.learning_rate * (floor + (1 - floor) * course[settings.lr_scheduler_type])
 
 
 def loss_inputs(

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, FiniteFloat
 from grpolab.identity import content_of, identified, keys_with_content
 from grpolab.paths import Results, results_folder
 from grpolab.registry import FAULTS, GROUP_BASELINES, SURROGATES
-from grpolab.settings import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings
+from grpolab.settings import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings, Share
 from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
 from grpolab.vocabulary import METRICS
@@ -113,6 +113,9 @@ class RunSettings(ObjectiveSettings):
 
     learning_rate: NonNegative = Field(description="AdamW's peak learning rate.")
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(description="Its course after the warm-up.")
+    min_lr_ratio: Share | None = Field(
+        description="Share of the peak at which a course that falls ends; empty: it ends at 0."
+    )
     warmup_steps: Natural = Field(description="Optimiser steps of linear warm-up.")
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = Field(description="AdamW's decay of the gradient mean.")
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = Field(description="AdamW's decay of the squared gradient.")
@@ -213,6 +216,7 @@ class RunSettings(ObjectiveSettings):
         return self.model_copy(
             update={
                 **self.resolved_axes(),
+                "min_lr_ratio": None if self.lr_scheduler_type == "constant" else self.min_lr_ratio or None,
                 "rollout_steps": self.planned_steps,
                 "max_completions": None,
                 "max_optimizer_steps": None,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -117,15 +120,28 @@ class PretrainedModel(Settings):
     def pinned(self) -> PretrainedModel:
         """The same model, of the hub at one commit as far as that can be known; a folder is its content, of none."""
         local = Path(self.path).is_dir()
-        commit = None if local else hub_commit(self.path, self.revision)[0] or self.revision
+        commit = None if local else hub_commit(self.path, self.revision, _may_ask.get())[0] or self.revision
         return self.model_copy(update={"revision": commit})
 
 
+_may_ask = ContextVar("_may_ask", default=True)
+
+
+@contextmanager
+def without_the_hub() -> Iterator[None]:
+    """Within it no model's commit is asked of the hub: what only reads a config need not wait for the network."""
+    before = _may_ask.set(False)
+    try:
+        yield
+    finally:
+        _may_ask.reset(before)
+
+
 @functools.cache  # one commit for all that a process does
-def hub_commit(path: str, revision: str | None) -> tuple[str | None, str]:
+def hub_commit(path: str, revision: str | None, may_ask: bool = True) -> tuple[str | None, str]:
     """The commit of a model that is no folder here, or None and the reason why nobody knows it.
 
-    The local cache of the hub answers; only where it has no such model is the hub asked, and its config.json kept.
+    The local cache of the hub answers; only where it has no such model may the hub be asked, and its config.json kept.
     """
     if revision is not None and COMMIT.fullmatch(revision):
         return revision, ""
@@ -135,6 +151,8 @@ def hub_commit(path: str, revision: str | None) -> tuple[str | None, str]:
 
     try:
         found = try_to_load_from_cache(path, "config.json", revision=revision)
+        if not isinstance(found, str) and not may_ask:
+            return None, "the local cache has no such model"
         if not isinstance(found, str):
             found = hf_hub_download(path, "config.json", revision=revision)
     except Exception as error:  # the network's, the hub's, the name's: all of them end the request alike
