@@ -13,7 +13,7 @@ from tiny import tiny_policy, tiny_settings
 
 from grpolab.errors import RequestError
 from grpolab.grpo.batch import text_tensors
-from grpolab.grpo.model import Policy, make_policy, text_log_probs
+from grpolab.grpo.model import Policy, make_policy, text_places
 from grpolab.tasks import make_task
 
 
@@ -73,7 +73,7 @@ def test_a_frozen_copy_shares_nothing() -> None:
 def test_temperature_divides_the_logits() -> None:
     one, half = tiny_policy(), tiny_policy(temperature=0.5)
     texts = text_tensors(one.tokenizer, ["1+2="], ["3"], False, one.device)
-    (one_NV, _), (half_NV, _) = (text_log_probs(policy, texts) for policy in (one, half))
+    one_NV, half_NV = (text_places(policy, texts)[0].log_probs_NV for policy in (one, half))
     torch.testing.assert_close(half_NV, (one_NV * 2).log_softmax(-1))
 
 
@@ -91,8 +91,8 @@ def test_weights_of_a_bfloat16_run_are_float32_and_its_log_softmax_too(folder: P
     policy = pretrained(folder, dtype="bfloat16")
     assert {weight.dtype for weight in policy.weights().values()} == {torch.float32}
     texts = text_tensors(policy.tokenizer, ["1+2=", "3+4="], ["3", "7"], False, policy.device)
-    found_NV, _ = text_log_probs(policy, texts)
-    exact_NV, _ = text_log_probs(pretrained(folder), texts)
+    found_NV = text_places(policy, texts)[0].log_probs_NV
+    exact_NV = text_places(pretrained(folder), texts)[0].log_probs_NV
     assert found_NV.dtype == torch.float32
     assert 0 < (found_NV - exact_NV).abs().max() < 0.02
 

@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from grpolab import seeds
 from grpolab.grpo.batch import Completions, Prompts, TrainingBatch, prompt_tensors
-from grpolab.grpo.model import Policy, prefix_log_probs, token_log_probs
+from grpolab.grpo.model import Policy, prefix_places, token_log_probs
 from grpolab.grpo.rollout import inverse_cdf, prompt_rows, sample, sampling_noise
 
 LENGTH = 6
@@ -96,8 +96,8 @@ def test_sampler_trainer_and_a_plain_forward_agree(
     batch = batch_of(prompts, found, reach)
     assert (batch.tree is None) == (reach is None)
     trained_BT, entropy_BT = token_log_probs(policy, batch)
-    log_probs_NV, place_BT = prefix_log_probs(policy, batch)
-    log_probs_BTV = log_probs_NV[place_BT]
+    places, place_BT = prefix_places(policy, batch)
+    log_probs_BTV = places.log_probs_NV[place_BT]
     gap_BT = (trained_BT - found.log_probs_BT)[found.mask_BT].abs()
     assert gap_BT.max() <= 1e-5
     assert trained_BT[found.mask_BT].exp().std() > 0.05

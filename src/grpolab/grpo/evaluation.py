@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from grpolab.grpo.batch import Prompts, Texts, decode, prompt_tensors, text_tensors
-from grpolab.grpo.model import Policy, text_log_probs
+from grpolab.grpo.model import Policy, text_places
+from grpolab.grpo.places import chosen, read
 from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.grpo.rewards import Score
 from grpolab.grpo.rollout import sample, sampling_noise
@@ -68,11 +70,11 @@ class Evaluator:
         """Product of the right answer's token probabilities, and whether greedy decoding gives it: one forward."""
         expected, greedy = [], []
         for texts, tree in self._texts:
-            log_probs_NV, place_BT = text_log_probs(policy, texts, tree)
+            places, place_BT = text_places(policy, texts, tree)
             tokens_BT, answer_BT = texts.tokens_BC[:, texts.first :], texts.answer_BC[:, texts.first :]
-            log_probs_BT = log_probs_NV.view(-1)[place_BT * log_probs_NV.shape[1] + tokens_BT]
+            log_probs_BT, greedy_BT = read(_chosen_and_greedy, place_BT, tokens_BT, answer_BT, places)
             expected.append(torch.where(answer_BT, log_probs_BT, 0.0).double().sum(1).exp())
-            greedy.append(((log_probs_NV.argmax(-1)[place_BT] == tokens_BT) | ~answer_BT).all(1))
+            greedy.append((greedy_BT | ~answer_BT).all(1))
         expected_I, greedy_I = torch.cat(expected), torch.cat(greedy)  # in the order of the texts
         expected_I[self._order_I] = expected_I.clone()
         metrics = {
@@ -114,3 +116,8 @@ class Evaluator:
             "eval/length_std": lengths_N.std().item(),
         }
         return Evaluation(metrics, right_IK.mean(1).tolist())
+
+
+def _chosen_and_greedy(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-prob of each token, and whether it is the most likely one, (Y,) each."""
+    return chosen(place_Y, tokens_Y, log_probs_NV), log_probs_NV.argmax(-1)[place_Y] == tokens_Y

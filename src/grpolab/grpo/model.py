@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from transformers.cache_utils import DynamicLayer
 
 from grpolab.errors import RequestError
 from grpolab.grpo.batch import Prompts, Texts, TrainingBatch, character_tokenizer, concatenate
+from grpolab.grpo.places import Places, chosen, read
 from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.seeds import torch_seed
 from grpolab.settings.run import RunSettings
@@ -44,6 +46,7 @@ class Policy:
     dtype: torch.dtype = torch.float32
     reach: float | None = None  # keys whose attention costs as much as a token's matrix products; None: no prefix trees
     compiled: bool = False  # whether prefix trees that take a gradient go through torch.compile
+    bare_head: bool = False  # whether logits are the head's product with the last hidden states and nothing more
 
     @property
     def device(self) -> torch.device:
@@ -68,10 +71,27 @@ class Policy:
         """A copy that shares nothing and takes no gradient: the reference of a KL."""
         return replace(self, model=copy.deepcopy(self.model).requires_grad_(False), compiled=False)
 
+    def logits(self, hidden: Tensor) -> Tensor:
+        """What `hidden_states` gave, (..., H), as logits, (..., V)."""
+        if not self.bare_head:
+            return hidden
+        with self.precision():
+            return self._head(hidden)
+
+    def log_softmax(self, logits_NV: Tensor) -> Tensor:
+        """The one definition of a log-probability: at the temperature, in float32."""
+        return (logits_NV.float() / self.temperature).log_softmax(-1)
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model knows."""
+        return int(self._head.weight.shape[0])
+
     def __post_init__(self) -> None:
         self._weights: dict[str, Tensor] = dict(
             self.model.named_parameters()
         )  # once: walking the modules takes as long as clipping them
+        self._head = self.model.get_output_embeddings()
 
     def weights(self) -> dict[str, Tensor]:
         """Parameters by name, tied ones once; live tensors, not copies."""
@@ -106,6 +126,7 @@ def make_policy(settings: RunSettings, task: Task) -> Policy:
     model.eval()  # dropout stays off: it would move the ratio away from 1 on the first pass
     model.to(torch.device(resolved.device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
     policy = Policy(model, tokenizer, resolved.temperature, getattr(torch, resolved.dtype))
+    policy = replace(policy, bare_head=has_bare_head(policy))
     policy = replace(policy, reach=reach_of(policy))
     return compiled(policy) if resolved.compile else policy
 
@@ -123,9 +144,8 @@ def compiled(policy: Policy) -> Policy:
     with policy.device:
         nothing_RW = torch.zeros(R, W, dtype=torch.long)
         attends_RWW = torch.eye(W, dtype=torch.bool).repeat(R, 1, 1)
-    tree_log_probs(
-        policy, PrefixTree(nothing_RW, nothing_RW.clone(), attends_RWW[:, None], nothing_RW)
-    ).sum().backward()
+    tree = PrefixTree(nothing_RW, nothing_RW.clone(), attends_RWW[:, None], nothing_RW)
+    tree_places(policy, tree).log_probs_NV.sum().backward()
     policy.model.zero_grad()
     return policy
 
@@ -139,9 +159,38 @@ def _compiled_forward() -> Callable[..., Tensor]:
     return torch.compile(_forward, dynamic=True)
 
 
-def _forward(model: PreTrainedModel, tokens_RW: Tensor, attends_R1WW: Tensor, positions_RW: Tensor) -> Tensor:
-    """Logits behind each place, (R, W, V)."""
-    return model(tokens_RW, attention_mask=attends_R1WW, position_ids=positions_RW, use_cache=False).logits
+def _forward(
+    model: PreTrainedModel,
+    bare_head: bool,
+    tokens_RW: Tensor,
+    attends_R1WW: Tensor,
+    positions_RW: Tensor,
+) -> Tensor:
+    """What `hidden_states` gives of prefix trees, (R, W, H)."""
+    inputs = {"attention_mask": attends_R1WW, "position_ids": positions_RW, "use_cache": False}
+    return model.base_model(tokens_RW, **inputs).last_hidden_state if bare_head else model(tokens_RW, **inputs).logits
+
+
+def hidden_states(policy: Policy, tokens_RW: Tensor, keep: int = 0, **inputs: Any) -> Tensor:
+    """The last hidden states of the last `keep` tokens of each row (0: of all), (R, keep, H), for `Policy.logits`.
+
+    Of a model whose logits are more than its head's product they are the logits themselves.
+    """
+    with policy.precision():
+        if policy.bare_head:
+            return policy.model.base_model(tokens_RW, **inputs).last_hidden_state[:, -keep:]
+        return policy.model(tokens_RW, logits_to_keep=keep, **inputs).logits
+
+
+@torch.inference_mode()
+def has_bare_head(policy: Policy) -> bool:
+    """`Policy.bare_head`: a soft cap, a scale or a projection between hidden states and logits shows in a forward."""
+    tokens_RW = torch.tensor([[1, 2, 3, 1, 0, 2]], device=policy.device)
+    plain, bare = (replace(policy, dtype=torch.float32, bare_head=bare) for bare in (False, True))
+    try:
+        return torch.equal(bare.logits(hidden_states(bare, tokens_RW)), hidden_states(plain, tokens_RW))
+    except (RuntimeError, TypeError, ValueError, AttributeError):
+        return False
 
 
 def reach_of(policy: Policy) -> float | None:
@@ -171,10 +220,10 @@ def reach_of(policy: Policy) -> float | None:
         )
     try:
         with torch.inference_mode():
-            pairs = [prefix_log_probs(policy, each) for each in (batch, batch.with_trees(len(batch), math.inf))]
+            pairs = [prefix_places(policy, each) for each in (batch, batch.with_trees(len(batch), math.inf))]
     except (RuntimeError, TypeError, ValueError, IndexError):
         return None
-    plain_BTV, packed_BTV = (log_probs_NV[place_BT] for log_probs_NV, place_BT in pairs)
+    plain_BTV, packed_BTV = (places.log_probs_NV[place_BT] for places, place_BT in pairs)
     same = torch.allclose(plain_BTV, packed_BTV, rtol=1e-3, atol=1e-3)
     return 2 * hidden + 1.5 * intermediate if same else None
 
@@ -219,7 +268,7 @@ def _pretrained(settings: PretrainedModel) -> tuple[PreTrainedModel, PreTrainedT
 class KVCache:
     """Keys and values of all tokens so far, one row for each prefix, and where the next token goes."""
 
-    prefill_logits_NV: Tensor  # after the last prompt token, as the model gives them
+    prefill_hidden_N1H: Tensor  # after the last prompt token
     cache: DynamicCache
     mask_NL: Tensor | None
     next_position_N1: Tensor
@@ -240,22 +289,20 @@ def prefill(policy: Policy, prompts: Prompts) -> KVCache:
     """One forward over every prompt. Positions count real tokens only: padding in front is invisible."""
     tokens_PL, mask_PL = prompts.tokens_PL, prompts.mask_PL
     cache = DynamicCache()
-    inputs: dict[str, Tensor] = {}
+    inputs: dict[str, Any] = {}
     positions_PL = torch.arange(tokens_PL.shape[1], device=tokens_PL.device).expand_as(tokens_PL)
     if mask_PL is not None:
         positions_PL = (mask_PL.long().cumsum(-1) - 1).clamp(min=0)
         inputs = {"attention_mask": mask_PL.long()}
-    with policy.precision():
-        logits_PV = policy.model(
-            tokens_PL, past_key_values=cache, position_ids=positions_PL, use_cache=True, logits_to_keep=1, **inputs
-        ).logits[:, -1]
-    return KVCache(logits_PV, cache, mask_PL, positions_PL[:, -1:] + 1)
+    inputs |= {"past_key_values": cache, "position_ids": positions_PL, "use_cache": True}
+    hidden_P1H = hidden_states(policy, tokens_PL, keep=1, **inputs)
+    return KVCache(hidden_P1H, cache, mask_PL, positions_PL[:, -1:] + 1)
 
 
-def decode_logits(policy: Policy, kv_cache: KVCache, tokens_BT: Tensor) -> Tensor:
-    """One forward over the next tokens of each row: the logits after each, (B, T, V). They go into the cache."""
+def decode_hidden(policy: Policy, kv_cache: KVCache, tokens_BT: Tensor) -> Tensor:
+    """One forward over the next tokens of each row: what `hidden_states` gives, (B, T, H). They go into the cache."""
     T = tokens_BT.shape[1]
-    inputs: dict[str, Tensor] = {}
+    inputs: dict[str, Any] = {}
     if kv_cache.mask_NL is not None:
         kv_cache.mask_NL = torch.cat([kv_cache.mask_NL, torch.ones_like(tokens_BT, dtype=torch.bool)], dim=1)
         inputs = {"attention_mask": kv_cache.mask_NL.long()}
@@ -263,65 +310,64 @@ def decode_logits(policy: Policy, kv_cache: KVCache, tokens_BT: Tensor) -> Tenso
     if T > 1:  # a sampler feeds single tokens, and each small operation counts there
         positions_BT = positions_BT + torch.arange(T, device=tokens_BT.device)
     kv_cache.next_position_N1 = kv_cache.next_position_N1 + T
-    with policy.precision():
-        return policy.model(
-            tokens_BT, past_key_values=kv_cache.cache, position_ids=positions_BT, use_cache=True, **inputs
-        ).logits
+    inputs |= {"past_key_values": kv_cache.cache, "position_ids": positions_BT, "use_cache": True}
+    return hidden_states(policy, tokens_BT, **inputs)
 
 
-def prefix_log_probs(policy: Policy, batch: TrainingBatch) -> tuple[Tensor, Tensor]:
-    """Log-probs over the vocabulary behind each prefix, (N, V), float32, with gradient; which predicts a token, (B, T).
+def prefix_places(policy: Policy, batch: TrainingBatch) -> tuple[Places, Tensor]:
+    """What is predicted behind each prefix, with gradient; and which place predicts a token, (B, T).
 
     With a tree each distinct prefix is computed once; without, each prompt, and every completion behind it.
     """
     tokens_BT = batch.tokens_BT
     if batch.tree is not None:
-        return tree_log_probs(policy, batch.tree), batch.tree.place_BC[:, -tokens_BT.shape[1] :]
+        return tree_places(policy, batch.tree), batch.tree.place_BC[:, -tokens_BT.shape[1] :]
     prompts, prompt_of_B = batch.own_prompts()
-    kv_cache = prefill(policy, prompts)
-    logits = [kv_cache.prefill_logits_NV[prompt_of_B][:, None]]
-    kv_cache.select(prompt_of_B)
-    if tokens_BT.shape[1] > 1:  # the last token predicts nothing that was sampled
-        logits.append(decode_logits(policy, kv_cache, tokens_BT[:, :-1]))
+
+    def pieces() -> Iterator[Tensor]:
+        kv_cache = prefill(policy, prompts)
+        yield kv_cache.prefill_hidden_N1H
+        kv_cache.select(prompt_of_B)
+        if tokens_BT.shape[1] > 1:  # the last token predicts nothing that was sampled
+            yield decode_hidden(policy, kv_cache, tokens_BT[:, :-1])
+
     place_BT = torch.arange(tokens_BT.numel(), device=tokens_BT.device).view_as(tokens_BT)
-    return log_softmax(policy, torch.cat(logits, dim=1).flatten(0, 1)), place_BT
+    return Places.of(policy, pieces(), place_BT.numel(), prompt_of_B), place_BT
 
 
-def text_log_probs(policy: Policy, texts: Texts, tree: PrefixTree | None = None) -> tuple[Tensor, Tensor]:
-    """The same for texts, from the first column with an answer on: (N, V), and (B, C - first)."""
+def text_places(policy: Policy, texts: Texts, tree: PrefixTree | None = None) -> tuple[Places, Tensor]:
+    """The same for texts, from the first column with an answer on: places, and (B, C - first)."""
     if tree is not None:
-        return tree_log_probs(policy, tree), tree.place_BC[:, texts.first :]
+        return tree_places(policy, tree), tree.place_BC[:, texts.first :]
     read_BC, place_BC = texts.tokens_BC[:, :-1], texts.tokens_BC[:, texts.first :]
-    with policy.precision():
-        logits_BCV = policy.model(read_BC, use_cache=False, logits_to_keep=place_BC.shape[1]).logits
+    hidden_BCH = hidden_states(policy, read_BC, keep=place_BC.shape[1], use_cache=False)
     place_BC = torch.arange(place_BC.numel(), device=place_BC.device).view_as(place_BC)
-    return log_softmax(policy, logits_BCV.flatten(0, 1)), place_BC
+    return Places.of(policy, [hidden_BCH], place_BC.numel()), place_BC
 
 
-def tree_log_probs(policy: Policy, tree: PrefixTree) -> Tensor:
-    """Log-probs over the vocabulary behind each place, (N, V)."""
+def tree_places(policy: Policy, tree: PrefixTree) -> Places:
+    """What is predicted behind each place of prefix trees."""
     forward, inputs = _forward, (tree.tokens_RW, tree.attends_R1WW, tree.positions_RW)
     if policy.compiled and torch.is_grad_enabled() and len(tree.tokens_RW) > 1:  # one row would compile anew
         forward = _compiled_forward()
         for value in inputs:
             torch._dynamo.mark_dynamic(value, [axis for axis, size in enumerate(value.shape) if size > 1])
     with policy.precision():
-        logits_RWV = forward(policy.model, *inputs)
-    return log_softmax(policy, logits_RWV.flatten(0, 1))
-
-
-def log_softmax(policy: Policy, logits_NV: Tensor) -> Tensor:
-    """The one definition of a log-probability: at the temperature, in float32."""
-    return (logits_NV.float() / policy.temperature).log_softmax(-1)
+        hidden_RWH = forward(policy.model, policy.bare_head, *inputs)
+    return Places.of(policy, [hidden_RWH], tree.tokens_RW.numel())
 
 
 def token_log_probs(policy: Policy, batch: TrainingBatch, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
     """Log-probability of each completion token (with gradient) and entropy in nat, both (B, T), float32."""
-    log_probs_NV, place_BT = prefix_log_probs(policy, batch)
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy_N = -(log_probs_NV.exp() * log_probs_NV).sum(-1)
-    chosen_BT = place_BT * log_probs_NV.shape[1] + batch.tokens_BT
-    return log_probs_NV.view(-1).gather(0, chosen_BT.view(-1)).view_as(chosen_BT), entropy_N[place_BT]
+
+    def reading(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+            entropy_N = -(log_probs_NV.exp() * log_probs_NV).sum(-1)
+        return chosen(place_Y, tokens_Y, log_probs_NV), entropy_N[place_Y]
+
+    places, place_BT = prefix_places(policy, batch)
+    log_probs_BT, entropy_BT = read(reading, place_BT, batch.tokens_BT, batch.mask_BT, places)
+    return log_probs_BT, entropy_BT
 
 
 def old_log_probs(policy: Policy, batch: TrainingBatch, micro_batch_size: int) -> tuple[Tensor, Tensor]:

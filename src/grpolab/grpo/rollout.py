@@ -19,7 +19,7 @@ from grpolab import seeds
 from grpolab.grpo.advantages import Scored, advantages, normalized_sum, whiten
 from grpolab.grpo.batch import Completions, Prompts, Rollout, TrainingBatch, decode, prompt_tensors
 from grpolab.grpo.kl import kl_penalty
-from grpolab.grpo.model import Policy, decode_logits, log_softmax, old_log_probs, prefill
+from grpolab.grpo.model import Policy, decode_hidden, old_log_probs, prefill
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rewards import RANDOM, Score, random_rewards, reward_parts, total_reward
 from grpolab.settings.run import RunSettings
@@ -74,10 +74,10 @@ def sample(
     rows_B = prompt_rows(prompts, group)  # the cache's row that holds each completion's prefix
     with torch.inference_mode():
         kv_cache = prefill(policy, prompts)
-        logits_NV = kv_cache.prefill_logits_NV
+        logits_NV = policy.logits(kv_cache.prefill_hidden_N1H)[:, -1]
         done_B, ended = torch.zeros(len(rows_B), dtype=torch.bool, device=policy.device), 0
         for t, uniforms_B in enumerate(uniforms_BT.unbind(1)):
-            log_probs_BV = log_softmax(policy, logits_NV)[rows_B]
+            log_probs_BV = policy.log_softmax(logits_NV)[rows_B]
             chosen_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad)
             tokens.append(chosen_B)
             log_probs.append(log_probs_BV.gather(1, chosen_B[:, None]))
@@ -95,7 +95,7 @@ def sample(
             if (going, now_ended) != (len(logits_NV), ended):  # else each row goes on with one token
                 kv_cache.select(edges_N // V)
             ended = now_ended
-            logits_NV = decode_logits(policy, kv_cache, (edges_N % V)[:, None])[:, -1]
+            logits_NV = policy.logits(decode_hidden(policy, kv_cache, (edges_N % V)[:, None]))[:, -1]
     # Outside of inference mode, so that an update may keep them for its backward pass.
     tokens_BT = torch.stack(tokens, 1)
     ends_BT = tokens_BT == end

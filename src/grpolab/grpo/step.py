@@ -28,7 +28,8 @@ from grpolab.grpo.batch import Rollout, TrainingBatch, concatenate, sampler_gap
 from grpolab.grpo.kl import exact_kl, k3
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, Objective, SurrogateParts, policy_loss
 from grpolab.grpo.metrics import UpdateTensors, update_metrics
-from grpolab.grpo.model import Policy, old_log_probs, prefix_log_probs, token_log_probs
+from grpolab.grpo.model import Policy, old_log_probs, prefix_places, token_log_probs
+from grpolab.grpo.places import read
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rollout import Collector
 from grpolab.registry import SURROGATES
@@ -229,11 +230,16 @@ class Learner:
         assert reference is not None
         total, tokens = 0.0, 0
         for micro in batch.micro_batches(self.micro_batch_size, policy.reach):
-            (new_NV, place_BT), (reference_NV, _) = (prefix_log_probs(p, micro) for p in (policy, reference))
-            kl_BT = exact_kl(new_NV, reference_NV)[place_BT]
+            (new, place_BT), (old, _) = (prefix_places(p, micro) for p in (policy, reference))
+            (kl_BT,) = read(exact_kl_at, place_BT, micro.tokens_BT, micro.mask_BT, new, old)
             total += kl_BT[micro.mask_BT].double().sum().item()
             tokens += int(micro.mask_BT.sum())
         return total / max(tokens, 1)
+
+
+def exact_kl_at(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor, reference_NV: Tensor) -> tuple[Tensor]:
+    """KL(policy || reference) over the vocabulary where each token is predicted, (Y,)."""
+    return (exact_kl(log_probs_NV, reference_NV)[place_Y],)
 
 
 def make_optimizer(policy: Policy, settings: RunSettings) -> AdamW:

@@ -23,7 +23,7 @@ from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.batch import TrainingBatch
 from grpolab.grpo.kl import exact_kl
 from grpolab.grpo.loss import LossInputs, Objective, policy_loss, surrogate
-from grpolab.grpo.model import Policy, prefix_log_probs
+from grpolab.grpo.model import Policy, prefix_places
 from grpolab.grpo.step import Diverged, Learner
 from grpolab.identity import in_words, unrecorded
 from grpolab.paths import Results, read_json, write_csv_atomic
@@ -207,8 +207,8 @@ def interpolate(
 
     def log_probs(policy: Policy, micro: TrainingBatch) -> tuple[Tensor, Tensor]:
         """Over the vocabulary at every position, (B, T, V); and of the tokens, (B, T)."""
-        log_probs_NV, place_BT = prefix_log_probs(policy, micro)
-        all_BTV = log_probs_NV[place_BT]
+        places, place_BT = prefix_places(policy, micro)
+        all_BTV = places.log_probs_NV[place_BT]
         return all_BTV, all_BTV.gather(-1, micro.tokens_BT[..., None]).squeeze(-1)
 
     old: list[Tensor] = []  # of the tokens under `before`, a micro-batch each

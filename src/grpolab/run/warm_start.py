@@ -20,7 +20,8 @@ from torch.optim import AdamW
 from grpolab import seeds
 from grpolab.grpo.batch import text_tensors
 from grpolab.grpo.evaluation import Evaluator
-from grpolab.grpo.model import Policy, make_policy, text_log_probs
+from grpolab.grpo.model import Policy, make_policy, text_places
+from grpolab.grpo.places import chosen, read
 from grpolab.identity import signature
 from grpolab.paths import Results, write_json_atomic
 from grpolab.run.checkpoint import load_weights, save_weights
@@ -145,9 +146,10 @@ def make_supervised_optimizer(policy: Policy, learning_rate: float) -> AdamW:
 def supervised_step(policy: Policy, optimizer: AdamW, prompts: list[str], targets: list[str], chat: bool) -> float:
     """One optimiser step on mean negative log-likelihood of target and end tokens, in nat; returns the loss."""
     texts = text_tensors(policy.tokenizer, prompts, targets, chat, policy.device)
-    log_probs_NV, place_BT = text_log_probs(policy, texts)
+    places, place_BT = text_places(policy, texts)
     answer_BT, tokens_BT = texts.answer_BC[:, texts.first :], texts.tokens_BC[:, texts.first :]
-    loss = -log_probs_NV[place_BT[answer_BT], tokens_BT[answer_BT]].mean()
+    (log_probs_BT,) = read(lambda *given: (chosen(*given),), place_BT, tokens_BT, answer_BT, places)
+    loss = -log_probs_BT[answer_BT].mean()
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.weights().values(), 1.0)
