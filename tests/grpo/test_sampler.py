@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from grpolab import seeds
+from grpolab.grpo import model
 from grpolab.grpo.batch import Completions, Prompts, TrainingBatch, prompt_tensors
 from grpolab.grpo.model import Policy, prefix_places, token_log_probs
 from grpolab.grpo.rollout import inverse_cdf, prompt_rows, sample, sampling_noise
@@ -200,3 +201,18 @@ def test_sampled_tokens_follow_the_policy() -> None:
     counts_V = torch.bincount(found.tokens_BT[:, 0], minlength=V).double()
     assert probabilities_V.min() * 4000 >= 5
     assert stats.chisquare(counts_V, probabilities_V * 4000, sum_check=False).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("texts", [EVEN, RAGGED], ids=["even", "ragged"])
+def test_a_cache_with_room_gives_the_same_completions_bit_for_bit(
+    texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are split, end and leave; the room is filled more than once."""
+    policy, noise_BT = warm_policy(1.0), sampling_noise(0, "rollout", 0, 3, GROUP, LENGTH)
+    dense = sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
+    monkeypatch.setattr(model, "LARGE_CACHE", 0)
+    monkeypatch.setattr(model, "ROOM", 2)
+    roomy = sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
+    assert LENGTH > 2 * model.ROOM
+    assert torch.equal(roomy.tokens_BT, dense.tokens_BT)
+    assert torch.equal(roomy.log_probs_BT, dense.log_probs_BT)

@@ -22,7 +22,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import Cache, DynamicLayer
 
 from grpolab.errors import RequestError
 from grpolab.grpo.batch import Prompts, Texts, TrainingBatch, character_tokenizer, concatenate
@@ -34,6 +34,8 @@ from grpolab.settings.task import PretrainedModel, TinyModel
 from grpolab.tasks.base import Task
 
 LONGEST = 4096  # positions of a model from scratch
+LARGE_CACHE = 2**19  # numbers of a layer's keys from which on they have room behind, and the tokens that fit there
+ROOM = 32
 
 
 @dataclass
@@ -264,12 +266,40 @@ def _pretrained(settings: PretrainedModel) -> tuple[PreTrainedModel, PreTrainedT
     return model, tokenizer
 
 
+class RoomyLayer(DynamicLayer):
+    """A layer's keys and values; large ones have room behind, so that a token does not copy all that is before it."""
+
+    length = 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Put the next tokens' keys and values, (B, heads, T, D) each, behind; returns all that are there then."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None
+        assert self.values is not None
+        B, heads, T, D = key_states.shape
+        before, self.length = self.length, self.length + T
+        if before and self.length <= self.keys.shape[-2]:
+            self.keys[..., before : self.length, :] = key_states
+            self.values[..., before : self.length, :] = value_states
+        else:
+            had = (self.keys[..., :before, :], self.values[..., :before, :]) if before else (self.keys, self.values)
+            room = key_states.new_empty(B, heads, ROOM if B * heads * self.length * D > LARGE_CACHE else 0, D)
+            self.keys = torch.cat([had[0], key_states, room], dim=-2)
+            self.values = torch.cat([had[1], value_states, room], dim=-2)
+        return self.keys[..., : self.length, :], self.values[..., : self.length, :]
+
+    def get_seq_length(self) -> int:
+        """Tokens that are there."""
+        return self.length
+
+
 @dataclass
 class KVCache:
     """Keys and values of all tokens so far, one row for each prefix, and where the next token goes."""
 
     prefill_hidden_N1H: Tensor  # after the last prompt token
-    cache: DynamicCache
+    cache: Cache
     mask_NL: Tensor | None
     next_position_N1: Tensor
 
@@ -288,7 +318,8 @@ class KVCache:
 def prefill(policy: Policy, prompts: Prompts) -> KVCache:
     """One forward over every prompt. Positions count real tokens only: padding in front is invisible."""
     tokens_PL, mask_PL = prompts.tokens_PL, prompts.mask_PL
-    cache = DynamicCache()
+    # Only the sampler writes into what is there: a gradient needs it, and old log-probs are the update's bit for bit.
+    cache = Cache(layer_class_to_replicate=RoomyLayer) if torch.is_inference_mode_enabled() else DynamicCache()
     inputs: dict[str, Any] = {}
     positions_PL = torch.arange(tokens_PL.shape[1], device=tokens_PL.device).expand_as(tokens_PL)
     if mask_PL is not None:
