@@ -1,9 +1,13 @@
-"""Log-probs in chunks of places: the same numbers and gradients as at once, and never more than a chunk in memory."""
+"""What a large model asks for: logits in chunks, layers computed again, completions sorted by length, a float32 head.
+
+The numbers and gradients are those of a small model's own way.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
-from grpolab.grpo import places
-from grpolab.grpo.batch import TrainingBatch
+from grpolab.errors import RequestError
+from grpolab.grpo import model, places
+from grpolab.grpo.batch import TrainingBatch, sampler_gap
 from grpolab.grpo.model import Policy, has_bare_head, old_log_probs, token_log_probs
 from grpolab.run.train import Parts
 from grpolab.run.warm_start import make_supervised_optimizer, supervised_step
@@ -42,9 +47,9 @@ def in_chunks(monkeypatch: pytest.MonkeyPatch, policy: Policy) -> None:
     monkeypatch.setattr(places, "LARGEST", CHUNK * policy.vocabulary)
 
 
-def sampled() -> tuple[Parts, TrainingBatch]:
+def sampled(**changes: Any) -> tuple[Parts, TrainingBatch]:
     """A tiny run with a few of its completions, which end at different tokens."""
-    parts = tiny_parts(max_completion_length=6, beta=0.1)
+    parts = tiny_parts(max_completion_length=6, beta=0.1, **changes)
     policy = parts.state.policy
     with torch.no_grad():
         policy.model.lm_head.weight *= 20
@@ -133,10 +138,8 @@ def test_an_update_its_kl_and_an_evaluation_are_those_at_once(monkeypatch: pytes
     assert pieces == pytest.approx(whole, rel=1e-4, abs=1e-6, nan_ok=True)
 
 
-def test_logits_that_are_more_than_the_heads_product_are_the_models_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gemma 2 caps its logits: the head's product with its hidden states would be another distribution."""
-    parts, batch = sampled()
-    llama = parts.state.policy
+def gemma(llama: Policy) -> Gemma2ForCausalLM:
+    """A tiny Gemma 2 for the same tokenizer."""
     config = Gemma2Config(
         vocab_size=llama.vocabulary,
         hidden_size=16,
@@ -147,10 +150,19 @@ def test_logits_that_are_more_than_the_heads_product_are_the_models_own(monkeypa
         intermediate_size=32,
         final_logit_softcapping=2.0,
         pad_token_id=llama.pad,
+        eos_token_id=llama.end,
+        bos_token_id=None,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        policy = replace(llama, model=Gemma2ForCausalLM(config).eval(), bare_head=False, reach=None)
+        return Gemma2ForCausalLM(config).eval()
+
+
+def test_logits_that_are_more_than_the_heads_product_are_the_models_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gemma 2 caps its logits: the head's product with its hidden states would be another distribution."""
+    parts, batch = sampled()
+    llama = parts.state.policy
+    policy = replace(llama, model=gemma(llama), bare_head=False, reach=None)
     with torch.no_grad():
         policy.model.lm_head.weight *= 50  # tied; far beyond the cap
     assert has_bare_head(llama)
@@ -160,3 +172,90 @@ def test_logits_that_are_more_than_the_heads_product_are_the_models_own(monkeypa
     pieces_BT, _ = token_log_probs(policy, batch)
     torch.testing.assert_close(pieces_BT[batch.mask_BT], whole_BT[batch.mask_BT], rtol=1e-5, atol=1e-5)
     assert (whole_BT[batch.mask_BT] >= -4 - math.log(policy.vocabulary)).all()
+
+
+# --- switches ---------------------------------------------------------------------------------------------------------
+
+
+def update_of(reach: float | None, **changes: Any) -> tuple[dict[str, float], Tensor]:
+    """Metrics and gradient of an update whose ratios are not 1, in micro-batches of 4; KL and evaluation behind."""
+    parts, batch = sampled(**changes, micro_batch_size=4)
+    policy, learner = parts.state.policy, parts.learner
+    policy.reach = reach
+    old_BT, entropy_BT = old_log_probs(policy, batch, 4)
+    noise_BT = 0.3 * torch.randn(old_BT.shape, generator=torch.Generator().manual_seed(1))
+    batch = replace(batch, old_log_probs_BT=old_BT + noise_BT, old_entropy_BT=entropy_BT)
+    batch = replace(batch, advantages_B=torch.linspace(-1, 1, len(batch)))
+    (minibatch,) = learner.minibatches(policy, batch, 0)
+    update = learner.update(parts.state, minibatch, int(batch.mask_BT.sum()))
+    return {**learner.metrics(update), "kl": learner.kl_to_reference(policy, batch)}, gradient_of(policy)
+
+
+@pytest.mark.parametrize("reach", [None, math.inf], ids=["each completion", "prefix tree"])
+@pytest.mark.parametrize("switch", ["gradient_checkpointing", "sort_by_length"])
+def test_a_switch_changes_an_update_by_no_more_than_rounding(switch: str, reach: float | None) -> None:
+    (off, off_gradient), (on, on_gradient) = update_of(reach), update_of(reach, **{switch: True})
+    assert on == pytest.approx(off, rel=1e-4, abs=1e-6, nan_ok=True)
+    assert (on_gradient - off_gradient).norm() <= 1e-5 * off_gradient.norm()
+
+
+@pytest.mark.parametrize("reach", [None, math.inf], ids=["each completion", "prefix tree"])
+def test_layers_that_are_computed_again_keep_less_and_drop_nothing_out(reach: float | None) -> None:
+    kept: dict[bool, int] = {}
+    for switch in (False, True):
+        parts, batch = sampled(gradient_checkpointing=switch)
+        policy = parts.state.policy
+        layer = policy.model.model.layers[0]
+        layer.self_attn.attention_dropout = 0.5
+        sizes: dict[int, int] = {}
+
+        def keep(value: Tensor, sizes: dict[int, int] = sizes) -> Tensor:
+            sizes[value.data_ptr()] = value.numel()
+            return value
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+            first_BT, _ = token_log_probs(policy, batch.with_trees(len(batch), reach))
+        again_BT, _ = token_log_probs(policy, batch.with_trees(len(batch), reach))
+        assert torch.equal(first_BT, again_BT)
+        first_BT.sum().backward()  # the layer runs again
+        assert not any(module.training for module in policy.model.modules())
+        kept[switch] = sum(sizes.values())
+    assert kept[True] < 0.8 * kept[False]
+
+
+def test_sorted_micro_batches_are_as_wide_as_their_longest_completion(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, batch = sampled(sort_by_length=True, micro_batch_size=4)
+    policy = parts.state.policy
+    policy.reach = None
+    lengths_B1 = torch.arange(len(batch))[:, None] % 6 + 1
+    batch = replace(batch, mask_BT=torch.arange(6) < lengths_B1)
+    widths: list[int] = []
+    decode = model.decode_hidden
+    monkeypatch.setattr(model, "decode_hidden", lambda *given: widths.append(given[2].shape[1]) or decode(*given))
+    (minibatch,) = parts.learner.minibatches(policy, batch, 0)
+    lengths_B = minibatch.mask_BT.sum(1)
+    assert lengths_B.tolist() == sorted(batch.mask_BT.sum(1).tolist(), reverse=True)
+    old_log_probs(policy, minibatch, 4)
+    assert widths == [length - 1 for length in lengths_B[::4].tolist()]
+    assert widths == [5, 3, 2, 1]
+
+
+def test_a_float32_head_is_exact_where_the_rest_is_bfloat16() -> None:
+    """Logits that float32 tells apart and bfloat16 rounds to one number; the sampler reads them as the trainer does."""
+    parts, _ = sampled(dtype="bfloat16", head_dtype="float32")
+    policy = parts.state.policy
+    half = replace(policy, head_dtype=None)
+    hidden_NH = torch.randn(3, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
+    exact_NV = hidden_NH.double() @ policy.model.lm_head.weight.double().T
+    assert (policy.logits(hidden_NH) - exact_NV).abs().max() < 1e-4 < (half.logits(hidden_NH) - exact_NV).abs().max()
+    assert policy.logits(hidden_NH).dtype == torch.float32
+    batch = parts.learner.collect(parts.state).batch
+    log_probs_BT, _ = token_log_probs(policy, batch)
+    assert sampler_gap(batch, log_probs_BT).max() < 0.3
+
+
+def test_a_head_that_is_more_than_a_product_is_no_float32_head(tmp_path: Path) -> None:
+    gemma(tiny_parts().state.policy).save_pretrained(tmp_path)
+    tiny_parts().state.policy.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(RequestError, match="head_dtype=float32: a model of kind gemma2 has more than a head"):
+        tiny_parts(model={"name": "pretrained", "path": str(tmp_path), "revision": None}, head_dtype="float32")

@@ -8,11 +8,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -23,6 +24,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.cache_utils import Cache, DynamicLayer
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from grpolab.errors import RequestError
 from grpolab.grpo.batch import Prompts, Texts, TrainingBatch, character_tokenizer, concatenate
@@ -48,6 +50,9 @@ class Policy:
     dtype: torch.dtype = torch.float32
     reach: float | None = None  # keys whose attention costs as much as a token's matrix products; None: no prefix trees
     compiled: bool = False  # whether prefix trees that take a gradient go through torch.compile
+    head_dtype: torch.dtype | None = None  # of the head's product; None: `dtype`
+    recomputes: bool = False  # whether layers are computed again in the backward pass
+    by_length: bool = False  # whether completions without a tree are read up to the longest of them
     bare_head: bool = False  # whether logits are the head's product with the last hidden states and nothing more
 
     @property
@@ -77,6 +82,9 @@ class Policy:
         """What `hidden_states` gave, (..., H), as logits, (..., V)."""
         if not self.bare_head:
             return hidden
+        if self.head_dtype is not None:
+            with torch.autocast(self.device.type, enabled=False):
+                return self._head(hidden.to(self.head_dtype))
         with self.precision():
             return self._head(hidden)
 
@@ -129,7 +137,15 @@ def make_policy(settings: RunSettings, task: Task) -> Policy:
     model.to(torch.device(resolved.device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
     policy = Policy(model, tokenizer, resolved.temperature, getattr(torch, resolved.dtype))
     policy = replace(policy, bare_head=has_bare_head(policy))
-    policy = replace(policy, reach=reach_of(policy))
+    policy = replace(policy, reach=reach_of(policy), by_length=bool(resolved.sort_by_length))
+    if resolved.head_dtype:
+        if not policy.bare_head:
+            kind = policy.model.config.model_type
+            raise RequestError(
+                f"head_dtype={resolved.head_dtype}: a model of kind {kind} has more than a head: leave it"
+            )
+        policy = replace(policy, head_dtype=getattr(torch, resolved.head_dtype))
+    policy = recomputing(policy) if resolved.gradient_checkpointing else policy
     return compiled(policy) if resolved.compile else policy
 
 
@@ -150,6 +166,29 @@ def compiled(policy: Policy) -> Policy:
     tree_places(policy, tree).log_probs_NV.sum().backward()
     policy.model.zero_grad()
     return policy
+
+
+def recomputing(policy: Policy) -> Policy:
+    """The policy with layers that keep nothing for the backward pass but their input.
+
+    The model stays in evaluation mode: transformers' own switch needs training mode, which would turn dropout on.
+    Raises RequestError where the model's layers are not known.
+    """
+    layers = [module for module in policy.model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        kind = policy.model.config.model_type
+        raise RequestError(
+            f"gradient_checkpointing=true: layers of a model of kind {kind} are not known: leave it false"
+        )
+    for layer in layers:
+        layer.forward = partial(_recomputed, layer.forward)
+    return replace(policy, recomputes=True)
+
+
+def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
 
 @cache
@@ -354,6 +393,19 @@ def prefix_places(policy: Policy, batch: TrainingBatch) -> tuple[Places, Tensor]
     if batch.tree is not None:
         return tree_places(policy, batch.tree), batch.tree.place_BC[:, -tokens_BT.shape[1] :]
     prompts, prompt_of_B = batch.own_prompts()
+    B, T = tokens_BT.shape
+    width = int(batch.mask_BT.sum(1).amax()) if policy.by_length else T
+    tokens_BT = tokens_BT[:, : max(1, width)]
+    width = tokens_BT.shape[1]
+    columns_T = torch.arange(T, device=tokens_BT.device).clamp(max=width - 1)
+    place_BT = torch.arange(B, device=tokens_BT.device)[:, None] * width + columns_T
+    if policy.recomputes and torch.is_grad_enabled():  # a layer that runs again must find no cache that it has filled
+        mask_PL = torch.ones_like(prompts.tokens_PL) if prompts.mask_PL is None else prompts.mask_PL.long()
+        tokens_BC = torch.cat([prompts.tokens_PL[prompt_of_B], tokens_BT[:, :-1]], 1)
+        mask_BC = torch.cat([mask_PL[prompt_of_B], torch.ones_like(tokens_BT[:, :-1])], 1)
+        positions_BC = (mask_BC.cumsum(-1) - 1).clamp(min=0)
+        inputs = {"attention_mask": mask_BC, "position_ids": positions_BC, "use_cache": False}
+        return Places.of(policy, [hidden_states(policy, tokens_BC, keep=width, **inputs)], B * width), place_BT
 
     def pieces() -> Iterator[Tensor]:
         kv_cache = prefill(policy, prompts)
@@ -362,8 +414,7 @@ def prefix_places(policy: Policy, batch: TrainingBatch) -> tuple[Places, Tensor]
         if tokens_BT.shape[1] > 1:  # the last token predicts nothing that was sampled
             yield decode_hidden(policy, kv_cache, tokens_BT[:, :-1])
 
-    place_BT = torch.arange(tokens_BT.numel(), device=tokens_BT.device).view_as(tokens_BT)
-    return Places.of(policy, pieces(), place_BT.numel(), prompt_of_B), place_BT
+    return Places.of(policy, pieces(), B * width, prompt_of_B), place_BT
 
 
 def text_places(policy: Policy, texts: Texts, tree: PrefixTree | None = None) -> tuple[Places, Tensor]:

@@ -125,6 +125,8 @@ class Learner:
             batch = batch.rows(order_B)
         minibatches = []
         for minibatch in batch.split(self.settings.minibatch_size):
+            if self.settings.sort_by_length:
+                minibatch = minibatch.rows(minibatch.mask_BT.sum(1).argsort(descending=True, stable=True))
             minibatch = minibatch.with_trees(self.micro_batch_size, policy.reach)
             if batch.old_log_probs_BT is None and self.settings.num_minibatches > 1:
                 old_BT, entropy_BT = old_log_probs(policy, minibatch, self.micro_batch_size)

@@ -28,6 +28,10 @@ else:  # names of the vocabulary and of the registry; the checker cannot know th
     FaultName = Literal[tuple(FAULTS)]
 
 
+# Off is empty, so that it leaves the signatures of runs from before the switch what they are.
+Switch = Annotated[Literal[True] | None, BeforeValidator(lambda given: given or None)]
+
+
 class EvaluationSettings(Settings):
     """Held-out evaluation, with noise that all arms share."""
 
@@ -111,6 +115,14 @@ class RunSettings(ObjectiveSettings):
     num_minibatches: Count = Field(description="Optimiser steps in a pass.")
     micro_batch_size: Count | None = Field(description="Sequences in one forward and backward; empty: the minibatch.")
 
+    sort_by_length: Switch = Field(
+        description="Whether completions of a like length share a micro-batch, which is as wide as its longest one."
+    )
+    gradient_checkpointing: Switch = Field(
+        description="Whether the backward pass computes each layer again instead of keeping what it needs: a third more"
+        " work for a fraction of the memory."
+    )
+
     learning_rate: NonNegative = Field(description="AdamW's peak learning rate.")
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(description="Its course after the warm-up.")
     min_lr_ratio: Share | None = Field(
@@ -129,7 +141,10 @@ class RunSettings(ObjectiveSettings):
     dtype: Literal["float32", "bfloat16"] = Field(
         description="Precision of the forward pass; weights, their updates and the log-softmax are float32."
     )
-    compile: Annotated[Literal[True] | None, BeforeValidator(lambda given: given or None)] = Field(
+    head_dtype: Literal["float32"] | None = Field(
+        description="Precision of the last matrix product, which makes the logits; empty: that of the forward pass."
+    )
+    compile: Switch = Field(
         description="Whether updates run through torch.compile: faster, once it has compiled for about a minute, and"
         " rounded differently. Needs a C++ compiler."
     )

@@ -1,0 +1,248 @@
+"""Sampling, training and memory of a real language model: GRPO Lab against TRL's GRPOTrainer. See README.md here.
+
+.venv-bench/bin/python benchmarks/language_model_vs_trl.py FOLDER [--prompts 4] [--tokens 48] [--steps 2] [--rounds 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from step_vs_trl import DIAGNOSTICS_OFF, ENVIRONMENT, ON_CPU, PACKAGES, begin, processor
+
+GENERATIONS = 8
+LEARNING_RATE = 1e-6
+WORDS = ("banana", "cabbage", "concert", "daffodil", "elephant", "fluffy", "giggle", "hitchhike", "igloo", "jujube")
+
+
+class Cost(NamedTuple):
+    """CPU and wall seconds."""
+
+    cpu: float
+    wall: float
+
+
+def share_of_a(prompt: str, answer: str, completion: str) -> float:
+    """The reward, as GRPO Lab calls it."""
+    return completion.count("a") / max(1, len(completion))
+
+
+def shares_of_a(completions: list[Any], **columns: Any) -> list[float]:
+    """The reward, as TRL calls it."""
+    return [share_of_a("", "", completion[0]["content"]) for completion in completions]
+
+
+def prepare(folder: Path, model: Path) -> None:
+    """The model under another end token, which it lacks, so that every completion has all its tokens; and prompts."""
+    from transformers import AutoTokenizer
+
+    (folder / "model").mkdir()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    config = json.loads((model / "config.json").read_text())
+    tokenizer.add_special_tokens({"eos_token": "<never>"})
+    if tokenizer.eos_token_id < config["vocab_size"]:
+        raise SystemExit(f"{model}: its vocabulary has room for another token, so its completions cannot be kept long")
+    config |= {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    (folder / "model" / "config.json").write_text(json.dumps(config))
+    (folder / "model" / "model.safetensors").symlink_to((model / "model.safetensors").resolve())
+    tokenizer.save_pretrained(folder / "model")
+    prompts = [f"How many times is the letter {letter} in the word {word}?" for letter in "abcdefgh" for word in WORDS]
+    for split, part in (("train", prompts[8:]), ("evaluation", prompts[:8])):
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps({"prompt": p, "answer": ""}) + "\n" for p in part))
+
+
+def timed(costs: list[Cost], function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, its cost added to `costs` at each call."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        cpu, wall = time.process_time(), time.monotonic()
+        found = function(*args, **kwargs)
+        costs.append(Cost(time.process_time() - cpu, time.monotonic() - wall))
+        return found
+
+    return call
+
+
+def trl_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list[Cost]]:
+    """Of each step's sampling, and of its updates, TRL's."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    ends: list[Cost] = []
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            ends.append(Cost(time.process_time(), time.monotonic()))
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            ends.append(Cost(time.process_time(), time.monotonic()))
+
+    prompts = [json.loads(line)["prompt"] for line in (folder / "train.jsonl").read_text().splitlines()]
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(folder / "model"),
+        processing_class=AutoTokenizer.from_pretrained(folder / "model"),
+        reward_funcs=shares_of_a,
+        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in prompts]),
+        callbacks=[Clock()],
+        args=GRPOConfig(
+            output_dir=str(folder / "trl"),
+            per_device_train_batch_size=given.micro,
+            gradient_accumulation_steps=given.prompts * GENERATIONS // given.micro,
+            num_generations=GENERATIONS,
+            max_completion_length=given.tokens,
+            max_steps=1 + given.steps,
+            loss_type="grpo",
+            beta=0.0,
+            learning_rate=LEARNING_RATE,
+            lr_scheduler_type="constant",
+            report_to="none",
+            logging_steps=1,
+            **ON_CPU,
+        ),
+    )
+    trainer.remove_callback(PrinterCallback)
+    sampling: list[Cost] = []
+    trainer._generate_and_score_completions = timed(sampling, trainer._generate_and_score_completions)
+    trainer.train()
+    steps = [
+        Cost(*(end - begun for begun, end in zip(*pair, strict=True)))
+        for pair in zip(ends[::2], ends[1::2], strict=True)
+    ]
+    lengths = {log["completions/mean_length"] for log in trainer.state.log_history if "completions/mean_length" in log}
+    assert lengths == {given.tokens}, lengths
+    # A step samples inside; the rest is its updates.
+    return sampling, [
+        Cost(step.cpu - drawn.cpu, step.wall - drawn.wall) for step, drawn in zip(steps, sampling, strict=True)
+    ]
+
+
+def our_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list[Cost]]:
+    """Of each step's sampling, and of its updates, GRPO Lab's: collect, and minibatches, updates and their metrics."""
+    from grpolab.paths import Results
+    from grpolab.run import warm_start
+    from grpolab.run.provenance import set_up_torch
+    from grpolab.run.train import assemble
+    from grpolab.sweep.plan import expand_single
+
+    overrides = [
+        "task=jsonl",
+        "task.prompt_key=prompt",
+        "task.chat=true",
+        f"task.train_file={folder}/train.jsonl",
+        f"task.evaluation_file={folder}/evaluation.jsonl",
+        "model=pretrained",
+        f"model.path={folder}/model",
+        "reward.function=language_model_vs_trl:share_of_a",
+        f"prompts_per_step={given.prompts}",
+        f"num_generations={GENERATIONS}",
+        f"max_completion_length={given.tokens}",
+        "num_iterations=1",
+        f"micro_batch_size={given.micro}",
+        f"rollout_steps={1 + given.steps}",
+        "warm_start.max_steps=0",
+        "beta=0",
+        f"learning_rate={LEARNING_RATE}",
+        *DIAGNOSTICS_OFF,
+        "device=cpu",
+        f"machine.results={folder}/results",
+        "machine.tracking_uri=null",
+        *given.override,
+    ]
+    plan = expand_single(overrides, "benchmark")
+    settings = plan.cells[0].settings.resolved()
+    set_up_torch(settings)
+    parts = assemble(settings, warm_start.ensure(settings, Results.open(folder / "results")))
+    state, learner = parts.state, parts.learner
+    sampling: list[Cost] = []
+    training: list[Cost] = []
+    collect = timed(sampling, learner.collect)
+
+    def train(rollout: Any) -> None:
+        for minibatch in learner.minibatches(state.policy, rollout.batch, state.rollout_step):
+            learner.metrics(learner.update(state, minibatch, int(rollout.batch.mask_BT.sum())))
+
+    for step in range(1 + given.steps):
+        rollout = collect(state)
+        assert rollout.batch.mask_BT.all()
+        assert rollout.batch.tokens_BT.shape[1] == given.tokens
+        timed(training, train)(rollout)
+        state.rollout_step = step + 1
+    return sampling, training
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, help="folder of a model with safetensors and a chat template")
+    parser.add_argument("--prompts", type=int, default=4, help=f"in a step, each with {GENERATIONS} completions")
+    parser.add_argument("--tokens", type=int, default=48, help="of every completion")
+    parser.add_argument("--micro", type=int, default=GENERATIONS, help="sequences in one forward and backward")
+    parser.add_argument("--steps", type=int, default=2, help="on the clock, behind one that is not")
+    parser.add_argument("--rounds", type=int, default=2, help="in turns; the least counts")
+    parser.add_argument("--override", nargs="*", default=[], help="of GRPO Lab's settings")
+    parser.add_argument("--side", nargs=2, metavar=("SYSTEM", "FOLDER"), help="one round of one system, as JSON")
+    given = parser.parse_args()
+    os.environ.update(ENVIRONMENT)
+    if given.side:
+        begin()
+        side = {"TRL": trl_costs, "GRPO Lab": our_costs}[given.side[0]]
+        costs = [costs[1:] for costs in side(Path(given.side[1]), given)]
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+        print(json.dumps({"sampling": costs[0], "training": costs[1], "peak": peak}))
+        return
+    found: dict[str, list[dict[str, Any]]] = {"TRL": [], "GRPO Lab": []}
+    with tempfile.TemporaryDirectory() as name:
+        prepare(Path(name), given.model)
+        for _ in range(given.rounds):
+            for system, results in found.items():
+                side = [sys.executable, *sys.argv, "--side", system, name]
+                environment = {
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+                }
+                done = subprocess.run(side, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+                results.append(json.loads(done.stdout.splitlines()[-1]))
+    report(found, given)
+
+
+def report(found: dict[str, list[dict[str, Any]]], given: argparse.Namespace) -> None:
+    """Print tokens a second and peak memory, and their ratios."""
+    versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in PACKAGES)
+    print(f"{processor()}, one torch thread, float32; Python {platform.python_version()}, {versions}")
+    print(
+        f"{given.model}: {given.prompts} prompts x {GENERATIONS} completions of {given.tokens} tokens,"
+        f" micro-batches of {given.micro}; best of {given.rounds} rounds of {given.steps} steps"
+    )
+    tokens = given.prompts * GENERATIONS * given.tokens
+    print(f"\n{'completion tokens per CPU second':36}{'TRL':>10}{'GRPO Lab':>10}{'ratio':>8}{'of wall time':>14}")
+    for part in ("sampling", "training"):
+        cpu, wall = (
+            {
+                system: tokens / min(statistics.fmean(cost[clock] for cost in round_[part]) for round_ in rounds)
+                for system, rounds in found.items()
+            }
+            for clock in (0, 1)
+        )
+        ratio, of_wall = (rate["GRPO Lab"] / rate["TRL"] for rate in (cpu, wall))
+        print(f"{part:36}{cpu['TRL']:10.1f}{cpu['GRPO Lab']:10.1f}{ratio:7.2f}x{of_wall:13.2f}x")
+    peak = {system: max(round_["peak"] for round_ in rounds) for system, rounds in found.items()}
+    ratio = peak["GRPO Lab"] / peak["TRL"]
+    print(f"{'peak memory of the process, MiB':36}{peak['TRL']:10.0f}{peak['GRPO Lab']:10.0f}{ratio:7.2f}x")
+
+
+if __name__ == "__main__":
+    main()
