@@ -16,7 +16,7 @@ from tiny import run_folder, tiny_settings
 from grpolab.errors import RequestError
 from grpolab.identity import signature
 from grpolab.paths import Results, plain, read_json
-from grpolab.run import preflight, train
+from grpolab.run import memory, preflight, train
 from grpolab.run.provenance import MKL_VARIABLES, of_program
 from grpolab.settings.run import RunSettings
 from grpolab.sweep import launch
@@ -190,3 +190,30 @@ def test_other_code_of_torch_has_another_fingerprint() -> None:
     assert (here["cpu"], there["mkl"]) == (there["cpu"], f"{here['mkl'].split()[0]} MKL_CBWR=COMPATIBLE")
     assert here["float32"] != there["float32"]
     assert len(here["float32"]) == 8
+
+
+def test_a_model_that_cannot_fit_is_refused_with_what_each_part_takes(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SmolLM2-135M's sizes: 134.5 million weights, of which an update needs four copies, or five with a reference."""
+    sizes = {"vocab_size": 49152, "hidden_size": 576, "num_hidden_layers": 30, "intermediate_size": 1536}
+    config = {**sizes, "num_attention_heads": 9, "num_key_value_heads": 3, "tie_word_embeddings": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = memory.Sizes.of(config)
+    assert found is not None
+    assert found.parameters == pytest.approx(134_515_008, rel=1e-3)
+    model = {"name": "pretrained", "path": str(tmp_path), "revision": None}
+    settings = tiny_settings(model=model, max_completion_length=200, diagnostics={"kl_ref_every": 0})
+    monkeypatch.setattr(memory, "memory_of", lambda device: 2 * 2**30)
+    (problem,) = memory.problems(settings)
+    assert problem == (
+        f"model.path={tmp_path} does not fit into the 2.0 GiB of device=cpu, even with micro_batch_size=1: it needs"
+        " 2.3 GiB (weights 0.5, gradients 0.5, optimiser 1.0, activations 0.3)"
+    )
+    assert memory.problems(settings.model_copy(update={"beta": 0.1}))[0].endswith("reference 0.5, activations 0.3)")
+    assert problem in preflight.check(settings, results)
+    assert memory.problems(
+        settings.model_copy(update={"gradient_checkpointing": True, "max_completion_length": 4})
+    ) == [problem.replace("2.3 GiB", "2.0 GiB").replace("0.3)", "0.0)")]
+    monkeypatch.setattr(memory, "memory_of", lambda device: 3 * 2**30)
+    assert memory.problems(settings) == []

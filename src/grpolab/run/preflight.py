@@ -12,6 +12,7 @@ from grpolab.errors import RequestError
 from grpolab.grpo.rewards import try_score
 from grpolab.identity import dotted
 from grpolab.paths import Results
+from grpolab.run import memory
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import ModelSettings, PretrainedModel, hub_commit
 from grpolab.tasks import make_task
@@ -24,6 +25,7 @@ LEAST_FREE_BYTES = 200 * 2**20
 def check(settings: RunSettings, results: Results) -> list[str]:
     """A sentence for each problem of task, files, reward, model, device or disk; empty when all is well."""
     problems = [*_device(settings.device), *_compiler(settings), *_model(settings.model)]
+    problems += [] if problems else memory.problems(settings)
     free = shutil.disk_usage(results.root).free
     if free < LEAST_FREE_BYTES:
         problems.append(
