@@ -89,9 +89,13 @@ check: $(READY) ## style and types: ruff, mypy
 self-check: $(READY) ## do the statistics keep their promises? simulated studies, and one arm under two names (minutes)
 	$(BIN)/grpolab self-check $(or $(STUDY),claims)
 
-bench-trl: $(BENCH_READY) ## a step, a run and an ablation against TRL (25 minutes; FULL=1: longer; TRL lives in .venv-bench)
+bench-trl: $(BENCH_READY) ## a step, a run and an ablation against TRL (25 minutes; FULL=1: longer; MODEL=smollm2: a language model)
+ifeq ($(MODEL),)
 	.venv-bench/bin/python benchmarks/step_vs_trl.py
 	.venv-bench/bin/python benchmarks/run_vs_trl.py $(if $(FULL),--full)
+else
+	.venv-bench/bin/python benchmarks/language_model_vs_trl.py $(if $(filter smollm2,$(MODEL)),results/models/smollm2-135m-instruct,$(MODEL))
+endif
 
 conformance-trl: $(BENCH_READY) $(READY) ## replay what TRL computes on random options and inputs that no archive has
 	@rm -rf .venv-bench/trl_vectors
