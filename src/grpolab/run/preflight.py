@@ -11,7 +11,7 @@ from pathlib import Path
 from grpolab.errors import RequestError
 from grpolab.grpo.rewards import try_score
 from grpolab.identity import dotted
-from grpolab.paths import Results
+from grpolab.paths import SMOLLM2, Results
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import ModelSettings, PretrainedModel, hub_commit
 from grpolab.tasks import make_task
@@ -84,7 +84,7 @@ def _model(model: ModelSettings) -> list[str]:
     if Path(model.path).is_dir():
         reason = "" if (Path(model.path) / "config.json").is_file() else "the folder has no config.json"
     else:
-        reason = hub_commit(model.path, model.revision)[1]
+        reason = "`make smollm2` makes it" if Path(model.path) == SMOLLM2 else hub_commit(model.path, model.revision)[1]
     says = f"model.path={model.path} is neither a folder with a model nor a model of the hub that is known: {reason}"
     return [says] if reason else []
 
