@@ -89,9 +89,9 @@ def unrecorded(settings: Mapping[str, Any], content: Mapping[str, Any]) -> str:
 def content_of(settings: Mapping[str, Any], cache: Path | None = None) -> dict[str, Any]:
     """What resolved settings name, by key; empty for built-in tasks, rewards and models.
 
-    A data file is its SHA-256; a dataset of a package has the package's version; a task or reward the name of its object and the SHA-256 of each source; a model that of
-    each file of its folder; `task.options` those of the files that it names. What cannot be read is {"absent": name}.
-    Hashes of large files are kept in the folder `cache`.
+    A data file is its SHA-256; a dataset its name and the version of the package; a task or reward the name of its
+    object and the SHA-256 of each source; a model that of each file of its folder; `task.options` those of the files
+    that it names. What cannot be read is {"absent": name}. Hashes of large files are kept in the folder `cache`.
     """
     content: dict[str, Any] = {}
     for key in keys_with_content(settings):

@@ -1,6 +1,6 @@
-"""The warm start: supervised training to a target of sampled accuracy or for so many steps, once per seed, shared by all arms of that seed.
+"""The warm start: supervised training to a target of sampled accuracy, once per seed, shared by all arms of that seed.
 
-Its step is next-token loss on demonstrations, prompts left out.
+Without a target it takes all its steps. Its step is next-token loss on demonstrations, prompts left out.
 """
 
 from __future__ import annotations

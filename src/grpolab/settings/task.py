@@ -51,7 +51,7 @@ class WrittenAdditionTask(Settings):
 
 
 class CharCountTask(Settings):
-    """Count a letter in a word, after verl's recipe: `How many n are there in word n-i-n-e?` -> `... \\boxed{2}`."""
+    """Count a letter in a word, after verl's recipe: `How many n are there in word n-i-n-e?`, with steps."""
 
     name: Literal["char_count"]
     min_length: Annotated[int, Field(ge=3, le=30)] = Field(description="Fewest letters of a word.")

@@ -1,7 +1,7 @@
-"""Count a letter in a word: `How many n are there in word n-i-n-e?` -> `n = n`, `i != n`, ..., `\\boxed{2}`.
+r"""Count a letter in a word: `How many n are there in word n-i-n-e?` -> `n = n`, `i != n`, ..., `\boxed{2}`.
 
-After verl's recipe `char_count` (Apache-2.0): its prompt, its reward, and its supervised start with steps. The answer's
-length and the count are uniform, as there; the steps are those of its README, without the sentence that its script adds.
+After verl's recipe `char_count` (Apache-2.0): its prompt, its reward, and its supervised start with steps. Length and
+count are uniform, as there; the steps are those of its README, without the sentence that its script adds.
 """
 
 from __future__ import annotations

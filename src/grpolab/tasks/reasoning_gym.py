@@ -22,10 +22,18 @@ from grpolab.tasks.base import EVALUATION_PROMPTS, TRAINING_PROMPTS, Example
 
 VERSION = "0.1.25"  # the one whose scorers were read
 # Their scorers give the completion to eval() or sympy's parser, which runs it; codeio runs programs from its data.
-RUN_TEXT = frozenset(
-    "binary_matrix codeio countdown intermediate_integration n_queens polynomial_multiplication puzzle24"
-    " simple_integration spiral_matrix string_insertion".split()
-)
+RUN_TEXT = {
+    "binary_matrix",
+    "codeio",
+    "countdown",
+    "intermediate_integration",
+    "n_queens",
+    "polynomial_multiplication",
+    "puzzle24",
+    "simple_integration",
+    "spiral_matrix",
+    "string_insertion",
+}
 OURS = ("seed", "size")  # of a dataset's own configuration: keys of the task here
 OPEN, CLOSE = "<answer>", "</answer>"
 INSTRUCTION = f"Give the final answer between {OPEN} and {CLOSE}."
