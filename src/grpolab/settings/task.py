@@ -14,6 +14,8 @@ from pydantic import Field, FiniteFloat, model_validator
 from grpolab.identity import COMMIT
 from grpolab.settings import Count, Natural, Positive, Seed, Settings, Share
 
+LONGEST = 4096  # positions of a model from scratch
+
 
 class AdditionTask(Settings):
     """Add two numbers: `12+34=` -> `46`."""
