@@ -81,8 +81,12 @@ def test_answers_in_tags() -> None:
     assert task.score(example, example.answer) == {"correct": 0.0, "partial": 0.0, "format": 0.0}
 
 
-@pytest.mark.parametrize("completion", ["", "\0", "[" * 3000, "1/0", "<answer>", "é" * 50, "{}", "nan", "(((", "9" * 5000])
-@pytest.mark.parametrize("dataset", ["fraction_simplification", "number_sorting", "complex_arithmetic", "group_anagrams"])
+@pytest.mark.parametrize(
+    "completion", ["", "\0", "[" * 3000, "1/0", "<answer>", "é" * 50, "{}", "nan", "(((", "9" * 5000]
+)
+@pytest.mark.parametrize(
+    "dataset", ["fraction_simplification", "number_sorting", "complex_arithmetic", "group_anagrams"]
+)
 def test_no_completion_ends_a_run(dataset: str, completion: str) -> None:
     task = task_of(dataset, items=12)
     parts = task.score(task.examples("train", 0)[0], completion)
