@@ -1,6 +1,6 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smoke sweep status tune figures report diagnose notebooks ui test test-slow fuzz kill-storm check self-check bench-trl bench-revision bench-overhead bench-resume bench-loss bench-tune bench-code-paths doctor-check doctor-peers conformance-trl conformance-paths lock
+.PHONY: help setup smollm2 reasoning-gym smoke sweep status tune figures report diagnose notebooks ui test test-slow fuzz kill-storm check self-check bench-trl bench-revision bench-overhead bench-resume bench-loss bench-tune bench-code-paths doctor-check doctor-peers conformance-trl conformance-paths lock
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -24,6 +24,13 @@ setup: $(READY) ## make the environment in .venv (the other targets do it when n
 $(READY): $(ENVIRONMENT)
 	@requirements/setup.sh
 	@touch $@
+
+smollm2: $(READY) ## fetch SmolLM2-135M-Instruct, dequantised from 4 bits, for model=smollm2 (93 MB, two minutes)
+	$(BIN)/python requirements/smollm2.py
+
+reasoning-gym: $(READY) ## install what task=reasoning_gym needs beyond the lock, and run its tests
+	@requirements/setup.sh requirements/reasoning_gym.txt
+	$(BIN)/python -m pytest -n 0 -m optional tests/tasks/test_reasoning_gym.py
 
 smoke: $(READY) ## the whole way in under a minute: train, track, draw
 	$(BIN)/grpolab sweep smoke $(SWEEP_OPTIONS)

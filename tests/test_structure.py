@@ -157,7 +157,10 @@ def distribution(name: str) -> str:
 
 def distributions_of(files: list[Path]) -> dict[str, set[str]]:
     """The distributions that bring each module that these files import; several bring parts of one, as mlflow's do."""
-    own = {"grpolab", *(file.stem for folder in ("tests", "benchmarks") for file in (ROOT / folder).rglob("*.py"))}
+    own = {
+        "grpolab",
+        *(file.stem for part in ("tests", "benchmarks", "requirements") for file in (ROOT / part).rglob("*.py")),
+    }
     modules = {name.partition(".")[0] for file in files for name in imported(parsed(file))}
     brings = packages_distributions()
     return {name: set(map(distribution, brings.get(name, ()))) for name in modules - sys.stdlib_module_names - own}

@@ -10,6 +10,7 @@ import ast
 import copy
 import functools
 import hashlib
+import importlib.metadata
 import importlib.util
 import json
 import re
@@ -69,7 +70,11 @@ def identified(settings: Mapping[str, Any], content: Mapping[str, Any]) -> dict[
 def keys_with_content(settings: Mapping[str, Any]) -> list[str]:
     """Keys of resolved settings whose value is the name of something that can change a result by itself."""
     task, reward, model = (settings.get(group) or {} for group in ("task", "reward", "model"))
-    named = {"jsonl": ["task.train_file", "task.evaluation_file"], "custom": ["task.path"]}
+    named = {
+        "jsonl": ["task.train_file", "task.evaluation_file"],
+        "custom": ["task.path"],
+        "reasoning_gym": ["task.dataset"],
+    }
     files = named.get(str(task.get("name")), [])
     # A model of the hub is its commit, which is a setting; without one it is a folder.
     local = model.get("name") == "pretrained" and not COMMIT.fullmatch(str(model.get("revision")))
@@ -84,19 +89,21 @@ def unrecorded(settings: Mapping[str, Any], content: Mapping[str, Any]) -> str:
 def content_of(settings: Mapping[str, Any], cache: Path | None = None) -> dict[str, Any]:
     """What resolved settings name, by key; empty for built-in tasks, rewards and models.
 
-    A data file is its SHA-256; a task or reward the name of its object and the SHA-256 of each source; a model that of
-    each file of its folder; `task.options` those of the files that it names. What cannot be read is {"absent": name}.
-    Hashes of large files are kept in the folder `cache`.
+    A data file is its SHA-256; a dataset its name and the version of the package; a task or reward the name of its
+    object and the SHA-256 of each source; a model that of each file of its folder; `task.options` those of the files
+    that it names. What cannot be read is {"absent": name}. Hashes of large files are kept in the folder `cache`.
     """
     content: dict[str, Any] = {}
     for key in keys_with_content(settings):
         group, _, last = key.partition(".")
         name, hashes = settings[group][last], {}
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, importlib.metadata.PackageNotFoundError):
             if key == "model.path":
                 hashes = _model(Path(name), cache)
             elif last.endswith("_file"):
                 hashes = _data_file(name, cache)
+            elif key == "task.dataset":
+                hashes = {"dataset": name, "version": importlib.metadata.version("reasoning-gym")}
             else:
                 folder, module, object_name = place_of(name)
                 if code := sources(module, folder):

@@ -20,6 +20,8 @@ from grpolab.errors import RequestError
 REFERENCE_STUDY = "claims"
 # What `make sweep` trains: a part of it that takes minutes.
 SWEEP_STUDY = "reference"
+# The model of `model=smollm2`, below the project; `make smollm2` makes it.
+SMOLLM2 = Path("results", "models", "smollm2-135m-instruct")
 # What a report consists of, in `Results.output`, beside figures/ and tables/; the last is written last.
 REPORT_FILES = ("report.html", "gallery.html", "reproducibility.md", "report.md")
 

@@ -12,16 +12,21 @@ from typing import Any
 
 import pytest
 from tiny import run_folder, tiny_settings
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpolab.errors import RequestError
+from grpolab.grpo.batch import character_tokenizer
 from grpolab.identity import signature
-from grpolab.paths import Results, plain, read_json
+from grpolab.paths import SMOLLM2, Results, plain, read_json
 from grpolab.run import memory, preflight, train
 from grpolab.run.provenance import MKL_VARIABLES, of_program
 from grpolab.settings.run import RunSettings
 from grpolab.sweep import launch
 from grpolab.sweep import plan as plan_module
+from grpolab.sweep.jobs import Request
 from grpolab.sweep.worker import Worker
+from grpolab.tasks import make_task
+from grpolab.tasks.char_count import CharCount
 from grpolab.tasks.imports import load_object
 
 
@@ -89,6 +94,80 @@ def test_a_model_that_nobody_knows_is_said(results: Results, tmp_path: Path) -> 
         (problem,) = preflight.check(settings, results)
         assert problem.startswith(f"model.path={path} is neither a folder with a model nor a model of the hub")
         assert says in problem
+
+
+# --- A model that cannot read the task's prompts ----------------------------------------------------------------------
+
+CHAT = {"name": "char_count", "min_length": 5, "max_length": 6, "chat": True}
+
+
+def saved_model(folder: Path, positions: int = 256, **tokens: Any) -> dict[str, Any]:
+    """A model in a folder, as settings name it; `tokens`: what its tokenizer lacks, as None."""
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=positions,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer = character_tokenizer(CharCount.alphabet)
+    for name, token in tokens.items():
+        setattr(tokenizer, name, token)
+    tokenizer.save_pretrained(folder)
+    return {"name": "pretrained", "path": str(folder), "revision": None}
+
+
+def test_a_prompt_that_the_tokenizer_cannot_wrap_is_said(results: Results, tmp_path: Path) -> None:
+    model = saved_model(tmp_path / "model", chat_template=None)
+    says = f"task.chat=true: the tokenizer of model.path={tmp_path}/model has no chat template: set task.chat=false"
+    assert preflight.check(tiny_settings(task=CHAT, model=model), results) == [says]
+    assert preflight.check(tiny_settings(task={**CHAT, "chat": False}, model=model), results) == []
+
+
+def test_a_tokenizer_without_an_end_token_is_said(results: Results, tmp_path: Path) -> None:
+    model = saved_model(tmp_path / "model", eos_token=None)
+    (problem,) = preflight.check(tiny_settings(task=CHAT, model=model), results)
+    assert problem == f"model.path={tmp_path}/model: its tokenizer has no end-of-sequence token"
+
+
+def test_more_tokens_than_positions_are_said(results: Results, tmp_path: Path) -> None:
+    """`How many n are there in word n-i-n-e-s-s?`: 30 characters and 11 of the word, one token each."""
+    model = saved_model(tmp_path / "model", positions=64)
+    longest = max(len(example.prompt) for example in make_task(tiny_settings(task=CHAT).task).examples("train", 0))
+    room = 64 - longest
+    fits = tiny_settings(task=CHAT, model=model, max_completion_length=room)
+    assert preflight.check(fits, results) == []
+    (problem,) = preflight.check(tiny_settings(task=CHAT, model=model, max_completion_length=room + 1), results)
+    assert problem == (
+        f"max_completion_length={room + 1} is too long for model.path={tmp_path}/model: behind the longest prompt"
+        f" of {longest} tokens its 64 positions leave {room}"
+    )
+    (problem,) = preflight.check(tiny_settings(max_completion_length=4096), results)
+    assert problem.startswith("max_completion_length=4096 is too long for model=tiny: behind the longest prompt of 4")
+
+
+def test_characters_that_a_tiny_model_lacks_are_said(results: Results, tmp_path: Path) -> None:
+    for name, question in (("train", "na\u00efve?"), ("evaluation", "plain?")):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": question, "answer": "\u221a"}) + "\n")
+    task = jsonl(tmp_path / "train.jsonl", tmp_path / "evaluation.jsonl")
+    (problem,) = preflight.check(tiny_settings(task=task), results)
+    assert problem == "task=jsonl: its texts have characters that model=tiny lacks: 'ï' '√'"
+
+
+def test_the_model_that_make_makes_is_named(results: Results, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = {"name": "pretrained", "path": f"./{SMOLLM2}", "revision": None}
+    (problem,) = preflight.check(tiny_settings(task=CHAT, model=model), results)
+    assert problem.endswith("`make smollm2` makes it")
+
+
+def test_a_sweep_looks_at_every_length(tmp_path: Path) -> None:
+    """Cells that differ in nothing but the length are not one."""
+    overrides = ["max_completion_length=4,5000", f"machine.results={tmp_path}", "machine.tracking_uri=null"]
+    with pytest.raises(RequestError, match="max_completion_length=5000 is too long"):
+        Request([plan_module.expand_multirun(overrides, "adhoc")])
 
 
 # --- Data and code that change between plan and run -------------------------------------------------------------------

@@ -89,6 +89,27 @@ def test_the_checked_weights_nearest_to_the_target_are_kept(results: Results) ->
     assert checked(parts.state.policy).metrics["eval/accuracy_expected"] == pytest.approx(found.accuracy, rel=1e-5)
 
 
+def test_without_a_target_every_step_is_taken_and_checked_once(results: Results) -> None:
+    found = warm_start.ensure(taught(warm_start={"target_accuracy": None, "max_steps": 25}), results)
+    ((step, accuracy),) = checks_of(found)
+    assert (step, found.steps, accuracy) == (25, 25, pytest.approx(found.accuracy, rel=1e-8))
+    with_target = warm_start.ensure(taught(warm_start={"target_accuracy": 1.0, "max_steps": 25}), results)
+    assert checks_of(with_target)[-1] == (25, accuracy)  # the same weights
+
+
+def test_micro_batches_change_only_the_rounding(results: Results) -> None:
+    """Of 64 demonstrations of 2 to 3 tokens in pieces of 5: a mean of the pieces' means would be another loss."""
+    losses = []
+    for size in (None, 5):
+        warm = {"max_steps": 4, "micro_batch_size": size, "target_accuracy": None}
+        found = warm_start.ensure(taught(warm_start=warm), results)
+        lines = (found.folder / "journal.jsonl").read_text().splitlines()
+        losses.append([json.loads(line)["loss"] for line in lines])
+    whole, pieces = losses
+    assert pieces == pytest.approx(whole, rel=1e-5)
+    assert pieces != whole
+
+
 def test_seeds_differ_and_can_be_pinned(results: Results) -> None:
     few = {"max_steps": 3}
     zero, one = (warm_start.ensure(taught(seed=seed, warm_start=few), results) for seed in (0, 1))

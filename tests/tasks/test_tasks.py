@@ -110,6 +110,56 @@ def test_no_text_makes_a_score_raise(task: Task) -> None:
         assert all(0 <= value <= 1 for value in parts.values())
 
 
+# --- Counting letters: steps are shown, and the box alone is judged ---------------------------------------------------
+
+CHAR_COUNT = {"name": "char_count", "min_length": 4, "max_length": 9, "chat": True}
+
+
+def test_letters_are_counted_right_in_words_of_every_length() -> None:
+    task = task_of(CHAR_COUNT)
+    examples = task.examples("train", ALL)[:3000]
+    lengths, counts = set(), set()
+    for example in examples:
+        _, _, letter, *_, word = example.prompt.rstrip("?").split()
+        letters = word.split("-")
+        lengths.add(len(letters))
+        counts.add(letters.count(letter))
+        assert example.answer == str(letters.count(letter))
+        *steps, box = task.demonstration(example, np.zeros(32)).split("\n")
+        assert steps == [f"{one} = {one}" if one == letter else f"{one} != {letter}" for one in letters]
+        assert box == f"\\boxed{{{example.answer}}}"
+        assert set(example.prompt + task.demonstration(example, np.zeros(32))) <= set(task.alphabet)
+    assert lengths == set(range(4, 10))
+    assert counts == set(range(1, 10))
+    held_out = {example.prompt for example in task.examples("evaluation", ALL)}
+    assert len(held_out) == 4000
+    assert held_out.isdisjoint(example.prompt for example in task.examples("train", ALL))
+
+
+@pytest.mark.parametrize(
+    ("completion", "correct", "shaped"),
+    [
+        ("n = n\n\\boxed{2}", 1, 1),
+        ("\\boxed{3} or \\boxed{2}.", 1, 1),
+        ("\\boxed{2} or \\boxed{3}", 0, 1),
+        ("\\boxed{2} then \\boxed", 0, 0),
+        ("\\boxed{2} then \\boxed{3", 0, 0),
+        ("\\boxed{02}", 0, 1),
+        ("{2}", 0, 0),
+        ("2", 0, 0),
+        ("\\boxed{}", 0, 0),
+    ],
+)
+def test_the_last_box_is_judged(completion: str, correct: int, shaped: int) -> None:
+    example = Example("How many n are there in word n-i-n-e?", "2")
+    assert task_of(CHAR_COUNT).score(example, completion) == {"correct": correct, "format": shaped}
+
+
+def test_words_have_a_shortest_and_a_longest() -> None:
+    with pytest.raises(ValidationError, match="must be at most"):
+        task_of({**CHAR_COUNT, "min_length": 10})
+
+
 def test_format_is_about_the_shape_alone() -> None:
     addition, sorting, filler, written = map(task_of, [*GENERATED[:3], {**WRITTEN, "digits": 2}])
     assert addition.score(Example("12+34=", "46"), "47") == {"correct": 0, "format": 1}

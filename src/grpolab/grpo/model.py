@@ -6,7 +6,7 @@ import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -32,10 +32,9 @@ from grpolab.grpo.places import Places, chosen, read
 from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.seeds import torch_seed
 from grpolab.settings.run import RunSettings
-from grpolab.settings.task import PretrainedModel, TinyModel
+from grpolab.settings.task import LONGEST, PretrainedModel, TinyModel
 from grpolab.tasks.base import Task
 
-LONGEST = 4096  # positions of a model from scratch
 LARGE_CACHE = 2**19  # numbers of a layer's keys from which on they have room behind, and the tokens that fit there
 ROOM = 32
 
@@ -289,20 +288,35 @@ def _tiny(settings: TinyModel, tokenizer: PreTrainedTokenizerBase, seed: int) ->
 
 
 def _pretrained(settings: PretrainedModel) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    source = {"revision": settings.revision} if settings.revision else {}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(settings.path, trust_remote_code=False, **source)
+    with _loading(settings):
         model = AutoModelForCausalLM.from_pretrained(
-            settings.path, trust_remote_code=False, use_safetensors=True, dtype=torch.float32, **source
+            settings.path,
+            revision=settings.revision,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
         )
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise RequestError(f"model.path={settings.path} cannot be loaded: {reason}") from error
+    return model, tokenizer_of(settings)
+
+
+def tokenizer_of(settings: PretrainedModel) -> PreTrainedTokenizerBase:
+    """The tokenizer of a pretrained model; raises RequestError where it cannot be loaded or has no end token."""
+    with _loading(settings):
+        tokenizer = AutoTokenizer.from_pretrained(settings.path, revision=settings.revision, trust_remote_code=False)
     if tokenizer.eos_token_id is None:
         raise RequestError(f"model.path={settings.path}: its tokenizer has no end-of-sequence token")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return model, tokenizer
+    return tokenizer
+
+
+@contextmanager
+def _loading(settings: PretrainedModel) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise RequestError(f"model.path={settings.path} cannot be loaded: {reason}") from error
 
 
 class RoomyLayer(DynamicLayer):

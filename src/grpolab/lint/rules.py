@@ -131,11 +131,12 @@ def zero_variance_groups(settings: RunSettings) -> Iterator[str]:
     if not binary or settings.advantage_estimator not in GROUP_BASELINES:
         return
     # Convex in the accuracy p: prompts that differ in difficulty have at least the share of their mean.
-    p = settings.warm_start.target_accuracy if settings.warm_start.max_steps else 0.5
+    known = settings.warm_start.target_accuracy if settings.warm_start.max_steps else None
+    p = 0.5 if known is None else known
     group = settings.num_generations
     equal = p**group + (1 - p) ** group
     if equal >= MOST_EQUAL:
-        start = f"at the warm start's accuracy of {p:g}" if settings.warm_start.max_steps else "at any accuracy"
+        start = f"at the warm start's accuracy of {p:g}" if known is not None else "at any accuracy"
         yield (
             f"num_generations={group} and a reward of 0 or 1: {start} at least {equal:.0%} of the groups have equal"
             " rewards, and teach nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import shutil
 import sysconfig
@@ -11,11 +12,12 @@ from pathlib import Path
 from grpolab.errors import RequestError
 from grpolab.grpo.rewards import try_score
 from grpolab.identity import dotted
-from grpolab.paths import Results
+from grpolab.paths import SMOLLM2, Results
 from grpolab.run import memory
 from grpolab.settings.run import RunSettings
-from grpolab.settings.task import ModelSettings, PretrainedModel, hub_commit
+from grpolab.settings.task import LONGEST, ModelSettings, PretrainedModel, hub_commit
 from grpolab.tasks import make_task
+from grpolab.tasks.base import Task
 from grpolab.tasks.jsonl import Jsonl
 from grpolab.vocabulary import evaluated
 
@@ -24,7 +26,8 @@ LEAST_FREE_BYTES = 200 * 2**20
 
 def check(settings: RunSettings, results: Results) -> list[str]:
     """A sentence for each problem of task, files, reward, model, device or disk; empty when all is well."""
-    problems = [*_device(settings.device), *_compiler(settings), *_model(settings.model)]
+    in_model = _model(settings.model)
+    problems = [*_device(settings.device), *_compiler(settings), *in_model]
     problems += [] if problems else memory.problems(settings)
     free = shutil.disk_usage(results.root).free
     if free < LEAST_FREE_BYTES:
@@ -37,6 +40,7 @@ def check(settings: RunSettings, results: Results) -> list[str]:
         in_files = task.problems() if isinstance(task, Jsonl) else []
         problems += in_files
         if not in_files:
+            problems += [] if in_model else _fit(settings, task)
             try_score(settings.reward, task, task.examples("evaluation", 1)[0])
         measured, rule = evaluated(task.unique_answer), settings.early_stop
         if rule and rule.metric not in measured:
@@ -86,9 +90,48 @@ def _model(model: ModelSettings) -> list[str]:
     if Path(model.path).is_dir():
         reason = "" if (Path(model.path) / "config.json").is_file() else "the folder has no config.json"
     else:
-        reason = hub_commit(model.path, model.revision)[1]
+        reason = "`make smollm2` makes it" if Path(model.path) == SMOLLM2 else hub_commit(model.path, model.revision)[1]
     says = f"model.path={model.path} is neither a folder with a model nor a model of the hub that is known: {reason}"
     return [says] if reason else []
+
+
+def _fit(settings: RunSettings, task: Task) -> list[str]:
+    """Why the model cannot read the task's prompts: no chat template, characters or positions.
+
+    Raises RequestError where a pretrained model's tokenizer or config cannot be loaded; only for these torch is
+    imported.
+    """
+    model, chat = settings.model, getattr(task, "chat", False)
+    examples = [*task.examples("train", 0), *task.examples("evaluation", settings.evaluation.items)]
+    prompts = dict.fromkeys(example.prompt for example in examples)
+    if isinstance(model, PretrainedModel):
+        from transformers import AutoConfig
+
+        from grpolab.grpo.batch import encode
+        from grpolab.grpo.model import tokenizer_of
+
+        tokenizer, named = tokenizer_of(model), f"model.path={model.path}"
+        if chat and tokenizer.chat_template is None:
+            return [f"task.chat=true: the tokenizer of {named} has no chat template: set task.chat=false"]
+        config = AutoConfig.from_pretrained(model.path, revision=model.revision, trust_remote_code=False)
+        positions = getattr(config.get_text_config(), "max_position_embeddings", None) or math.inf
+        # No token is shorter than a byte, so that of most tasks no prompt need be read to know that it fits.
+        around = len(encode(tokenizer, [""], chat=chat)[0])
+        most = {prompt: len(prompt.encode()) + around for prompt in prompts}
+        long = [prompt for prompt in prompts if most[prompt] + settings.max_completion_length > positions]
+        longest = max(map(len, encode(tokenizer, long, chat=chat))) if long else 0
+    else:
+        unknown = sorted(set().union(*prompts, *(example.answer for example in examples)) - set(task.alphabet))
+        if unknown:
+            shown = " ".join(map(repr, unknown[:10])) + (" ..." if unknown[10:] else "")
+            return [f"task={settings.task.name}: its texts have characters that model={model.name} lacks: {shown}"]
+        named, positions, longest = f"model={model.name}", LONGEST, max(map(len, prompts), default=0)
+    if longest + settings.max_completion_length > positions:
+        return [
+            f"max_completion_length={settings.max_completion_length} is too long for {named}: behind the longest prompt"
+            f" of {longest} tokens its {positions} positions leave {max(0, int(positions) - longest)}"
+        ]
+    return []
 
 
 def refuse_another(planned: str, now: str, settings: RunSettings) -> None:

@@ -1,6 +1,6 @@
 """The warm start: supervised training to a target of sampled accuracy, once per seed, shared by all arms of that seed.
 
-Its step is next-token loss on demonstrations, prompts left out.
+Without a target it takes all its steps. Its step is next-token loss on demonstrations, prompts left out.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _make(settings: RunSettings, folder: Path, name: str, on_step: Callable[[int
     accuracy, steps = None, 0
     if settings.warm_start.max_steps:
         journal = Journal(folder / "journal.jsonl")
-        accuracy, steps = _train_to_target(settings, task, policy, journal, on_step)
+        accuracy, steps = _train(settings, task, policy, journal, on_step)
         journal.close()
         save_weights(folder / "policy.safetensors", policy.weights())
     refuse_another(name, signature(settings.warm_start_identity()), settings)  # files were read meanwhile
@@ -82,15 +82,15 @@ def _make(settings: RunSettings, folder: Path, name: str, on_step: Callable[[int
     write_json_atomic(folder / "outcome.json", outcome | {"seconds": time.monotonic() - started})
 
 
-def _train_to_target(
+def _train(
     settings: RunSettings, task: Task, policy: Policy, journal: Journal, on_step: Callable[[int], None]
 ) -> tuple[float, int]:
     """Train until a check passes the target; leave the checked weights nearest to it in `policy`.
 
-    Returns their accuracy and step.
+    Without a target: train for all steps, check once. Returns the accuracy and step of what is left.
     """
     warm = settings.warm_start
-    seed, chat = warm.seed or 0, getattr(task, "chat", False)
+    seed, target, chat = warm.seed or 0, warm.target_accuracy, getattr(task, "chat", False)
     examples = task.examples("train", TRAINING_ITEMS)
     check = Evaluator(
         task=task,
@@ -109,18 +109,21 @@ def _train_to_target(
     best: tuple[float, float, int, dict[str, Tensor]] | None = None  # distance, accuracy, step, weights
     for step in range(1, warm.max_steps + 1):
         prompts, targets = demonstrations(task, examples, seed, step, warm.batch_size)
-        loss = supervised_step(policy, optimizer, prompts, targets, chat)
+        loss = supervised_step(policy, optimizer, prompts, targets, chat, warm.micro_batch_size)
         on_step(step)
-        if step % warm.check_every and step != warm.max_steps:
+        due = target is not None and step % warm.check_every == 0
+        if not due and step != warm.max_steps:
             journal.append(step=step, loss=loss)
             continue
         accuracy = check(policy).metrics["eval/accuracy_expected"]
         journal.append(step=step, loss=loss, accuracy=accuracy)
         journal.flush()  # whoever waits looks here
-        distance = abs(accuracy - warm.target_accuracy)
+        if target is None:
+            return accuracy, step
+        distance = abs(accuracy - target)
         if best is None or distance < best[0]:
             best = distance, accuracy, step, copy.deepcopy(policy.weights())
-        if accuracy >= warm.target_accuracy:
+        if accuracy >= target:
             break
     assert best is not None
     policy.load_weights(best[3])
@@ -143,15 +146,31 @@ def make_supervised_optimizer(policy: Policy, learning_rate: float) -> AdamW:
     return AdamW(list(policy.weights().values()), lr=learning_rate, weight_decay=0.0, fused=True)
 
 
-def supervised_step(policy: Policy, optimizer: AdamW, prompts: list[str], targets: list[str], chat: bool) -> float:
-    """One optimiser step on mean negative log-likelihood of target and end tokens, in nat; returns the loss."""
-    texts = text_tensors(policy.tokenizer, prompts, targets, chat, policy.device)
-    places, place_BT = text_places(policy, texts)
-    answer_BT, tokens_BT = texts.answer_BC[:, texts.first :], texts.tokens_BC[:, texts.first :]
-    (log_probs_BT,) = read(lambda *given: (chosen(*given),), place_BT, tokens_BT, answer_BT, places)
-    loss = -log_probs_BT[answer_BT].mean()
+def supervised_step(
+    policy: Policy,
+    optimizer: AdamW,
+    prompts: Sequence[str],
+    targets: Sequence[str],
+    chat: bool,
+    micro_batch_size: int | None = None,
+) -> float:
+    """One optimiser step on mean negative log-likelihood of target and end tokens, in nat; returns the loss.
+
+    The mean is over the tokens of the whole batch, however it is cut into micro-batches.
+    """
+    size = micro_batch_size or len(prompts)
+    pieces = [slice(start, start + size) for start in range(0, len(prompts), size)]
+    every = [text_tensors(policy.tokenizer, prompts[piece], targets[piece], chat, policy.device) for piece in pieces]
+    tokens = [int(texts.answer_BC.sum()) for texts in every]
     optimizer.zero_grad(set_to_none=True)
-    loss.backward()
+    total = 0.0
+    for texts, count in zip(every, tokens, strict=True):
+        places, place_BT = text_places(policy, texts)
+        answer_BT, tokens_BT = texts.answer_BC[:, texts.first :], texts.tokens_BC[:, texts.first :]
+        (log_probs_BT,) = read(lambda *given: (chosen(*given),), place_BT, tokens_BT, answer_BT, places)
+        loss = -log_probs_BT[answer_BT].mean() * (count / sum(tokens))
+        loss.backward()
+        total += loss.item()
     torch.nn.utils.clip_grad_norm_(policy.weights().values(), 1.0)
     optimizer.step()
-    return loss.item()
+    return total

@@ -14,6 +14,8 @@ from pydantic import Field, FiniteFloat, model_validator
 from grpolab.identity import COMMIT
 from grpolab.settings import Count, Natural, Positive, Seed, Settings, Share
 
+LONGEST = 4096  # positions of a model from scratch
+
 
 class AdditionTask(Settings):
     """Add two numbers: `12+34=` -> `46`."""
@@ -50,6 +52,37 @@ class WrittenAdditionTask(Settings):
     digits: Annotated[int, Field(ge=1, le=30)] = Field(description="Digits of each summand (no leading zeros).")
 
 
+class CharCountTask(Settings):
+    """Count a letter in a word, after verl's recipe: `How many n are there in word n-i-n-e?`, with steps."""
+
+    name: Literal["char_count"]
+    min_length: Annotated[int, Field(ge=3, le=30)] = Field(description="Fewest letters of a word.")
+    max_length: Annotated[int, Field(ge=3, le=30)] = Field(description="Most letters of a word.")
+    chat: bool = Field(description="Put the prompt through the tokenizer's chat template as a user's message.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> CharCountTask:
+        if self.min_length > self.max_length:
+            raise ValueError(f"task.min_length ({self.min_length}) must be at most task.max_length ({self.max_length})")
+        return self
+
+
+class ReasoningGymTask(Settings):
+    """A dataset of the package reasoning-gym, which `make reasoning-gym` installs, scored by its own scorer."""
+
+    name: Literal["reasoning_gym"]
+    dataset: str = Field(description="Its name; several make a suite: a study's factor, or `-m task.dataset=a,b,c`.")
+    config: dict[str, Any] = Field(description="Keys of the dataset's own configuration: its difficulty.")
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(description="Seed of the questions.")
+    items: Annotated[int, Field(ge=6, le=1_000_000)] = Field(
+        description="Questions to generate; those that come again are left out, a sixth is held out for evaluation."
+    )
+    answer_tags: bool = Field(
+        description="Ask for the answer between <answer> tags, and score what stands there; else the whole completion."
+    )
+    chat: bool = Field(description="Put the prompt through the tokenizer's chat template as a user's message.")
+
+
 class JsonlTask(Settings):
     """A user's own prompts and answers, one JSON object a line, read with `datasets.load_dataset`."""
 
@@ -71,7 +104,14 @@ class CustomTask(Settings):
 
 
 TaskSettings = Annotated[
-    AdditionTask | SortingTask | FillerSortingTask | WrittenAdditionTask | JsonlTask | CustomTask,
+    AdditionTask
+    | SortingTask
+    | FillerSortingTask
+    | WrittenAdditionTask
+    | CharCountTask
+    | ReasoningGymTask
+    | JsonlTask
+    | CustomTask,
     Field(discriminator="name"),
 ]
 
@@ -164,12 +204,15 @@ ModelSettings = Annotated[TinyModel | PretrainedModel, Field(discriminator="name
 
 
 class WarmStartSettings(Settings):
-    """Supervised training before GRPO, to a band of sampled accuracy; shared by all arms of a seed."""
+    """Supervised training before GRPO, to a band of accuracy or for so many steps; shared by all arms of a seed."""
 
     seed: Seed | None = Field(description="Seed of weights and batches; empty: the run's seed.")
     max_steps: Natural = Field(description="Most optimiser steps; 0 starts GRPO from the model as it is.")
     batch_size: Count = Field(description="Demonstrations in a step.")
+    micro_batch_size: Count | None = Field(description="Demonstrations in one forward and backward; empty: all.")
     learning_rate: Positive = Field(description="AdamW's learning rate, constant.")
-    target_accuracy: Share = Field(description="Expected sampled accuracy that ends the warm start.")
+    target_accuracy: Share | None = Field(
+        description="Expected sampled accuracy that ends the warm start; empty: it takes all its steps, one check last."
+    )
     check_every: Count = Field(description="Optimiser steps between two checks of that accuracy.")
     check_items: Count = Field(description="Training prompts used by a check.")

@@ -100,7 +100,17 @@ class Request:
         ((root, tracked),) = machines
         self.results = Results.open(root)
         # The checks read a task's files: once for cells that differ in nothing that they look at.
-        different = {str((s.task, s.reward, s.model, s.early_stop, s.device)): s for s in every}
+        looked_at = {
+            "task",
+            "reward",
+            "model",
+            "early_stop",
+            "device",
+            "compile",
+            "max_completion_length",
+            "evaluation",
+        }
+        different = {str(settings.model_dump(include=looked_at)): settings for settings in every}
         problems = [problem for settings in different.values() for problem in preflight.check(settings, self.results)]
         self.tracking_uri = tracking.store_uri(tracked, self.results)
         try:

@@ -8,9 +8,11 @@ from grpolab.errors import RequestError
 from grpolab.settings.task import TaskSettings
 from grpolab.tasks.addition import Addition
 from grpolab.tasks.base import Example, Task, content_hash
+from grpolab.tasks.char_count import CharCount
 from grpolab.tasks.filler_sorting import FillerSorting
 from grpolab.tasks.imports import load_object
 from grpolab.tasks.jsonl import Jsonl
+from grpolab.tasks.reasoning_gym import ReasoningGym
 from grpolab.tasks.sorting import Sorting
 from grpolab.tasks.written_addition import WrittenAddition
 
@@ -21,6 +23,8 @@ TASKS = {
     "sorting": Sorting,
     "filler_sorting": FillerSorting,
     "written_addition": WrittenAddition,
+    "char_count": CharCount,
+    "reasoning_gym": ReasoningGym,
     "jsonl": Jsonl,
 }
 
@@ -28,7 +32,8 @@ TASKS = {
 def make_task(settings: TaskSettings) -> Task:
     """The task that the settings name.
 
-    Raises RequestError where a user's class cannot be imported, refuses its options or lacks a member of `Task`.
+    Raises RequestError where a user's class cannot be imported, refuses its options or lacks a member of `Task`, or a
+    dataset is not there.
     """
     if settings.name != "custom":
         return TASKS[settings.name](**settings.model_dump(exclude={"name"}))
