@@ -15,7 +15,7 @@ from grpolab.quantities import GAINS
 from grpolab.report.checklist import compute, runs_of
 from grpolab.report.claims import VERDICTS, Claim
 from grpolab.report.load import Study
-from grpolab.report.measures import by_cell
+from grpolab.report.measures import SCALES, by_cell
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY
 from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
 from grpolab.report.style import QUIET, TEXT_WIDTH, Manifest, manifest, paper_style, save
@@ -63,7 +63,13 @@ def _standing(claims: Sequence[Claim]) -> str:
 
 
 def _axis(study: Study, claims: Sequence[Claim]) -> str:
-    """What one study answers: its decided claims, those about accuracy first; what is open; accuracies."""
+    """What one study answers: its decided claims, those about accuracy first; what is open; accuracies.
+
+    Of a study that asks at several scales, how far each claim carries.
+    """
+    head = f"- **{study.plan.get('title') or study.name}**"
+    if carried := _carried(study, claims):
+        return f"{head}\n  - {carried}"
     decided = sorted(
         (claim for claim in claims if claim.verdict in DECIDED),
         key=lambda claim: (claim.label != CONFIRMATORY, claim.metric not in GAINS, claim.p),
@@ -78,7 +84,31 @@ def _axis(study: Study, claims: Sequence[Claim]) -> str:
     if open_ := [_says(claim) for claim in claims if claim.verdict == INCONCLUSIVE]:
         lines.append(f"not decided: {'; '.join(open_[:MOST_OPEN])}{_more(len(open_) - MOST_OPEN)}")
     lines += _accuracies(study)
-    return "\n".join([f"- **{study.plan.get('title') or study.name}**", *(f"  - {line}" for line in lines)])
+    return "\n".join([head, *(f"  - {line}" for line in lines)])
+
+
+def _carried(study: Study, claims: Sequence[Claim]) -> str:
+    """One sentence: which claims have one verdict at every scale, and which verdicts the others have; empty: no scales.
+
+    A scale is a combination of the levels that a hypothesis leaves open.
+    """
+    scales = [factor for factor in study.plan["factors"] if factor in SCALES and factor != study.plan["compare"]]
+    asked = [list(of) for _, of in groupby((c for c in claims if c.is_finding), key=lambda claim: claim.id)]
+    if not scales or max(map(len, asked), default=0) < 2:
+        return ""
+    carried, others = list[str](), list[str]()
+    for of in asked:
+        places = {verdict: [c.where for c in of if c.verdict == verdict] for verdict in VERDICTS}
+        found = "; ".join(
+            f"{verdict} at {'all ' + str(len(of)) if len(at) == len(of) else ', '.join(at)}"
+            for verdict, at in places.items()
+            if at
+        )
+        of_one = of[0].verdict in DECIDED and len({claim.verdict for claim in of}) == 1
+        (carried if of_one else others).append(f"{of[0].says.rstrip('.')} ({found})")
+    parts = {"carried": carried, "not, or not everywhere": others}
+    said = "; ".join(f"**{word}**: {', '.join(of)}" for word, of in parts.items() if of)
+    return f"over {' and '.join(SCALES[scale] for scale in scales)}, {said}."
 
 
 def _says(claim: Claim) -> str:

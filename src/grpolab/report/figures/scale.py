@@ -10,7 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
-from scipy.stats import kendalltau
+from numpy.typing import NDArray
+from scipy.stats import kendalltau, norm
 
 from grpolab.report.figures import panels
 from grpolab.report.figures.panels import MEAN, MEAN_DOTS, Drawing, NotDrawnError, Sheet, draw_along, figure
@@ -179,8 +180,10 @@ def draw_clipping(study: Study) -> Drawing:
                 sheet.add(series, metric=row.replace("\n", " "), facet=title, arm=arm)
                 if row == clipped and (part["setting/importance_sampling_level"] == "token").all():
                     continue  # whose range each token meets alone
-                theory = series["mean"][0] * np.sqrt(values_XS.index[0] / values_XS.index.to_numpy())
-                panel.plot(values_XS.index, theory, color=style.colour, linewidth=0.8, linestyle=":")
+                length_X = np.geomspace(values_XS.index[0], values_XS.index[-1], 50)
+                theory_X = expected(series["mean"][0], length_X, is_share=row == clipped)
+                seen_X = theory_X >= 0.5 * np.nanmin(values_XS)  # else the panel would be scaled to it
+                panel.plot(length_X[seen_X], theory_X[seen_X], color=style.colour, linewidth=0.8, linestyle=":")
             panels.log_axis(panel, "y")
             _label_scale(panel, "length", study.plan["factors"]["length"])
             panel.set_xlabel("")
@@ -188,15 +191,25 @@ def draw_clipping(study: Study) -> Drawing:
                 panel.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
     panels.label_x(sheet.grid, SCALES["length"])
     drawn = {series["arm"] for series in sheet.numbers}
-    sheet.legend([Line2D([], [], color=QUIET, linewidth=0.8, linestyle=":", label="1/sqrt(T)")], arms=drawn)
+    sheet.legend([Line2D([], [], color=QUIET, linewidth=0.8, linestyle=":", label="spread as 1/sqrt(T)")], arms=drawn)
     caption = (
         "Share of the tokens with an advantage that clipping silenced, and how far the ratio of a whole answer"
         " (geometric mean of its tokens') moves: half the distance of the 1st and 99th percentile of its logarithm,"
-        " mean of A > 0 and A < 0. Means over the optimiser steps that can clip, on log scales. Dotted: falling as"
-        " 1/sqrt(T) from the shortest answers, as the mean of T independent log ratios of one spread would. A"
-        " length is also another task. 0 is left out."
+        " mean of A > 0 and A < 0. Means over the optimiser steps that can clip, on log scales. Dotted: from the"
+        " shortest answers on, a mean of T independent log ratios of one spread and one drift. Its spread falls as"
+        " 1/sqrt(T), so that what one range clips by less than half is clipped ever less, what it clips by more than"
+        " half ever more. A length is also another task. 0 is left out."
     )
     return sheet.drawing(caption, f"{MEAN.replace('mean', 'geometric mean')}; dots are seeds")
+
+
+def expected(first: float, length_X: NDArray, is_share: bool) -> NDArray:
+    """What the shortest length's number becomes where the log ratio of an answer is normal, of spread 1/sqrt(T).
+
+    A share is that beyond a fixed range, at a fixed mean; else the number is the spread itself.
+    """
+    root_X = np.sqrt(length_X / length_X[0])
+    return np.asarray(norm.cdf(norm.ppf(first) * root_X) if is_share else first / root_X)
 
 
 def _log_ratio(study: Study) -> pd.Series:
