@@ -53,11 +53,11 @@ def _whole(study: Study, scale: str) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def _label_scale(panel: Axes, scale: str, levels: Sequence[str]) -> None:
-    """A log axis with a tick for each level, by its name."""
-    panel.set_xscale("log")
-    panel.set_xticks([number_of(level) for level in levels], levels)
+    """A log axis with a tick for each level, by its name; where nothing is drawn yet too."""
+    numbers = [number_of(level) for level in levels]
+    panel.set(xscale="log", xlim=(min(numbers) / 1.25, max(numbers) * 1.25), xlabel=SCALES[scale])
+    panel.set_xticks(numbers, levels)
     panel.minorticks_off()
-    panel.set_xlabel(SCALES[scale])
 
 
 def _needed(what: str) -> NotDrawnError:
