@@ -23,6 +23,8 @@ from grpolab.report.text import count, listing, number
 
 DECIDED = (SUPPORTED, OPPOSITE, NEGLIGIBLE)
 FIGURE, FIGURE_NAME = "verdicts", Path("figures/verdicts.png")
+NO_SEED = "not trained"
+FOUND = (*VERDICTS, NO_SEED)
 MOST_SAID, MOST_OPEN = 3, 2  # of an axis; the page of its study has them all
 COLOURS = {SUPPORTED: "#0072b2", OPPOSITE: "#d55e00", NEGLIGIBLE: "#009e73", INCONCLUSIVE: "0.6"}
 
@@ -69,7 +71,7 @@ def _axis(study: Study, claims: Sequence[Claim]) -> str:
     """
     head = f"- **{study.plan.get('title') or study.name}**"
     if carried := _carried(study, claims):
-        return f"{head}\n  - {carried}"
+        return "\n".join([head, *(f"  - {line}" for line in carried)])
     decided = sorted(
         (claim for claim in claims if claim.verdict in DECIDED),
         key=lambda claim: (claim.label != CONFIRMATORY, claim.metric not in GAINS, claim.p),
@@ -87,28 +89,26 @@ def _axis(study: Study, claims: Sequence[Claim]) -> str:
     return "\n".join([head, *(f"  - {line}" for line in lines)])
 
 
-def _carried(study: Study, claims: Sequence[Claim]) -> str:
-    """One sentence: which claims have one verdict at every scale, and which verdicts the others have; empty: no scales.
+def _carried(study: Study, claims: Sequence[Claim]) -> list[str]:
+    """Which claims have one verdict at every scale; and of each other one which where. Empty: no scales.
 
     A scale is a combination of the levels that a hypothesis leaves open.
     """
     scales = [factor for factor in study.plan["factors"] if factor in SCALES and factor != study.plan["compare"]]
     asked = [list(of) for _, of in groupby((c for c in claims if c.is_finding), key=lambda claim: claim.id)]
     if not scales or max(map(len, asked), default=0) < 2:
-        return ""
-    carried, others = list[str](), list[str]()
+        return []
+    carried, lines = list[str](), list[str]()
     for of in asked:
-        places = {verdict: [c.where for c in of if c.verdict == verdict] for verdict in VERDICTS}
-        found = "; ".join(
-            f"{verdict} at {'all ' + str(len(of)) if len(at) == len(of) else ', '.join(at)}"
-            for verdict, at in places.items()
-            if at
-        )
-        of_one = of[0].verdict in DECIDED and len({claim.verdict for claim in of}) == 1
-        (carried if of_one else others).append(f"{of[0].says.rstrip('.')} ({found})")
-    parts = {"carried": carried, "not, or not everywhere": others}
-    said = "; ".join(f"**{word}**: {', '.join(of)}" for word, of in parts.items() if of)
-    return f"over {' and '.join(SCALES[scale] for scale in scales)}, {said}."
+        places = {word: [c.where for c in of if (c.verdict if c.seeds else NO_SEED) == word] for word in FOUND}
+        found = {word: ", ".join(at) if len(at) < len(of) else f"all {len(at)}" for word, at in places.items() if at}
+        says = of[0].says.rstrip(".")
+        if len(found) == 1 and of[0].verdict in DECIDED:
+            carried.append(f"{says} ({of[0].verdict} at {found[of[0].verdict]})")
+        else:
+            lines.append(f"**not everywhere**: {says}: {'; '.join(f'{word} at {at}' for word, at in found.items())}")
+    over = " and ".join(SCALES[scale] for scale in scales)
+    return [*([f"**carried** over {over}: {'; '.join(carried)}"] if carried else []), *lines]
 
 
 def _says(claim: Claim) -> str:
