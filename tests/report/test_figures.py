@@ -51,8 +51,8 @@ def study(results):
 
 # What each of the two studies lacks something for.
 LACKING = {
-    "clip_range": {"F10", "F11", "F13", "F21", "F22", "F23", "F28", "F30"},
-    "num_iterations": {"F10", "F11", "F13", "F21", "F22", "F23", "F28", "F30"},
+    "clip_range": {"F10", "F11", "F13", "F21", "F22", "F23", "F28", "F30", "F32", "F33", "F34"},
+    "num_iterations": {"F10", "F11", "F13", "F21", "F22", "F23", "F28", "F30", "F32", "F33", "F34"},
 }
 
 

@@ -15,7 +15,7 @@ from grpolab.quantities import GAINS
 from grpolab.report.checklist import compute, runs_of
 from grpolab.report.claims import VERDICTS, Claim
 from grpolab.report.load import Study
-from grpolab.report.measures import by_cell
+from grpolab.report.measures import SCALES, by_cell
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY
 from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
 from grpolab.report.style import QUIET, TEXT_WIDTH, Manifest, manifest, paper_style, save
@@ -23,6 +23,8 @@ from grpolab.report.text import count, listing, number
 
 DECIDED = (SUPPORTED, OPPOSITE, NEGLIGIBLE)
 FIGURE, FIGURE_NAME = "verdicts", Path("figures/verdicts.png")
+NO_SEED = "not trained"
+FOUND = (*VERDICTS, NO_SEED)
 MOST_SAID, MOST_OPEN = 3, 2  # of an axis; the page of its study has them all
 COLOURS = {SUPPORTED: "#0072b2", OPPOSITE: "#d55e00", NEGLIGIBLE: "#009e73", INCONCLUSIVE: "0.6"}
 
@@ -63,7 +65,13 @@ def _standing(claims: Sequence[Claim]) -> str:
 
 
 def _axis(study: Study, claims: Sequence[Claim]) -> str:
-    """What one study answers: its decided claims, those about accuracy first; what is open; accuracies."""
+    """What one study answers: its decided claims, those about accuracy first; what is open; accuracies.
+
+    Of a study that asks at several scales, how far each claim carries.
+    """
+    head = f"- **{study.plan.get('title') or study.name}**"
+    if carried := _carried(study, claims):
+        return "\n".join([head, *(f"  - {line}" for line in carried)])
     decided = sorted(
         (claim for claim in claims if claim.verdict in DECIDED),
         key=lambda claim: (claim.label != CONFIRMATORY, claim.metric not in GAINS, claim.p),
@@ -78,7 +86,29 @@ def _axis(study: Study, claims: Sequence[Claim]) -> str:
     if open_ := [_says(claim) for claim in claims if claim.verdict == INCONCLUSIVE]:
         lines.append(f"not decided: {'; '.join(open_[:MOST_OPEN])}{_more(len(open_) - MOST_OPEN)}")
     lines += _accuracies(study)
-    return "\n".join([f"- **{study.plan.get('title') or study.name}**", *(f"  - {line}" for line in lines)])
+    return "\n".join([head, *(f"  - {line}" for line in lines)])
+
+
+def _carried(study: Study, claims: Sequence[Claim]) -> list[str]:
+    """Which claims have one verdict at every scale; and of each other one which where. Empty: no scales.
+
+    A scale is a combination of the levels that a hypothesis leaves open.
+    """
+    scales = [factor for factor in study.plan["factors"] if factor in SCALES and factor != study.plan["compare"]]
+    asked = [list(of) for _, of in groupby((c for c in claims if c.is_finding), key=lambda claim: claim.id)]
+    if not scales or max(map(len, asked), default=0) < 2:
+        return []
+    carried, lines = list[str](), list[str]()
+    for of in asked:
+        places = {word: [c.where for c in of if (c.verdict if c.seeds else NO_SEED) == word] for word in FOUND}
+        found = {word: ", ".join(at) if len(at) < len(of) else f"all {len(at)}" for word, at in places.items() if at}
+        says = of[0].says.rstrip(".")
+        if len(found) == 1 and of[0].verdict in DECIDED:
+            carried.append(f"{says} ({of[0].verdict} at {found[of[0].verdict]})")
+        else:
+            lines.append(f"**not everywhere**: {says}: {'; '.join(f'{word} at {at}' for word, at in found.items())}")
+    over = " and ".join(SCALES[scale] for scale in scales)
+    return [*([f"**carried** over {over}: {'; '.join(carried)}"] if carried else []), *lines]
 
 
 def _says(claim: Claim) -> str:

@@ -21,6 +21,8 @@ from grpolab.report.text import count
 from grpolab.vocabulary import METRICS
 
 _KEYS = ["facet", "arm", "seed"]
+# Factors along which a study asks how far its findings carry, with what their levels (`0.13M`, `48`) count.
+SCALES = {"size": "parameters", "length": "tokens"}
 
 
 def measure(study: Study, metric: str) -> pd.Series:

@@ -81,13 +81,14 @@ def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
     Where two arms of one study would share a slot, the later one takes the next free slot (and a used one only when
     there are more arms than slots).
     """
-    taken: dict[str, int] = {arm: _KNOWN[arm] for arm in arms if arm in _KNOWN}
+    owners = {_KNOWN[arm]: arm for arm in reversed(arms) if arm in _KNOWN}  # of two that share a slot the first
+    slots = {arm: slot for slot, arm in owners.items()}
     for arm in arms:
-        if arm not in taken:
-            wish = int(hashlib.sha256(arm.encode()).hexdigest(), 16) % len(_SLOTS)
+        if arm not in slots:
+            wish = _KNOWN.get(arm, int(hashlib.sha256(arm.encode()).hexdigest(), 16) % len(_SLOTS))
             order = [(wish + step) % len(_SLOTS) for step in range(len(_SLOTS))]
-            taken[arm] = next((slot for slot in order if slot not in taken.values()), wish)
-    return {arm: ArmStyle(*_SLOTS[taken[arm]]) for arm in arms}
+            slots[arm] = next((slot for slot in order if slot not in slots.values()), wish)
+    return {arm: ArmStyle(*_SLOTS[slots[arm]]) for arm in arms}
 
 
 # fmt: off

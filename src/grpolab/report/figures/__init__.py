@@ -5,7 +5,16 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from grpolab.errors import RequestError
-from grpolab.report.figures import clipping, comparison, compute, learning, ratios, sensitivity, surfaces  # noqa: F401
+from grpolab.report.figures import (  # noqa: F401
+    clipping,
+    comparison,
+    compute,
+    learning,
+    ratios,
+    scale,
+    sensitivity,
+    surfaces,
+)
 from grpolab.report.figures.panels import CATALOGUE, Drawing, NotDrawnError, note_gaps, panel_grid, say
 from grpolab.report.load import Study
 from grpolab.report.style import Manifest, manifest, paper_style
