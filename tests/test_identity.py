@@ -66,6 +66,7 @@ OTHER: dict[str, Any] = {
     "micro_batch_size": 8,
     "num_minibatches": 2,
     "warm_start.seed": 5,
+    "warm_start.micro_batch_size": 8,
     "device": "cuda",
     "dtype": "bfloat16",
     "compile": True,
