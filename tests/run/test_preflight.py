@@ -88,7 +88,10 @@ def test_compiling_without_a_compiler_is_said(results: Results, monkeypatch: pyt
 
 def test_a_model_that_nobody_knows_is_said(results: Results, tmp_path: Path) -> None:
     """Tests are offline: the hub cannot be asked."""
-    folders = {f"{tmp_path}/absent": "there is no such folder", str(tmp_path): "has no config.json"}
+    (broken := tmp_path / "broken").mkdir()
+    (broken / "config.json").write_text('{"vocab_size": ')
+    says_of = "has no config.json with an object"
+    folders = {f"{tmp_path}/absent": "there is no such folder", str(tmp_path): says_of, str(broken): says_of}
     for path, says in {**folders, "no/model": "the local cache"}.items():
         settings = tiny_settings(model={"name": "pretrained", "path": path, "revision": None})
         (problem,) = preflight.check(settings, results)

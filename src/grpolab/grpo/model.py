@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -315,7 +316,7 @@ def _loading(settings: PretrainedModel) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = textwrap.shorten(str(error), 240, placeholder=" ...")
         raise RequestError(f"model.path={settings.path} cannot be loaded: {reason}") from error
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpolab.paths import read_json
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
 
@@ -75,10 +75,8 @@ def problems(settings: RunSettings) -> list[str]:
     A lower bound: prompts are not counted, nor logits, the sampler's cache or the program itself.
     """
     config = Path(settings.model.path) / "config.json" if isinstance(settings.model, PretrainedModel) else None
-    if config is None or not config.is_file():
-        return []
-    sizes = Sizes.of(json.loads(config.read_text()))
-    if sizes is None:
+    sizes = Sizes.of(read_json(config) or {}) if config else None
+    if config is None or sizes is None:
         return []
     device = settings.resolved().device
     needed, there = parts(sizes, settings, settings.max_completion_length), memory_of(device)

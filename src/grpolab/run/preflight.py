@@ -12,7 +12,7 @@ from pathlib import Path
 from grpolab.errors import RequestError
 from grpolab.grpo.rewards import try_score
 from grpolab.identity import dotted
-from grpolab.paths import SMOLLM2, Results
+from grpolab.paths import SMOLLM2, Results, read_json
 from grpolab.run import memory
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import LONGEST, ModelSettings, PretrainedModel, hub_commit
@@ -88,7 +88,7 @@ def _model(model: ModelSettings) -> list[str]:
     if not isinstance(model, PretrainedModel):
         return []
     if Path(model.path).is_dir():
-        reason = "" if (Path(model.path) / "config.json").is_file() else "the folder has no config.json"
+        reason = "" if read_json(Path(model.path) / "config.json") else "the folder has no config.json with an object"
     else:
         reason = "`make smollm2` makes it" if Path(model.path) == SMOLLM2 else hub_commit(model.path, model.revision)[1]
     says = f"model.path={model.path} is neither a folder with a model nor a model of the hub that is known: {reason}"
