@@ -47,6 +47,8 @@ def questions(study):
     for asked in (h for h in study.plan["hypotheses"] if not h["by_construction"]):
         cells = study.cells.assign(value=by_cell(study, asked["metric"]), gain=by_cell(study, "gain"))
         cells["task"] = cells["factor/task" if "task" in study.plan["factors"] else "setting/task"]
+        if study.plan["compare"] == "task":  # tasks are the arms: a seed has one number over all of them
+            cells["task"] = "all tasks"
         for factor, chosen in asked["where"].items():
             cells = cells[cells[f"factor/{factor}"] == chosen]
         arms = asked["trend"] or [arm for arm in asked["contrast"].values() if arm]
@@ -143,7 +145,8 @@ def verdicts(asked):
         while left:
             of_direction, of_margin = 0.05 / (len(asked) - directions), 0.05 / max(len(asked) - margins, 1)
             for question, row, direction_p, margin_p, _ in left:
-                r, r_margin = repeated(direction_p, look), repeated(margin_p, look) / (2 if margin_p < 1 else 1)
+                r, r_margin = repeated(direction_p, look), repeated(margin_p, look)
+                r_margin = r_margin / 2 if r_margin < 1 else 1.0  # of its two tests one alone can be wrong
                 own = r_margin if question["direction"] == "equal" else r
                 row.update(n=n, look=look, p=r, q=own, a=of_direction, by_margin=False, r_margin=r_margin)
             turned = [entry for entry in left if entry[1]["p"] <= of_direction]
