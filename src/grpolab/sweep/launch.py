@@ -65,6 +65,8 @@ def sweep(
 
     Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
     """
+    if size := max(cell.settings.data_parallel or 1 for plan in plans for cell in plan.cells) - 1:
+        raise RequestError(f"data_parallel={size + 1} is for a single run: a sweep has its workers, with a cell each")
     request = Request(plans, count_committed=not repeat)
     todo = request.jobs(retry_failed)
     if looks and not todo:  # looks whose runs are all there leave the plan as it is, which may be of a later one
