@@ -70,7 +70,8 @@ def _train(arguments: argparse.Namespace) -> int:
     with _events(arguments.json_lines) as events:
         plan = (expand_multirun if arguments.multirun else expand_single)(arguments.overrides, arguments.name)
         if parallel.rank() and not arguments.multirun:  # of torchrun's; the first process does the rest
-            return parallel.follow(plan.cells[0].settings, parallel.rank())
+            settings = plan.cells[0].settings
+            return parallel.follow(settings, Results.open(settings.machine.results), parallel.rank())
         checking.warn([plan])
         if not arguments.multirun:
             return launch.train_here(plan, events)

@@ -41,7 +41,7 @@ def rank() -> int:
 
 
 @contextmanager
-def together(settings: RunSettings) -> Iterator[Processes]:
+def together(settings: RunSettings, results: Results) -> Iterator[Processes]:
     """The processes of a run, as its first one has them; those that it has started end with it."""
     from grpolab.grpo.parallel import ALONE
 
@@ -49,16 +49,17 @@ def together(settings: RunSettings) -> Iterator[Processes]:
     if size == 1:
         yield ALONE
     elif started_by_torchrun() > 1:
-        with _joined(settings, 0) as processes:
+        with _joined(settings, 0, None) as processes:
             yield processes
     else:
-        with tempfile.TemporaryDirectory() as folder, _others(settings, folder), _joined(settings, 0, folder) as joined:
-            yield joined
+        meeting = tempfile.TemporaryDirectory()
+        with meeting as folder, _others(settings, results, folder), _joined(settings, 0, folder) as processes:
+            yield processes
 
 
 @contextmanager
-def _others(settings: RunSettings, folder: str) -> Iterator[None]:
-    """The processes but the first, ready to be joined in a folder."""
+def _others(settings: RunSettings, results: Results, meeting: str) -> Iterator[None]:
+    """The processes but the first, ready to be joined in a folder where they meet."""
     from grpolab.grpo.parallel import LostProcess
 
     command = [sys.executable, "-m", "grpolab.run.parallel"]
@@ -67,8 +68,8 @@ def _others(settings: RunSettings, folder: str) -> Iterator[None]:
     try:
         for place, other in enumerate(others, start=1):
             assert other.stdin
-            request = {"settings": settings.model_dump(), "rank": place, "folder": folder}
-            other.stdin.write(json.dumps(request).encode() + b"\n")
+            request = {"settings": settings.model_dump(), "results": str(results.root), "place": place}
+            other.stdin.write(json.dumps({**request, "meeting": meeting}).encode() + b"\n")
             other.stdin.flush()
         for place, other in enumerate(others, start=1):
             assert other.stdout
@@ -82,8 +83,8 @@ def _others(settings: RunSettings, folder: str) -> Iterator[None]:
 
 
 @contextmanager
-def _joined(settings: RunSettings, place: int, folder: str | None = None) -> Iterator[Processes]:
-    """The run's processes, this one at its place among them; without a folder where torchrun's variables say."""
+def _joined(settings: RunSettings, place: int, meeting: str | None) -> Iterator[Processes]:
+    """The run's processes, this one at its place among them; None: they meet where torchrun's variables say."""
     import torch
     import torch.distributed as dist
 
@@ -94,10 +95,10 @@ def _joined(settings: RunSettings, place: int, folder: str | None = None) -> Ite
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", place)))
         backend = "cpu:gloo,cuda:nccl"
     store = None
-    if folder:
+    if meeting:
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # nobody else is to be listened to
             os.environ.setdefault(variable, "lo" if sys.platform == "linux" else "lo0")
-        store = dist.FileStore(str(Path(folder) / "store"), size)
+        store = dist.FileStore(str(Path(meeting) / "store"), size)
     dist.init_process_group(backend, store=store, rank=place if store else -1, world_size=size, timeout=PATIENCE)
     try:
         yield Processes(place, size)
@@ -105,7 +106,7 @@ def _joined(settings: RunSettings, place: int, folder: str | None = None) -> Ite
         dist.destroy_process_group()
 
 
-def follow(settings: RunSettings, place: int, folder: str | None = None) -> int:
+def follow(settings: RunSettings, results: Results, place: int, meeting: str | None = None) -> int:
     """Do the share of a process that is not the first; the exit code."""
     from grpolab.grpo.parallel import LostProcess
     from grpolab.run import train
@@ -113,8 +114,8 @@ def follow(settings: RunSettings, place: int, folder: str | None = None) -> int:
 
     settings = settings.resolved()
     try:
-        with _joined(settings, place, folder) as processes:
-            train.follow(settings, Results.open(settings.machine.results), processes)
+        with _joined(settings, place, meeting) as processes:
+            train.follow(settings, results, processes)
     except LostProcess:  # whoever was lost, or the first, has said why
         return 1
     except Exception as error:
@@ -141,7 +142,8 @@ def main() -> int:
 
     os.write(ready, b".")
     os.close(ready)
-    return follow(RunSettings.model_validate(request["settings"]), request["rank"], request["folder"])
+    settings, results = RunSettings.model_validate(request["settings"]), Results.open(request["results"])
+    return follow(settings, results, request["place"], request["meeting"])
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ def run(
         try:
             remove_parts(folder)
             warm = warm_start.ensure(settings, results)
-            with parallel.together(settings) as processes:
+            with parallel.together(settings, results) as processes:
                 parts = _begin(settings, warm, folder, processes)
                 return conclude(folder, _to_the_end(parts, folder, on_step, stop))
         except Interrupted:
