@@ -33,6 +33,7 @@ class Processes:
 
     rank: int = 0
     size: int = 1
+    gradients: dist.ProcessGroup | None = None  # what adds them up; None: what carries all else, on the CPU
 
     def share(self, pieces: Sequence[T]) -> Sequence[T]:
         """The pieces that are this process's to compute: every `size`-th."""
@@ -62,7 +63,7 @@ class Processes:
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         with self._waiting():
-            dist.all_reduce(flat)
+            dist.all_reduce(flat, group=self.gradients)
         for gradient, total in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
             gradient.copy_(total.view_as(gradient))
 

@@ -90,18 +90,18 @@ def _joined(settings: RunSettings, place: int, meeting: str | None) -> Iterator[
 
     from grpolab.grpo.parallel import Processes
 
-    size, backend = settings.data_parallel or 1, "gloo"
-    if settings.device == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", place)))
-        backend = "cpu:gloo,cuda:nccl"
-    store = None
+    size, store = settings.data_parallel or 1, None
     if meeting:
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # nobody else is to be listened to
             os.environ.setdefault(variable, "lo" if sys.platform == "linux" else "lo0")
         store = dist.FileStore(str(Path(meeting) / "store"), size)
-    dist.init_process_group(backend, store=store, rank=place if store else -1, world_size=size, timeout=PATIENCE)
+    dist.init_process_group("gloo", store=store, rank=place if store else -1, world_size=size, timeout=PATIENCE)
+    gradients = None
+    if settings.device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", place)))
+        gradients = dist.new_group(backend="nccl")  # a death shows after its own ten minutes, and ends the process
     try:
-        yield Processes(place, size)
+        yield Processes(place, size, gradients)
     finally:
         dist.destroy_process_group()
 
@@ -112,6 +112,7 @@ def follow(settings: RunSettings, results: Results, place: int, meeting: str | N
     from grpolab.run import train
     from grpolab.run.folder import reason_of
 
+    _leave_signals_to_the_first()
     settings = settings.resolved()
     try:
         with _joined(settings, place, meeting) as processes:
@@ -124,6 +125,12 @@ def follow(settings: RunSettings, results: Results, place: int, meeting: str | N
     return 0
 
 
+def _leave_signals_to_the_first() -> None:
+    """Ctrl-C and SIGTERM reach all processes; the first one ends the run at a rollout boundary, for all."""
+    for asked in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(asked, signal.SIG_IGN)
+
+
 def die_with_parent() -> None:
     """Have this process killed when the thread that started it ends (Linux)."""
     if sys.platform == "linux":
@@ -132,8 +139,7 @@ def die_with_parent() -> None:
 
 def main() -> int:
     """One of the processes that the first one starts; its exit code."""
-    for asked in (signal.SIGINT, signal.SIGTERM):  # the first process is asked too, and decides for all
-        signal.signal(asked, signal.SIG_IGN)
+    _leave_signals_to_the_first()
     die_with_parent()
     ready = os.dup(1)
     os.dup2(2, 1)  # whatever a library prints

@@ -82,8 +82,8 @@ def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
 class Request:
     """Checked plans; nothing is written before `write_plans`."""
 
-    def __init__(self, plans: Sequence[Plan], count_committed: bool = True) -> None:
-        """`count_committed`: what has an outcome in the committed reference is done.
+    def __init__(self, plans: Sequence[Plan], count_committed: bool = True, workers: bool = True) -> None:
+        """`count_committed`: what has an outcome in the committed reference is done. `workers`: they do the cells.
 
         Raises RequestError with all that can be known to be wrong before anything starts.
         """
@@ -102,6 +102,11 @@ class Request:
         # The checks read a task's files: once for cells that differ in nothing that they look at.
         different = {str((s.task, s.reward, s.model, s.early_stop, s.device)): s for s in every}
         problems = [problem for settings in different.values() for problem in preflight.check(settings, self.results)]
+        dealt = max(settings.data_parallel or 1 for settings in every)
+        if workers and dealt > 1:
+            problems.append(
+                f"data_parallel={dealt} is for a single run: here each core or GPU has a worker of its own"
+            )
         self.tracking_uri = tracking.store_uri(tracked, self.results)
         try:
             if self.tracking_uri:

@@ -65,8 +65,6 @@ def sweep(
 
     Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
     """
-    if size := max(cell.settings.data_parallel or 1 for plan in plans for cell in plan.cells) - 1:
-        raise RequestError(f"data_parallel={size + 1} is for a single run: a sweep has its workers, with a cell each")
     request = Request(plans, count_committed=not repeat)
     todo = request.jobs(retry_failed)
     if looks and not todo:  # looks whose runs are all there leave the plan as it is, which may be of a later one
@@ -156,7 +154,8 @@ def _how_much(request: Request, todo: list[Job], jobs: int | None) -> str:
 
 def train_here(plan: Plan, events: Events | None = None) -> int:
     """Train the one run of a plan in this process, again where it failed before; the exit code. Raises as `sweep`."""
-    request = Request([plan], count_committed=False)  # whoever asks for one run wants its folder
+    # Whoever asks for one run wants its folder.
+    request = Request([plan], count_committed=False, workers=False)
     request.write_plans()
     todo = request.jobs(retry_failed=True)
     if events:
