@@ -23,6 +23,7 @@ from grpolab.grpo.parallel import ALONE, Processes, _packed
 from grpolab.grpo.step import Update
 from grpolab.paths import Results
 from grpolab.run import preflight
+from grpolab.run.parallel import follow
 from grpolab.run.train import Parts, assemble, run
 from grpolab.run.warm_start import WarmStart
 from grpolab.settings.run import RunSettings
@@ -179,6 +180,7 @@ def run_as_torchrun_does(results: Results, monkeypatch: pytest.MonkeyPatch) -> N
         try:
             assert run(compose(keys), results)["outcome"] == "completed"
             assert other.wait(60) == 0
+            assert follow(compose(keys), results, 1) == 0, "the run has its outcome: nobody comes to be met"
         finally:
             other.kill()
 

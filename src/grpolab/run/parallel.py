@@ -20,8 +20,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpolab.paths import Results
+from grpolab.identity import signature
+from grpolab.paths import Results, read_json
 from grpolab.settings.run import RunSettings
+from grpolab.vocabulary import RESULTS
 
 if TYPE_CHECKING:
     from grpolab.grpo.parallel import Processes
@@ -37,7 +39,7 @@ def started_by_torchrun() -> int:
 
 def rank() -> int:
     """The place of this process among those of torchrun; 0 where there are no others."""
-    return int(os.environ["RANK"]) if started_by_torchrun() > 1 else 0
+    return int(os.environ.get("RANK", "0")) if started_by_torchrun() > 1 else 0
 
 
 @contextmanager
@@ -107,13 +109,16 @@ def _joined(settings: RunSettings, place: int, meeting: str | None) -> Iterator[
 
 
 def follow(settings: RunSettings, results: Results, place: int, meeting: str | None = None) -> int:
-    """Do the share of a process that is not the first; the exit code."""
+    """Do the share of a process that is not the first; the exit code. A run that has its outcome is left as it is."""
     from grpolab.grpo.parallel import LostProcess
     from grpolab.run import train
     from grpolab.run.folder import reason_of
 
-    _leave_signals_to_the_first()
     settings = settings.resolved()
+    outcome = read_json(results.run(signature(settings.identity())) / "outcome.json")
+    if outcome and outcome["outcome"] in RESULTS:  # the first process has found the same, and waits for nobody
+        return 0
+    _leave_signals_to_the_first()
     try:
         with _joined(settings, place, meeting) as processes:
             train.follow(settings, results, processes)

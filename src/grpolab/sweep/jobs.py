@@ -104,9 +104,7 @@ class Request:
         problems = [problem for settings in different.values() for problem in preflight.check(settings, self.results)]
         dealt = max(settings.data_parallel or 1 for settings in every)
         if workers and dealt > 1:
-            problems.append(
-                f"data_parallel={dealt} is for a single run: here each core or GPU has a worker of its own"
-            )
+            problems.append(f"data_parallel={dealt} is for a single run: here each core or GPU has a worker of its own")
         self.tracking_uri = tracking.store_uri(tracked, self.results)
         try:
             if self.tracking_uri:
