@@ -101,7 +101,9 @@ def first_step(parts: Parts) -> Seen:
 
 def by_threads(settings: RunSettings, size: int) -> list[Seen]:
     table, seen = Table(threading.Barrier(size)), dict[int, Seen]()
-    parts = [parts_of(settings, Threads(rank, size, table)) for rank in range(size)]  # torch's generator is global
+    parts = [
+        parts_of(settings, Threads(rank, size, table=table)) for rank in range(size)
+    ]  # torch's generator is global
 
     def work(rank: int) -> None:
         try:
@@ -220,9 +222,10 @@ def test_a_run_of_two_processes_is_one_run_and_goes_on_exactly(tmp_path: Path, m
     [
         ({"data_parallel": 3}, "data_parallel=3 must divide the minibatch of 16 sequences"),
         ({"data_parallel": 4, "micro_batch_size": 8}, "more than the 2 micro-batches of a minibatch.* at most 4"),
-        ({"data_parallel": 8}, "data_parallel=8 must be at most prompts_per_step=4"),
+        ({"data_parallel": 8}, "data_parallel=8 must be at most 4: each process has a prompt"),
         ({"data_parallel": 2, "top_entropy_quantile": 0.5}, "data_parallel=2: top_entropy_quantile compares"),
         ({"data_parallel": 2, "fault": "dropout"}, "fault=dropout is planted in one process"),
+        ({"data_parallel": 4, "num_minibatches": 8, "micro_batch_size": 1}, "data_parallel=4 must be at most 2"),
         ({"data_parallel": 0}, "data_parallel"),
     ],
 )

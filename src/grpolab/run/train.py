@@ -83,8 +83,8 @@ def training_loop(
                     measured["gap/first_pass"] = learner.check(update)
                 recorder.update(update, state, iteration, index, learner.metrics(update))
                 updates.append(update)
-            processes.check_equal(policy.weights().values(), step)
             minibatches = [update.batch for update in updates]  # their old log-probs are known now
+        processes.check_equal(policy.weights().values(), step)
         if before is not None:
             measured["weights/step_norm"] = step_norm(policy, before)
         ending.see_time(step + 1, processes.from_first(lambda: recorder.seconds))

@@ -177,6 +177,8 @@ class RunSettings(ObjectiveSettings):
                 f"{f'data_parallel={processes}' if processes > 1 else f'micro_batch_size={micro}'}: {whole} compares"
                 f" the tokens of a minibatch and needs it in one piece of {minibatch} sequences"
             )
+        elif processes > (most := min(self.prompts_per_step, minibatch)):
+            yield f"data_parallel={processes} must be at most {most}: each process has a prompt and a completion"
         elif micro is None and minibatch % processes:
             yield (
                 f"data_parallel={processes} must divide the minibatch of {minibatch} sequences, or micro_batch_size"
@@ -187,8 +189,6 @@ class RunSettings(ObjectiveSettings):
                 f"data_parallel={processes} is more than the {minibatch // micro} micro-batches of a minibatch:"
                 f" micro_batch_size={micro} must be at most {minibatch // processes}"
             )
-        if self.prompts_per_step < processes:
-            yield f"data_parallel={processes} must be at most prompts_per_step={self.prompts_per_step}"
         if self.fault and processes > 1:
             yield f"data_parallel={processes}: fault={self.fault} is planted in one process: leave data_parallel empty"
         if not (self.rollout_steps or self.max_completions or self.max_optimizer_steps):
