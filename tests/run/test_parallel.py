@@ -101,9 +101,8 @@ def first_step(parts: Parts) -> Seen:
 
 def by_threads(settings: RunSettings, size: int) -> list[Seen]:
     table, seen = Table(threading.Barrier(size)), dict[int, Seen]()
-    parts = [
-        parts_of(settings, Threads(rank, size, table=table)) for rank in range(size)
-    ]  # torch's generator is global
+    # One after the other: torch's generator is global.
+    parts = [parts_of(settings, Threads(rank, size, table=table)) for rank in range(size)]
 
     def work(rank: int) -> None:
         try:
