@@ -41,6 +41,8 @@ WRONG = [
     (["train", "num_generations=1", "advantage_estimator=none"], "num_generations >= 2"),  # its std is of the group
     (["train", "num_minibatches=3"], "must divide prompts_per_step * num_generations"),
     (["train", "micro_batch_size=5"], "micro_batch_size=5 must divide"),
+    (["train", "data_parallel=3"], "data_parallel=3 must divide the minibatch of 256 sequences"),
+    (["train", "-m", "data_parallel=2", "seed=0,1"], "data_parallel=2 is for a single run"),
     (["train", "kernel=clippd"], "did you mean clipped?"),
     (["train", "loss_type=grp"], "loss_type is one of aspo, bnpo, cispo"),
     (["train", "task=adition"], "did you mean addition"),

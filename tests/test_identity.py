@@ -73,6 +73,7 @@ OTHER: dict[str, Any] = {
     "sort_by_length": True,
     "gradient_checkpointing": True,
     "head_dtype": "float32",
+    "data_parallel": 2,
     "machine.results": "elsewhere",
     "machine.tracking_uri": "auto",
     **dict.fromkeys(("machine.cell_timeout_seconds", "machine.hang_seconds", "machine.memory_mib"), 600),

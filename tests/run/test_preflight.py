@@ -299,3 +299,5 @@ def test_a_model_that_cannot_fit_is_refused_with_what_each_part_takes(
     ) == [problem.replace("2.3 GiB", "2.0 GiB").replace("0.3)", "0.0)")]
     monkeypatch.setattr(memory, "memory_of", lambda device: 3 * 2**30)
     assert memory.problems(settings) == []
+    (twice,) = memory.problems(settings.model_copy(update={"data_parallel": 2}))
+    assert "weights 1.0, gradients 1.0" in twice

@@ -17,9 +17,9 @@ from pathlib import Path
 from grpolab.identity import signature
 from grpolab.paths import Results, write_json_atomic
 from grpolab.run.folder import exclusive
+from grpolab.run.parallel import die_with_parent
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.ledger import no_outcome
-from grpolab.sweep.worker import die_with_parent
 
 ORDERS = json.loads(os.environ.get("FAKE_WORKER", "{}"))
 eaten = []

@@ -59,6 +59,7 @@ def add_commands(add: Add) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
+    from grpolab.run import parallel
     from grpolab.sweep import launch
     from grpolab.sweep.compose import help_text
     from grpolab.sweep.plan import expand_multirun, expand_single
@@ -68,6 +69,9 @@ def _train(arguments: argparse.Namespace) -> int:
         return OK
     with _events(arguments.json_lines) as events:
         plan = (expand_multirun if arguments.multirun else expand_single)(arguments.overrides, arguments.name)
+        if parallel.rank() and not arguments.multirun:  # of torchrun's; the first process does the rest
+            settings = plan.cells[0].settings
+            return parallel.follow(settings, Results.open(settings.machine.results), parallel.rank())
         checking.warn([plan])
         if not arguments.multirun:
             return launch.train_here(plan, events)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from grpolab.grpo.batch import Prompts, Texts, decode, prompt_tensors, text_tensors
 from grpolab.grpo.model import Policy, text_places
+from grpolab.grpo.parallel import ALONE, Processes
 from grpolab.grpo.places import chosen, read
 from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.grpo.rewards import Score
@@ -43,6 +45,7 @@ class Evaluator:
     samples: int
     length: int
     seed: int
+    processes: Processes = ALONE  # over which batches are dealt
 
     def __call__(self, policy: Policy) -> Evaluation:
         """Evaluate the policy as it is."""
@@ -68,14 +71,15 @@ class Evaluator:
     @torch.inference_mode()
     def _exact(self, policy: Policy) -> Evaluation:
         """Product of the right answer's token probabilities, and whether greedy decoding gives it: one forward."""
-        expected, greedy = [], []
-        for texts, tree in self._texts:
+        computed = []
+        for texts, tree in self.processes.share(self._texts):
             places, place_BT = text_places(policy, texts, tree)
             tokens_BT, answer_BT = texts.tokens_BC[:, texts.first :], texts.answer_BC[:, texts.first :]
             log_probs_BT, greedy_BT = read(_chosen_and_greedy, place_BT, tokens_BT, answer_BT, places)
-            expected.append(torch.where(answer_BT, log_probs_BT, 0.0).double().sum(1).exp())
-            greedy.append((greedy_BT | ~answer_BT).all(1))
-        expected_I, greedy_I = torch.cat(expected), torch.cat(greedy)  # in the order of the texts
+            expected_B = torch.where(answer_BT, log_probs_BT, 0.0).double().sum(1).exp()
+            computed.append((expected_B, (greedy_BT | ~answer_BT).all(1)))
+        batches = zip(*self.processes.gather(computed), strict=True)
+        expected_I, greedy_I = (torch.cat(pieces) for pieces in batches)  # in the order of the texts
         expected_I[self._order_I] = expected_I.clone()
         metrics = {
             "eval/accuracy_expected": expected_I.mean().item(),
@@ -98,15 +102,19 @@ class Evaluator:
         noise_IKT = sampling_noise(self.seed, "evaluation", 0, len(self.examples_I), self.samples, self.length).view(
             len(self.examples_I), self.samples, self.length
         )
-        scores, lengths = [], []
-        for (examples, prompts), noise_BKT in zip(self._prompts, noise_IKT.split(self.batch_size), strict=True):
+        batches = list(zip(self._prompts, noise_IKT.split(self.batch_size), strict=True))
+        computed = []
+        for (_, prompts), noise_BKT in self.processes.share(batches):
             completions = sample(policy, prompts, self.samples, noise_BKT.reshape(-1, self.length))
-            if not completions.log_probs_BT.isfinite().all():  # what was drawn from not-a-number is no answer
-                return Evaluation({"eval/accuracy_expected": math.nan}, [])
             texts = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
-            repeated = [example for example in examples for _ in range(self.samples)]
-            scores += [self.score(example, text)["correct"] for example, text in zip(repeated, texts, strict=True)]
-            lengths.append(completions.mask_BT.sum(1))
+            finite = bool(completions.log_probs_BT.isfinite().all())
+            computed.append((finite, texts, completions.mask_BT.sum(1)))
+        are_finite, texts_of, lengths = zip(*self.processes.gather(computed), strict=True)
+        if not all(are_finite):  # what was drawn from not-a-number is no answer
+            return Evaluation({"eval/accuracy_expected": math.nan}, [])
+        repeated = [example for example in self.examples_I for _ in range(self.samples)]
+        answered = list(zip(repeated, chain(*texts_of), strict=True))
+        scores = self.processes.from_first(lambda: [self.score(*answer)["correct"] for answer in answered])
         right_IK = torch.tensor(scores, dtype=torch.double).view(-1, self.samples)
         lengths_N = torch.cat(lengths).double()
         metrics = {

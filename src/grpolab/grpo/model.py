@@ -29,6 +29,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from grpolab.errors import RequestError
 from grpolab.grpo.batch import Prompts, Texts, TrainingBatch, character_tokenizer, concatenate
+from grpolab.grpo.parallel import ALONE, Processes
 from grpolab.grpo.places import Places, chosen, read
 from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.seeds import torch_seed
@@ -467,11 +468,15 @@ def token_log_probs(policy: Policy, batch: TrainingBatch, entropy_gradient: bool
     return log_probs_BT, entropy_BT
 
 
-def old_log_probs(policy: Policy, batch: TrainingBatch, micro_batch_size: int) -> tuple[Tensor, Tensor]:
+def old_log_probs(
+    policy: Policy, batch: TrainingBatch, micro_batch_size: int, processes: Processes = ALONE
+) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies of the policy as it is, (B, T) each, without gradient.
 
     In the same pieces as updates use, and through the same code where it is compiled: bit-equal to theirs.
     """
     with torch.set_grad_enabled(policy.compiled):
-        pieces = [token_log_probs(policy, micro) for micro in batch.micro_batches(micro_batch_size, policy.reach)]
-    return concatenate([piece[0].detach() for piece in pieces]), concatenate([piece[1].detach() for piece in pieces])
+        micros = processes.share(batch.micro_batches(micro_batch_size, policy.reach))
+        computed = [token_log_probs(policy, micro) for micro in micros]
+    pieces = processes.gather([(log_probs_BT.detach(), entropy_BT.detach()) for log_probs_BT, entropy_BT in computed])
+    return concatenate([piece[0] for piece in pieces]), concatenate([piece[1] for piece in pieces])

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from grpolab import seeds
 from grpolab.grpo.advantages import Scored, advantages, normalized_sum, whiten
 from grpolab.grpo.batch import Completions, Prompts, Rollout, TrainingBatch, decode, prompt_tensors
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.model import Policy, decode_hidden, old_log_probs, prefill
+from grpolab.grpo.parallel import ALONE, Processes
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rewards import RANDOM, Score, random_rewards, reward_parts, total_reward
 from grpolab.settings.run import RunSettings
@@ -68,7 +70,7 @@ def sample(
 
     Rows of one prompt stand together. `choose` picks each row's next token.
     """
-    pad, end = policy.pad, policy.end  # looked up once: the tokenizer is slow to say
+    padding, end = policy.pad, policy.end  # looked up once: the tokenizer is slow to say
     uniforms_BT = uniforms_BT.to(policy.device)
     tokens, log_probs = [], []
     rows_B = prompt_rows(prompts, group)  # the cache's row that holds each completion's prefix
@@ -78,7 +80,7 @@ def sample(
         done_B, ended = torch.zeros(len(rows_B), dtype=torch.bool, device=policy.device), 0
         for t, uniforms_B in enumerate(uniforms_BT.unbind(1)):
             log_probs_BV = policy.log_softmax(logits_NV)[rows_B]
-            chosen_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad)
+            chosen_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, padding)
             tokens.append(chosen_B)
             log_probs.append(log_probs_BV.gather(1, chosen_B[:, None]))
             done_B = done_B | (chosen_B == end)
@@ -103,6 +105,31 @@ def sample(
     return Completions(tokens_BT, mask_BT, torch.where(mask_BT, torch.cat(log_probs, 1), 0.0))
 
 
+def sample_dealt(
+    processes: Processes,
+    policy: Policy,
+    prompts: Prompts,
+    group: int,
+    uniforms_BT: Tensor,
+    choose: Callable[[Tensor, Tensor], Tensor] = inverse_cdf,
+) -> Completions:
+    """`sample` by all processes: each has some of the prompts, with the noise that is theirs."""
+    if processes.size == 1:
+        return sample(policy, prompts, group, uniforms_BT, choose)
+    own_P = torch.tensor(processes.share(range(len(prompts.tokens_PL))))
+    own = Prompts(prompts.tokens_PL[own_P], None if prompts.mask_PL is None else prompts.mask_PL[own_P])
+    sampled = sample(policy, own, group, uniforms_BT.unflatten(0, (-1, group))[own_P].flatten(0, 1), choose)
+    parts = sampled.tokens_BT, sampled.mask_BT, sampled.log_probs_BT
+    pieces_P = processes.gather(list(zip(*(part.split(group) for part in parts), strict=True)))
+    width = max(tokens_GT.shape[1] for tokens_GT, _, _ in pieces_P)
+
+    def together(pieces: tuple[Tensor, ...], padding: float) -> Tensor:
+        return torch.cat([pad(piece_GT, (0, width - piece_GT.shape[1]), value=padding) for piece_GT in pieces])
+
+    tokens_P, masks_P, log_probs_P = zip(*pieces_P, strict=True)
+    return Completions(together(tokens_P, policy.pad), together(masks_P, False), together(log_probs_P, 0.0))
+
+
 def prompt_rows(prompts: Prompts, group: int) -> Tensor:
     """The prompt of each row where every prompt has `group` rows that stand together, shape (P * group,)."""
     return torch.arange(len(prompts.tokens_PL), device=prompts.tokens_PL.device).repeat_interleave(group)
@@ -117,6 +144,7 @@ class Collector:
     score: Score
     reference: Policy | None  # the warm start; only where a KL to it is asked for
     chat: bool
+    processes: Processes = ALONE  # over which prompts are dealt
 
     def prompts(self, step: int) -> list[Example]:
         """The rollout step's prompts: consecutive pieces of a permutation that is new in every epoch."""
@@ -141,7 +169,7 @@ class Collector:
         noise_BT = sampling_noise(settings.seed, "rollout", step, *size)
         sampler = replace(policy, dtype=getattr(torch, settings.sampler_dtype)) if settings.sampler_dtype else policy
         prompts = self._prompt_tensors(policy, step)
-        completions = sample(sampler, prompts, settings.num_generations, noise_BT)
+        completions = sample_dealt(self.processes, sampler, prompts, settings.num_generations, noise_BT)
         baseline_B = self._greedy_rewards(sampler, step, prompts) if settings.advantage_estimator == "given" else None
         return self.scored(policy, step, prompts, completions, baseline_B=baseline_B)
 
@@ -174,7 +202,8 @@ class Collector:
             rewards_B=rewards_B.to(policy.device),
         )
         if settings.beta and self.reference is not None:
-            reference_BT, _ = old_log_probs(self.reference, batch, settings.micro_batch_size or settings.minibatch_size)
+            size = settings.micro_batch_size or settings.minibatch_size
+            reference_BT, _ = old_log_probs(self.reference, batch, size, self.processes)
             batch = replace(batch, reference_log_probs_BT=reference_BT)
         batch = replace(batch, advantages_B=self._advantages(batch, parts, baseline_B))
         ended_B = ((completions.tokens_BT == policy.end) & completions.mask_BT).any(1)
@@ -182,7 +211,7 @@ class Collector:
 
     def _parts(self, step: int, examples_B: list[Example], texts_B: list[str]) -> dict[str, Tensor]:
         """Each part's value for each completion, shape (B,); the random reward's where it has a weight."""
-        parts = reward_parts(self.score, examples_B, texts_B)
+        parts = self.processes.from_first(lambda: reward_parts(self.score, examples_B, texts_B))
         if RANDOM in self.settings.reward.weights:
             parts[RANDOM] = random_rewards(self.settings.seed, step, len(texts_B))
         return parts
@@ -213,7 +242,7 @@ class Collector:
         """Reward of the greedy completion of each row's prompt, shape (B,)."""
         settings, examples_P = self.settings, self.prompts(step)
         blank_PT = torch.zeros(len(examples_P), settings.max_completion_length)
-        greedy = sample(sampler, prompts, 1, blank_PT, most_likely)
+        greedy = sample_dealt(self.processes, sampler, prompts, 1, blank_PT, most_likely)
         parts = self._parts(step, examples_P, decode(sampler.tokenizer, greedy.tokens_BT, greedy.mask_BT))
         return total_reward(parts, settings.reward.weights).repeat_interleave(settings.num_generations)
 

@@ -29,6 +29,7 @@ from grpolab.grpo.kl import exact_kl, k3
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, Objective, SurrogateParts, policy_loss
 from grpolab.grpo.metrics import UpdateTensors, update_metrics
 from grpolab.grpo.model import Policy, old_log_probs, prefix_places, token_log_probs
+from grpolab.grpo.parallel import ALONE, Processes
 from grpolab.grpo.places import read
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rollout import Collector
@@ -102,6 +103,7 @@ class Learner:
     collector: Collector
     recipe: LossRecipe = CORE  # a framework's, where the settings name one
     framework_metrics: Callable[[Update], dict[str, float]] = no_metrics
+    processes: Processes = ALONE  # over which micro-batches are dealt
 
     @property
     def micro_batch_size(self) -> int:
@@ -129,7 +131,7 @@ class Learner:
                 minibatch = minibatch.rows(minibatch.mask_BT.sum(1).argsort(descending=True, stable=True))
             minibatch = minibatch.with_trees(self.micro_batch_size, policy.reach)
             if batch.old_log_probs_BT is None and self.settings.num_minibatches > 1:
-                old_BT, entropy_BT = old_log_probs(policy, minibatch, self.micro_batch_size)
+                old_BT, entropy_BT = old_log_probs(policy, minibatch, self.micro_batch_size, self.processes)
                 minibatch = replace(minibatch, old_log_probs_BT=old_BT, old_entropy_BT=entropy_BT)
             minibatches.append(minibatch)
         return minibatches
@@ -156,8 +158,8 @@ class Learner:
         for parameters in optimizer.param_groups:
             parameters["lr"] = learning_rate(settings, state.optimizer_step)
         optimizer.zero_grad(set_to_none=True)
-        log_probs, entropies, losses = [], [], []
-        for micro in minibatch.micro_batches(self.micro_batch_size, policy.reach):
+        computed = []
+        for micro in self.processes.share(minibatch.micro_batches(self.micro_batch_size, policy.reach)):
             log_probs_BT, entropy_BT = token_log_probs(policy, micro, bool(objective.entropy_coef))
             if micro.old_log_probs_BT is None:
                 micro = replace(micro, old_log_probs_BT=log_probs_BT.detach())
@@ -166,9 +168,9 @@ class Learner:
             inputs = loss_inputs(micro, log_probs_BT, entropy_BT, totals, noise_BT)
             loss = policy_loss(objective, inputs, self.recipe)
             loss.total.backward()
-            log_probs.append(log_probs_BT.detach())
-            entropies.append(entropy_BT.detach())
-            losses.append(loss.detached())
+            computed.append((log_probs_BT.detach(), entropy_BT.detach(), loss.detached()))
+        self.processes.add_up(policy.weights().values())
+        log_probs, entropies, losses = map(list, zip(*self.processes.gather(computed), strict=True))
         norm = torch.nn.utils.clip_grad_norm_(policy.weights().values(), settings.max_grad_norm)
         total = torch.stack([loss.total for loss in losses]).sum()
         total, grad_norm = torch.stack([total.double(), norm.double()]).tolist()
@@ -230,12 +232,15 @@ class Learner:
         """KL(policy || warm start), exact over the vocabulary, mean over the batch's tokens, in nat."""
         reference = self.collector.reference
         assert reference is not None
-        total, tokens = 0.0, 0
-        for micro in batch.micro_batches(self.micro_batch_size, policy.reach):
+        computed = []
+        for micro in self.processes.share(batch.micro_batches(self.micro_batch_size, policy.reach)):
             (new, place_BT), (old, _) = (prefix_places(p, micro) for p in (policy, reference))
             (kl_BT,) = read(exact_kl_at, place_BT, micro.tokens_BT, micro.mask_BT, new, old)
-            total += kl_BT[micro.mask_BT].double().sum().item()
-            tokens += int(micro.mask_BT.sum())
+            computed.append((kl_BT[micro.mask_BT].double().sum().item(), int(micro.mask_BT.sum())))
+        total, tokens = 0.0, 0
+        for kl, counted in self.processes.gather(computed):
+            total += kl
+            tokens += counted
         return total / max(tokens, 1)
 
 

@@ -80,6 +80,8 @@ def problems(settings: RunSettings) -> list[str]:
         return []
     device = settings.resolved().device
     needed, there = parts(sizes, settings, settings.max_completion_length), memory_of(device)
+    if device == "cpu":  # each GPU has one process
+        needed = {name: size * (settings.data_parallel or 1) for name, size in needed.items()}
     if sum(needed.values()) <= there:
         return []
     named = ", ".join(f"{name} {size / 2**30:.1f}" for name, size in needed.items() if size)

@@ -13,7 +13,7 @@ from grpolab.errors import RequestError
 from grpolab.grpo.rewards import try_score
 from grpolab.identity import dotted
 from grpolab.paths import SMOLLM2, Results, read_json
-from grpolab.run import memory
+from grpolab.run import memory, parallel
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import LONGEST, ModelSettings, PretrainedModel, hub_commit
 from grpolab.tasks import make_task
@@ -27,7 +27,7 @@ LEAST_FREE_BYTES = 200 * 2**20
 def check(settings: RunSettings, results: Results) -> list[str]:
     """A sentence for each problem of task, files, reward, model, device or disk; empty when all is well."""
     in_model = _model(settings.model)
-    problems = [*_device(settings.device), *_compiler(settings), *in_model]
+    problems = [*_device(settings.device), *_processes(settings), *_compiler(settings), *in_model]
     problems += [] if problems else memory.problems(settings)
     free = shutil.disk_usage(results.root).free
     if free < LEAST_FREE_BYTES:
@@ -67,6 +67,19 @@ def _device(device: str) -> list[str]:
         f"device=cuda is not possible: torch {torch.__version__} {built}: leave device=auto, or delete .venv and run"
         " `make setup TORCH_BACKEND=cu130` (or cu126, as the GPU's driver needs it)"
     ]
+
+
+def _processes(settings: RunSettings) -> list[str]:
+    """As many processes as torchrun has started, where it has, and a GPU for each."""
+    size, started = settings.data_parallel or 1, parallel.started_by_torchrun()
+    if started not in (1, size):
+        return [f"data_parallel={size} is not WORLD_SIZE={started}, the processes that torchrun has started"]
+    if size == 1 or settings.resolved().device == "cpu":
+        return []
+    import torch
+
+    here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", size)), torch.cuda.device_count()
+    return [f"data_parallel={size} needs a GPU for each of {here} processes, and there are {gpus}"] * (gpus < here)
 
 
 def _compiler(settings: RunSettings) -> list[str]:

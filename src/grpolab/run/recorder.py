@@ -153,6 +153,18 @@ class Recorder:
             self.timing.close()
 
 
+class Silent(Recorder):
+    """In a process of the run that is not the first: writes nothing."""
+
+    def __init__(self) -> None:
+        """Nothing is opened."""
+
+    def lap(self, *given: Any) -> None:
+        """Nothing."""
+
+    update = rollout = evaluation = end_of_step = close = lap  # type: ignore[assignment]
+
+
 def journal_misfit(folder: Path, position: Position) -> str | None:
     """What a checkpoint expects of the run's journal, and does not find; None where it fits."""
     journal = folder / "journal.jsonl"

@@ -28,6 +28,7 @@ from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.grpo.evaluation import Evaluator
 from grpolab.grpo.loss import Objective
 from grpolab.grpo.model import make_policy
+from grpolab.grpo.parallel import ALONE, Processes
 from grpolab.grpo.rewards import make_score
 from grpolab.grpo.rollout import Collector
 from grpolab.grpo.step import (
@@ -43,10 +44,10 @@ from grpolab.grpo.step import (
 from grpolab.identity import signature
 from grpolab.paths import Results, is_refusal, plain, read_json, remove_parts, write_json_atomic, write_text_atomic
 from grpolab.registry import FAULTS, resolve
-from grpolab.run import checkpoint, provenance, warm_start
+from grpolab.run import checkpoint, parallel, provenance, warm_start
 from grpolab.run.folder import Outcome, conclude, exclusive, reason_of, record_failure
 from grpolab.run.preflight import refuse_another
-from grpolab.run.recorder import Recorder, journal_misfit, say_recovery
+from grpolab.run.recorder import Recorder, Silent, journal_misfit, say_recovery
 from grpolab.run.warm_start import TRAINING_ITEMS, WarmStart
 from grpolab.settings.run import RunSettings
 from grpolab.tasks import make_task
@@ -63,7 +64,8 @@ def training_loop(
 ) -> None:
     """GRPO steps, evaluations and checkpoints, from where `parts.state` is on. Raises Diverged or Interrupted."""
     settings, learner, state = parts.settings, parts.learner, parts.state
-    policy, saved = state.policy, time.perf_counter()
+    policy, processes, saved = state.policy, learner.processes, time.perf_counter()
+    processes.check_equal(policy.weights().values(), state.rollout_step)
     if state.rollout_step == 0:
         _evaluate(parts, ending, recorder)
     while not ending.reached(step := state.rollout_step):
@@ -82,9 +84,10 @@ def training_loop(
                 recorder.update(update, state, iteration, index, learner.metrics(update))
                 updates.append(update)
             minibatches = [update.batch for update in updates]  # their old log-probs are known now
+        processes.check_equal(policy.weights().values(), step)
         if before is not None:
             measured["weights/step_norm"] = step_norm(policy, before)
-        ending.see_time(step + 1, recorder.seconds)
+        ending.see_time(step + 1, processes.from_first(lambda: recorder.seconds))
         last = ending.reached(step + 1)
         if _due(settings.diagnostics.kl_ref_every, step + 1, last):
             measured["kl_ref/exact"] = learner.kl_to_reference(policy, rollout.batch)
@@ -94,10 +97,10 @@ def training_loop(
         if _due(settings.evaluation.every, step + 1, last):
             _evaluate(parts, ending, recorder)
         on_step(step + 1)
-        stopping = stop()
+        stopping = processes.from_first(stop)
         recorder.end_of_step(step)
         now = time.perf_counter()
-        if stopping or now - saved >= settings.machine.checkpoint_seconds:
+        if processes.rank == 0 and (stopping or now - saved >= settings.machine.checkpoint_seconds):
             saved = now
             save_checkpoint(parts, ending, recorder)
         if stopping:
@@ -182,8 +185,10 @@ def run(
         parts: Parts | None = None
         try:
             remove_parts(folder)
-            parts = _begin(settings, results, folder)
-            return conclude(folder, _to_the_end(parts, folder, on_step, stop))
+            warm = warm_start.ensure(settings, results)
+            with parallel.together(settings, results) as processes:
+                parts = _begin(settings, warm, folder, processes)
+                return conclude(folder, _to_the_end(parts, folder, on_step, stop))
         except Interrupted:
             raise
         except Exception as error:
@@ -196,11 +201,20 @@ def run(
                 (folder / "running.json").unlink(missing_ok=True)
 
 
-def _begin(settings: RunSettings, results: Results, folder: Path) -> Parts:
+def follow(settings: RunSettings, results: Results, processes: Processes) -> None:
+    """Do this process's share of a run whose first process is in `run`; nothing is written."""
+    settings = settings.resolved()
+    provenance.set_up_torch(settings)
+    parts = assemble(settings, warm_start.ensure(settings, results), processes)
+    ending, recorder = _resume(parts, results.run(signature(settings.identity())))
+    with contextlib.suppress(Diverged, Interrupted):
+        training_loop(parts, ending, recorder, lambda step: None, lambda: False)
+
+
+def _begin(settings: RunSettings, warm: WarmStart, folder: Path, processes: Processes) -> Parts:
     """The run as it is before its first rollout step, and what it is made of written down."""
-    warm = warm_start.ensure(settings, results)
     content = settings.content()
-    parts = assemble(settings, warm)
+    parts = assemble(settings, warm, processes)
     refuse_another(folder.name, signature(settings.identity()), settings)  # files and code were read meanwhile
     write_text_atomic(folder / "settings.yaml", yaml.safe_dump(plain(settings.model_dump()), sort_keys=False))
     made_of = {
@@ -262,10 +276,12 @@ def _resume(parts: Parts, folder: Path) -> tuple[Ending, Recorder]:
     state.stale_batches = collector.load_state_dict(state.policy, state.rollout_step, saved.get("waiting", []))
     if "entropy" in saved:
         state.entropy = EntropyControl(*saved["entropy"])
+    ending = Ending(parts.settings, **saved.get("ending", {}))
+    if parts.learner.processes.rank:
+        return ending, Silent()
     if problems:
         say_recovery(folder, state.rollout_step, problems)
-    recorder = Recorder(folder, parts.settings, state.rollout_step, saved)
-    return Ending(parts.settings, **saved.get("ending", {})), recorder
+    return ending, Recorder(folder, parts.settings, state.rollout_step, saved)
 
 
 @dataclass(frozen=True)
@@ -279,7 +295,7 @@ class Parts:
     dataset: dict[str, Any]  # content hashes and sizes, for provenance
 
 
-def assemble(settings: RunSettings, warm: WarmStart) -> Parts:
+def assemble(settings: RunSettings, warm: WarmStart, processes: Processes = ALONE) -> Parts:
     """Everything as it is before the first rollout step; `settings` are resolved.
 
     Raises RequestError where a user's task, reward or model cannot be used.
@@ -298,9 +314,10 @@ def assemble(settings: RunSettings, warm: WarmStart) -> Parts:
     learner = Learner(
         settings=settings,
         objective=Objective.of(settings),
-        collector=Collector(settings=settings, examples=train, score=score, reference=reference, chat=chat),
+        collector=Collector(settings, train, score, reference, chat, processes),
         recipe=recipe_of(settings.framework),
         framework_metrics=partial(framework_metrics, settings),
+        processes=processes,
     )
     evaluator = Evaluator(
         task=task,
@@ -314,6 +331,7 @@ def assemble(settings: RunSettings, warm: WarmStart) -> Parts:
         samples=settings.evaluation.samples,
         length=settings.max_completion_length,
         seed=settings.seed,
+        processes=processes,
     )
     dataset: dict[str, Any] = {}
     for split, examples in (("train", train), ("evaluation", held_out)):

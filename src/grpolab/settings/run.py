@@ -113,7 +113,9 @@ class RunSettings(ObjectiveSettings):
 
     num_iterations: Count = Field(description="Passes over a rollout batch (mu).")
     num_minibatches: Count = Field(description="Optimiser steps in a pass.")
-    micro_batch_size: Count | None = Field(description="Sequences in one forward and backward; empty: the minibatch.")
+    micro_batch_size: Count | None = Field(
+        description="Sequences in one forward and backward; empty: the minibatch, or a process's share of it."
+    )
 
     sort_by_length: Switch = Field(
         description="Whether completions of a like length share a micro-batch, which is as wide as its longest one."
@@ -144,6 +146,10 @@ class RunSettings(ObjectiveSettings):
     head_dtype: Literal["float32"] | None = Field(
         description="Precision of the last matrix product, which makes the logits; empty: that of the forward pass."
     )
+    data_parallel: Count | None = Field(
+        description="Processes that share the run: each samples some of the prompts and computes some of the"
+        " micro-batches, gradients are added up. Empty: one. Sums are rounded in another order."
+    )
     compile: Switch = Field(
         description="Whether updates run through torch.compile: faster, once it has compiled for about a minute, and"
         " rounded differently. Needs a C++ compiler."
@@ -159,17 +165,32 @@ class RunSettings(ObjectiveSettings):
         if self.num_generations == 1 and by_group:
             yield "num_generations=1 leaves every group-normalised advantage undefined: use num_generations >= 2"
         batch, minibatch, micro = self.batch_size, self.minibatch_size, self.micro_batch_size
+        processes = self.data_parallel or 1
         if batch % self.num_minibatches:
             yield f"num_minibatches={self.num_minibatches} must divide prompts_per_step * num_generations = {batch}"
         elif micro and minibatch % micro:
             yield f"micro_batch_size={micro} must divide the minibatch of {minibatch} sequences"
         whole = "top_entropy_quantile" if self.top_entropy_quantile is not None else ""
         whole = f"kernel={self.kernel}" if SURROGATES[self.kernel].whole_minibatch else whole
-        if whole and micro not in (None, minibatch):
+        if whole and (processes > 1 or micro not in (None, minibatch)):
             yield (
-                f"micro_batch_size={micro}: {whole} compares the tokens of a minibatch and needs it in one piece of"
-                f" {minibatch} sequences"
+                f"{f'data_parallel={processes}' if processes > 1 else f'micro_batch_size={micro}'}: {whole} compares"
+                f" the tokens of a minibatch and needs it in one piece of {minibatch} sequences"
             )
+        elif processes > (most := min(self.prompts_per_step, minibatch)):
+            yield f"data_parallel={processes} must be at most {most}: each process has a prompt and a completion"
+        elif micro is None and minibatch % processes:
+            yield (
+                f"data_parallel={processes} must divide the minibatch of {minibatch} sequences, or micro_batch_size"
+                " must say how many are in one forward"
+            )
+        elif micro and minibatch // micro < processes:
+            yield (
+                f"data_parallel={processes} is more than the {minibatch // micro} micro-batches of a minibatch:"
+                f" micro_batch_size={micro} must be at most {minibatch // processes}"
+            )
+        if self.fault and processes > 1:
+            yield f"data_parallel={processes}: fault={self.fault} is planted in one process: leave data_parallel empty"
         if not (self.rollout_steps or self.max_completions or self.max_optimizer_steps):
             yield "rollout_steps=null needs another limit: set rollout_steps, max_completions or max_optimizer_steps"
             return
@@ -235,7 +256,8 @@ class RunSettings(ObjectiveSettings):
                 "rollout_steps": self.planned_steps,
                 "max_completions": None,
                 "max_optimizer_steps": None,
-                "micro_batch_size": self.micro_batch_size or self.minibatch_size,
+                "micro_batch_size": self.micro_batch_size or self.minibatch_size // (self.data_parallel or 1),
+                "data_parallel": None if self.data_parallel == 1 else self.data_parallel,
                 "warm_start": warm_start.model_copy(update={"seed": seed}),
                 "model": self.model.pinned(),
                 "device": _resolve_device(self.device),

@@ -82,8 +82,8 @@ def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
 class Request:
     """Checked plans; nothing is written before `write_plans`."""
 
-    def __init__(self, plans: Sequence[Plan], count_committed: bool = True) -> None:
-        """`count_committed`: what has an outcome in the committed reference is done.
+    def __init__(self, plans: Sequence[Plan], count_committed: bool = True, workers: bool = True) -> None:
+        """`count_committed`: what has an outcome in the committed reference is done. `workers`: they do the cells.
 
         Raises RequestError with all that can be known to be wrong before anything starts.
         """
@@ -100,18 +100,13 @@ class Request:
         ((root, tracked),) = machines
         self.results = Results.open(root)
         # The checks read a task's files: once for cells that differ in nothing that they look at.
-        looked_at = {
-            "task",
-            "reward",
-            "model",
-            "early_stop",
-            "device",
-            "compile",
-            "max_completion_length",
-            "evaluation",
-        }
+        looked_at = {"task", "reward", "model", "early_stop", "evaluation", "max_completion_length"}
+        looked_at |= {"device", "dtype", "compile", "beta", "gradient_checkpointing", "data_parallel"}
         different = {str(settings.model_dump(include=looked_at)): settings for settings in every}
         problems = [problem for settings in different.values() for problem in preflight.check(settings, self.results)]
+        dealt = max(settings.data_parallel or 1 for settings in every)
+        if workers and dealt > 1:
+            problems.append(f"data_parallel={dealt} is for a single run: here each core or GPU has a worker of its own")
         self.tracking_uri = tracking.store_uri(tracked, self.results)
         try:
             if self.tracking_uri:

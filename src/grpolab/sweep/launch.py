@@ -154,7 +154,8 @@ def _how_much(request: Request, todo: list[Job], jobs: int | None) -> str:
 
 def train_here(plan: Plan, events: Events | None = None) -> int:
     """Train the one run of a plan in this process, again where it failed before; the exit code. Raises as `sweep`."""
-    request = Request([plan], count_committed=False)  # whoever asks for one run wants its folder
+    # Whoever asks for one run wants its folder.
+    request = Request([plan], count_committed=False, workers=False)
     request.write_plans()
     todo = request.jobs(retry_failed=True)
     if events:

@@ -9,7 +9,6 @@ boundary with a checkpoint. On SIGUSR1 it leaves its run in the same way, and ta
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -19,9 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grpolab.run.parallel import die_with_parent
 from grpolab.vocabulary import COMPLETED, FAILED, MISSING
-
-PR_SET_PDEATHSIG = 1
 
 Send = Callable[[dict[str, Any]], None]
 
@@ -34,12 +32,6 @@ def main() -> int:
         Path("/proc/self/oom_score_adj").write_text("500")
     Worker(claim_stdout()).serve()
     return 0
-
-
-def die_with_parent() -> None:
-    """Have this process killed when the thread that started it ends (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def claim_stdout() -> Send:

@@ -1,0 +1,111 @@
+"""The processes over which one run is dealt: every one of them has the same weights and sees the same batch.
+
+A minibatch is micro-batches whose gradients add up, and whose denominators are counts of the whole minibatch
+(`Totals`): whoever computes a micro-batch, the sum is the same. So pieces of work are dealt out like cards; gradients
+are added up over all processes, everything else is gathered in the order of the pieces, and each process goes on with
+what one alone would have. Sums are rounded in another order; nothing is ever a mean of means.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class LostProcess(Exception):
+    """Another process of the run has ended before its time."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those of the run; one alone does everything itself. All must call the same methods in turn."""
+
+    rank: int = 0
+    size: int = 1
+    gradients: dist.ProcessGroup | None = None  # what adds them up; None: what carries all else, on the CPU
+
+    def share(self, pieces: Sequence[T]) -> Sequence[T]:
+        """The pieces that are this process's to compute: every `size`-th."""
+        return pieces[self.rank :: self.size]
+
+    def gather(self, computed: list[T]) -> list[T]:
+        """What all processes have computed of their shares, in the order of the pieces; tensors without gradient."""
+        if self.size == 1:
+            return computed
+        shares: list[Any] = [None] * self.size
+        with self._waiting():
+            dist.all_gather_object(shares, _packed(computed))
+        shares = [pickle.loads(share) for share in shares]
+        return [shares[index % self.size][index // self.size] for index in range(sum(map(len, shares)))]
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What the first process makes, in all: for code of a user's, for clocks and for signals."""
+        if self.size == 1:
+            return make()
+        made: list[Any] = [make()] if self.rank == 0 else []
+        return self.gather(made)[0]
+
+    def add_up(self, weights: Iterable[Tensor]) -> None:
+        """Put the sum over all processes into the gradients of the weights."""
+        if self.size == 1:
+            return
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        with self._waiting():
+            dist.all_reduce(flat, group=self.gradients)
+        for gradient, total in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+            gradient.copy_(total.view_as(gradient))
+
+    def check_equal(self, weights: Iterable[Tensor], rollout_step: int) -> None:
+        """Raises AssertionError where a process has other weights than the first, or is at another rollout step."""
+        if self.size == 1:
+            return
+        bits = torch.stack([weight.detach().view(torch.int32).sum() for weight in weights]).sum().item()
+        for rank, other in enumerate(there := self.gather([(bits, rollout_step)])):
+            if other != there[0]:
+                raise AssertionError(
+                    f"process {rank} of {self.size} has other weights than the first at rollout step {there[0][1]}"
+                )
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise LostProcess(
+                f"another of the {self.size} processes has ended: the same command goes on from the last checkpoint"
+            ) from error
+
+
+ALONE = Processes()
+
+
+class _Pickler(pickle.Pickler):
+    """Packs a tensor as its numbers, so that it comes out on the device of the process that unpacks it."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """How to pack a value; anything but a tensor as usual."""
+        if isinstance(value, Tensor):
+            return _unpacked, (value.cpu().numpy(), value.device.type)
+        return NotImplemented
+
+
+def _packed(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def _unpacked(numbers: np.ndarray[Any, Any], device: str) -> Tensor:
+    return torch.from_numpy(numbers).to(device)

@@ -1,0 +1,161 @@
+"""How the processes of a run with `data_parallel` come together.
+
+`grpolab train data_parallel=2` starts the others itself: `python -m grpolab.run.parallel`, which says on standard
+output that it is ready. Under torchrun they are there already, and each composes the same run. Only the first process
+writes; when one dies, the others notice at their next exchange and end. Importing this is cheap: no torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grpolab.identity import signature
+from grpolab.paths import Results, read_json
+from grpolab.settings.run import RunSettings
+from grpolab.vocabulary import RESULTS
+
+if TYPE_CHECKING:
+    from grpolab.grpo.parallel import Processes
+
+PR_SET_PDEATHSIG = 1
+PATIENCE = timedelta(days=1)  # the others wait while the first scores or writes; a death shows at once all the same
+
+
+def started_by_torchrun() -> int:
+    """How many processes torchrun, or whoever sets its variables, has started; 1 where nobody has."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    """The place of this process among those of torchrun; 0 where there are no others."""
+    return int(os.environ.get("RANK", "0")) if started_by_torchrun() > 1 else 0
+
+
+@contextmanager
+def together(settings: RunSettings, results: Results) -> Iterator[Processes]:
+    """The processes of a run, as its first one has them; those that it has started end with it."""
+    from grpolab.grpo.parallel import ALONE
+
+    size = settings.data_parallel or 1
+    if size == 1:
+        yield ALONE
+    elif started_by_torchrun() > 1:
+        with _joined(settings, 0, None) as processes:
+            yield processes
+    else:
+        meeting = tempfile.TemporaryDirectory()
+        with meeting as folder, _others(settings, results, folder), _joined(settings, 0, folder) as processes:
+            yield processes
+
+
+@contextmanager
+def _others(settings: RunSettings, results: Results, meeting: str) -> Iterator[None]:
+    """The processes but the first, ready to be joined in a folder where they meet."""
+    from grpolab.grpo.parallel import LostProcess
+
+    command = [sys.executable, "-m", "grpolab.run.parallel"]
+    size = settings.data_parallel or 1
+    others = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(1, size)]
+    try:
+        for place, other in enumerate(others, start=1):
+            assert other.stdin
+            request = {"settings": settings.model_dump(), "results": str(results.root), "place": place}
+            other.stdin.write(json.dumps({**request, "meeting": meeting}).encode() + b"\n")
+            other.stdin.flush()
+        for place, other in enumerate(others, start=1):
+            assert other.stdout
+            if not other.stdout.read(1):
+                raise LostProcess(f"process {place} of data_parallel={size} could not start")
+        yield
+    finally:
+        for other in others:
+            other.kill()  # it has nothing to save
+            other.communicate()
+
+
+@contextmanager
+def _joined(settings: RunSettings, place: int, meeting: str | None) -> Iterator[Processes]:
+    """The run's processes, this one at its place among them; None: they meet where torchrun's variables say."""
+    import torch
+    import torch.distributed as dist
+
+    from grpolab.grpo.parallel import Processes
+
+    size, store = settings.data_parallel or 1, None
+    if meeting:
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # nobody else is to be listened to
+            os.environ.setdefault(variable, "lo" if sys.platform == "linux" else "lo0")
+        store = dist.FileStore(str(Path(meeting) / "store"), size)
+    dist.init_process_group("gloo", store=store, rank=place if store else -1, world_size=size, timeout=PATIENCE)
+    gradients = None
+    if settings.device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", place)))
+        gradients = dist.new_group(backend="nccl")  # a death shows after its own ten minutes, and ends the process
+    try:
+        yield Processes(place, size, gradients)
+    finally:
+        dist.destroy_process_group()
+
+
+def follow(settings: RunSettings, results: Results, place: int, meeting: str | None = None) -> int:
+    """Do the share of a process that is not the first; the exit code. A run that has its outcome is left as it is."""
+    from grpolab.grpo.parallel import LostProcess
+    from grpolab.run import train
+    from grpolab.run.folder import reason_of
+
+    settings = settings.resolved()
+    outcome = read_json(results.run(signature(settings.identity())) / "outcome.json")
+    if outcome and outcome["outcome"] in RESULTS:  # the first process has found the same, and waits for nobody
+        return 0
+    _leave_signals_to_the_first()
+    try:
+        with _joined(settings, place, meeting) as processes:
+            train.follow(settings, results, processes)
+    except LostProcess:  # whoever was lost, or the first, has said why
+        return 1
+    except Exception as error:
+        print(f"grpolab: process {place} of {settings.data_parallel}: {reason_of(error)}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def _leave_signals_to_the_first() -> None:
+    """Ctrl-C and SIGTERM reach all processes; the first one ends the run at a rollout boundary, for all."""
+    for asked in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(asked, signal.SIG_IGN)
+
+
+def die_with_parent() -> None:
+    """Have this process killed when the thread that started it ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> int:
+    """One of the processes that the first one starts; its exit code."""
+    _leave_signals_to_the_first()
+    die_with_parent()
+    ready = os.dup(1)
+    os.dup2(2, 1)  # whatever a library prints
+    request = json.loads(sys.stdin.readline())
+    import grpolab.run.train  # noqa: F401  (seconds: torch and transformers)
+
+    os.write(ready, b".")
+    os.close(ready)
+    settings, results = RunSettings.model_validate(request["settings"]), Results.open(request["results"])
+    return follow(settings, results, request["place"], request["meeting"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
