@@ -48,6 +48,7 @@ def test_loss_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == int(worst > loss_cost.MOST_SHARE) or worst == pytest.approx(loss_cost.MOST_SHARE, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_checkpoint_cost(capsys: pytest.CaptureFixture[str]) -> None:
     """A checkpoint at every rollout boundary, which is dearer than 2%: the run is short."""
     code = checkpoint_cost.main(["task=addition", *TINY, "rollout_steps=12", "machine.checkpoint_seconds=0.001"])
@@ -62,6 +63,7 @@ def test_checkpoint_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == int(shares["checkpoints"][0] > 2 or seconds > 3)
 
 
+@pytest.mark.slow
 def test_overhead(capsys: pytest.CaptureFixture[str]) -> None:
     """The parts are the whole: workers x wall time."""
     code = overhead.main(["smoke", "--seeds", "1", "--jobs", "1", *TINY, "task.length=3", "machine.tracking_uri=null"])
@@ -76,6 +78,7 @@ def test_overhead(capsys: pytest.CaptureFixture[str]) -> None:
     assert overhead_percent == pytest.approx(100 * (wall / work - 1), rel=0.1)
 
 
+@pytest.mark.slow
 def test_tune_pruning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Workers whose curves are known: bad trials are pruned, and the best of them is the same."""
     monkeypatch.setenv("CURVE_WORKER", json.dumps({"log": str(tmp_path / "steps.txt")}))
@@ -88,6 +91,7 @@ def test_tune_pruning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert code == int(float(saved.rstrip("%")) < 30)
 
 
+@pytest.mark.slow
 def test_doctor_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One fault and one healthy run, trained and told apart."""
     cases = "four_passes,aliased_old_policy"

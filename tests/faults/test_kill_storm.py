@@ -8,6 +8,7 @@ import pytest
 from kill_storm import differences, main, outcomes
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # two sweeps with all their processes
 def test_one_kill_of_a_worker_changes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["tiny", "--kills", "1", "--jobs", "1", "--folder", str(tmp_path)]) == 0

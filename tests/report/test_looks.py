@@ -37,6 +37,7 @@ def sharing_a_baseline(studies: int, hypotheses: int, effect: float, rng: np.ran
     return noise[:, 1:] - noise[:, :1] + effect
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spent", [0.1, 0.05])
 def test_the_levels_are_those_of_paths_without_effect(spent: float) -> None:
     found = simulated(spent, 2_000_000, np.random.default_rng(0))

@@ -52,6 +52,7 @@ def test_a_test_that_rejects_too_often_is_found(monkeypatch):
     assert family.rate == pytest.approx(1 - 0.95**6, abs=0.08)
 
 
+@pytest.mark.slow
 def test_planned_looks_are_as_good_as_their_recipe_says_and_a_looser_level_is_found(monkeypatch):
     checks = planned_looks(4000, np.random.default_rng(0))
     assert {check.kind for check in checks} == set(self_check.KINDS)
@@ -64,6 +65,7 @@ def test_planned_looks_are_as_good_as_their_recipe_says_and_a_looser_level_is_fo
     assert {"planned looks, m=1, normal", "planned looks, m=4, normal"} <= {c.name for c in loose if not c.holds}
 
 
+@pytest.mark.slow
 def test_every_kind_of_promise_is_made(results, monkeypatch, capsys):
     checks = simulate(4, np.random.default_rng(0))
     assert {check.kind for check in checks} == set(self_check.KINDS)
