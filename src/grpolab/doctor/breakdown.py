@@ -171,10 +171,8 @@ def gradient_explosion(run: Evidence) -> Finding | None:
 
 
 def _rate(run: Evidence) -> str:
-    usual = "language models are usually trained at about 1e-6, with LoRA at about 1e-5"
-    return f"the learning rate is {number(run.peak_rate)} at most" + (
-        "" if run.framework == "grpolab" else f" ({usual})"
-    )
+    usual = " (language models are usually trained at about 1e-6, with LoRA at about 1e-5)"
+    return f"the learning rate is {number(run.peak_rate)} at most{'' if run.framework == 'grpolab' else usual}"
 
 
 @TRAINING_GOES_WRONG.cause(

@@ -80,9 +80,8 @@ def _axis(study: Study, claims: Sequence[Claim]) -> str:
     lines = [_sentence(claim, mixed) for claim in decided[:MOST_SAID]]
     if more := [f"{_says(claim)} ({claim.verdict})" for claim in decided[MOST_SAID:]]:
         lines.append(f"decided too: {'; '.join(more)}")
-    lines += (
-        [f"a check, no finding: {claim.sentence}" for claim in claims if claim.id == "placebo"] if not lines else []
-    )
+    if not lines:
+        lines = [f"a check, no finding: {claim.sentence}" for claim in claims if claim.id == "placebo"]
     if open_ := [_says(claim) for claim in claims if claim.verdict == INCONCLUSIVE]:
         lines.append(f"not decided: {'; '.join(open_[:MOST_OPEN])}{_more(len(open_) - MOST_OPEN)}")
     lines += _accuracies(study)

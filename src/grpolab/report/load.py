@@ -67,7 +67,7 @@ class Study:
         return self.plan["baseline"]
 
     @property
-    def score(self) -> str:
+    def score_name(self) -> str:
         """What the evaluation metric measures, in words."""
         return "accuracy" if self.metric.startswith("eval/") else "training reward"
 

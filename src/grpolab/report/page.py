@@ -286,7 +286,7 @@ def _study(part: Part, above: Path = Path()) -> str:
     """What the runs of a study show: sentences, figures, tables. `above`: the way from its page to the report."""
     study, has_cells = part.study, len(part.study.cells) > 0
     differences = "paired by seed, and factors (in logarithms) too" if study.is_paired else "Welch's, unpaired"
-    decided = "what is decided stands under Verdicts" if study.score == "accuracy" else "nothing is decided"
+    decided = "what is decided stands under Verdicts" if study.score_name == "accuracy" else "nothing is decided"
     brackets = BRACKETS.format(differences=differences, decided=decided)
     blocks = [_bullets(findings(study)), brackets] if has_cells else []
     for manifest, path in part.pictures:

@@ -30,7 +30,9 @@ def _baseline_learns(study: Study) -> Iterator[str]:
     for facet in study.facets:
         gain = t_interval(at(gains, facet, study.baseline))
         if gain.n:
-            verdict = "learns" if gain.low > 0 else f"loses {study.score}" if gain.high < 0 else "is not shown to learn"
+            verdict = (
+                "learns" if gain.low > 0 else f"loses {study.score_name}" if gain.high < 0 else "is not shown to learn"
+            )
             size = f"{estimate(*gain[:3], signed)} over its start ({count(gain.n, 'seed')})"
             yield f"The baseline `{study.baseline}` {verdict}{_in(facet)}: {size}."
 
@@ -114,7 +116,7 @@ def _unclipped(study: Study) -> Iterator[str]:
 
 def _against_baseline(study: Study) -> Iterator[str]:
     """How far every arm ends from the baseline, in accuracy and in entropy."""
-    for metric, words in (("final_score", f"Final {study.score}"), ("entropy_last", "Entropy at the end")):
+    for metric, words in (("final_score", f"Final {study.score_name}"), ("entropy_last", "Entropy at the end")):
         values = measure(study, metric)
         for facet in study.facets:
             base = at(values, facet, study.baseline)

@@ -157,7 +157,7 @@ def scores(study: Study) -> Table:
         shown.append(names | estimates | ({f"minus {study.baseline}": compared} if len(study.arms) > 1 else {}))
     caption = (
         f"final score (`{study.metric}`, mean of the last quarter of the evaluations), gain over the"
-        f" {'warm ' if study.score == 'accuracy' else ''}start, and difference to the baseline"
+        f" {'warm ' if study.score_name == 'accuracy' else ''}start, and difference to the baseline"
         f" {'paired by seed' if study.is_paired else '(Welch, unpaired)'}; mean over seeds [95% interval: {OF_MEANS};"
         " description, not corrected]."
     )
@@ -214,7 +214,9 @@ def stability(study: Study) -> Table:
         of_arm = runs[(runs["facet"] == facet) & (runs["arm"] == arm)]
         n = len(of_arm)
         counts = {label: int(of_arm[label].sum()) if n else 0 for label in _LABELS}
-        unknown = () if study.score == "accuracy" else ("stopped", "below_start")  # no log says who ended it, nor items
+        unknown = (
+            () if study.score_name == "accuracy" else ("stopped", "below_start")
+        )  # no log says who ended it, nor items
         known = {label: 0 if label in unknown else n for label in _LABELS}
         rates = {label: wilson(labelled, known[label]) for label, labelled in counts.items()}
         values = {name: summary(of_arm[name]) if n else np.nan for name, (_, summary, _) in _STABILITY.items()}

@@ -28,10 +28,10 @@ def draw_forest(study: Study) -> Drawing:
     if not others:
         raise NotDrawnError(f"needs an arm beside {baseline}")
     sheet = _differences(study, dict.fromkeys(others, study.baseline))
-    sheet.figure.supxlabel(f"final {study.score} minus that of {baseline}", fontsize=7.5)
+    sheet.figure.supxlabel(f"final {study.score_name} minus that of {baseline}", fontsize=7.5)
     if not study.is_paired:
-        return sheet.drawing(f"Mean final {study.score} minus that of `{study.baseline}`, unpaired.", UNPAIRED)
-    caption = f"Final {study.score} minus that of `{study.baseline}` with the same seed."
+        return sheet.drawing(f"Mean final {study.score_name} minus that of `{study.baseline}`, unpaired.", UNPAIRED)
+    caption = f"Final {study.score_name} minus that of `{study.baseline}` with the same seed."
     return sheet.drawing(caption, DESCRIPTION)
 
 
