@@ -153,7 +153,7 @@ def test_the_reference_holds_what_every_figure_draws(reference, clone, figure, t
 
 
 def test_a_reference_that_keeps_the_shown_runs_whole_says_the_same_of_all(tmp_path):
-    """Two studies, of which one has a figure that is shown: the other's updates go, and its numbers stay."""
+    """Two studies, of which one has a figure that is shown: of the other the updates go, and most of the rollouts."""
     results = write_study(tmp_path, seeds=6, figures=["F2"])
     condition = {"metric": "ratio/ess", "of": "token", "above": 0.5}
     claim = HYPOTHESES[0] | {"contrast": {"of": "sequence", "minus": "token"}, "provided": condition}
@@ -171,6 +171,10 @@ def test_a_reference_that_keeps_the_shown_runs_whole_says_the_same_of_all(tmp_pa
     assert repr(said[0]) == repr(said[1])  # to the last digit
     assert set(kept[0].updates["seed"]) == {0, 1, 2, 3, 4}, "those of the first look"
     assert (len(kept[1].updates), len(kept[1].rollouts)) == (0, len(before[1].rollouts))
+    assert kept[1].rollouts["reward/mean"].equals(before[1].rollouts["reward/mean"])
+    of_three = (before[1].rollouts, kept[0].rollouts, kept[1].rollouts)
+    rare = [frame[["seed", "length/right_mean"]].dropna() for frame in of_three]
+    assert (len(rare[0]) > 0, set(rare[1]["seed"]), len(rare[2])) == (True, {0, 1, 2, 3, 4}, 0)
     write_study(tmp_path, "num_iterations", {"mu": ["1", "2"], "task": ["addition"]})
     export_reference(results, "num_iterations", append=True)
     shutil.rmtree(results.runs)

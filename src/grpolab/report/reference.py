@@ -35,6 +35,10 @@ _UPDATE_METRICS = (
     *(f"ratio/{level}_{end}" for level in LEVELS for end in ("min", "max")),
     *(convention(framework) for framework in CLIP_METRIC),
 )
+# Of the rollout steps of runs that no committed figure shows: what claims and the usual figures are about.
+_ROLLOUT_METRICS = {
+    *("reward/mean", "reward/correct", "entropy/behaviour", "length/mean", "truncation/share", "zero_variance/share"),
+}
 # Kept of the updates at the ends of a run's quarters alone.
 _QUARTER_METRICS = [quantile_metric(level, q, sign) for level in LEVELS for q in QUANTILES for sign in SIGNS]
 _OF_SHOWN = ("updates", "histograms", "timings")
@@ -164,7 +168,7 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
         )
     hypotheses = [hypothesis for plan in plans for hypothesis in plan.get("hypotheses", [])]
     asked = {of["metric"] for hypothesis in hypotheses for of in (hypothesis, hypothesis["provided"]) if of}
-    tables = {table: _compact(table, runs[table], asked) for table in ("outcomes", *TABLES)}
+    tables = {table: _compact(table, runs[table], asked, whole_runs) for table in ("outcomes", *TABLES)}
     tables["tokens"] = tokens_clipped(results, signatures)
     for table in (*_OF_SHOWN, "tokens"):
         tables[table] = tables[table][tables[table]["signature"].isin(whole_runs)]
@@ -245,8 +249,12 @@ def _refuse_mixture(outcomes: pd.DataFrame) -> None:
             )
 
 
-def _compact(table: str, frame: pd.DataFrame, asked: set[str]) -> pd.DataFrame:
-    """The columns that are kept of a table; `asked` are the metrics that hypotheses name."""
+def _compact(table: str, frame: pd.DataFrame, asked: set[str], whole_runs: set[str]) -> pd.DataFrame:
+    """What is kept of a table; `asked` are the metrics that hypotheses name, `whole_runs` keep more of theirs."""
+    if table == "rollouts":
+        of_whole = frame["signature"].isin(whole_runs)
+        rare = frame.columns.difference([*POSITIONS, "signature", *_ROLLOUT_METRICS, *asked])
+        return frame.assign(**{str(name): frame[name].where(of_whole) for name in rare})
     if table == "updates":
         keep = {*POSITIONS, "signature", *_UPDATE_METRICS, *_QUARTER_METRICS, *(asked & METRICS.keys())}
         quarters = frame.index.isin(at_quarters(frame).index)
