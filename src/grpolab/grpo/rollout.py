@@ -202,8 +202,7 @@ class Collector:
             rewards_B=rewards_B.to(policy.device),
         )
         if settings.beta and self.reference is not None:
-            size = settings.micro_batch_size or settings.minibatch_size
-            reference_BT, _ = old_log_probs(self.reference, batch, size, self.processes)
+            reference_BT, _ = old_log_probs(self.reference, batch, settings.forward_size, self.processes)
             batch = replace(batch, reference_log_probs_BT=reference_BT)
         batch = replace(batch, advantages_B=self._advantages(batch, parts, baseline_B))
         ended_B = ((completions.tokens_BT == policy.end) & completions.mask_BT).any(1)
