@@ -64,7 +64,7 @@ class Policy:
     @property
     def waits(self) -> bool:
         """Whether a value that is asked of the device stops the program until it is there: a GPU works behind it."""
-        return self.device.type != "cpu"
+        return not next(iter(self._weights.values())).is_cpu
 
     @property
     def pad(self) -> int:

@@ -71,7 +71,7 @@ def sample(
 
     Rows of one prompt stand together. `choose` picks each row's next token.
     """
-    padding, end = policy.pad, policy.end  # looked up once: the tokenizer is slow to say
+    padding, end, waits = policy.pad, policy.end, policy.waits  # looked up once: the tokenizer is slow to say
     uniforms_BT = uniforms_BT.to(policy.device)
     tokens, log_probs = [], []
     rows_B = prompt_rows(prompts, group)  # the cache's row that holds each completion's prefix
@@ -88,7 +88,7 @@ def sample(
             if t + 1 == uniforms_BT.shape[1]:
                 break
             B, V = log_probs_BV.shape
-            if not policy.waits:
+            if not waits:
                 # Completions with the same prefix share a row: each distinct (prefix, token) is decoded once.
                 edges_N, rows_B = (rows_B * V + chosen_B).masked_fill(done_B, B * V).unique(return_inverse=True)
                 # What ended sorts behind, and has no row. The one question to the device, besides the size of `unique`.

@@ -9,7 +9,7 @@ from typing import Any
 
 from grpolab.paths import read_json
 from grpolab.settings.run import RunSettings
-from grpolab.settings.task import ModelSettings, PretrainedModel
+from grpolab.settings.task import ModelSettings, PretrainedModel, TinyModel
 
 FLOAT32 = 4  # bytes of a number: weights, gradients and AdamW's means are float32 whatever the forward pass is
 CHUNK = 2**24  # logits that are there at once (`grpo.places.LARGEST`)
@@ -110,23 +110,24 @@ def with_micro_batches(settings: RunSettings, cores: int) -> RunSettings:
     whole = settings.compares_tokens or settings.aggregation == "token_mean_microbatch"
     fitting = dividing
     if sizes and not whole:
-        one = parts(sizes, settings, 1)
-        left = worker_memory(settings, cores) - sum(one[name] for name in FIXED)
-        fitting = [size for size in dividing if _varying(parts(sizes, settings, size)) <= left / 2] or dividing[-1:]
+        of_size = {size: parts(sizes, settings, size) for size in dividing}
+        left = worker_memory(settings, cores) - sum(of_size[dividing[0]][name] for name in FIXED)
+        fitting = [size for size, found in of_size.items() if found["activations"] + found["logits"] <= left / 2]
+        fitting = fitting or dividing[-1:]
     return settings.model_copy(update={"micro_batch_size": fitting[0]})
 
 
 def lines(every: Iterable[RunSettings], cores: int) -> list[str]:
-    """What each different pretrained model's run takes, in words, and what there is."""
+    """What each different pretrained model's run takes, in words, and what there is; nothing where there is no GPU."""
     found = []
     for settings in every:
-        if sizes := sizes_of(settings.model):
-            assert isinstance(settings.model, PretrainedModel)
-            device, micro = settings.resolved().device, settings.forward_size
+        sizes = sizes_of(settings.model)
+        if sizes and isinstance(settings.model, PretrainedModel) and (there := worker_memory(settings, cores)):
+            micro = settings.forward_size
             found.append(
                 f"model.path={settings.model.path}: {_named(parts(sizes, settings, micro))} GiB with"
-                f" micro_batch_size={micro}, prompts not counted; a worker has"
-                f" {_gib(worker_memory(settings, cores))} GiB of device={device}"
+                f" micro_batch_size={micro}, prompts not counted; a worker has {_gib(there)} GiB"
+                f" of device={settings.resolved().device}"
             )
     return list(dict.fromkeys(found))
 
@@ -148,13 +149,18 @@ def sizes_of(model: ModelSettings) -> Sizes | None:
     return Sizes.of(read_json(config) or {}) if config else None
 
 
+def parameters(model: ModelSettings) -> int:
+    """Weights of a model from its config alone, a model from scratch's without its few embeddings; 0: unknown."""
+    if isinstance(model, TinyModel):
+        width = model.hidden_size
+        sizes: Sizes | None = Sizes(0, width, model.layers, model.intermediate_size, width, width, tied=True)
+    else:
+        sizes = sizes_of(model)
+    return sizes.parameters if sizes else 0
+
+
 def _sampler_dtype(settings: RunSettings) -> str:
     return settings.sampler_dtype or settings.dtype
-
-
-def _varying(found: dict[str, int]) -> int:
-    """Bytes of what comes and goes: an update's activations and logits, or the sampler's cache before it."""
-    return max(found["activations"] + found["logits"], found["cache"])
 
 
 def _named(found: dict[str, int]) -> str:
@@ -166,9 +172,9 @@ def _gib(size: int) -> str:
 
 
 def memory_of(device: str) -> int:
-    """Bytes of the machine's memory, or of its GPU's; torch is imported only to ask that."""
+    """Bytes of the machine's memory, or of its GPU's, 0 where it has none; torch is imported only to ask that."""
     if device == "cpu":
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     import torch
 
-    return int(torch.cuda.get_device_properties(0).total_memory)
+    return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else 0
