@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ import torch
 from scipy import stats
 from tiny import tiny_policy
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from grpolab import seeds
-from grpolab.grpo import model
+from grpolab.grpo import model, rollout
 from grpolab.grpo.batch import Completions, Prompts, TrainingBatch, prompt_tensors
 from grpolab.grpo.model import Policy, prefix_places, token_log_probs
 from grpolab.grpo.rollout import inverse_cdf, prompt_rows, sample, sampling_noise
@@ -216,3 +218,44 @@ def test_a_cache_with_room_gives_the_same_completions_bit_for_bit(
     assert LENGTH > 2 * model.ROOM
     assert torch.equal(roomy.tokens_BT, dense.tokens_BT)
     assert torch.equal(roomy.log_probs_BT, dense.log_probs_BT)
+
+
+class Questions(TorchDispatchMode):
+    """Counts what makes a program wait for a GPU: values and sizes that are asked of tensors."""
+
+    asked = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.asked += any(name in str(function) for name in ("local_scalar", "is_nonzero", "unique"))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("length", [9, 40])
+@pytest.mark.parametrize("texts", [EVEN, RAGGED], ids=["even", "ragged"])
+def test_a_gpu_is_asked_every_few_tokens_and_the_completions_are_the_same(
+    texts: list[str], length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each completion then has a row of its own, and the last to end decides how wide they are."""
+    policy, noise_BT = warm_policy(), sampling_noise(3, "rollout", 0, 3, GROUP, length)
+    policy = replace(policy, reach=model.reach_of(policy))
+    expected = sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
+    assert not expected.mask_BT.all()
+    monkeypatch.setattr(Policy, "waits", True)
+    with Questions() as questions:
+        found = sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
+    assert questions.asked <= 8
+    assert torch.equal(found.tokens_BT, expected.tokens_BT)
+    assert torch.equal(found.mask_BT, expected.mask_BT)
+    torch.testing.assert_close(found.log_probs_BT, expected.log_probs_BT, rtol=0, atol=1e-5)
+
+
+def test_a_gpu_stops_at_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, decoded = even_policy(), list[int]()
+    noise_BT = torch.full((4, 50), (policy.end + 0.5) / len(policy.tokenizer), dtype=torch.double)
+    noise_BT[1, 0] = 0.99
+    monkeypatch.setattr(Policy, "waits", True)
+    monkeypatch.setattr(rollout, "ASK_EVERY", 3)
+    through = rollout.decode_hidden
+    monkeypatch.setattr(rollout, "decode_hidden", lambda *args: decoded.append(1) or through(*args))
+    assert sample(policy, prompts_of(policy, ["1+2=", "3+4="]), 2, noise_BT).tokens_BT.shape == (4, 2)
+    assert len(decoded) == 2

@@ -15,6 +15,7 @@ from tiny import run_folder, tiny_settings
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpolab.errors import RequestError
+from grpolab.grpo import places
 from grpolab.grpo.batch import character_tokenizer
 from grpolab.identity import signature
 from grpolab.paths import SMOLLM2, Results, plain, read_json
@@ -23,6 +24,7 @@ from grpolab.run.provenance import MKL_VARIABLES, of_program
 from grpolab.settings.run import RunSettings
 from grpolab.sweep import launch
 from grpolab.sweep import plan as plan_module
+from grpolab.sweep.compose import compose
 from grpolab.sweep.jobs import Request
 from grpolab.sweep.worker import Worker
 from grpolab.tasks import make_task
@@ -301,3 +303,63 @@ def test_a_model_that_cannot_fit_is_refused_with_what_each_part_takes(
     assert memory.problems(settings) == []
     (twice,) = memory.problems(settings.model_copy(update={"data_parallel": 2}))
     assert "weights 1.0, gradients 1.0" in twice
+
+
+@pytest.fixture
+def smol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A run of a model of SmolLM2-135M's sizes, on a machine of 10 GiB and two cores; its weights are not there."""
+    sizes = {"vocab_size": 49152, "hidden_size": 576, "num_hidden_layers": 30, "intermediate_size": 1536}
+    config = {**sizes, "num_attention_heads": 9, "num_key_value_heads": 3, "tie_word_embeddings": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(memory, "memory_of", lambda device: 10 * 2**30)
+    monkeypatch.setattr("grpolab.sweep.pool.cores", lambda: 2)
+    rest = ["task=char_count", "max_completion_length=48", "diagnostics.kl_ref_every=0", "micro_batch_size=auto"]
+    return ["model=pretrained", f"model.path={tmp_path}", "device=cpu", *rest]
+
+
+@pytest.mark.parametrize(
+    ("more", "micro"),
+    [
+        ([], 16),  # half of the 3 GiB beside weights, gradients and optimiser, at 0.08 GiB a completion
+        (["machine.threads=2"], 32),  # one worker has all of it
+        (["machine.memory_mib=3000"], 4),
+        (["machine.memory_mib=1000"], 1),  # the least there is
+        (["gradient_checkpointing=true"], 128),
+        (["dtype=bfloat16"], 32),
+        (["num_generations=6", "num_minibatches=4"], 16),  # of 48
+        (["data_parallel=32", "machine.threads=2"], 1),
+        (["loss_type=bnpo"], 256),  # its mean is of a micro-batch
+        (["kernel=kl_cov"], 256),  # it compares the tokens of a minibatch
+        (["model=tiny"], 256),
+        (["micro_batch_size=8"], 8),
+        (["micro_batch_size=null"], None),
+    ],
+)
+def test_micro_batches_follow_from_the_memory_of_a_worker(smol: list[str], more: list[str], micro: int | None) -> None:
+    overrides = [text for text in smol if not (more == ["model=tiny"] and text.startswith("model"))]
+    settings = compose([*overrides, *more])
+    assert settings.micro_batch_size == micro
+    if micro:  # one run with the one that names the number
+        assert settings.identity() == compose([*overrides, *more, f"micro_batch_size={micro}"]).identity()
+
+
+def test_a_bad_micro_batch_size_names_what_it_may_be(smol: list[str]) -> None:
+    with pytest.raises(RequestError, match=r"micro_batch_size=aut.*auto"):
+        compose([*smol, "micro_batch_size=aut"])
+
+
+def test_what_a_run_takes_is_said(smol: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line for each different model and size, and none for a model from scratch."""
+    settings = compose(smol)
+    (line,) = memory.lines([settings, settings.model_copy(update={"seed": 3}), tiny_settings()], 2)
+    path = smol[1].partition("=")[2]
+    assert line == (
+        f"model.path={path}: weights 0.5, gradients 0.5, optimiser 1.0, activations 1.2, logits 0.2, cache 0.5 GiB with"
+        " micro_batch_size=16, prompts not counted; a worker has 5.0 GiB of device=cpu"
+    )
+    monkeypatch.setattr(memory, "memory_of", lambda device: 0)  # no GPU, which is refused later
+    assert memory.lines([settings], 2) == []
+
+
+def test_logits_are_counted_in_the_chunks_that_are_made() -> None:
+    assert memory.CHUNK == places.LARGEST

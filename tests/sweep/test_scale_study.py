@@ -50,3 +50,14 @@ def test_the_smallest_size_shares_the_runs_of_other_studies(cells):
     small = {cell.variant: cell for name in STUDIES[:2] for cell in cells[name] if cell.levels["size"] == "0.13M"}
     alone = {variant for variant, cell in small.items() if cell.signature not in known}
     assert alone == {f"{arm}/0.13M/{length}" for arm in ("sequence", "no_clip", "one_pass") for length in ("24", "48")}
+
+
+def test_a_larger_model_is_estimated_dearer(cells):
+    """Measured on sorting: 4.7 and 17 times the tiny model's time."""
+    costs = {
+        cell.levels["size"]: cell.cost
+        for cell in cells["scale"]
+        if cell.levels["ratio"] == "token" and cell.levels["length"] == "11"
+    }
+    assert 3.5 < costs["1M"] / costs["0.13M"] < 6
+    assert 13 < costs["5M"] / costs["0.13M"] < 25

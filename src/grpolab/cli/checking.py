@@ -65,14 +65,21 @@ def add_origin(command: argparse.ArgumentParser) -> None:
 
 
 def warn(plans: Sequence[Plan]) -> None:
-    """Print what is worth a word before a sweep, to stderr; raises RequestError where something is an error."""
+    """Print what is worth a word before a sweep, to stderr; raises RequestError where something is an error.
+
+    Of a language model that is also the memory that its runs take.
+    """
     from grpolab.lint.check import check_plans
+    from grpolab.run import memory
+    from grpolab.sweep.pool import cores
 
     findings = [finding for finding in check_plans(plans) if finding.severity != "note"]
     if errors := [finding.line for finding in findings if finding.severity == "error"]:
         raise RequestError(errors)
     for finding in findings:
         print(finding.line, file=sys.stderr)
+    for line in memory.lines((cell.settings for plan in plans for cell in plan.cells), cores()):
+        print(line, file=sys.stderr)
 
 
 def _lint(arguments: argparse.Namespace) -> int:

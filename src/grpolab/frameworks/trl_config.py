@@ -278,7 +278,6 @@ def _guess(settings: RunSettings, loss_type: str) -> Options:
     run, kernel = settings.resolved(), settings.kernel
     given = (run.kernel_options or {}).get(kernel, {})
     absolute = 1.0 if kernel == "cispo" and run.framework != "trl" else 0.0
-    micro = run.micro_batch_size or run.minibatch_size
     floor = run.lr_scheduler_type == "cosine" and run.min_lr_ratio is not None
     guess: Options = {
         "loss_type": loss_type,
@@ -298,9 +297,9 @@ def _guess(settings: RunSettings, loss_type: str) -> Options:
         "lr_scheduler_kwargs": {"min_lr_rate": run.min_lr_ratio} if floor else None,
         "max_grad_norm": 0.0 if run.max_grad_norm == math.inf else run.max_grad_norm,
         "bf16": run.dtype == "bfloat16",
-        "per_device_train_batch_size": micro,
-        "gradient_accumulation_steps": run.minibatch_size // micro,
-        "steps_per_generation": run.batch_size // micro,
+        "per_device_train_batch_size": run.forward_size,
+        "gradient_accumulation_steps": run.minibatch_size // run.forward_size,
+        "steps_per_generation": run.batch_size // run.forward_size,
         "num_iterations": run.num_iterations,
     }
     if guess["epsilon_high"] == guess["epsilon"]:

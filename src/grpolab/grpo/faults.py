@@ -80,7 +80,7 @@ class RecomputedOldLogProbs(FaultyLearner):
         update = super().update(state, minibatch, rollout_tokens)
         if minibatch.old_log_probs_BT is not None:
             return update
-        return replace(update, batch=_with_old(state.policy, update.batch, self.micro_batch_size))
+        return replace(update, batch=_with_old(state.policy, update.batch, self.settings.forward_size))
 
 
 class FrozenParameters(FaultyLearner):
@@ -116,7 +116,7 @@ class Dropout(Unchecked):
     def minibatches(self, policy: Policy, batch: TrainingBatch, rollout_step: int) -> list[TrainingBatch]:
         """With old log-probs under dropout."""
         with _dropping(policy, self.settings.seed, "dropout of the old log-probs", rollout_step):
-            return super().minibatches(policy, _with_old(policy, batch, self.micro_batch_size), rollout_step)
+            return super().minibatches(policy, _with_old(policy, batch, self.settings.forward_size), rollout_step)
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
         """An update under dropout."""

@@ -62,6 +62,11 @@ class Policy:
         return self.model.device
 
     @property
+    def waits(self) -> bool:
+        """Whether a value that is asked of the device stops the program until it is there: a GPU works behind it."""
+        return not next(iter(self._weights.values())).is_cpu
+
+    @property
     def pad(self) -> int:
         """Token id of padding."""
         return int(self.tokenizer.pad_token_id)
@@ -392,6 +397,8 @@ def decode_hidden(policy: Policy, kv_cache: KVCache, tokens_BT: Tensor) -> Tenso
     if kv_cache.mask_NL is not None:
         kv_cache.mask_NL = torch.cat([kv_cache.mask_NL, torch.ones_like(tokens_BT, dtype=torch.bool)], dim=1)
         inputs = {"attention_mask": kv_cache.mask_NL.long()}
+        if policy.waits and policy.reach is not None and T == 1:  # one that transformers does not look into
+            inputs = {"attention_mask": kv_cache.mask_NL[:, None, None]}
     positions_BT = kv_cache.next_position_N1
     if T > 1:  # a sampler feeds single tokens, and each small operation counts there
         positions_BT = positions_BT + torch.arange(T, device=tokens_BT.device)

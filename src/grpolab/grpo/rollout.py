@@ -28,6 +28,7 @@ from grpolab.settings.run import RunSettings
 from grpolab.tasks.base import Example
 
 BELOW_ONE = 1 - 2.0**-52  # keeps the largest uniform number times the total below the total, however it is rounded
+ASK_EVERY = 16  # tokens between two questions to a GPU whether all completions have ended
 
 
 def sampling_noise(seed: int, purpose: str, step: int, prompts: int, samples: int, length: int) -> Tensor:
@@ -70,7 +71,7 @@ def sample(
 
     Rows of one prompt stand together. `choose` picks each row's next token.
     """
-    padding, end = policy.pad, policy.end  # looked up once: the tokenizer is slow to say
+    padding, end, waits = policy.pad, policy.end, policy.waits  # looked up once: the tokenizer is slow to say
     uniforms_BT = uniforms_BT.to(policy.device)
     tokens, log_probs = [], []
     rows_B = prompt_rows(prompts, group)  # the cache's row that holds each completion's prefix
@@ -86,23 +87,33 @@ def sample(
             done_B = done_B | (chosen_B == end)
             if t + 1 == uniforms_BT.shape[1]:
                 break
-            # Completions with the same prefix share a row: each distinct (prefix, token) is decoded once.
             B, V = log_probs_BV.shape
-            edges_N, rows_B = (rows_B * V + chosen_B).masked_fill(done_B, B * V).unique(return_inverse=True)
-            # What ended sorts behind, and has no row. The one question to the device, besides the size of `unique`.
-            going, now_ended = torch.stack([(edges_N < B * V).sum(), done_B.sum()]).tolist()
-            if not going:
-                break
-            edges_N, rows_B = edges_N[:going], rows_B.clamp(max=going - 1)
-            if (going, now_ended) != (len(logits_NV), ended):  # else each row goes on with one token
-                kv_cache.select(edges_N // V)
-            ended = now_ended
-            logits_NV = policy.logits(decode_hidden(policy, kv_cache, (edges_N % V)[:, None]))[:, -1]
+            if not waits:
+                # Completions with the same prefix share a row: each distinct (prefix, token) is decoded once.
+                edges_N, rows_B = (rows_B * V + chosen_B).masked_fill(done_B, B * V).unique(return_inverse=True)
+                # What ended sorts behind, and has no row. The one question to the device, besides the size of `unique`.
+                going, now_ended = torch.stack([(edges_N < B * V).sum(), done_B.sum()]).tolist()
+                if not going:
+                    break
+                edges_N, rows_B = edges_N[:going], rows_B.clamp(max=going - 1)
+                if (going, now_ended) != (len(logits_NV), ended):  # else each row goes on with one token
+                    kv_cache.select(edges_N // V)
+                ended, next_N = now_ended, edges_N % V
+            else:  # a row for each completion, as its number of rows is known; what has ended goes on with padding
+                if (t + 1) % ASK_EVERY == 0 and done_B.all():
+                    break
+                if t == 0:
+                    kv_cache.select(rows_B)
+                    rows_B = torch.arange(B, device=policy.device)
+                next_N = chosen_B
+            logits_NV = policy.logits(decode_hidden(policy, kv_cache, next_N[:, None]))[:, -1]
     # Outside of inference mode, so that an update may keep them for its backward pass.
     tokens_BT = torch.stack(tokens, 1)
     ends_BT = tokens_BT == end
     mask_BT = ends_BT.cumsum(1) - ends_BT.long() == 0  # up to the first end token, itself included
-    return Completions(tokens_BT, mask_BT, torch.where(mask_BT, torch.cat(log_probs, 1), 0.0))
+    longest = int(mask_BT.sum(1).max())
+    log_probs_BT = torch.where(mask_BT, torch.cat(log_probs, 1), 0.0)
+    return Completions(tokens_BT[:, :longest], mask_BT[:, :longest], log_probs_BT[:, :longest])
 
 
 def sample_dealt(
@@ -202,8 +213,7 @@ class Collector:
             rewards_B=rewards_B.to(policy.device),
         )
         if settings.beta and self.reference is not None:
-            size = settings.micro_batch_size or settings.minibatch_size
-            reference_BT, _ = old_log_probs(self.reference, batch, size, self.processes)
+            reference_BT, _ = old_log_probs(self.reference, batch, settings.forward_size, self.processes)
             batch = replace(batch, reference_log_probs_BT=reference_BT)
         batch = replace(batch, advantages_B=self._advantages(batch, parts, baseline_B))
         ended_B = ((completions.tokens_BT == policy.end) & completions.mask_BT).any(1)

@@ -105,11 +105,6 @@ class Learner:
     framework_metrics: Callable[[Update], dict[str, float]] = no_metrics
     processes: Processes = ALONE  # over which micro-batches are dealt
 
-    @property
-    def micro_batch_size(self) -> int:
-        """Sequences in one forward."""
-        return self.settings.micro_batch_size or self.settings.minibatch_size
-
     def collect(self, state: LearnerState) -> Rollout:
         """The batch that the next rollout step learns from: prompts -> completions -> rewards -> advantages."""
         return self.collector.next(state.policy, state.rollout_step, state.stale_batches)
@@ -129,9 +124,9 @@ class Learner:
         for minibatch in batch.split(self.settings.minibatch_size):
             if self.settings.sort_by_length:
                 minibatch = minibatch.rows(minibatch.mask_BT.sum(1).argsort(descending=True, stable=True))
-            minibatch = minibatch.with_trees(self.micro_batch_size, policy.reach)
+            minibatch = minibatch.with_trees(self.settings.forward_size, policy.reach)
             if batch.old_log_probs_BT is None and self.settings.num_minibatches > 1:
-                old_BT, entropy_BT = old_log_probs(policy, minibatch, self.micro_batch_size, self.processes)
+                old_BT, entropy_BT = old_log_probs(policy, minibatch, self.settings.forward_size, self.processes)
                 minibatch = replace(minibatch, old_log_probs_BT=old_BT, old_entropy_BT=entropy_BT)
             minibatches.append(minibatch)
         return minibatches
@@ -153,13 +148,13 @@ class Learner:
             tokens=tokens,
             rollout_tokens=rollout_tokens / settings.num_minibatches,
             max_completion_length=settings.max_completion_length,
-            micro_batches=len(minibatch) // self.micro_batch_size,
+            micro_batches=len(minibatch) // self.settings.forward_size,
         )
         for parameters in optimizer.param_groups:
             parameters["lr"] = learning_rate(settings, state.optimizer_step)
         optimizer.zero_grad(set_to_none=True)
         computed = []
-        for micro in self.processes.share(minibatch.micro_batches(self.micro_batch_size, policy.reach)):
+        for micro in self.processes.share(minibatch.micro_batches(self.settings.forward_size, policy.reach)):
             log_probs_BT, entropy_BT = token_log_probs(policy, micro, bool(objective.entropy_coef))
             if micro.old_log_probs_BT is None:
                 micro = replace(micro, old_log_probs_BT=log_probs_BT.detach())
@@ -233,7 +228,7 @@ class Learner:
         reference = self.collector.reference
         assert reference is not None
         computed = []
-        for micro in self.processes.share(batch.micro_batches(self.micro_batch_size, policy.reach)):
+        for micro in self.processes.share(batch.micro_batches(self.settings.forward_size, policy.reach)):
             (new, place_BT), (old, _) = (prefix_places(p, micro) for p in (policy, reference))
             (kl_BT,) = read(exact_kl_at, place_BT, micro.tokens_BT, micro.mask_BT, new, old)
             computed.append((kl_BT[micro.mask_BT].double().sum().item(), int(micro.mask_BT.sum())))

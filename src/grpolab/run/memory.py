@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from grpolab.paths import read_json
 from grpolab.settings.run import RunSettings
-from grpolab.settings.task import PretrainedModel
+from grpolab.settings.task import ModelSettings, PretrainedModel, TinyModel
 
 FLOAT32 = 4  # bytes of a number: weights, gradients and AdamW's means are float32 whatever the forward pass is
+CHUNK = 2**24  # logits that are there at once (`grpo.places.LARGEST`)
+LOGITS = 3  # times: themselves, their log-softmax and its gradient
+FIXED = ("weights", "gradients", "optimiser", "reference")  # whatever the micro-batch
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,10 @@ class Sizes:
         return self.layers * layer + (1 if self.tied else 2) * self.vocabulary * self.hidden
 
 
-def parts(sizes: Sizes, settings: RunSettings, tokens: int) -> dict[str, int]:
-    """Bytes of each part of an update whose micro-batches have `tokens` tokens; logits in chunks are left out."""
-    weights = FLOAT32 * sizes.parameters
-    number = 2 if settings.dtype == "bfloat16" else FLOAT32
+def parts(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str, int]:
+    """Bytes of each part of a run whose micro-batches have so many completions of full length; prompts are left out."""
+    weights, tokens = FLOAT32 * sizes.parameters, sequences * settings.max_completion_length
+    number, sampled = (2 if dtype == "bfloat16" else FLOAT32 for dtype in (settings.dtype, _sampler_dtype(settings)))
     # What a layer keeps of each token: its norms, projections, rotations and attention, and the gated MLP.
     layer = 14 * sizes.hidden + 4 * sizes.intermediate
     kept = sizes.layers * (sizes.hidden if settings.gradient_checkpointing else layer)
@@ -66,6 +69,8 @@ def parts(sizes: Sizes, settings: RunSettings, tokens: int) -> dict[str, int]:
         "optimiser": 2 * weights,
         "reference": weights if reference else 0,
         "activations": number * tokens * (kept + layer * bool(settings.gradient_checkpointing)),
+        "logits": LOGITS * FLOAT32 * min(tokens * sizes.vocabulary, CHUNK),
+        "cache": sampled * settings.batch_size * settings.max_completion_length * sizes.layers * 2 * sizes.keys,
     }
 
 
@@ -74,27 +79,102 @@ def problems(settings: RunSettings) -> list[str]:
 
     A lower bound: prompts are not counted, nor logits, the sampler's cache or the program itself.
     """
-    config = Path(settings.model.path) / "config.json" if isinstance(settings.model, PretrainedModel) else None
-    sizes = Sizes.of(read_json(config) or {}) if config else None
-    if config is None or sizes is None:
+    sizes = sizes_of(settings.model)
+    if sizes is None or not isinstance(settings.model, PretrainedModel):
         return []
     device = settings.resolved().device
-    needed, there = parts(sizes, settings, settings.max_completion_length), memory_of(device)
+    needed, there = parts(sizes, settings, 1), memory_of(device)
+    needed = {name: size for name, size in needed.items() if name not in ("logits", "cache")}
     if device == "cpu":  # each GPU has one process
         needed = {name: size * (settings.data_parallel or 1) for name, size in needed.items()}
     if sum(needed.values()) <= there:
         return []
-    named = ", ".join(f"{name} {size / 2**30:.1f}" for name, size in needed.items() if size)
     return [
-        f"model.path={config.parent} does not fit into the {there / 2**30:.1f} GiB of device={device}, even with"
-        f" micro_batch_size=1: it needs {sum(needed.values()) / 2**30:.1f} GiB ({named})"
+        f"model.path={settings.model.path} does not fit into the {_gib(there)} GiB of device={device}, even with"
+        f" micro_batch_size=1: it needs {_gib(sum(needed.values()))} GiB ({_named(needed)})"
     ]
 
 
+def with_micro_batches(settings: RunSettings, cores: int) -> RunSettings:
+    """The run with a number for its `micro_batch_size=auto`.
+
+    It is the largest that divides the minibatch and fits into half of what a worker's memory has left beside weights,
+    gradients and optimiser; the other half is for what is not counted. A model from scratch, whose updates are small,
+    takes the minibatch whole, and so does a loss whose value depends on the micro-batches. A worker's memory is the
+    same however many of them a sweep is given: that of its GPU, or its share of a machine with one worker for each
+    `machine.threads` cores.
+    """
+    pieces = range(settings.data_parallel or 1, settings.minibatch_size + 1)  # at least one for each process
+    dividing = [settings.minibatch_size // count for count in pieces if settings.minibatch_size % count == 0]
+    sizes = sizes_of(settings.model)
+    whole = settings.compares_tokens or settings.aggregation == "token_mean_microbatch"
+    fitting = dividing
+    if sizes and not whole:
+        of_size = {size: parts(sizes, settings, size) for size in dividing}
+        left = worker_memory(settings, cores) - sum(of_size[dividing[0]][name] for name in FIXED)
+        fitting = [size for size, found in of_size.items() if found["activations"] + found["logits"] <= left / 2]
+        fitting = fitting or dividing[-1:]
+    return settings.model_copy(update={"micro_batch_size": fitting[0]})
+
+
+def lines(every: Iterable[RunSettings], cores: int) -> list[str]:
+    """What each different pretrained model's run takes, in words, and what there is; nothing where there is no GPU."""
+    found = []
+    for settings in every:
+        sizes = sizes_of(settings.model)
+        if sizes and isinstance(settings.model, PretrainedModel) and (there := worker_memory(settings, cores)):
+            micro = settings.forward_size
+            found.append(
+                f"model.path={settings.model.path}: {_named(parts(sizes, settings, micro))} GiB with"
+                f" micro_batch_size={micro}, prompts not counted; a worker has {_gib(there)} GiB"
+                f" of device={settings.resolved().device}"
+            )
+    return list(dict.fromkeys(found))
+
+
+def worker_memory(settings: RunSettings, cores: int) -> int:
+    """Bytes that a worker has for a run, as `with_micro_batches` says; `machine.memory_mib` may be less."""
+    device = settings.resolved().device
+    workers = settings.data_parallel or max(1, cores // settings.machine.threads)
+    share = memory_of(device) // (workers if device == "cpu" else 1)
+    limit = settings.machine.memory_mib
+    return share if limit is None else min(share, limit * 2**20)
+
+
+def sizes_of(model: ModelSettings) -> Sizes | None:
+    """Those of a pretrained model whose config is at hand, in a folder or the local cache of the hub."""
+    if not isinstance(model, PretrainedModel):
+        return None
+    config = model.config_file()
+    return Sizes.of(read_json(config) or {}) if config else None
+
+
+def parameters(model: ModelSettings) -> int:
+    """Weights of a model from its config alone, a model from scratch's without its few embeddings; 0: unknown."""
+    if isinstance(model, TinyModel):
+        width = model.hidden_size
+        sizes: Sizes | None = Sizes(0, width, model.layers, model.intermediate_size, width, width, tied=True)
+    else:
+        sizes = sizes_of(model)
+    return sizes.parameters if sizes else 0
+
+
+def _sampler_dtype(settings: RunSettings) -> str:
+    return settings.sampler_dtype or settings.dtype
+
+
+def _named(found: dict[str, int]) -> str:
+    return ", ".join(f"{name} {_gib(size)}" for name, size in found.items() if size)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f}"
+
+
 def memory_of(device: str) -> int:
-    """Bytes of the machine's memory, or of its GPU's; torch is imported only to ask that."""
+    """Bytes of the machine's memory, or of its GPU's, 0 where it has none; torch is imported only to ask that."""
     if device == "cpu":
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     import torch
 
-    return int(torch.cuda.get_device_properties(0).total_memory)
+    return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else 0

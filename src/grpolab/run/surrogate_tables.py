@@ -215,7 +215,7 @@ def interpolate(
     new: list[list[Tensor]] = [[] for _ in alphas]
     kl = [0.0] * len(alphas)
     there, end = before.frozen_copy(), after.weights()
-    for micro in batch.micro_batches(learner.micro_batch_size, before.reach):
+    for micro in batch.micro_batches(learner.settings.forward_size, before.reach):
         before_BTV, old_BT = log_probs(before, micro)
         old.append(old_BT)
         for at, alpha in enumerate(alphas):

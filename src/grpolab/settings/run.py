@@ -113,8 +113,10 @@ class RunSettings(ObjectiveSettings):
 
     num_iterations: Count = Field(description="Passes over a rollout batch (mu).")
     num_minibatches: Count = Field(description="Optimiser steps in a pass.")
-    micro_batch_size: Count | None = Field(
-        description="Sequences in one forward and backward; empty: the minibatch, or a process's share of it."
+    micro_batch_size: Count | Literal["auto"] | None = Field(
+        description="Sequences in one forward and backward; empty: the minibatch, or a process's share of it; `auto`:"
+        " as many as fit into the memory that a worker has (machine.threads, machine.memory_mib). That is a number"
+        " before the run has its signature, so that on another machine it may be another run."
     )
 
     sort_by_length: Switch = Field(
@@ -168,11 +170,10 @@ class RunSettings(ObjectiveSettings):
         processes = self.data_parallel or 1
         if batch % self.num_minibatches:
             yield f"num_minibatches={self.num_minibatches} must divide prompts_per_step * num_generations = {batch}"
-        elif micro and minibatch % micro:
+        elif isinstance(micro, int) and minibatch % micro:
             yield f"micro_batch_size={micro} must divide the minibatch of {minibatch} sequences"
-        whole = "top_entropy_quantile" if self.top_entropy_quantile is not None else ""
-        whole = f"kernel={self.kernel}" if SURROGATES[self.kernel].whole_minibatch else whole
-        if whole and (processes > 1 or micro not in (None, minibatch)):
+        whole = self.compares_tokens
+        if whole and (processes > 1 or micro not in (None, "auto", minibatch)):
             yield (
                 f"{f'data_parallel={processes}' if processes > 1 else f'micro_batch_size={micro}'}: {whole} compares"
                 f" the tokens of a minibatch and needs it in one piece of {minibatch} sequences"
@@ -184,7 +185,7 @@ class RunSettings(ObjectiveSettings):
                 f"data_parallel={processes} must divide the minibatch of {minibatch} sequences, or micro_batch_size"
                 " must say how many are in one forward"
             )
-        elif micro and minibatch // micro < processes:
+        elif isinstance(micro, int) and minibatch // micro < processes:
             yield (
                 f"data_parallel={processes} is more than the {minibatch // micro} micro-batches of a minibatch:"
                 f" micro_batch_size={micro} must be at most {minibatch // processes}"
@@ -216,6 +217,19 @@ class RunSettings(ObjectiveSettings):
     def minibatch_size(self) -> int:
         """Sequences in an optimiser step."""
         return self.batch_size // self.num_minibatches
+
+    @property
+    def forward_size(self) -> int:
+        """Sequences in one forward: the micro-batch or, where it has no number, a process's share of the minibatch."""
+        micro = self.micro_batch_size
+        return micro if isinstance(micro, int) else self.minibatch_size // (self.data_parallel or 1)
+
+    @property
+    def compares_tokens(self) -> str:
+        """The setting that compares the tokens of a minibatch, and so needs it in one piece; empty: none."""
+        if SURROGATES[self.kernel].whole_minibatch:
+            return f"kernel={self.kernel}"
+        return "" if self.top_entropy_quantile is None else "top_entropy_quantile"
 
     @property
     def updates_per_batch(self) -> int:
@@ -256,7 +270,7 @@ class RunSettings(ObjectiveSettings):
                 "rollout_steps": self.planned_steps,
                 "max_completions": None,
                 "max_optimizer_steps": None,
-                "micro_batch_size": self.micro_batch_size or self.minibatch_size // (self.data_parallel or 1),
+                "micro_batch_size": self.forward_size,
                 "data_parallel": None if self.data_parallel == 1 else self.data_parallel,
                 "warm_start": warm_start.model_copy(update={"seed": seed}),
                 "model": self.model.pinned(),

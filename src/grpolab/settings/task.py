@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -162,6 +162,19 @@ class PretrainedModel(Settings):
         local = Path(self.path).is_dir()
         commit = None if local else hub_commit(self.path, self.revision, _may_ask.get())[0] or self.revision
         return self.model_copy(update={"revision": commit})
+
+    def config_file(self) -> Path | None:
+        """Its config.json, in its folder or in the local cache of the hub; None where neither has the model."""
+        if Path(self.path).is_dir():
+            return Path(self.path) / "config.json"
+        if hub_commit(self.path, self.revision, _may_ask.get())[0] is None:
+            return None
+        from huggingface_hub import try_to_load_from_cache
+
+        with suppress(ValueError):  # no name of the hub
+            found = try_to_load_from_cache(self.path, "config.json", revision=self.revision)
+            return Path(found) if isinstance(found, str) else None
+        return None
 
 
 _may_ask = ContextVar("_may_ask", default=True)

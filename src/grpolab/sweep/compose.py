@@ -26,6 +26,7 @@ from pydantic import ValidationError
 from grpolab.errors import RequestError, near_matches
 from grpolab.frameworks.names import our_names
 from grpolab.paths import project_root
+from grpolab.run.memory import with_micro_batches
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.schema import Schema, allowed, options, resolve, root, sentences, show, words
 
@@ -97,7 +98,11 @@ class Composer:
                 problems += [text for text in across if not any(key in text for key in bad)]
         if problems:
             raise RequestError(dict.fromkeys(problems))
-        return settings
+        if settings.micro_batch_size != "auto":
+            return settings
+        from grpolab.sweep.pool import cores  # here, for its imports lead back to this file
+
+        return with_micro_batches(settings, cores())
 
     def values(self, choices: dict[str, str]) -> dict[str, Any]:
         """The plain values of a choice of groups, before any key is set; `???` where one must be given."""
