@@ -2,46 +2,67 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sqlite3
+import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy
 from mlflow import MlflowClient
+from mlflow.artifacts import download_artifacts
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from grpolab.errors import RequestError
-from grpolab.run.tracking import SQLITE, sqlite_file
+from grpolab.run.database import connected, reason_of
+from grpolab.run.tracking import SQLITE, VERSION, sqlite_file, tables_problem
 from grpolab.run.tracking.points import Stored
 
 MOST_RUNS = 50_000  # that MLflow gives in one answer
-MAX_REASON = 200  # characters
 READ_ATTEMPTS = 3
+READ_AT_ONCE = 50  # runs: their points are a few hundred thousand rows
+DOWNLOADS_AT_ONCE = 8
+JOURNAL = "journal.jsonl"
 # What a store raises that is away, locked, full, of another version or without its driver.
 UNUSABLE = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, ImportError)
 
 
-class Store:
-    """A tracking store; an SQLite file that does not exist yet is created.
+class StoredRun(NamedTuple):
+    """What a store has of a run besides its points."""
 
-    `client` is MLflow's own. When the store cannot be used, the constructor and every method raise one of `UNUSABLE`.
+    id: str
+    name: str
+    status: str
+    tags: dict[str, str]
+    artifacts: str  # URI of their folder
+    last: Stored  # last point of each metric; only from a server, which tells them along with the rest
+
+
+class Store:
+    """A tracking store; an SQLite file that does not exist yet is created, the tables of an empty database too.
+
+    `client` is MLflow's own, `is_server` says whether MLflow's server stands before the database. When the store cannot
+    be used, the constructor and every method raise one of `UNUSABLE`.
     """
 
     def __init__(self, uri: str, artifacts: Path) -> None:
         self._uri, self._file = uri, sqlite_file(uri)
         if self._file and (not self._file.exists() or not self._file.stat().st_size):
             _create(self._file)
+        self.is_server = _is_server(uri)
+        if not (self._file or self.is_server):
+            _check_tables(uri)
         self.client = MlflowClient(uri)
         self._inode = self._file.stat().st_ino if self._file else None
-        self._is_server = uri.startswith(("http", "databricks"))
         # A server keeps artefacts where it likes; otherwise they would land in the working directory.
-        self._artifacts = None if self._is_server else artifacts.resolve()
+        self._artifacts = None if self.is_server else artifacts.resolve()
         self._pragma("journal_mode=wal")  # readers do not block the writer; the file remembers it
 
     def is_there(self) -> bool:
@@ -72,24 +93,112 @@ class Store:
         return list(ask(self.client.search_runs, [experiment_id], where, max_results=MOST_RUNS))
 
     def history(self, run: Run) -> Stored:
-        """All points of a run; from a database as they stand in the table `metrics`.
+        """All points of a run."""
+        if not self.is_server:
+            return self._points([run.info.run_id])[run.info.run_id]
+        points: Stored = defaultdict(list)
+        for name in run.data.metrics:
+            for metric in ask(self.client.get_metric_history, run.info.run_id, name):
+                points[name, metric.step].append(metric.value)
+        return points
 
-        MLflow's client asks once per metric, which takes minutes for a study.
+    def stored_runs(self, experiment_id: str) -> list[StoredRun]:
+        """All runs of an experiment except those in its bin; from a database as they stand in its tables.
+
+        MLflow's search makes an object of every param and metric, which takes a database of a thousand runs a minute.
         """
-        run_id, points = run.info.run_id, defaultdict(list)
-        if self._is_server:
-            for name in run.data.metrics:
-                for metric in ask(self.client.get_metric_history, run_id, name):
-                    points[name, metric.step].append(metric.value)
-            return points
+        if self.is_server:
+            runs = self.runs(experiment_id)
+            last = [{(one.key, one.step): [one.value] for one in run.data._metric_objs} for run in runs]
+            about = [(run.info.run_id, run.info.run_name, run.info.status, run.data.tags) for run in runs]
+            return [
+                StoredRun(*known, run.info.artifact_uri, points)
+                for known, run, points in zip(about, runs, last, strict=True)
+            ]
+        chosen = "lifecycle_stage = 'active' and experiment_id = :experiment"
+        experiment = {"experiment": int(experiment_id)}
+        about_tags = (
+            f"select run_uuid, key, value from tags where run_uuid in (select run_uuid from runs where {chosen})"
+        )
+        tags: dict[str, dict[str, str]] = defaultdict(dict)
+        with connected(self._uri) as connection:
+            for run_id, name, value in connection.execute(sqlalchemy.text(about_tags), experiment):
+                tags[run_id][name] = value
+            about_runs = f"select run_uuid, name, status, artifact_uri from runs where {chosen} order by start_time"
+            rows = connection.execute(sqlalchemy.text(about_runs), experiment).all()
+        return [StoredRun(run_id, name, status, tags[run_id], uri, {}) for run_id, name, status, uri in rows]
+
+    def contents(self, runs: Sequence[StoredRun]) -> Iterator[tuple[Stored, str | None]]:
+        """Of each run its points, and the SHA-256 of the journal among its artefacts, None where that is not there.
+
+        A database gives all points, a server the last one of each metric: MLflow's history asks once per metric, which
+        takes minutes for a study.
+        """
+        with ThreadPoolExecutor(DOWNLOADS_AT_ONCE if self.is_server else 1) as downloads:
+            for at in range(0, len(runs), READ_AT_ONCE):
+                some = runs[at : at + READ_AT_ONCE]
+                digests = downloads.map(self.journal_sha256, [run.artifacts for run in some])
+                points = {run.id: run.last for run in some} if self.is_server else self._points([r.id for r in some])
+                yield from zip((points[run.id] for run in some), digests, strict=True)
+
+    def journal_sha256(self, artifacts: str) -> str | None:
+        """Of the journal in a run's folder of artefacts; None where there is none."""
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                file = download_artifacts(f"{artifacts}/{JOURNAL}", dst_path=folder, tracking_uri=self._uri)
+            except (MlflowException, OSError) as error:
+                if isinstance(_cause(error), ConnectionError):
+                    raise
+                return None
+            return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+
+    def _points(self, run_ids: Sequence[str]) -> dict[str, Stored]:
+        """By run, as they stand in the table `metrics`."""
         columns: list[sqlalchemy.ColumnClause[Any]] = [
             sqlalchemy.column(name) for name in ("run_uuid", "key", "step", "value", "is_nan")
         ]
         query = sqlalchemy.select(*columns).select_from(sqlalchemy.table("metrics", *columns))
-        with sqlalchemy.create_engine(self._uri, poolclass=sqlalchemy.NullPool).connect() as connection:
-            for _, name, step, value, is_nan in connection.execute(query.where(columns[0] == run_id)):
-                points[name, step].append(math.nan if is_nan else value)
+        points: dict[str, Stored] = {run_id: defaultdict(list) for run_id in run_ids}
+        with connected(self._uri) as connection:
+            for run_id, name, step, value, is_nan in connection.execute(query.where(columns[0].in_(run_ids))):
+                points[run_id][name, step].append(math.nan if is_nan else value)
         return points
+
+
+def problem_of(uri: str) -> str | None:
+    """Why a server or a database cannot be used now, asked without changing anything; None where it can."""
+    try:
+        if not _is_server(uri):
+            _check_tables(uri)
+            return None
+        client = MlflowClient(uri)
+        experiments = client.search_experiments(max_results=1)
+        # A server that is older than MLflow 3 has no models that are logged.
+        client.search_logged_models([one.experiment_id for one in experiments] or ["0"], max_results=1)
+    except UNUSABLE as error:
+        return reason_of(_cause(error))
+    return None
+
+
+def _is_server(uri: str) -> bool:
+    return uri.startswith(("http", "databricks"))
+
+
+def _check_tables(uri: str) -> None:
+    """Raise one of `UNUSABLE` where a database cannot be reached, or is not one that this MLflow can use.
+
+    MLflow itself would ask again for two minutes, and change the tables of an older version.
+    """
+    with connected(uri) as connection:
+        tables = sqlalchemy.inspect(connection).get_table_names()
+        versions = connection.execute(sqlalchemy.text(VERSION)).scalars().all() if "alembic_version" in tables else []
+        problem = tables_problem(tables, list(versions))
+        if not tables and connection.dialect.name == "postgresql":
+            allowed = connection.execute(sqlalchemy.text("select has_schema_privilege(current_schema(), 'CREATE')"))
+            if not allowed.scalar():
+                problem = "it is empty, and its user may not create tables in it"
+    if problem:
+        raise MlflowException(problem)
 
 
 def _create(file: Path) -> None:
@@ -115,20 +224,27 @@ def ask(question: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
 
 def unusable(error: BaseException) -> str:
     """One sentence about a store that raised one of `UNUSABLE`."""
-    reason = _cause(error)
-    text = (str(reason) or type(reason).__name__).splitlines()[0][:MAX_REASON]
-    return f"the tracking store cannot be used ({text}), the run folders have everything"
+    return f"the tracking store cannot be used ({reason_of(_cause(error))}), the run folders have everything"
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The deepest error of the system or of SQLite beneath an exception: MLflow's texts are long, and say it last."""
+    """The deepest error of the system or of a database beneath an exception: MLflow says it last."""
     cause: BaseException = error
     below: BaseException | None = error
     while below is not None:
         wrapped = (argument for argument in below.args if isinstance(argument, BaseException))  # urllib3 puts it there
         below = below.__cause__ or below.__context__ or next(wrapped, None)
-        cause = below if isinstance(below, OSError | sqlite3.Error) else cause
+        cause = below if isinstance(below, OSError | sqlite3.Error | DBAPIError) else cause
     return cause
+
+
+def experiment_id(uri: str, name: str) -> str | None:
+    """Of the experiment of that name; None where the store has none. Raises RequestError where it does not answer."""
+    try:
+        experiment = ask(MlflowClient(uri).get_experiment_by_name, name)
+    except UNUSABLE as error:
+        raise RequestError(f"the MLflow server {uri} does not answer: {reason_of(_cause(error))}") from error
+    return str(experiment.experiment_id) if experiment else None
 
 
 def every_run(uri: str) -> list[Run]:
@@ -141,7 +257,7 @@ def every_run(uri: str) -> list[Run]:
         ids = [experiment.experiment_id for experiment in ask(client.search_experiments)]
         return list(ask(client.search_runs, ids, max_results=MOST_RUNS)) if ids else []
     except UNUSABLE as error:
-        raise RequestError(f"FOLDER={uri} is no store that MLflow opens: {str(error).splitlines()[0]}") from error
+        raise RequestError(f"FOLDER={uri} is no store that MLflow opens: {reason_of(_cause(error))}") from error
 
 
 def logged(uri: str, run_id: str) -> tuple[dict[str, str], list[dict[str, float]]]:
@@ -159,6 +275,6 @@ def logged(uri: str, run_id: str) -> tuple[dict[str, str], list[dict[str, float]
         for name in run.data.metrics:
             for point in client.get_metric_history(run_id, name):
                 rows[point.step][name] = point.value
-    except MlflowException as error:
-        raise RequestError(f"run {run_id} cannot be read from {uri}: {str(error).splitlines()[0]}") from error
+    except UNUSABLE as error:
+        raise RequestError(f"run {run_id} cannot be read from {uri}: {reason_of(_cause(error))}") from error
     return dict(run.data.tags), [{"step": step, **rows[step]} for step in sorted(rows)]
