@@ -40,7 +40,7 @@ ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",
-    "PGCONNECT_TIMEOUT": "10",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 
 
@@ -59,6 +59,11 @@ def store_uri(setting: str | None, results: Results) -> str | None:
 def sqlite_file(uri: str) -> Path | None:
     """The file of an SQLite store; None for every other kind of store."""
     return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+
+
+def is_server(uri: str) -> bool:
+    """Whether MLflow's server stands before the database."""
+    return uri.startswith(("http", "databricks"))
 
 
 def check_store(uri: str) -> None:

@@ -38,7 +38,7 @@ def main() -> int:
     arguments = parser.parse_args()
     set_environment()
     if arguments.check:
-        from grpolab.run.tracking.store import problem_of
+        from grpolab.run.tracking.check import problem_of
 
         problem = problem_of(arguments.uri)
     else:

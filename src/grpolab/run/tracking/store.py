@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import sqlalchemy
 from mlflow import MlflowClient
@@ -22,7 +24,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from grpolab.errors import RequestError
 from grpolab.run.database import connected, reason_of
-from grpolab.run.tracking import SQLITE, VERSION, sqlite_file, tables_problem
+from grpolab.run.tracking import SQLITE, is_server, sqlite_file
+from grpolab.run.tracking.check import check_tables
 from grpolab.run.tracking.points import Stored
 
 MOST_RUNS = 50_000  # that MLflow gives in one answer
@@ -56,9 +59,9 @@ class Store:
         self._uri, self._file = uri, sqlite_file(uri)
         if self._file and (not self._file.exists() or not self._file.stat().st_size):
             _create(self._file)
-        self.is_server = _is_server(uri)
+        self.is_server = is_server(uri)
         if not (self._file or self.is_server):
-            _check_tables(uri)
+            check_tables(uri)
         self.client = MlflowClient(uri)
         self._inode = self._file.stat().st_ino if self._file else None
         # A server keeps artefacts where it likes; otherwise they would land in the working directory.
@@ -95,7 +98,7 @@ class Store:
     def history(self, run: Run) -> Stored:
         """All points of a run."""
         if not self.is_server:
-            return self._points([run.info.run_id])[run.info.run_id]
+            return points_of(self._uri, [run.info.run_id])[run.info.run_id]
         points: Stored = defaultdict(list)
         for name in run.data.metrics:
             for metric in ask(self.client.get_metric_history, run.info.run_id, name):
@@ -115,17 +118,10 @@ class Store:
                 StoredRun(*known, run.info.artifact_uri, points)
                 for known, run, points in zip(about, runs, last, strict=True)
             ]
-        chosen = "lifecycle_stage = 'active' and experiment_id = :experiment"
-        experiment = {"experiment": int(experiment_id)}
-        about_tags = (
-            f"select run_uuid, key, value from tags where run_uuid in (select run_uuid from runs where {chosen})"
-        )
-        tags: dict[str, dict[str, str]] = defaultdict(dict)
         with connected(self._uri) as connection:
-            for run_id, name, value in connection.execute(sqlalchemy.text(about_tags), experiment):
-                tags[run_id][name] = value
-            about_runs = f"select run_uuid, name, status, artifact_uri from runs where {chosen} order by start_time"
-            rows = connection.execute(sqlalchemy.text(about_runs), experiment).all()
+            table = _active_runs("name, status, artifact_uri", f"experiment_id = {int(experiment_id)}")
+            rows = connection.execute(sqlalchemy.text(f"{table} order by start_time")).all()
+            tags = _by_run(connection, "tags", [run_id for run_id, *_ in rows])
         return [StoredRun(run_id, name, status, tags[run_id], uri, {}) for run_id, name, status, uri in rows]
 
     def contents(self, runs: Sequence[StoredRun]) -> Iterator[tuple[Stored, str | None]]:
@@ -138,11 +134,17 @@ class Store:
             for at in range(0, len(runs), READ_AT_ONCE):
                 some = runs[at : at + READ_AT_ONCE]
                 digests = downloads.map(self.journal_sha256, [run.artifacts for run in some])
-                points = {run.id: run.last for run in some} if self.is_server else self._points([r.id for r in some])
+                if self.is_server:
+                    points = {run.id: run.last for run in some}
+                else:
+                    points = points_of(self._uri, [run.id for run in some])
                 yield from zip((points[run.id] for run in some), digests, strict=True)
 
     def journal_sha256(self, artifacts: str) -> str | None:
         """Of the journal in a run's folder of artefacts; None where there is none."""
+        if artifacts.startswith("file:"):
+            here = Path(url2pathname(urlsplit(artifacts).path), JOURNAL)
+            return hashlib.sha256(here.read_bytes()).hexdigest() if here.exists() else None
         with tempfile.TemporaryDirectory() as folder:
             try:
                 file = download_artifacts(f"{artifacts}/{JOURNAL}", dst_path=folder, tracking_uri=self._uri)
@@ -152,53 +154,46 @@ class Store:
                 return None
             return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
-    def _points(self, run_ids: Sequence[str]) -> dict[str, Stored]:
-        """By run, as they stand in the table `metrics`."""
-        columns: list[sqlalchemy.ColumnClause[Any]] = [
-            sqlalchemy.column(name) for name in ("run_uuid", "key", "step", "value", "is_nan")
-        ]
-        query = sqlalchemy.select(*columns).select_from(sqlalchemy.table("metrics", *columns))
-        points: dict[str, Stored] = {run_id: defaultdict(list) for run_id in run_ids}
-        with connected(self._uri) as connection:
-            for run_id, name, step, value, is_nan in connection.execute(query.where(columns[0].in_(run_ids))):
-                points[run_id][name, step].append(math.nan if is_nan else value)
-        return points
+
+def points_of(uri: str, run_ids: Sequence[str]) -> dict[str, Stored]:
+    """The points of runs in a database, as they stand in its table `metrics`, in the order of their times."""
+    columns: list[sqlalchemy.ColumnClause[Any]] = [
+        sqlalchemy.column(name) for name in ("run_uuid", "key", "step", "value", "is_nan")
+    ]
+    query = sqlalchemy.select(*columns).select_from(sqlalchemy.table("metrics", *columns))
+    query = query.where(columns[0].in_(run_ids)).order_by(sqlalchemy.column("timestamp"))
+    points: dict[str, Stored] = {run_id: defaultdict(list) for run_id in run_ids}
+    with connected(uri) as connection:
+        for run_id, name, step, value, is_nan in connection.execute(query):
+            points[run_id][name, step].append(math.nan if is_nan else value)
+    return points
 
 
-def problem_of(uri: str) -> str | None:
-    """Why a server or a database cannot be used now, asked without changing anything; None where it can."""
+def _active_runs(columns: str, where: str = "1 = 1") -> str:
+    return f"select run_uuid, {columns} from runs where lifecycle_stage = 'active' and {where}"
+
+
+def _by_run(connection: sqlalchemy.Connection, table: str, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Names and values of some runs in a table of tags or params."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    columns: list[sqlalchemy.ColumnClause[Any]] = [sqlalchemy.column(name) for name in ("run_uuid", "key", "value")]
+    query = sqlalchemy.select(*columns).select_from(sqlalchemy.table(table, *columns))
+    for at in range(0, len(run_ids), READ_AT_ONCE):
+        for run_id, name, value in connection.execute(query.where(columns[0].in_(run_ids[at : at + READ_AT_ONCE]))):
+            found[run_id][name] = value
+    return found
+
+
+def server_problem(uri: str) -> str | None:
+    """Why a server cannot be used now; None where it can."""
+    client = MlflowClient(uri)
     try:
-        if not _is_server(uri):
-            _check_tables(uri)
-            return None
-        client = MlflowClient(uri)
         experiments = client.search_experiments(max_results=1)
         # A server that is older than MLflow 3 has no models that are logged.
         client.search_logged_models([one.experiment_id for one in experiments] or ["0"], max_results=1)
     except UNUSABLE as error:
         return reason_of(_cause(error))
     return None
-
-
-def _is_server(uri: str) -> bool:
-    return uri.startswith(("http", "databricks"))
-
-
-def _check_tables(uri: str) -> None:
-    """Raise one of `UNUSABLE` where a database cannot be reached, or is not one that this MLflow can use.
-
-    MLflow itself would ask again for two minutes, and change the tables of an older version.
-    """
-    with connected(uri) as connection:
-        tables = sqlalchemy.inspect(connection).get_table_names()
-        versions = connection.execute(sqlalchemy.text(VERSION)).scalars().all() if "alembic_version" in tables else []
-        problem = tables_problem(tables, list(versions))
-        if not tables and connection.dialect.name == "postgresql":
-            allowed = connection.execute(sqlalchemy.text("select has_schema_privilege(current_schema(), 'CREATE')"))
-            if not allowed.scalar():
-                problem = "it is empty, and its user may not create tables in it"
-    if problem:
-        raise MlflowException(problem)
 
 
 def _create(file: Path) -> None:
@@ -247,17 +242,51 @@ def experiment_id(uri: str, name: str) -> str | None:
     return str(experiment.experiment_id) if experiment else None
 
 
-def every_run(uri: str) -> list[Run]:
-    """The runs of all experiments of a store, whoever logged them. Raises RequestError where it does not answer."""
+class LoggedRun(NamedTuple):
+    """A run in a store, whoever logged it."""
+
+    id: str
+    name: str
+    params: dict[str, str]
+    rows: list[dict[str, float]]  # its metrics in the order of their steps, each with its `step`
+
+
+def logged_runs(uri: str) -> Iterator[LoggedRun]:
+    """The runs of all experiments of a store. Raises RequestError where it does not answer."""
     file = sqlite_file(uri)
     if file and not file.is_file():  # MLflow would make one
         raise RequestError(f"FOLDER={file} is not there")
-    client = MlflowClient(uri)
     try:
-        ids = [experiment.experiment_id for experiment in ask(client.search_experiments)]
-        return list(ask(client.search_runs, ids, max_results=MOST_RUNS)) if ids else []
+        if not _is_database(uri):
+            client = MlflowClient(uri)
+            ids = [experiment.experiment_id for experiment in ask(client.search_experiments)]
+            for run in ask(client.search_runs, ids, max_results=MOST_RUNS) if ids else []:
+                rows = logged(uri, run.info.run_id)[1]
+                yield LoggedRun(run.info.run_id, run.info.run_name or run.info.run_id, run.data.params, rows)
+            return
+        with connected(uri) as connection:
+            runs = connection.execute(sqlalchemy.text(_active_runs("name") + " order by start_time")).all()
+            params = _by_run(connection, "params", [run_id for run_id, _ in runs])
+        for at in range(0, len(runs), READ_AT_ONCE):
+            some = runs[at : at + READ_AT_ONCE]
+            points = points_of(uri, [run_id for run_id, _ in some])
+            yield from (
+                LoggedRun(run_id, name or run_id, params[run_id], _rows(points[run_id])) for run_id, name in some
+            )
     except UNUSABLE as error:
         raise RequestError(f"FOLDER={uri} is no store that MLflow opens: {reason_of(_cause(error))}") from error
+
+
+def _is_database(uri: str) -> bool:
+    """Rather than a server, or a folder of files, which MLflow wrote until 2025."""
+    return not is_server(uri) and not uri.startswith("file:")
+
+
+def _rows(points: Stored) -> list[dict[str, float]]:
+    rows: dict[int, dict[str, float]] = defaultdict(dict)
+    for (name, step), values in points.items():
+        rows[step][name] = values[-1]
+    return [{"step": step, **rows[step]} for step in sorted(rows)]
 
 
 def logged(uri: str, run_id: str) -> tuple[dict[str, str], list[dict[str, float]]]:
@@ -269,12 +298,15 @@ def logged(uri: str, run_id: str) -> tuple[dict[str, str], list[dict[str, float]
     if file and not file.is_file():  # MLflow would make one
         raise RequestError(f"--uri={uri}: there is no such file")
     client = MlflowClient(uri)
-    rows: dict[int, dict[str, float]] = defaultdict(dict)
     try:
         run = client.get_run(run_id)
-        for name in run.data.metrics:
-            for point in client.get_metric_history(run_id, name):
-                rows[point.step][name] = point.value
+        points: Stored = defaultdict(list)
+        if _is_database(uri):
+            points = points_of(uri, [run_id])[run_id]
+        else:
+            for name in run.data.metrics:
+                for point in client.get_metric_history(run_id, name):
+                    points[name, point.step].append(point.value)
     except UNUSABLE as error:
         raise RequestError(f"run {run_id} cannot be read from {uri}: {reason_of(_cause(error))}") from error
-    return dict(run.data.tags), [{"step": step, **rows[step]} for step in sorted(rows)]
+    return dict(run.data.tags), _rows(points)

@@ -12,9 +12,10 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results, read_json
 from grpolab.run.folder import exclusive, is_begun
 from grpolab.run.tracking import pages, sqlite_file
+from grpolab.run.tracking.check import problem_of
 from grpolab.run.tracking.mirror import journal_sha256, lock_of
 from grpolab.run.tracking.points import Record, Stored, compare, course_of, is_final, labels_of, plans_of, status
-from grpolab.run.tracking.store import JOURNAL, UNUSABLE, Store, StoredRun, ask, problem_of, unusable
+from grpolab.run.tracking.store import JOURNAL, UNUSABLE, Store, StoredRun, ask, unusable
 
 SHOWN = 5  # differences of a study that are printed
 
