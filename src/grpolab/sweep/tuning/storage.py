@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,6 +87,17 @@ def open_storage(uri: str, study: str) -> BaseStorage:
         if names and study not in names:
             raise RequestError(f"--storage {uri} holds the tuning of {', '.join(sorted(names))}: name another one")
     return storage
+
+
+@contextmanager
+def kept_in(uri: str) -> Iterator[None]:
+    """The work that needs the storage: where that is lost, one sentence says so, and the command ends with code 1."""
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError) as error:
+        lost = f"--storage {uri} was lost ({reason_of(error)}); what has an outcome stays, the same command goes on"
+        print(f"grpolab: {lost}", file=sys.stderr)
+        raise SystemExit(1) from error
 
 
 def _database(uri: str) -> RDBStorage:
