@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ class Postgres:
         with socket.socket() as probe:
             probe.bind((HOST, 0))
             self.port: int = probe.getsockname()[1]
+        self.address = f"{HOST}:{self.port}"
         # PostgreSQL refuses to run as root.
         self._user = {"user": "postgres", "group": "postgres"} if os.getuid() == 0 else {}
         if self._user:
@@ -63,7 +65,7 @@ class Postgres:
     def database(self, name: str) -> str:
         """The URI of a new, empty database."""
         self.query(f"create database {name}")
-        return f"postgresql://lab@{HOST}:{self.port}/{name}"
+        return f"postgresql://lab@{self.address}/{name}"
 
     def dump(self, database: str) -> str:
         """All that is in a database."""
@@ -76,8 +78,6 @@ class Postgres:
 @contextmanager
 def postgres() -> Iterator[Postgres]:
     """A server in a folder of its own below /tmp, where its user may go."""
-    import tempfile
-
     with tempfile.TemporaryDirectory(prefix="grpolab-postgres-") as folder:
         server = Postgres(Path(folder) / "data")
         try:
