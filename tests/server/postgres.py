@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -72,7 +73,8 @@ class Postgres:
         where = ["-h", HOST, "-p", str(self.port), "-U", "lab", database]
         environment = {**os.environ, "PGPASSWORD": PASSWORD}
         command = [str(PROGRAMS[-1] / "pg_dump"), *where]
-        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+        said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+        return re.sub(r"^\\(un)?restrict .*", "", said, flags=re.MULTILINE)  # a word that is another one each time
 
 
 @contextmanager

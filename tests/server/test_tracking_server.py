@@ -59,7 +59,7 @@ def test_a_database_that_refuses_is_one_sentence_and_nothing_is_left_behind(
 
 def test_a_database_of_another_version_is_refused_and_left_alone(cluster: Postgres, database: str) -> None:
     name = database.rpartition("/")[2]
-    cluster.query("drop table secrets", name)  # a table that an older version lacks, which MLflow would make
+    cluster.query("drop table logged_model_tags", name)  # a table that an older version lacks, which MLflow would make
     before = cluster.dump(name)
     for version, said in (("0584bdc529eb", "of an older version"), ("deadbeef0000", "of a newer version")):
         cluster.query(f"update alembic_version set version_num = '{version}'", name)
