@@ -10,7 +10,6 @@ Before the end, standard output says when the store can no longer be used, and w
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import select
 import sys
@@ -53,7 +52,6 @@ def follow(root: Path, uri: str, studies: list[str], repair: bool) -> str | None
     """Synchronise again and again; returns what the last time could not write."""
     from grpolab.run.tracking.mirror import StudyMirror  # mlflow, whose environment is set now
 
-    gc.freeze()  # mlflow's half a million objects need not be searched for garbage again and again
     mirror = StudyMirror(Results(root.resolve()), uri, studies, repair)
     before, pause = None, POLL_SECONDS
     while not _input_ended(pause):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import math
 import sqlite3
@@ -28,6 +29,7 @@ from grpolab.run.tracking import SQLITE, is_server, sqlite_file
 from grpolab.run.tracking.check import check_tables
 from grpolab.run.tracking.points import Stored
 
+gc.freeze()  # mlflow's half a million objects need not be searched for garbage again and again
 MOST_RUNS = 50_000  # that MLflow gives in one answer
 READ_ATTEMPTS = 3
 READ_AT_ONCE = 50  # runs: their points are a few hundred thousand rows
