@@ -73,7 +73,7 @@ def test_a_database_of_another_version_is_refused_and_left_alone(cluster: Postgr
 
 def sweep(results: Results, uri: str, log: Path, on_first_run: Callable[[], None]) -> str:
     """What a sweep of four real runs says, while something happens after the first of them."""
-    overrides = [f"machine.results={results.root}", f"machine.tracking_uri={uri}", "rollout_steps=6"]
+    overrides = [f"machine.results={results.root}", f"machine.tracking_uri={uri}", "rollout_steps=6", "warm_start.max_steps=40"]
     with log.open("wb") as said:
         command = [sys.executable, "-m", "grpolab", "sweep", "smoke", "--jobs", "1", *overrides]
         process = subprocess.Popen(command, stdout=said, stderr=said)
