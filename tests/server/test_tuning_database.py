@@ -17,7 +17,7 @@ from grpolab.run.tracking.check import problem_of
 from grpolab.sweep.tuning.storage import SCHEMA, open_storage
 
 pytestmark = pytest.mark.optional
-GRID = {"learning_rate": [1.0e-4, 1.0e-3], "epsilon": [0.1, 0.3]}
+GRID = {"learning_rate": {"choices": [1.0e-4, 1.0e-3]}, "epsilon": {"choices": [0.1, 0.3]}}
 PATIENCE = 300.0
 
 
