@@ -1,6 +1,6 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smollm2 reasoning-gym smoke sweep status tune figures report diagnose notebooks ui test test-slow fuzz kill-storm check self-check bench-trl bench-revision bench-overhead bench-resume bench-loss bench-tune bench-code-paths doctor-check doctor-peers conformance-trl conformance-paths lock
+.PHONY: help setup smollm2 reasoning-gym server smoke sweep status tune figures report diagnose notebooks ui test test-slow test-server fuzz kill-storm check self-check bench-trl bench-revision bench-overhead bench-resume bench-loss bench-tune bench-code-paths doctor-check doctor-peers conformance-trl conformance-paths lock
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -31,6 +31,9 @@ smollm2: $(READY) ## fetch SmolLM2-135M-Instruct, dequantised from 4 bits, for m
 reasoning-gym: $(READY) ## install what task=reasoning_gym needs beyond the lock, and run its tests
 	@requirements/setup.sh requirements/reasoning_gym.txt
 	$(BIN)/python -m pytest -n 0 -m optional tests/tasks/test_reasoning_gym.py
+
+server: $(READY) ## install the driver that a PostgreSQL behind MLflow or Optuna needs beyond the lock
+	@requirements/setup.sh requirements/server.txt
 
 smoke: $(READY) ## the whole way in under a minute: train, track, draw
 	$(BIN)/grpolab sweep smoke $(SWEEP_OPTIONS)
@@ -73,6 +76,10 @@ test: $(READY) ## the tests, on all cores (about six minutes on two)
 
 test-slow: $(READY) ## the tests that take longer (minutes; CI leaves them out)
 	$(PYTEST) -m 'slow and not optional'
+
+# Debian's package postgresql must be there; the cluster is made in a temporary folder, on a loopback port.
+test-server: server ## MLflow's server and Optuna on a PostgreSQL of its own, killed in the middle (ten minutes)
+	$(BIN)/python -m pytest -n 0 -s --timeout 1200 -m optional tests/server
 
 fuzz: $(READY) ## more than a thousand wrong requests, each of which must be refused (half a minute)
 	$(BIN)/python tests/faults/fuzz.py

@@ -168,9 +168,9 @@ def mirror(results: Results, last: bool = True) -> None:
     assert StudyMirror(results, uri(results), [STUDY]).attempt(last) is None
 
 
-def tracked(results: Results) -> dict[str, Run]:
-    """The study's runs by name; fails where two have the same."""
-    client = MlflowClient(uri(results))
+def tracked(results: Results, store: str | None = None) -> dict[str, Run]:
+    """The study's runs by name, in that store or the results' own; fails where two have the same."""
+    client = MlflowClient(store or uri(results))
     runs = client.search_runs([client.get_experiment_by_name(STUDY).experiment_id])
     by_name = {run.info.run_name: run for run in runs}
     assert len(by_name) == len(runs), [run.info.run_name for run in runs]

@@ -18,6 +18,7 @@ SOURCE = ROOT / "src" / "grpolab"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 LEAVES = {
+    "credentials",
     "vocabulary",
     "quantities",
     "errors",

@@ -5,15 +5,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from grpolab.credentials import without_secrets
+
 
 class RequestError(Exception):
-    """One sentence per problem, each naming the key, the value and what is allowed.
+    """One sentence per problem, each naming the key, the value and what is allowed. Passwords are masked.
 
     Raise it with all problems that can be known at once: `RequestError([first, second])`.
     """
 
     def __init__(self, problems: str | Iterable[str]) -> None:
-        self.problems = [printable(text) for text in ([problems] if isinstance(problems, str) else problems)]
+        self.problems = [
+            printable(without_secrets(text)) for text in ([problems] if isinstance(problems, str) else problems)
+        ]
         super().__init__("\n".join(self.problems))
 
 

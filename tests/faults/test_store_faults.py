@@ -6,6 +6,7 @@ doubled, none missing.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -23,13 +24,16 @@ from fake_runs import STUDY, FakeRun, assert_equal_to_journals, study, tracked, 
 from fake_sweep import FAKE, draw, wait_for
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
-from unwell import HOST, Broken, Dropping, LossyProxy, Slow, serving
+from unwell import HOST, Broken, Dropping, Forbidding, LossyProxy, Passing, Slow, serving
 
+from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.run.tracking import ENVIRONMENT, __main__, synchronise, ui
+from grpolab.run.tracking.check import problem_of
 from grpolab.run.tracking.mirror import StudyMirror
-from grpolab.run.tracking.store import Store
-from grpolab.run.tracking.verify import verify
+from grpolab.run.tracking.store import JOURNAL, Store
+from grpolab.run.tracking.verify import print_verification, verify
+from grpolab.sweep.jobs import Request
 from grpolab.sweep.launch import sweep
 from grpolab.sweep.plan import plans
 
@@ -199,17 +203,65 @@ def test_it_is_said_once_and_not_at_every_poll(
     ]
 
 
+def test_a_server_that_is_not_well_is_refused_before_anything_starts(
+    results: Results, unwell_uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process, to spare a second import of mlflow; `test_a_sweep_begins_only_...` has the whole way."""
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "sUp3rs3cret")
+    started = time.monotonic()
+    problem = problem_of(unwell_uri)
+    assert time.monotonic() - started < 20
+    assert problem
+    assert "\n" not in problem
+    assert len(problem) <= 200
+    with pytest.raises(RequestError, match="cannot be used: "):
+        print_verification(results, unwell_uri, [STUDY], as_json=False)
+    assert not list(results.root.glob("*/*"))
+
+
+def test_wrong_credentials_are_refused_and_not_repeated(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "lab")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "sUp3rs3cret")
+    login = base64.b64encode(b"lab:sUp3rs3cret").decode()
+    with serving(Forbidding) as address:
+        problem = str(problem_of(address))
+    assert "401" in problem
+    assert login not in problem
+    assert "sUp3rs3cret" not in problem
+
+
 @pytest.mark.slow
-def test_a_sweep_does_not_mind_a_server_that_refuses(
+def test_a_sweep_begins_only_where_its_server_answers_and_does_not_mind_when_that_goes_away(
     results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FAKE_WORKER", json.dumps({"log": str(results.root / "jobs.txt")}))
-    overrides = [f"machine.results={results.root}", f"machine.tracking_uri=http://{HOST}:9"]
-    assert sweep(plans("smoke", overrides), draw, 1, command=FAKE) == 0
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "lab")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "sUp3rs3cret")
+    before = sorted(results.root.rglob("*"))
+    with pytest.raises(RequestError, match=r"machine\.tracking_uri=http://127.0.0.1:9 cannot be used: .*refused"):
+        sweep(plans("smoke", [f"machine.results={results.root}", f"machine.tracking_uri=http://{HOST}:9"]), draw, 1)
+    assert sorted(results.root.rglob("*")) == before, "something was started"
+
+    class Leaving(Passing):
+        asked, logins = [], set()
+
+    with serving(Leaving) as address:
+        asked = plans("smoke", [f"machine.results={results.root}", f"machine.tracking_uri={address}"])
+        monkeypatch.setattr(
+            Request, "write_plans", lambda request: write_plans(request) or setattr(Leaving, "away", True)
+        )
+        assert sweep(asked, draw, 1, command=FAKE) == 0
     assert len(list(results.root.glob("runs/*/outcome.json"))) == 4
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tracking: ")]
-    assert said[-1].endswith("Connection refused), the run folders have everything; `grpolab track sync` catches up")
+    assert said[-1].endswith("the run folders have everything; `grpolab track sync` catches up")
     assert len(said) <= 2, "when it begins, and at the end"
+    assert Leaving.logins == {f"Basic {base64.b64encode(b'lab:sUp3rs3cret').decode()}"}
+    written = [file.read_bytes() for file in results.root.rglob("*") if file.is_file()]
+    assert not any(b"sUp3rs3cret" in content for content in written)
+    assert not any("sUp3rs3cret" in request for request in Leaving.asked)
+
+
+write_plans = Request.write_plans
 
 
 @pytest.fixture
@@ -241,7 +293,7 @@ def server(tmp_path: Path, empty_store: Path) -> Iterator[int]:
 
 @pytest.mark.slow
 def test_lost_requests_and_lost_answers_double_nothing(
-    results: Results, server: int, monkeypatch: pytest.MonkeyPatch
+    results: Results, server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request whose answer is lost has been obeyed; the mirror must find out instead of asking again."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
@@ -256,9 +308,24 @@ def test_lost_requests_and_lost_answers_double_nothing(
     assert min(Lossy.lost.get("request", 0), Lossy.lost.get("answer", 0)) > 0, "nothing was lost"
     real = f"http://{HOST}:{server}"
     assert synchronise(results, real, [STUDY]) is None
-    (checked,) = verify(results, Store(real, results.artifacts), [STUDY])
-    assert (checked.runs, checked.differences, checked.unknown) == (2, [], [])
-    assert checked.points > 200
+    store = Store(real, results.artifacts)
+    (checked,) = verify(results, store, [STUDY])
+    assert (checked.runs, checked.every_point, checked.differences, checked.unknown) == (2, False, [], [])
+    runs = tracked(results, real).values()
+    written = [key for run in runs for key, values in store.history(run).items() for _ in values]
+    assert len(written) > 200
+    (whole,) = verify(results, Store(f"sqlite:///{tmp_path}/server.db", results.artifacts), [STUDY])
+    assert (whole.points, whole.every_point) == (len(written), True)
+    assert [text for text in whole.differences if JOURNAL not in text] == [], "its artefacts are the server's"
+    for run in runs:  # what a server tells at once is enough to find these
+        store.client.log_metric(run.info.run_id, "loss", 7.0, step=99)
+    for journal in (tmp_path / "remote").glob(f"*/*/artifacts/{JOURNAL}"):
+        journal.write_text("{}")
+    differences = verify(results, store, [STUDY])[0].differences
+    assert sum("loss at step 99 is in no journal" in text for text in differences) == 2
+    assert sum("the artefact journal.jsonl is another one" in text for text in differences) == 2
+    assert synchronise(results, real, [STUDY], repair=True) is None
+    assert verify(results, store, [STUDY])[0].differences == []
 
 
 # --- the process ----------------------------------------------------------------------------------------------------

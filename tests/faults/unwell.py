@@ -49,6 +49,33 @@ class Broken(Unwell):
         self.send_error(500, "out of order")
 
 
+class Forbidding(Unwell):
+    """Wants another password, and quotes what it was told."""
+
+    def ill(self) -> None:
+        self.send_error(401, f"not {self.headers.get('Authorization')}")
+
+
+class Passing(Unwell):
+    """Answers as an empty MLflow would, until it is told to hang up."""
+
+    away = False
+    asked: list[str]  # what came, without its headers
+    logins: set[str | None]
+
+    def ill(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.asked.append(f"{self.command} {self.path} {body.decode(errors='replace')}")
+        self.logins.add(self.headers.get("Authorization"))
+        if self.away:
+            return self.connection.close()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+
 class LossyProxy(Unwell):
     """Passes requests on to `backend`; every few, by a seeded draw, are lost on the way there or on the way back."""
 

@@ -73,6 +73,7 @@ def _track_sync(arguments: argparse.Namespace) -> int:
     from grpolab.run import tracking
 
     results, uri, studies = _tracked(arguments)
+    tracking.check_answer(uri)
     if problem := tracking.synchronise(results, uri, studies, arguments.repair):
         print(problem, file=sys.stderr)
         return FAILURE

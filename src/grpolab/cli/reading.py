@@ -169,7 +169,7 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
     from grpolab.run import tracking
 
     tracking.set_environment()
-    from grpolab.run.tracking.store import every_run, logged
+    from grpolab.run.tracking.store import logged_runs
 
     runs, refused = list[FoundRun](), list[str]()
     for folder in folders:
@@ -178,14 +178,14 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
         if Path(folder).is_dir() and not place.is_file() and any(Path(folder).glob("*/meta.yaml")):
             os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # it is only read; MLflow refuses such a store by default
             uri = Path(folder).resolve().as_uri()
-        for run in every_run(uri):
-            name = f"{run.info.run_name or run.info.run_id} ({run.info.run_id[:8]})"
+        for run in logged_runs(uri):
+            name = f"{run.name} ({run.id[:8]})"
             try:
-                evidence = read_rows(name, logged(uri, run.info.run_id)[1])
+                evidence = read_rows(name, run.rows)
             except RequestError as refusal:
                 refused.append(str(refusal))
             else:
-                runs.append(FoundRun(name, folder, dict(run.data.params), evidence))
+                runs.append(FoundRun(name, folder, run.params, evidence))
     if not runs:
         why = f"; {refused[0]}" if refused else ""
         raise RequestError(f"FOLDER={', '.join(folders)} holds no run in MLflow that the doctor can read{why}")

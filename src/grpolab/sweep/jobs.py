@@ -111,6 +111,8 @@ class Request:
         try:
             if self.tracking_uri:
                 tracking.check_store(self.tracking_uri)
+                if not problems:  # it takes seconds
+                    tracking.check_answer(self.tracking_uri)
         except RequestError as error:
             problems += error.problems
         if problems:

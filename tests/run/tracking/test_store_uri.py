@@ -14,7 +14,9 @@ from fake_runs import study, uri
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results
-from grpolab.run.tracking import MirrorProcess, check_store, store_uri
+from grpolab.run import tracking
+from grpolab.run.tracking import MirrorProcess, check_answer, check_store, store_uri
+from grpolab.run.tracking.check import problem_of
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,37 @@ def test_a_file_of_somebody_else_is_refused_and_left_alone(tmp_path: Path, other
         check_store(f"sqlite:///{file}")
     assert (file.read_bytes() if file.is_file() else None) == before
     assert os.listdir(tmp_path) == ["store.db"]
+
+
+@pytest.mark.parametrize(("version", "said"), [("0584bdc529eb", "older"), ("deadbeef0000", "newer")])
+def test_a_store_of_another_version_is_refused_and_left_alone(results: Results, version: str, said: str) -> None:
+    """MLflow would change the tables of an older one, and stop in the middle at a newer one."""
+    with sqlite3.connect(results.store) as connection:
+        connection.execute("update alembic_version set version_num = ?", (version,))
+    connection.close()
+    before = results.store.read_bytes()
+    with pytest.raises(RequestError, match=f"its tables are of an? {said} version than MLflow "):
+        check_store(uri(results))
+    assert results.store.read_bytes() == before
+
+
+def test_a_database_without_its_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)  # as where it is not installed
+    assert problem_of("postgresql://me@host/db") == "the Python package psycopg is missing: `make server` installs it"
+    assert problem_of("postgresql+nothing://me@host/db") == (
+        "SQLAlchemy does not know it: Can't load plugin: sqlalchemy.dialects:postgresql.nothing"
+    )
+
+
+def test_what_does_not_answer_in_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "ANSWER_SECONDS", 0.01)
+    with pytest.raises(RequestError, match=r"http://127.0.0.1:9 cannot be used: no answer within 0 s"):
+        check_answer("http://127.0.0.1:9")
+
+
+def test_an_sqlite_store_is_not_asked(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    check_answer(uri(results))
 
 
 def is_refused(store: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,19 @@ PLANTED = {
     "another arm": (f"update tags set value = 'high' where key = 'arm' and {ONE}", "the tag arm is high"),
     "no run": (f"update runs set lifecycle_stage = 'deleted' where {ONE}", "the store does not have it"),
 }
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_text("{}")])
+def test_a_journal_that_is_not_among_the_artefacts_is_named_and_repaired(
+    results: Results, damage: Callable[[Path], object]
+) -> None:
+    finished(results)
+    mirror(results)
+    damage(next(results.artifacts.glob("*/*/artifacts/journal.jsonl")))
+    (sentence,) = differences(results)
+    assert "the artefact journal.jsonl is " in sentence
+    assert StudyMirror(results, uri(results), [STUDY], repair=True).attempt(last=True) is None
+    assert differences(results) == []
 
 
 @pytest.mark.parametrize("planted", PLANTED)
@@ -197,13 +211,14 @@ def test_the_commands_make_a_store_from_the_journals_and_find_it_equal(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", ["sync", "verify"])
-def test_a_server_that_is_down_is_one_sentence_and_exit_code_1(
+def test_a_server_that_is_down_is_one_sentence_and_exit_code_2(
     results: Results, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finished(results)
-    assert command(results, word, "--uri", "http://127.0.0.1:9") == 1
+    assert command(results, word, "--uri", "http://127.0.0.1:9") == 2
     (sentence,) = capsys.readouterr().err.splitlines()
-    assert "Connection refused), the run folders have everything" in sentence
+    assert "http://127.0.0.1:9 cannot be used: " in sentence
+    assert "Connection refused" in sentence
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ def test_a_study_without_a_tuning_is_refused(nothing_starts, capsys):
     [
         (["--storage", "redis://x"], "--storage redis://x is no storage"),
         (["--storage", "sqlite:////tmp/x.db", "--jobs", "2"], "SQLite serves 1 trial at a time"),
+        (["--storage", "postgresql+nothing://me@host/db"], "SQLAlchemy does not know it"),
         (["--storage", "sqlite:////no/such/folder/x.db"], "cannot be opened"),
         (["seed=3"], "seed=3: a tuning sets its seeds itself"),
         (["machine.tracking_uri=ftp://x"], "ftp://x"),

@@ -7,23 +7,29 @@ written twice. Training never writes to MLflow and never waits for it; one proce
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from grpolab.credentials import password_problem
 from grpolab.errors import RequestError
 from grpolab.paths import Results
 
 AUTO = "auto"
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
 SQLITE = "sqlite:///"
+ANSWER_SECONDS = 45.0  # most that a command waits for a server or a database before it starts; MLflow's import is in it
+MIGRATIONS = "store/db_migrations/versions"  # where MLflow keeps the steps from one version of its tables to the next
 # Read by mlflow when it is imported or used: no telemetry, no tracebacks beside our one sentence, a server that is down
 # is given up on within seconds, no request is sent again (a run whose answer got lost would be made twice), and no
 # connection is kept to an SQLite file that may be gone.
@@ -34,6 +40,7 @@ ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 
 
@@ -54,23 +61,49 @@ def sqlite_file(uri: str) -> Path | None:
     return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
 
 
-def check_store(uri: str) -> None:
-    """Refuse, before anything starts, a store that can be known not to open.
+def is_server(uri: str) -> bool:
+    """Whether MLflow's server stands before the database."""
+    return uri.startswith(("http", "databricks"))
 
-    A server that does not answer is no reason: training goes on without it and the mirror catches up.
+
+def check_store(uri: str) -> None:
+    """Refuse, before anything starts, a store that can be known not to open without asking a server.
+
     Raises RequestError.
     """
     file = sqlite_file(uri)
-    if not _is_well_formed(uri):
+    problem = password_problem(uri)
+    if problem is None and not _is_well_formed(uri):
         problem = (
             "is no MLflow store: use auto, sqlite:///FILE, http(s)://HOST:PORT, the URI of a database"
             " (postgresql, mysql, mssql)"
         )
-    elif file and (reason := _sqlite_problem(file)):
+    if problem is None and file and (reason := _sqlite_problem(file)):
         problem = f"cannot be opened: {reason}; name another store"
-    else:
+    if problem:
+        raise _refusal(uri, problem)
+
+
+def check_answer(uri: str) -> None:
+    """Refuse, before anything starts, a server or a database that does not answer now, or not as MLflow's would.
+
+    Once a command has started, training goes on without it and the mirror catches up. A process asks, so that the wait
+    has an end whatever hangs, and the command keeps nothing of mlflow in memory. Raises RequestError.
+    """
+    if sqlite_file(uri):
         return
-    raise RequestError(f"machine.tracking_uri={uri} {problem}, or leave it empty to switch tracking off")
+    command = [sys.executable, "-m", __name__, "--check", "--uri", uri]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise _refusal(uri, f"cannot be used: no answer within {ANSWER_SECONDS:.0f} s; name another store") from None
+    if asked.returncode:
+        reason = (asked.stderr.strip().splitlines() or ["the process that asked it was killed"])[-1]
+        raise _refusal(uri, f"cannot be used: {reason}; name another store")
+
+
+def _refusal(uri: str, problem: str) -> RequestError:
+    return RequestError(f"machine.tracking_uri={uri} {problem}, or leave it empty to switch tracking off")
 
 
 def _is_well_formed(uri: str) -> bool:
@@ -92,15 +125,42 @@ def _sqlite_problem(file: Path) -> str | None:
             file.open("r+b").close()
             with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
                 tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
+                versions = connection.execute(VERSION).fetchall() if "alembic_version" in tables else []
         except (OSError, sqlite3.DatabaseError) as error:
             return None if "locked" in str(error) else str(error)  # a lock passes; the mirror waits for it
-        if tables and "experiments" not in tables:
-            return "it is the database of another program"
+        if problem := tables_problem(tables, [version for (version,) in versions]):
+            return problem
     try:
         with tempfile.TemporaryFile(dir=file.parent):  # SQLite keeps its write-ahead log beside the file
             return None
     except OSError as error:
         return f"its folder cannot be written ({error.strerror})"
+
+
+VERSION = "select version_num from alembic_version"
+
+
+def tables_problem(tables: Collection[str], versions: list[str]) -> str | None:
+    """Why MLflow as it is installed could not use a database with these tables; `versions`: what `VERSION` answers.
+
+    Left to MLflow, an older database would be changed by the first look at it.
+    """
+    if not tables:
+        return None
+    if "experiments" not in tables:
+        return "it is the database of another program"
+    spec = importlib.util.find_spec("mlflow")  # which imports nothing
+    assert spec
+    assert spec.origin
+    steps = "".join(file.read_text() for file in (Path(spec.origin).parent / MIGRATIONS).glob("*.py"))
+    known = set(re.findall(r'^revision = "(\w+)"', steps, re.MULTILINE))
+    newest = known - set(re.findall(r'^down_revision = "(\w+)"', steps, re.MULTILINE))
+    if set(versions) <= newest:  # none: it was killed while it was made, and MLflow goes on
+        return None
+    here = f"MLflow {importlib.metadata.version('mlflow')}"
+    if set(versions) <= known:
+        return f"its tables are of an older version than {here}: back it up, and `mlflow db upgrade` brings them up"
+    return f"its tables are of a newer version than {here}"
 
 
 class MirrorProcess:

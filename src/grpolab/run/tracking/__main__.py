@@ -3,12 +3,13 @@
 Follows the studies' plans and run folders while its standard input is open, then brings everything up to date once
 more, summaries included, and exits 0. What could not be written is said in one sentence on standard error, exit code 1.
 Before the end, standard output says when the store can no longer be used, and when it can again.
+
+`--check --uri URI` only asks whether the store can be used, and says in the same way why not.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import select
 import sys
@@ -28,14 +29,20 @@ NICENESS = 10  # the workers' cores come first
 def main() -> int:
     """Run until standard input ends; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m grpolab.run.tracking", description=__doc__)
-    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--results", type=Path)
     parser.add_argument("--uri", required=True)
+    parser.add_argument("--check", action="store_true")
     parser.add_argument("--repair", action="store_true")
     parser.add_argument("studies", nargs="*", metavar="STUDY")
     arguments = parser.parse_args()
-    os.nice(NICENESS)
     set_environment()
-    problem = follow(arguments.results, arguments.uri, arguments.studies, arguments.repair)
+    if arguments.check:
+        from grpolab.run.tracking.check import problem_of
+
+        problem = problem_of(arguments.uri)
+    else:
+        os.nice(NICENESS)
+        problem = follow(arguments.results, arguments.uri, arguments.studies, arguments.repair)
     if problem:
         print(problem, file=sys.stderr)
     return 1 if problem else 0
@@ -45,7 +52,6 @@ def follow(root: Path, uri: str, studies: list[str], repair: bool) -> str | None
     """Synchronise again and again; returns what the last time could not write."""
     from grpolab.run.tracking.mirror import StudyMirror  # mlflow, whose environment is set now
 
-    gc.freeze()  # mlflow's half a million objects need not be searched for garbage again and again
     mirror = StudyMirror(Results(root.resolve()), uri, studies, repair)
     before, pause = None, POLL_SECONDS
     while not _input_ended(pause):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -26,12 +27,12 @@ from grpolab.run.tracking.points import (
     plans_of,
     status,
 )
-from grpolab.run.tracking.store import UNUSABLE, Store, ask, unusable
+from grpolab.run.tracking.store import JOURNAL, UNUSABLE, Store, ask, unusable
 
 MAX_PARAMS, MAX_POINTS = 100, 1000  # MLflow's limits for one batch
 MAX_PROBLEM = 300  # characters
 EARLIER = " (earlier settings)"
-JOURNALS = ("journal.jsonl", "timing.jsonl")
+JOURNALS = (JOURNAL, "timing.jsonl")
 ARTIFACTS = ("settings.yaml", "provenance.json", *JOURNALS, "evaluation_items.json", "outcome.json", "samples")
 Key = tuple[str, str, int, str]  # study, variant, seed, signature
 
@@ -161,7 +162,11 @@ class StudyMirror:
             if difference.wrong:  # into MLflow's bin, to be made again: MLflow takes no point back
                 client.delete_run(run.info.run_id)
                 run, stored = None, {}
-            elif complete and not difference.missing:
+            elif (
+                complete
+                and not difference.missing
+                and store.journal_sha256(run.info.artifact_uri) == journal_sha256(folder)
+            ):
                 return
         name = pages.run_name(cell)
         tags = {
@@ -260,6 +265,12 @@ def _log_model(store: Store, experiment_id: str, run_id: str, weights: Path, nam
         store.client.log_outputs(run_id, [entities.LoggedModelOutput(model.model_id, step=0)])
     store.client.log_model_artifact(model.model_id, str(weights))
     store.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+
+
+def journal_sha256(folder: Path) -> str | None:
+    """Of a run folder's journal; None where a run failed before it had one."""
+    file = folder / JOURNAL
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else None
 
 
 def lock_of(results: Results, uri: str) -> Path:

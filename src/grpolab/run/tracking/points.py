@@ -55,6 +55,11 @@ class Course:
     start: int  # milliseconds since 1970
     end: int
 
+    def last(self) -> dict[tuple[str, int], Point]:
+        """The last point of each metric."""
+        steps = dict(sorted(self.points))
+        return {key: point for key, point in self.points.items() if key[1] == steps[key[0]]}
+
 
 def course_of(folder: Path, outcome: Record | None) -> Course:
     """What MLflow draws of a run folder: one point per metric and rollout step.

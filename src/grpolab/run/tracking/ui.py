@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -10,15 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, read_json
-from grpolab.run.tracking import check_store, sqlite_file
+from grpolab.run.tracking import check_store, set_environment, sqlite_file
 from grpolab.run.tracking.pages import EVERY_VARIANT, address, views
 
 HOST = "127.0.0.1"
@@ -79,16 +76,10 @@ def _say_links(root: str, results: Results, study: str, say: Callable[[str], Non
 
 def _experiment_id(root: str, name: str) -> str | None:
     """Asked of the server, so that nothing is opened for writing; None where it has no such experiment."""
-    query = urllib.parse.urlencode({"experiment_name": name})
-    try:
-        with urllib.request.urlopen(f"{root}/api/2.0/mlflow/experiments/get-by-name?{query}", timeout=20) as answer:
-            return str(json.load(answer)["experiment"]["experiment_id"])
-    except urllib.error.HTTPError as error:
-        if error.code == 404:
-            return None
-        raise RequestError(f"the MLflow server {root} answered: {error}") from error
-    except (OSError, ValueError) as error:
-        raise RequestError(f"the MLflow server {root} does not answer: {error}") from error
+    set_environment()
+    from grpolab.run.tracking.store import experiment_id  # mlflow, whose environment is set now
+
+    return experiment_id(root, name)
 
 
 @contextmanager

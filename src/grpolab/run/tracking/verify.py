@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
-from mlflow.entities import Run
-
+from grpolab.errors import RequestError
 from grpolab.paths import Results, read_json
 from grpolab.run.folder import exclusive, is_begun
 from grpolab.run.tracking import pages, sqlite_file
-from grpolab.run.tracking.mirror import lock_of
-from grpolab.run.tracking.points import Record, compare, course_of, is_final, labels_of, plans_of, status
-from grpolab.run.tracking.store import UNUSABLE, Store, ask, unusable
+from grpolab.run.tracking.check import problem_of
+from grpolab.run.tracking.mirror import journal_sha256, lock_of
+from grpolab.run.tracking.points import Record, Stored, compare, course_of, is_final, labels_of, plans_of, status
+from grpolab.run.tracking.store import JOURNAL, UNUSABLE, Store, StoredRun, ask, unusable
 
 SHOWN = 5  # differences of a study that are printed
 
@@ -28,13 +28,19 @@ class Checked:
     runs: int = 0
     running: int = 0  # of them; what is new in these may still be on its way
     points: int = 0
+    every_point: bool = True  # False: the last one of each metric, which is what a server tells in time
     differences: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)  # runs whose folder is not here: pruned, or another machine's
 
 
 def print_verification(results: Results, uri: str, studies: Sequence[str], as_json: bool) -> bool:
-    """Say what was compared and what differs, or in one sentence why nothing could be; True where all is equal."""
+    """Say what was compared and what differs, or in one sentence why nothing could be; True where all is equal.
+
+    Raises RequestError where a server or a database cannot be used.
+    """
     file = sqlite_file(uri)
+    if not file and (problem := problem_of(uri)):
+        raise RequestError(f"the tracking store {uri} cannot be used: {problem}")
     try:
         if file and not file.exists():
             raise FileNotFoundError(f"there is none at {file}: `grpolab track sync` makes it")
@@ -55,26 +61,30 @@ def verify(results: Results, store: Store, studies: Sequence[str]) -> list[Check
 def _study(results: Results, store: Store, plan: Record) -> Checked:
     experiment = ask(store.client.get_experiment_by_name, plan["study"])
     in_use = experiment is not None and experiment.lifecycle_stage == "active"  # else in MLflow's bin
-    runs = store.runs(experiment.experiment_id) if in_use else []
-    runs_of: dict[tuple[str | None, str | None], list[Run]] = {}  # a chart that is grouped by variant counts these
+    runs = store.stored_runs(experiment.experiment_id) if in_use else []
+    runs_of: dict[tuple[str | None, str | None], list[StoredRun]] = {}  # a chart grouped by variant counts these
     for run in runs:
-        runs_of.setdefault((run.data.tags.get("variant"), run.data.tags.get("seed")), []).append(run)
-    checked = Checked(plan["study"])
-    for cell in plan["cells"]:
-        if is_begun(results.run(cell["signature"])):
-            _cell(results, store, plan, cell, runs_of.get((cell["variant"], str(cell["seed"])), []), checked)
+        runs_of.setdefault((run.tags.get("variant"), run.tags.get("seed")), []).append(run)
+    checked = Checked(plan["study"], every_point=not store.is_server)
+    begun = [cell for cell in plan["cells"] if is_begun(results.run(cell["signature"]))]
+    found = [runs_of.get((cell["variant"], str(cell["seed"])), []) for cell in begun]
+    contents = store.contents([run for runs_of_cell in found for run in runs_of_cell])
+    for cell, runs_of_cell in zip(begun, found, strict=True):
+        _cell(results, plan, cell, [(run, *next(contents)) for run in runs_of_cell], checked)
     planned = {cell["signature"] for cell in plan["cells"]}
     for run in runs:
-        signature = run.data.tags.get("signature")
+        signature = run.tags.get("signature")
         folder = results.run(signature or "")
         if signature and not is_begun(folder):
-            checked.unknown.append(f"{run.info.run_name} ({signature}, {run.info.run_id})")
-        elif signature and signature not in planned and run.info.status == "RUNNING":
+            checked.unknown.append(f"{run.name} ({signature}, {run.id})")
+        elif signature and signature not in planned and run.status == "RUNNING":
             checked.differences += _wrong_status(run, status(folder, read_json(folder / "outcome.json"), time.time()))
     return checked
 
 
-def _cell(results: Results, store: Store, plan: Record, cell: Record, runs: list[Run], checked: Checked) -> None:
+def _cell(
+    results: Results, plan: Record, cell: Record, runs: list[tuple[StoredRun, Stored, str | None]], checked: Checked
+) -> None:
     """Compare the runs that stand for a cell, which must be one, with its folder."""
     folder = results.run(cell["signature"])
     outcome = read_json(folder / "outcome.json")
@@ -84,37 +94,38 @@ def _cell(results: Results, store: Store, plan: Record, cell: Record, runs: list
     checked.running += alive
     differences = [] if runs or alive else ["the store does not have it"]
     if len(runs) > 1:
-        differences.append(f"the store has {len(runs)} runs of it: {', '.join(run.info.run_id for run in runs)}")
+        differences.append(f"the store has {len(runs)} runs of it: {', '.join(run.id for run, *_ in runs)}")
     labels = labels_of(plan, cell) | ({"outcome": outcome["outcome"]} if outcome else {})
     course = course_of(folder, outcome)
-    for run in runs:
-        stored, tags = store.history(run), run.data.tags
+    expected = course.points if checked.every_point else course.last()
+    for run, stored, journal in runs:
         checked.points += sum(map(len, stored.values()))
-        difference = compare(course.points, stored, is_final(outcome))
+        difference = compare(expected, stored, is_final(outcome))
         differences += difference.wrong
         if not alive:
             differences += difference.missing
             differences += [
-                f"the tag {name} is {tags.get(name)}, the run folder says {value}"
+                f"the tag {name} is {run.tags.get(name)}, the run folder says {value}"
                 for name, value in labels.items()
-                if tags.get(name) != value
+                if run.tags.get(name) != value
             ]
             differences += _wrong_status(run, state)
+        if outcome and journal != journal_sha256(folder):
+            differences.append(f"the artefact {JOURNAL} is {'another one' if journal else 'missing'}")
     checked.differences += [f"{pages.run_name(cell)} ({cell['signature']}): {text}" for text in differences]
 
 
-def _wrong_status(run: Run, state: str) -> list[str]:
-    if run.info.status == state:
-        return []
-    return [f"the status of {run.info.run_name} is {run.info.status}, the run folder says {state}"]
+def _wrong_status(run: StoredRun, state: str) -> list[str]:
+    return [] if run.status == state else [f"the status of {run.name} is {run.status}, the run folder says {state}"]
 
 
 def _lines(checks: list[Checked]) -> Iterator[str]:
     for checked in checks:
         running = f", {checked.running} of them running" if checked.running else ""
         count = len(checked.differences)
+        compared = "points" if checked.every_point else "last points, and the journals"
         verdict = "equal to the run folders" if not count else f"{count} difference{'s' * (count > 1)}"
-        yield f"{checked.study}: {checked.runs} runs{running}, {checked.points:,} points: {verdict}"
+        yield f"{checked.study}: {checked.runs} runs{running}, {checked.points:,} {compared}: {verdict}"
         yield from (f"  {text}" for text in checked.differences[:SHOWN])
         if count > SHOWN:
             yield f"  and {count - SHOWN} more (--json has them all)"

@@ -21,7 +21,7 @@ from grpolab.sweep.pool import WORKER_COMMAND, Pool, WorkerStartError
 from grpolab.sweep.progress import SILENCE_SECONDS, outcome_line, print_table
 from grpolab.sweep.tuning.arms import Arms, override
 from grpolab.sweep.tuning.search import Score, Tuner
-from grpolab.sweep.tuning.storage import JOURNAL, SQLITE, ArmTrials, Owner, check_uri, open_storage
+from grpolab.sweep.tuning.storage import JOURNAL, SQLITE, ArmTrials, Owner, check_uri, kept_in, open_storage
 from grpolab.vocabulary import COMPLETE, FAILED
 
 
@@ -121,7 +121,7 @@ def tune(
         raise RequestError(f"--storage {uri} serves one command at a time, and {others[0]} is at work on it")
     places = slots_for(request, jobs)
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it says every trial, and that parts of it may change
-    with warnings.catch_warnings(action="ignore", category=ExperimentalWarning), interruptible():
+    with warnings.catch_warnings(action="ignore", category=ExperimentalWarning), interruptible(), kept_in(uri):
         opened = open_storage(uri, name)
         trials = [ArmTrials(opened, arms, arm, parallel=len(places) > 1) for arm in arms.names]
         tuner = Tuner(arms, trials, results, score, folder, len(places))

@@ -5,23 +5,31 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import optuna
+import sqlalchemy
+from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.schema import CreateSchema
 
+from grpolab.credentials import password_problem
 from grpolab.errors import RequestError
 from grpolab.paths import plain
+from grpolab.run.database import connected, reason_of
 from grpolab.run.folder import exclusive, is_held
 from grpolab.sweep.tuning.arms import Arms, pruner, sampler
 
 JOURNAL, SQLITE, SERVERS = "journal:", "sqlite:///", ("postgresql", "mysql")
+# Of PostgreSQL: MLflow's tables may be in the same database, and both note their version in a table of one name.
+SCHEMA = "optuna"
 OWNER, RECORD, IDENTITY = "owner", "record", "identity"  # attributes in the storage
 
 
@@ -50,6 +58,8 @@ class JournalFile(JournalFileBackend):
 
 def check_uri(uri: str, jobs: int | None) -> int | None:
     """How many trials may run at once: `jobs`, or what the storage bears where that is None. Raises RequestError."""
+    if problem := password_problem(uri):
+        raise RequestError(f"--storage {uri} {problem}")
     if not uri.startswith((JOURNAL, SQLITE, *SERVERS)) or uri in (JOURNAL, SQLITE):
         raise RequestError(f"--storage {uri} is no storage: use journal:FILE, sqlite:///FILE, postgresql://, mysql://")
     if not uri.startswith(SQLITE):
@@ -69,15 +79,38 @@ def open_storage(uri: str, study: str) -> BaseStorage:
     """
     try:
         journal = uri.startswith(JOURNAL)
-        storage = JournalStorage(JournalFile(Path(uri.removeprefix(JOURNAL)))) if journal else RDBStorage(uri)
-    except (OSError, ValueError, KeyError, ImportError, SQLAlchemyError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise RequestError(f"--storage {uri} cannot be opened: {reason}") from error
+        storage = JournalStorage(JournalFile(Path(uri.removeprefix(JOURNAL)))) if journal else _database(uri)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SQLAlchemyError, StorageInternalError) as error:
+        raise RequestError(f"--storage {uri} cannot be opened: {reason_of(error)}") from error
     if not uri.startswith(SERVERS):
         names = {arm.study_name.rpartition("/")[0] for arm in storage.get_all_studies()}
         if names and study not in names:
             raise RequestError(f"--storage {uri} holds the tuning of {', '.join(sorted(names))}: name another one")
     return storage
+
+
+@contextmanager
+def kept_in(uri: str) -> Iterator[None]:
+    """The work that needs the storage: where that is lost, one sentence says so, and the command ends with code 1."""
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError) as error:
+        lost = f"--storage {uri} was lost ({reason_of(error)}); what has an outcome stays, the same command goes on"
+        print(f"grpolab: {lost}", file=sys.stderr)
+        raise SystemExit(1) from error
+
+
+def _database(uri: str) -> RDBStorage:
+    if not uri.startswith(SERVERS):
+        return RDBStorage(uri)
+    options: dict[str, Any] = {"pool_pre_ping": True}  # a server may have been started again meanwhile
+    with connected(uri) as connection:
+        if uri.startswith("postgresql"):
+            if SCHEMA not in sqlalchemy.inspect(connection).get_schema_names():
+                connection.execute(CreateSchema(SCHEMA, if_not_exists=True))
+                connection.commit()
+            options["connect_args"] = {"options": f"-csearch_path={SCHEMA}"}
+    return RDBStorage(uri, options)
 
 
 class Owner:
