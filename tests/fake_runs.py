@@ -18,6 +18,7 @@ from mlflow.entities import Run
 from grpolab import vocabulary
 from grpolab.paths import Results, write_json_atomic, write_text_atomic
 from grpolab.run.folder import Heartbeat
+from grpolab.run.lease import Lease
 from grpolab.run.tracking import store_uri
 from grpolab.run.tracking.mirror import StudyMirror
 
@@ -73,6 +74,7 @@ class FakeRun:
 
     def __init__(self, results: Results, cell: dict[str, Any], every: int = 2, updates: int = 4) -> None:
         self.folder = results.run(cell["signature"])
+        self.lease = Lease(self.folder)
         self.cell, self.every, self.updates = cell, every, updates
         self.step = 0
         self.random = random.Random(cell["signature"])
@@ -135,7 +137,8 @@ class FakeRun:
             file.write(json.dumps(record, separators=(",", ":")) + "\n")
 
     def beat(self) -> None:
-        """Say that this process runs it."""
+        """Say that this process runs it; it does so until `lease.release()`."""
+        self.lease.attempt()
         Heartbeat(self.folder, rollout_steps=3).beat(self.step, time.time())
 
 

@@ -9,7 +9,9 @@ import json
 import math
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -131,17 +133,44 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:
 
     A write that fails (a full disk) leaves the file that was there, and nothing else.
     """
+    with _written(path, content, durable) as part:
+        part.replace(path)
+
+
+def write_new(path: Path, content: bytes, *, durable: bool = True) -> bool:
+    """The same for a file that must not be there yet; False where it is, because another process was faster."""
+    with _written(path, content, durable) as part:
+        try:
+            os.link(part, path)
+            made = True
+        except FileExistsError:
+            made = part.stat().st_nlink > 1  # a server that was asked again, because its answer was lost
+        except OSError:  # no hard links here: a reader may see half of the file
+            try:
+                with path.open("xb") as file:
+                    file.write(content)
+                made = True
+            except FileExistsError:
+                made = False
+        part.unlink(missing_ok=True)
+    return made
+
+
+@contextmanager
+def _written(path: Path, content: bytes, durable: bool) -> Iterator[Path]:
+    """The content in a file beside `path` whose name nobody else has; removed where what follows fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
         with part.open("wb") as file:
             file.write(content)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-        part.replace(path)
-    finally:
+        yield part
+    except BaseException:
         part.unlink(missing_ok=True)
+        raise
 
 
 def remove_parts(folder: Path) -> None:
@@ -168,8 +197,12 @@ def plain(value: Any) -> Any:
 
 def write_json_atomic(path: Path, value: Any, *, durable: bool = True) -> None:
     """The same for strict JSON; infinities become strings."""
-    text = json.dumps(plain(value), allow_nan=False, indent=1) + "\n"
-    write_atomic(path, text.encode(), durable=durable)
+    write_atomic(path, json_bytes(value), durable=durable)
+
+
+def json_bytes(value: Any) -> bytes:
+    """A value as it stands in a JSON file."""
+    return (json.dumps(plain(value), allow_nan=False, indent=1) + "\n").encode()
 
 
 def write_csv_atomic(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

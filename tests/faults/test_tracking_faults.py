@@ -175,14 +175,11 @@ def test_two_commands_take_turns_at_one_study(results: Results) -> None:
 def test_a_run_whose_process_died_is_killed_until_it_goes_on(results: Results) -> None:
     cell = study(results, seeds=1, arms=("low",))["cells"][0]
     run = FakeRun(results, cell).take(1)
-    heartbeat = json.loads((run.folder / "running.json").read_text())
-    (run.folder / "running.json").write_text(
-        json.dumps({**heartbeat, "process_start": heartbeat["process_start"] - 60})
-    )
+    run.lease.release()
     follower = StudyMirror(results, uri(results), [STUDY])
-    for beat, status in ((None, "KILLED"), (heartbeat, "RUNNING")):
-        if beat:
-            (run.folder / "running.json").write_text(json.dumps(beat))
+    for goes_on, status in ((False, "KILLED"), (True, "RUNNING")):
+        if goes_on:
+            run.beat()
         assert follower.attempt() is None
         assert tracked(results)["low/addition, seed 0"].info.status == status
     run.take(1).end()

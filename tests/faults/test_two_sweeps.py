@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 
 import pytest
-from fake_sweep import wait_for
+from fake_sweep import FAKE, wait_for
 
 from grpolab.paths import write_json_atomic
-from grpolab.run.folder import LEASE_SECONDS, exclusive
+from grpolab.run import lease
+from grpolab.run.lease import LEASE_SECONDS, leased
 from grpolab.sweep.ledger import set_failure_aside
 from grpolab.sweep.plan import plans
 
@@ -39,7 +41,7 @@ def test_a_cell_that_runs_elsewhere_is_passed_over_and_awaited(fake_sweep):
     """The first of four cells is held by somebody else, who finishes it at last."""
     assert fake_sweep("smoke", "rollout_steps=11")[0] == 0  # the warm starts are there
     first = smoke_cells(fake_sweep)[0]
-    with exclusive(fake_sweep.results.run(first) / ".lock"):
+    with leased(fake_sweep.results.run(first)):
         command = fake_sweep.start("--jobs", "1")
         done = wait_for(lambda: len(done := [job[1] for job in fake_sweep.begun() if job[3] == "12"]) == 3 and done)
         assert first not in done, "the others were done meanwhile"
@@ -54,17 +56,19 @@ def test_a_cell_that_runs_elsewhere_is_passed_over_and_awaited(fake_sweep):
 
 
 def beat_elsewhere(fake_sweep, signature, age):
-    owner = {"pid": 1, "host": "another-machine", "process_start": 0.0}
-    where = {"rollout_step": 3, "rollout_steps": 12, "time": time.time() - age}
-    write_json_atomic(fake_sweep.results.run(signature) / "running.json", owner | where)
+    file = fake_sweep.results.run(signature) / ".lease-1"
+    write_json_atomic(file, {**lease.HERE.holder(), "host": "another-machine"})
+    os.utime(file, (time.time() - age,) * 2)
 
 
 def test_a_lease_of_another_machine_is_awaited_and_taken_over_when_it_ends(fake_sweep):
     signatures = smoke_cells(fake_sweep)
+    quick_watch = "import runpy, sys; from grpolab.run import lease; lease.WATCH_SECONDS = 0.5; "
+    quick_watch += "runpy.run_path(sys.argv[1], run_name='__main__')"
     beat_elsewhere(fake_sweep, signatures[0], age=LEASE_SECONDS - 3)
     beat_elsewhere(fake_sweep, signatures[1], age=LEASE_SECONDS + 1)
     started = time.monotonic()
-    code, jobs = fake_sweep(jobs=1)
+    code, jobs = fake_sweep(jobs=1, command=(FAKE[0], "-c", quick_watch, FAKE[1]))
     assert code == 0
     assert time.monotonic() - started > 2
     assert [job[1] for job in jobs if job[0] == "run"][-1] == signatures[0], "when everything else was done"
@@ -92,7 +96,7 @@ def test_a_worker_that_waits_behind_somebody_else_is_not_the_cells_failure(limit
     first = smoke_cells(fake_sweep)[0]
     command = fake_sweep.start("--jobs", "1", "--seeds", "1", limit, lag=0.7)
     wait_for(lambda: any(job[0] == "asked" and job[1] == first for job in fake_sweep.begun()))
-    with exclusive(fake_sweep.results.run(first) / ".lock"):
+    with leased(fake_sweep.results.run(first)):
         time.sleep(3)
         assert not (fake_sweep.results.run(first) / "outcome.json").exists()
         write_json_atomic(fake_sweep.results.run(first) / "outcome.json", {"outcome": "completed", "reason": None})

@@ -16,7 +16,7 @@ from tiny import run_folder, tiny_parts, tiny_settings
 
 from grpolab.paths import Results
 from grpolab.run import checkpoint
-from grpolab.run.folder import exclusive
+from grpolab.run.lease import leased
 from grpolab.run.train import Interrupted, run
 from grpolab.settings.run import RunSettings
 
@@ -214,21 +214,21 @@ def test_checkpoints_are_as_rare_as_asked_for(results: Results) -> None:
 def test_a_finished_run_is_returned_as_it_stands(settings: RunSettings, results: Results) -> None:
     first = run(settings, results)
     folder = run_folder(settings, results)
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"}
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     seen: list[int] = []
     assert run(settings, results, on_step=seen.append) == first
     assert seen == []
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"} == before
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 def test_a_run_in_progress_is_waited_for(tmp_path: Path) -> None:
     order: list[str] = []
 
     def other() -> None:
-        with exclusive(tmp_path / "run" / ".lock"):
+        with leased(tmp_path / "run"):
             order.append("second")
 
-    with exclusive(tmp_path / "run" / ".lock"):
+    with leased(tmp_path / "run"):
         thread = threading.Thread(target=other)
         thread.start()
         thread.join(0.2)

@@ -15,7 +15,8 @@ from pathlib import Path
 from fake_worker import say, serve
 
 from grpolab.paths import Results, read_json, write_json_atomic
-from grpolab.run.folder import Journal, exclusive
+from grpolab.run.folder import Journal
+from grpolab.run.lease import leased
 from grpolab.settings.run import RunSettings
 
 COLLAPSES, DIVERGES = 1e-2, 1e-1
@@ -38,14 +39,14 @@ def do(job: str, name: str, settings: RunSettings) -> dict:
 
 def warm_start(name: str, _settings: RunSettings, results: Results) -> dict:
     outcome = {"outcome": "completed", "reason": None, "accuracy": 0.3, "seconds": 0.1}
-    with exclusive(results.warm_starts / f"{name}.lock"):
+    with leased(results.warm_start(name)):
         write_json_atomic(results.warm_start(name) / "outcome.json", outcome)
     return outcome
 
 
 def run(name: str, settings: RunSettings, results: Results) -> dict:
     folder = results.run(name)
-    with exclusive(folder / ".lock"):
+    with leased(folder):
         if outcome := read_json(folder / "outcome.json"):
             return outcome
         return train(folder, name, settings)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from grpolab.identity import signature
 from grpolab.paths import Results, write_json_atomic
-from grpolab.run.folder import exclusive
+from grpolab.run.lease import leased
 from grpolab.run.parallel import die_with_parent
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.ledger import no_outcome
@@ -58,8 +58,7 @@ def do(job: str, name: str, settings: RunSettings) -> dict:
         time.sleep(lag)
     results = Results.open(settings.machine.results)
     folder = results.run(name) if job == "run" else results.warm_start(name)
-    lock = folder / ".lock" if job == "run" else results.warm_starts / f"{name}.lock"
-    with exclusive(lock):
+    with leased(folder):
         if (folder / "outcome.json").exists():
             return json.loads((folder / "outcome.json").read_text())
         attempt = enter(Path(ORDERS["log"]), f"{job} {name} {settings.seed} {settings.rollout_steps}")

@@ -16,7 +16,7 @@ from grpolab.cli import main
 from grpolab.identity import signature
 from grpolab.paths import Results, project_root, read_json, write_json_atomic
 from grpolab.run.checkpoint import save_weights
-from grpolab.run.folder import Heartbeat, exclusive
+from grpolab.run.lease import HERE, Lease, leased
 from grpolab.run.train import run
 from grpolab.sweep import housekeeping
 from grpolab.sweep.housekeeping import prune as delete_unasked
@@ -30,7 +30,7 @@ def names(folder: Path) -> set[str]:
 
 
 def content(results: Results) -> dict[str, bytes]:
-    files = [file for file in results.root.rglob("*") if file.is_file() and file.suffix != ".lock" != file.name]
+    files = [file for file in results.root.rglob("*") if file.is_file() and not file.name.startswith(".lease-")]
     return {str(file.relative_to(results.root)): file.read_bytes() for file in files}
 
 
@@ -96,8 +96,8 @@ def test_a_run_that_somebody_works_on_is_never_touched(tmp_path: Path, project: 
     for folder in (alive, held, dead):
         folder.mkdir(parents=True)
         (folder / "journal.jsonl").write_text("")
-    Heartbeat(alive, 9).beat(3, now=1.0)
-    with exclusive(held / ".lock"):
+    write_json_atomic(alive / ".lease-1", {**HERE.holder(), "host": "elsewhere"})
+    with leased(held):
         assert prune(results, "--yes") == 0
         assert names(results.runs) == {alive.name, held.name}
 
@@ -115,7 +115,7 @@ def test_warm_starts_go_with_the_last_run_that_needs_them(tmp_path: Path, projec
 def test_a_warm_start_that_is_being_made_stays(tmp_path: Path, project: Path) -> None:
     results = Results.open(tmp_path / "results")
     results.warm_start("aa").mkdir(parents=True)
-    with exclusive(results.warm_starts / "aa.lock"):
+    with leased(results.warm_start("aa")):
         assert prune(results, "--yes") == 0
         assert names(results.warm_starts) == {"aa"}
 
@@ -126,7 +126,7 @@ def test_what_begins_while_a_person_is_asked_stays(tmp_path: Path, project: Path
     folder.mkdir(parents=True)
 
     def consent(_question: str) -> bool:
-        Heartbeat(folder, 9).beat(0, now=1.0)
+        assert Lease(folder).attempt()
         return True
 
     delete_unasked(results, consent)
@@ -350,12 +350,12 @@ def test_what_somebody_works_on_is_neither_taken_nor_replaced(
 ) -> None:
     name = first(theirs).name
     warm = (read_json(first(theirs) / "provenance.json") or {})["warm_start"]["signature"]
-    locks = {
-        "theirs": theirs.run(name) / ".lock",
-        "ours": results.run(name) / ".lock",
-        "ours, warm start": results.warm_starts / f"{warm}.lock",
+    folders = {
+        "theirs": theirs.run(name),
+        "ours": results.run(name),
+        "ours, warm start": results.warm_start(warm),
     }
-    with exclusive(locks[whose]):
+    with leased(folders[whose]):
         assert take_over(theirs, results) == code
     assert said in capsys.readouterr().out
     assert not (results.run(name) / "outcome.json").exists()

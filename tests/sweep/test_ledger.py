@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from sweep_journals import RUN, write_journal
@@ -12,7 +13,7 @@ from sweep_journals import RUN, write_journal
 from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.paths import write_json_atomic
-from grpolab.run.folder import LEASE_SECONDS, Heartbeat
+from grpolab.run.lease import HERE, LEASE_SECONDS, Lease
 from grpolab.sweep.ledger import JournalReader, cells_of_row, duration, status, variant_row
 
 NOW = 1_800_000_000.0
@@ -27,10 +28,16 @@ def plan(results):
     return [cell["signature"] for cell in cells]
 
 
-def beat(results, signature, **changes):
-    me = Heartbeat(results.run(signature), 9).owner
-    where = {"rollout_step": 3, "rollout_steps": 9, "time": NOW}
-    write_json_atomic(results.run(signature) / "running.json", me | where | changes)
+def beat(results, signature, silent=0.0, where=None, **holder):
+    """A run that this process does, or the `holder`, who has touched its lease so many seconds ago."""
+    folder = results.run(signature)
+    progress = {"host": socket.gethostname(), "pid": os.getpid(), "rollout_step": 3, "rollout_steps": 9, "time": NOW}
+    write_json_atomic(folder / "running.json", progress | (where or {}))
+    if not holder:
+        assert Lease(folder).attempt()
+        return
+    write_json_atomic(folder / ".lease-1", HERE.holder() | holder)
+    os.utime(folder / ".lease-1", (time.time() - silent,) * 2)
 
 
 def timing(results, signature, *rows, torn=""):
@@ -57,8 +64,8 @@ def test_a_dead_owner_does_not_run(results, plan):
     gone.wait()
     beat(results, plan[0], pid=gone.pid)
     beat(results, plan[1], process_start=1.0)  # the number was given to another process
-    beat(results, plan[2], host="elsewhere", time=NOW - LEASE_SECONDS - 1)
-    beat(results, plan[3], host="elsewhere", time=NOW - 5)
+    beat(results, plan[2], host="elsewhere", silent=LEASE_SECONDS + 1)
+    beat(results, plan[3], host="elsewhere", silent=5)
     found = [row["state"] for row in status(results, "mine", NOW)["mine"]["cells"]]
     assert found == ["missing", "missing", "missing", "running", "missing", "missing"]
 
@@ -75,7 +82,7 @@ def test_status_prints_counts_failures_and_who_runs(results, plan, capsys):
 
 
 def test_time_left_follows_the_mean_step_and_the_age_of_the_heartbeat(results, plan):
-    beat(results, plan[0], rollout_step=100, rollout_steps=150, time=NOW - 4)
+    beat(results, plan[0], where={"rollout_step": 100, "rollout_steps": 150, "time": NOW - 4})
     timing(results, plan[0], *((step, 2.0 * (step + 1)) for step in range(100)), torn='{"rollout_step": 100, "sec')
     row = status(results, "mine", NOW)["mine"]["cells"][0]
     assert (row["heartbeat_seconds_ago"], row["seconds_left"]) == (4.0, 96.0)

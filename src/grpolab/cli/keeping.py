@@ -49,7 +49,7 @@ def _surrogate(arguments: argparse.Namespace) -> None:
     from grpolab.sweep.ledger import study_states
 
     results = results_of(arguments)
-    states = study_states(results, arguments.study, now=0.0).values()  # of the study, or of those that it includes
+    states = study_states(results, arguments.study).values()  # of the study, or of those that it includes
     here = [cell for cells in states for cell in cells if cell.state in RESULTS and not cell.committed]
     done = [cell.cell["signature"] for cell in here]  # with a folder, whose first updates can be replayed
     signatures = dict.fromkeys(done)
@@ -98,7 +98,7 @@ def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
     results = results_of(arguments)
     uri = tracking_uri(results, arguments.uri)
     if arguments.study:
-        study_states(results, arguments.study, now=0.0)  # says what is planned where this study is not
+        study_states(results, arguments.study)  # says what is planned where this study is not
     return results, uri, [arguments.study] if arguments.study else planned_studies(results)
 
 

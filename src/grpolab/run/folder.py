@@ -1,4 +1,4 @@
-"""A run's folder: its journal, lock, heartbeat and outcome. Light: whoever watches runs imports it, without torch.
+"""A run's folder: its journal, progress and outcome. Light: whoever watches runs imports it, without torch.
 
 The journal is one strict-JSON object a line, appended, and cut back to the checkpoint on resume.
 """
@@ -17,11 +17,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from grpolab.errors import RequestError
 from grpolab.identity import is_library
-from grpolab.paths import plain, read_json, write_json_atomic
+from grpolab.paths import json_bytes, plain, read_json, write_atomic, write_json_atomic, write_new
+from grpolab.run.lease import LeaseLost
 from grpolab.vocabulary import FAILED
 
 
@@ -38,12 +37,17 @@ class Journal:
     """An append-only file. Lines are buffered until `flush`, so that a rollout step is written in one piece."""
 
     def __init__(self, path: Path, keep_bytes: int = 0) -> None:
-        """Open `path`, cut to the whole lines among its first `keep_bytes` bytes."""
+        """Open `path`, cut to the whole lines among its first `keep_bytes` bytes.
+
+        What is kept is copied: a process from which the folder was taken over has the old file open, and cannot spoil
+        this one.
+        """
         kept = path.read_bytes()[:keep_bytes] if keep_bytes and path.exists() else b""
         kept = kept[: kept.rfind(b"\n") + 1]  # the file may be shorter than was said: nothing is padded
         self.path = path
+        if path.exists():
+            write_atomic(path, kept, durable=bool(kept))
         self._file = path.open("ab")
-        self._file.truncate(len(kept))
         self._digest = hashlib.sha256(kept)
         self._lines: list[bytes] = []
 
@@ -66,13 +70,18 @@ class Journal:
         return self._file.tell()
 
     def sync(self) -> int:
-        """Flush to the disk itself: what a checkpoint refers to must survive a power cut."""
+        """Flush to the disk itself: what a checkpoint refers to must survive a power cut.
+
+        Raises LeaseLost where the file of that name is another one: another process has begun to write it.
+        """
         length = self.flush()
         os.fsync(self._file.fileno())
+        if not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
+            raise LeaseLost(f"{self.path} is written by another process")
         return length
 
     def close(self) -> None:
-        """Flush and close; closed also where the disk is full."""
+        """Flush and close; closed also where the disk is full. Raises as `sync`."""
         with self._file:
             self.sync()
 
@@ -119,7 +128,7 @@ class Tail:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the file's lock (`flock`); waits for another holder, whose death frees it."""
+    """Hold the file's lock (`flock`) among the processes of this machine; waits for another, whose death frees it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -139,13 +148,10 @@ def is_held(path: Path) -> bool:
 
 
 INTERVAL = 1.0  # least seconds between two beats
-# The process of another machine cannot be looked at: its heartbeat counts for so long.
-LEASE_SECONDS = 600.0
-CLOCK_TOLERANCE = 2.0  # seconds between two readings of a process's start time
 
 
 class Heartbeat:
-    """`running.json`, which says who runs a cell and how far it is; it is gone when the outcome stands.
+    """`running.json`, which says how far a run is and where it goes on; it is gone when the outcome stands.
 
     Written at most once in INTERVAL seconds of the clock that the caller passes in.
     """
@@ -153,32 +159,15 @@ class Heartbeat:
     def __init__(self, folder: Path, rollout_steps: int) -> None:
         self.path = folder / "running.json"
         self.rollout_steps = rollout_steps
-        self.owner = {"pid": os.getpid(), "host": socket.gethostname(), "process_start": _start(psutil.Process())}
         self._last = float("-inf")
 
     def beat(self, rollout_step: int, now: float) -> None:
-        """Say that the run lives, `now` in unix seconds."""
+        """Say how far the run is, `now` in unix seconds."""
         if abs(now - self._last) >= INTERVAL:
             self._last = now
-            beat = {**self.owner, "rollout_step": rollout_step, "rollout_steps": self.rollout_steps, "time": now}
+            owner = {"pid": os.getpid(), "host": socket.gethostname()}
+            beat = {**owner, "rollout_step": rollout_step, "rollout_steps": self.rollout_steps, "time": now}
             write_json_atomic(self.path, beat, durable=False)  # after a power cut nobody runs
-
-
-def is_alive(beat: dict[str, Any], now: float) -> bool:
-    """Whether the owner of a heartbeat still runs at `now`: the same process, or within its lease elsewhere."""
-    if beat["host"] != socket.gethostname():
-        return bool(abs(now - beat["time"]) < LEASE_SECONDS)
-    try:
-        process = psutil.Process(beat["pid"])
-        same = abs(_start(process) - beat["process_start"]) < CLOCK_TOLERANCE
-        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
-def _start(process: psutil.Process) -> float:
-    """Seconds from the machine's start to the process's, which a clock that is set does not move."""
-    return process.create_time() - psutil.boot_time()
 
 
 @dataclass(frozen=True)
@@ -203,17 +192,20 @@ def is_begun(folder: Path) -> bool:
 
 
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
-    """Write a run's outcome, and return what was written."""
-    record = asdict(outcome)
-    write_json_atomic(folder / "outcome.json", record)
+    """Write a run's outcome, which is done once, and return the one that stands."""
+    record, file = asdict(outcome), folder / "outcome.json"
+    if not write_new(file, json_bytes(record)):
+        if standing := read_json(file):
+            record = standing
+        else:  # it was damaged, and said nothing
+            write_json_atomic(file, record)
     (folder / "running.json").unlink(missing_ok=True)
     return record
 
 
 def record_failure(folder: Path, reason: str, rollout_steps: int, error: str | None = None) -> dict[str, Any]:
     """Write down that a run failed, unless it reached an outcome of its own; the outcome that stands."""
-    standing = read_json(folder / "outcome.json")
-    return standing or conclude(folder, Outcome(FAILED, reason, rollout_steps, error=error))
+    return conclude(folder, Outcome(FAILED, reason, rollout_steps, error=error))
 
 
 def reason_of(error: BaseException) -> str:

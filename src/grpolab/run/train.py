@@ -45,7 +45,8 @@ from grpolab.identity import signature
 from grpolab.paths import Results, is_refusal, plain, read_json, remove_parts, write_json_atomic, write_text_atomic
 from grpolab.registry import FAULTS, resolve
 from grpolab.run import checkpoint, parallel, provenance, warm_start
-from grpolab.run.folder import Outcome, conclude, exclusive, reason_of, record_failure
+from grpolab.run.folder import Outcome, conclude, reason_of, record_failure
+from grpolab.run.lease import Lease, LeaseLost, leased
 from grpolab.run.preflight import refuse_another
 from grpolab.run.recorder import Recorder, Silent, journal_misfit, say_recovery
 from grpolab.run.warm_start import TRAINING_ITEMS, WarmStart
@@ -176,29 +177,42 @@ def run(
     """
     settings = settings.resolved()
     folder = results.run(signature(settings.identity()))
-    with exclusive(folder / ".lock"):
-        if outcome := read_json(folder / "outcome.json"):
-            return outcome
-        provenance.set_up_torch(settings)
-        gc.collect()
-        gc.freeze()  # what the imports made lives on: collections need not walk half a million objects again and again
-        parts: Parts | None = None
-        try:
-            remove_parts(folder)
-            warm = warm_start.ensure(settings, results)
-            with parallel.together(settings, results) as processes:
-                parts = _begin(settings, warm, folder, processes)
-                return conclude(folder, _to_the_end(parts, folder, on_step, stop))
-        except Interrupted:
+    while not (outcome := read_json(folder / "outcome.json")):
+        with contextlib.suppress(LeaseLost), leased(folder) as lease:  # who has it now is waited for, as from the start
+            outcome = read_json(folder / "outcome.json")
+            return outcome or _run(settings, results, lease, on_step, stop)
+    return outcome
+
+
+def _run(
+    settings: RunSettings, results: Results, lease: Lease, on_step: Callable[[int], None], stop: Callable[[], bool]
+) -> dict[str, Any]:
+    """`run` in a folder that nobody else works in. Raises LeaseLost where another process has taken it over."""
+    folder = lease.folder
+    provenance.set_up_torch(settings)
+    gc.collect()
+    gc.freeze()  # what the imports made lives on: collections need not walk half a million objects again and again
+    parts: Parts | None = None
+    try:
+        remove_parts(folder)
+        warm = warm_start.ensure(settings, results)
+        with parallel.together(settings, results) as processes:
+            parts = _begin(settings, warm, lease, processes)
+            outcome = _to_the_end(parts, lease, on_step, stop)
+        lease.check()
+        return conclude(folder, outcome)
+    except (Interrupted, LeaseLost):
+        raise
+    except Exception as error:
+        lease.check()  # in a folder that is another's any write may fail, which is no failure of the run
+        if is_refusal(error, results.root):
             raise
-        except Exception as error:
-            if is_refusal(error, results.root):
-                raise
-            finished = parts.state.rollout_step if parts else 0
-            return record_failure(folder, reason_of(error), finished, traceback.format_exc())
-        finally:
-            with contextlib.suppress(OSError):  # the error that is on its way says more
-                (folder / "running.json").unlink(missing_ok=True)
+        finished = parts.state.rollout_step if parts else 0
+        return record_failure(folder, reason_of(error), finished, traceback.format_exc())
+    finally:
+        with contextlib.suppress(OSError, LeaseLost):  # the error that is on its way says more
+            lease.check()
+            (folder / "running.json").unlink(missing_ok=True)
 
 
 def follow(settings: RunSettings, results: Results, processes: Processes) -> None:
@@ -211,11 +225,12 @@ def follow(settings: RunSettings, results: Results, processes: Processes) -> Non
         training_loop(parts, ending, recorder, lambda step: None, lambda: False)
 
 
-def _begin(settings: RunSettings, warm: WarmStart, folder: Path, processes: Processes) -> Parts:
+def _begin(settings: RunSettings, warm: WarmStart, lease: Lease, processes: Processes) -> Parts:
     """The run as it is before its first rollout step, and what it is made of written down."""
-    content = settings.content()
+    content, folder = settings.content(), lease.folder
     parts = assemble(settings, warm, processes)
     refuse_another(folder.name, signature(settings.identity()), settings)  # files and code were read meanwhile
+    lease.check()
     write_text_atomic(folder / "settings.yaml", yaml.safe_dump(plain(settings.model_dump()), sort_keys=False))
     made_of = {
         **provenance.of_program(),
@@ -227,17 +242,23 @@ def _begin(settings: RunSettings, warm: WarmStart, folder: Path, processes: Proc
     return parts
 
 
-def _to_the_end(parts: Parts, folder: Path, on_step: Callable[[int], None], stop: Callable[[], bool]) -> Outcome:
+def _to_the_end(parts: Parts, lease: Lease, on_step: Callable[[int], None], stop: Callable[[], bool]) -> Outcome:
     """The loop from the last checkpoint, if there is one; the weights at its end, and what the run came to."""
-    ending, recorder = _resume(parts, folder)
+    ending, recorder = _resume(parts, lease.folder)
     state, diverged = parts.state, None
+
+    def checked(step: int) -> None:  # before the step's records and its checkpoint are written
+        lease.check()
+        on_step(step)
+
     try:
-        training_loop(parts, ending, recorder, on_step, stop)
+        training_loop(parts, ending, recorder, checked, stop)
     except Diverged as error:
         diverged = f"{error}, after {state.rollout_step} rollout steps and {state.optimizer_step} optimiser steps"
     finally:
         recorder.close()
-    checkpoint.save_weights(folder / "policy.safetensors", state.policy.weights())
+    lease.check()
+    checkpoint.save_weights(lease.folder / "policy.safetensors", state.policy.weights())
     return Outcome(
         outcome=DIVERGED if diverged else ending.outcome,
         reason=diverged or ending.reason,

@@ -21,6 +21,7 @@ from grpolab.frameworks.names import LOG_NAMES, TRL_NAMES
 from grpolab.identity import signature
 from grpolab.paths import Results, plain, write_json_atomic, write_text_atomic
 from grpolab.run.folder import Heartbeat, Journal, Outcome, Tail, conclude, line
+from grpolab.run.lease import Lease, LeaseLost
 from grpolab.run.provenance import of_program
 from grpolab.vocabulary import COMPLETED, DIVERGED, METRICS
 
@@ -29,6 +30,7 @@ SAME = ("beta", "num_iterations", "max_grad_norm", "loss_type", "epsilon", "epsi
 SETTINGS = TRL_NAMES | {name: name for name in (*SAME, "importance_sampling_level", "lr_scheduler_type")}
 # Arguments that say where a run is kept and shown, or how often it is: they do not make it another run.
 PLACES = re.compile(r"(hub|push|logging|save|report|resume|disable_tqdm|output_dir|run_name|local_rank|log_).*|.*token")
+held: dict[Path, Lease] = {}  # by run folder: training that was interrupted and goes on has it already
 FRESH = "reward"  # TRL logs it once a batch, with what it was sampled from
 
 
@@ -57,6 +59,7 @@ class RunFolder(TrainerCallback):
         identity = signature({"framework": "trl", "name": self.name, "model": model, **plain(kept)})
         try:
             self.folder = folder = self._place(identity, state.global_step > 0)
+            held[folder].keep()
             self._journal = Journal(
                 folder / "journal.jsonl", _bytes_before(folder / "journal.jsonl", state.global_step)
             )
@@ -68,7 +71,7 @@ class RunFolder(TrainerCallback):
             write_json_atomic(folder / "provenance.json", {**of_program(), "framework": framework, "name": self.name})
             self._beat = Heartbeat(folder, _rollout_step(args, state.max_steps) + 1)
             self._beat.beat(_rollout_step(args, state.global_step + 1), time.time())
-        except OSError as error:
+        except (OSError, LeaseLost) as error:
             self._give_up(error)
 
     def on_log(
@@ -102,7 +105,7 @@ class RunFolder(TrainerCallback):
             self._journal.flush()
             self._timing.flush()
             self._beat.beat(step + 1, time.time())
-        except OSError as error:
+        except (OSError, LeaseLost) as error:
             self._give_up(error)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **given: Any) -> None:
@@ -125,7 +128,8 @@ class RunFolder(TrainerCallback):
                 seconds=time.perf_counter() - self._began,
             )
             conclude(self.folder, outcome)
-        except OSError as error:
+            held.pop(self.folder).release()
+        except (OSError, LeaseLost) as error:
             self._give_up(error)
 
     def _place(self, identity: str, is_resumed: bool) -> Path:
@@ -134,12 +138,17 @@ class RunFolder(TrainerCallback):
         while True:
             folder = self.results.run(identity if number == 1 else f"{identity}-{number}")
             if not folder.exists() or (is_resumed and not (folder / "outcome.json").exists()):
-                folder.mkdir(parents=True, exist_ok=True)
-                return folder
+                if folder in held:
+                    held.pop(folder).release()
+                if (lease := Lease(folder)).attempt():
+                    held[folder] = lease
+                    return folder
             number += 1
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, error: Exception) -> None:
         print(f"{self.folder} is not written any more, training goes on: {error}", file=sys.stderr)
+        if self.folder in held:
+            held.pop(self.folder).release()
         self.folder = None
 
 

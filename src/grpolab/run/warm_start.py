@@ -9,6 +9,7 @@ import copy
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +24,10 @@ from grpolab.grpo.evaluation import Evaluator
 from grpolab.grpo.model import Policy, make_policy, text_places
 from grpolab.grpo.places import chosen, read
 from grpolab.identity import signature
-from grpolab.paths import Results, write_json_atomic
+from grpolab.paths import Results, json_bytes, write_new
 from grpolab.run.checkpoint import load_weights, save_weights
-from grpolab.run.folder import Journal, exclusive
+from grpolab.run.folder import Journal
+from grpolab.run.lease import Lease, LeaseLost, leased
 from grpolab.run.preflight import refuse_another
 from grpolab.run.provenance import set_up_torch
 from grpolab.settings.run import RunSettings
@@ -59,27 +61,34 @@ def ensure(settings: RunSettings, results: Results, on_step: Callable[[int], Non
     """
     name = signature(settings.warm_start_identity())
     folder = results.warm_start(name)
-    with exclusive(results.warm_starts / f"{name}.lock"):
-        if not (folder / "outcome.json").exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            _make(settings.resolved(), folder, name, on_step)
+    while not (folder / "outcome.json").exists():
+        with suppress(LeaseLost), leased(folder) as lease:  # who has it now is waited for, as from the start
+            if not (folder / "outcome.json").exists():
+                _make(settings.resolved(), lease, name, on_step)
     return WarmStart(folder, **json.loads((folder / "outcome.json").read_text()))
 
 
-def _make(settings: RunSettings, folder: Path, name: str, on_step: Callable[[int], None]) -> None:
-    started = time.monotonic()
+def _make(settings: RunSettings, lease: Lease, name: str, on_step: Callable[[int], None]) -> None:
+    started, folder = time.monotonic(), lease.folder
+
+    def checked(step: int) -> None:
+        lease.check()
+        on_step(step)
+
     set_up_torch(settings)
     task = make_task(settings.task)
     policy = make_policy(settings, task)
     accuracy, steps = None, 0
     if settings.warm_start.max_steps:
         journal = Journal(folder / "journal.jsonl")
-        accuracy, steps = _train(settings, task, policy, journal, on_step)
+        accuracy, steps = _train(settings, task, policy, journal, checked)
         journal.close()
+        lease.check()
         save_weights(folder / "policy.safetensors", policy.weights())
     refuse_another(name, signature(settings.warm_start_identity()), settings)  # files were read meanwhile
     outcome = {"signature": name, "sha256": policy.fingerprint(), "accuracy": accuracy, "steps": steps}
-    write_json_atomic(folder / "outcome.json", outcome | {"seconds": time.monotonic() - started})
+    lease.check()
+    write_new(folder / "outcome.json", json_bytes(outcome | {"seconds": time.monotonic() - started}))
 
 
 def _train(

@@ -19,8 +19,9 @@ from grpolab import FOLDER_FORMAT, RESULTS_VERSION
 from grpolab.errors import RequestError
 from grpolab.identity import absent, file_sha256, identified, in_words, signature, unrecorded
 from grpolab.paths import Results, read_json, write_json_atomic
-from grpolab.run.folder import exclusive, is_begun, is_held
-from grpolab.sweep.ledger import Record, is_run_taken, planned_studies
+from grpolab.run.folder import is_begun
+from grpolab.run.lease import Lease, is_taken
+from grpolab.sweep.ledger import Record, planned_studies
 from grpolab.sweep.plan import plans
 from grpolab.sweep.study import available
 from grpolab.vocabulary import RESULTS
@@ -75,13 +76,10 @@ def prune(results: Results, consent: Callable[[str], bool], named: Collection[st
         return
     deleted = 0
     for item in to_delete:
-        is_run, lock = item.kind == "run", _lock_of(item.folder)
-        if is_run_taken(item.folder) if is_run else is_held(lock):  # somebody has begun to work on it meanwhile
+        if not Lease(item.folder).attempt():  # somebody has begun to work on it meanwhile
             continue
         (item.folder / "outcome.json").unlink(missing_ok=True)  # first: half a folder must not look like a finished run
         shutil.rmtree(item.folder)
-        if not is_run:
-            lock.unlink(missing_ok=True)
         deleted += 1
     print(f"{deleted} folders deleted; the tracking store keeps what it has of them")
 
@@ -110,7 +108,7 @@ def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
         warm_start, content = provenance.get("warm_start", {}).get("signature", ""), provenance.get("content", {})
         if "framework" in provenance and folder.name not in named:  # TRL trained it: no command here makes it again
             continue
-        if folder.name in runs or is_run_taken(folder):
+        if folder.name in runs or is_taken(folder):
             warm_starts.add(warm_start)
             continue
         file, outcome = folder / "settings.yaml", folder / "outcome.json"
@@ -122,16 +120,12 @@ def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
         words += [settings["task"]["name"], f"seed {settings['seed']}"] if "task" in settings else []
         yield Unasked("run", folder, ", ".join(filter(None, [*words, in_words(content)])), lacking)
     for folder in _folders(results.warm_starts):
-        if folder.name not in warm_starts and not is_held(_lock_of(folder)):
+        if folder.name not in warm_starts and not is_taken(folder):
             yield Unasked("warm start", folder, "of no run that stays")
 
 
 def _folders(parent: Path) -> list[Path]:
     return sorted(path for path in parent.glob("[!.]*") if path.is_dir())
-
-
-def _lock_of(warm_start: Path) -> Path:
-    return warm_start.with_name(f"{warm_start.name}.lock")
 
 
 # `grpolab runs import`: copying run folders by hand does the same without the checks, for the folders are the ledger.
@@ -181,9 +175,9 @@ def _take_run(name: str, theirs: Results, ours: Results) -> str:
     """What was done about a run. Raises Refused."""
     folder, target = theirs.run(name), ours.run(name)
     outcome = read_json(folder / "outcome.json") or {}
-    if outcome.get("outcome") not in RESULTS or is_run_taken(folder):
+    if outcome.get("outcome") not in RESULTS or is_taken(folder):
         return UNFINISHED
-    if is_begun(target) or is_run_taken(target):
+    if is_begun(target) or is_taken(target):
         here = read_json(target / "outcome.json")
         if here is None:
             raise Refused("it is begun here and has no outcome yet")
@@ -194,7 +188,7 @@ def _take_run(name: str, theirs: Results, ours: Results) -> str:
     provenance = read_json(folder / "provenance.json") or {}
     _check_identity(folder, provenance)
     _take_warm_start(provenance.get("warm_start", {}), theirs, ours)
-    _copy(folder, target, target / ".lock", lambda part: _check_content(part, outcome))
+    _copy(folder, target, lambda part: _check_content(part, outcome))
     return TAKEN
 
 
@@ -213,7 +207,7 @@ def _take_warm_start(made: Record, theirs: Results, ours: Results) -> None:
             raise Refused(f"the weights of its warm start {name} are not those of its outcome.json (sha256)")
 
     if here is None:
-        _copy(folder, target, _lock_of(target), check)
+        _copy(folder, target, check)
     elif here["sha256"] != there["sha256"]:
         raise Refused(f"its warm start {name} differs from the one here: they could not be compared in pairs")
 
@@ -274,28 +268,30 @@ def weights_sha256(file: Path) -> str | None:
     return digest.hexdigest()
 
 
-def _copy(folder: Path, target: Path, lock: Path, check: Callable[[Path], None]) -> None:
+def _copy(folder: Path, target: Path, check: Callable[[Path], None]) -> None:
     """Copy a folder, check the copy, and only then put it into its place, the outcome last. Raises Refused.
 
-    Copying takes long. Who begins meanwhile has `lock`; who comes while we have it waits, and finds the outcome.
+    Copying takes long. Who begins meanwhile has the folder; who comes while we have it waits, and finds the outcome.
     """
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        shutil.copytree(folder, part, ignore=shutil.ignore_patterns(".lock", "running.json", "*.part"))
+        shutil.copytree(folder, part, ignore=shutil.ignore_patterns(".lease-*", "running.json", "*.part"))
         check(part)
         for file in part.rglob("*"):
             if file.is_file():
                 with file.open("rb") as opened:  # after a power cut no whole name may stand on half a file
                     os.fsync(opened.fileno())
         begun_here = Refused(f"{target.name} is begun here: try again later")
-        if is_held(lock):
+        lease = Lease(target)
+        if not lease.attempt():
             raise begun_here
-        with exclusive(lock):
+        try:
             if is_begun(target):
                 raise begun_here
-            target.mkdir(exist_ok=True)
             for entry in sorted(part.iterdir(), key=lambda path: path.name == "outcome.json"):
                 entry.rename(target / entry.name)
+        finally:
+            lease.release()
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from typing import Any, Literal
 from grpolab.errors import RequestError
 from grpolab.paths import Results, commit, plain, project_root, read_json, write_json_atomic
 from grpolab.run import preflight, tracking
-from grpolab.run.folder import is_held
-from grpolab.sweep.ledger import CellState, cell_state, committed_outcomes, is_run_taken, set_failure_aside
+from grpolab.run.lease import is_taken
+from grpolab.sweep.ledger import CellState, cell_state, committed_outcomes, set_failure_aside
 from grpolab.sweep.plan import Cell, Plan
 from grpolab.vocabulary import COMPLETED, FAILED
 
@@ -48,9 +47,7 @@ class Job:
 
     def is_taken(self, results: Results) -> bool:
         """Whether a process does it now, on this machine or another: no cell is run twice at once."""
-        if self.kind == WARM_START:
-            return is_held(results.warm_starts / f"{self.signature}.lock")
-        return is_run_taken(self.folder(results))
+        return is_taken(self.folder(results))
 
 
 def run_job(cell: Cell, label: str) -> Job:
@@ -130,8 +127,7 @@ class Request:
 
     def states(self) -> dict[str, CellState]:
         """How far each cell is, by signature."""
-        now = time.time()
-        return {name: cell_state({"signature": name}, self.results, now, self.committed) for name in self.cells}
+        return {name: cell_state({"signature": name}, self.results, self.committed) for name in self.cells}
 
     def jobs(self, retry_failed: bool = False) -> list[Job]:
         """The cells without an outcome, and the warm starts that they wait for and that are not there yet.

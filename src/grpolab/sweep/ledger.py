@@ -20,7 +20,8 @@ from typing import Any
 
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import Results, read_json
-from grpolab.run.folder import Tail, is_alive, is_held
+from grpolab.run.folder import Tail
+from grpolab.run.lease import is_taken
 from grpolab.vocabulary import FAILED, MISSING, RESULTS
 
 Record = dict[str, Any]
@@ -66,19 +67,17 @@ class CellState:
     cell: Record  # its entry in plan.json
     state: str  # an outcome of the vocabulary, or `running`
     outcome: Record | None = None
-    running: Record | None = None  # last heartbeat; none before its model is there
+    running: Record | None = None  # how far it was at its last heartbeat; none before its model is there
     committed: bool = False  # its outcome stands in the committed reference, and there is no run folder
 
 
-def cell_state(cell: Record, results: Results, now: float, committed: Mapping[str, Record]) -> CellState:
-    """State of one planned cell at `now` (unix seconds); a run folder goes before what is `committed`."""
+def cell_state(cell: Record, results: Results, committed: Mapping[str, Record]) -> CellState:
+    """State of one planned cell; a run folder goes before what is `committed`."""
     folder = results.run(cell["signature"])
     if outcome := read_json(folder / "outcome.json"):
         return CellState(cell, outcome["outcome"], outcome=outcome)
-    if beat := _live_heartbeat(folder, now):
-        return CellState(cell, RUNNING, running=beat)
-    if is_held(folder / ".lock"):
-        return CellState(cell, RUNNING)
+    if is_taken(folder):
+        return CellState(cell, RUNNING, running=read_json(folder / "running.json"))
     if kept := committed.get(cell["signature"]):
         return CellState(cell, kept["outcome"], outcome=kept, committed=True)
     return CellState(cell, MISSING)
@@ -98,17 +97,7 @@ def committed_outcomes(results: Results) -> dict[str, Record]:
     return {row.pop("signature"): row for row in rows if row["outcome"] in RESULTS}
 
 
-def _live_heartbeat(folder: Path, now: float) -> Record | None:
-    beat = read_json(folder / "running.json")
-    return beat if beat and is_alive(beat, now) else None
-
-
-def is_run_taken(folder: Path) -> bool:
-    """Whether a process works in a run folder now: it holds the lock, or its heartbeat is within its lease."""
-    return is_held(folder / ".lock") or _live_heartbeat(folder, time.time()) is not None
-
-
-def study_states(results: Results, study: str, now: float) -> dict[str, list[CellState]]:
+def study_states(results: Results, study: str) -> dict[str, list[CellState]]:
     """States of a study's cells by study; a collection gives those of the studies that it includes.
 
     Raises RequestError where the study has not been planned.
@@ -119,9 +108,9 @@ def study_states(results: Results, study: str, now: float) -> dict[str, list[Cel
         have = f"planned are {', '.join(planned)}" if planned else "none is"
         raise RequestError(f"study {study} is not planned in {results.root}{near_matches(study, planned)}: {have}")
     if plan["includes"]:
-        return {name: cells for part in plan["includes"] for name, cells in study_states(results, part, now).items()}
+        return {name: cells for part in plan["includes"] for name, cells in study_states(results, part).items()}
     committed = committed_outcomes(results)
-    return {study: [cell_state(cell, results, now, committed) for cell in plan["cells"]]}
+    return {study: [cell_state(cell, results, committed) for cell in plan["cells"]]}
 
 
 def planned_studies(results: Results) -> list[str]:
@@ -173,7 +162,7 @@ def print_status(results: Results, study: str | None, as_json: bool) -> None:
 def status(results: Results, study: str | None, now: float) -> Record:
     """All that `grpolab status --json` prints. Raises RequestError where the study has not been planned."""
     names = [study] if study else planned_studies(results)
-    states = {name: cells for part in names for name, cells in study_states(results, part, now).items()}
+    states = {name: cells for part in names for name, cells in study_states(results, part).items()}
     return {
         name: {
             "planned": len(cells),

@@ -176,7 +176,7 @@ def test_a_run_of_a_removed_level_whose_process_died_does_not_stay_running(resul
     results.plan(STUDY).write_text(json.dumps({**plan, "cells": plan["cells"][1:]}))
     mirror(results)
     assert tracked(results)["low/addition, seed 0"].info.status == "RUNNING", "its process lives"
-    (gone.folder / "running.json").unlink()
+    gone.lease.release()
     assert [sentence for sentence in differences(results) if "is RUNNING, the run folder says KILLED" in sentence]
     mirror(results)
     assert tracked(results)["low/addition, seed 0"].info.status == "KILLED"

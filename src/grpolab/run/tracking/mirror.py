@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ class StudyMirror:
                 outcome = read_json(folder / "outcome.json")  # before the journals: they are whole where it stands
                 if not is_begun(folder):
                     continue
-                state = status(folder, outcome, time.time())
+                state = status(folder, outcome)
                 stamps = [file.stat().st_mtime_ns for name in JOURNALS if (file := folder / name).exists()]
                 if self._copied.get(key) == [state, outcome, stamps]:
                     continue
@@ -112,7 +111,7 @@ class StudyMirror:
             folder = self._results.run(signature)
             if not signature or signature in planned or not folder.exists():
                 continue
-            state = status(folder, read_json(folder / "outcome.json"), time.time())
+            state = status(folder, read_json(folder / "outcome.json"))
             if state != "RUNNING":
                 store.client.set_terminated(run.info.run_id, state, course_of(folder, None).end)
 

@@ -14,7 +14,7 @@ from grpolab.frameworks.names import FRAMEWORK_METRICS
 from grpolab.identity import dotted
 from grpolab.paths import Results, read_json
 from grpolab.registry import SURROGATES
-from grpolab.run.folder import is_alive
+from grpolab.run.lease import is_taken
 from grpolab.vocabulary import FAILED, METRICS, TAGS
 
 Record = dict[str, Any]
@@ -39,12 +39,11 @@ def is_final(outcome: Record | None) -> bool:
     return outcome is not None and outcome["outcome"] != FAILED
 
 
-def status(folder: Path, outcome: Record | None, now: float) -> str:
-    """MLflow's word for how far a run is at `now` (unix seconds); a run that diverged has finished: it is a result."""
+def status(folder: Path, outcome: Record | None) -> str:
+    """MLflow's word for how far a run is; a run that diverged has finished: it is a result."""
     if outcome is not None:
         return "FINISHED" if is_final(outcome) else "FAILED"
-    beat = read_json(folder / "running.json")
-    return "RUNNING" if beat and is_alive(beat, now) else "KILLED"
+    return "RUNNING" if is_taken(folder) else "KILLED"
 
 
 @dataclass(frozen=True)

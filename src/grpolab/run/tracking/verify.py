@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -78,7 +77,7 @@ def _study(results: Results, store: Store, plan: Record) -> Checked:
         if signature and not is_begun(folder):
             checked.unknown.append(f"{run.name} ({signature}, {run.id})")
         elif signature and signature not in planned and run.status == "RUNNING":
-            checked.differences += _wrong_status(run, status(folder, read_json(folder / "outcome.json"), time.time()))
+            checked.differences += _wrong_status(run, status(folder, read_json(folder / "outcome.json")))
     return checked
 
 
@@ -88,7 +87,7 @@ def _cell(
     """Compare the runs that stand for a cell, which must be one, with its folder."""
     folder = results.run(cell["signature"])
     outcome = read_json(folder / "outcome.json")
-    state = status(folder, outcome, time.time())
+    state = status(folder, outcome)
     alive = state == "RUNNING"
     checked.runs += 1
     checked.running += alive
