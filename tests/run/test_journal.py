@@ -175,12 +175,12 @@ def test_the_outcome_is_written_last_and_sums_up_the_run(results: Results, monke
     folder = run_folder(settings, results)
     there: list[set[str]] = []
 
-    def spy(path: Path, value: Any, **options: Any) -> None:
+    def spy(path: Path, content: bytes) -> bool:
         there.append({file.name for file in folder.iterdir()})
-        write(path, value, **options)
+        return write(path, content)
 
-    write = outcome_file.write_json_atomic
-    monkeypatch.setattr(outcome_file, "write_json_atomic", spy)
+    write = outcome_file.write_new
+    monkeypatch.setattr(outcome_file, "write_new", spy)
     outcome = run(settings, results)
     everything = {"journal.jsonl", "timing.jsonl", "policy.safetensors", "settings.yaml", "provenance.json", "samples"}
     assert everything <= there[-1]
