@@ -59,6 +59,8 @@ def signature(identity: dict[str, Any]) -> str:
 
 def identified(settings: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with what they name (`content_of`) in place of its name; equal to `settings` where they name nothing."""
+    if not content:
+        return dict(settings)
     result = copy.deepcopy(dict(settings))
     for key, value in content.items():
         group, _, last = key.partition(".")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, FiniteFloat
@@ -305,6 +306,7 @@ class RunSettings(ObjectiveSettings):
         return identified(settings, self.content())
 
 
+@cache
 def _resolve_device(device: str) -> str:
     """`auto` as `cuda` or `cpu`; torch is imported only where a driver is present."""
     if device != "auto":

@@ -7,8 +7,8 @@ touched.
 
 from __future__ import annotations
 
-import copy
 import math
+import pickle
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -69,8 +69,9 @@ class Composer:
             files = [file.relative_to(self.conf / group) for file in (self.conf / group).rglob("*.yaml")]
             names = sorted(file.with_suffix("").as_posix() for file in files)
             self.groups[group] = names + ["null"] * (option is None)
-        self._bases: dict[tuple[tuple[str, str], ...], DictConfig] = {}
+        self._bases: dict[tuple[tuple[str, str], ...], bytes] = {}  # pickled: read back faster than copied
         self._parser = OverridesParser.create()
+        self._parsed: dict[str, Override] = {}  # most overrides are those of every variant
 
     def compose(self, overrides: Sequence[str]) -> RunSettings:
         """As `compose`."""
@@ -78,7 +79,7 @@ class Composer:
         written = [part for text in overrides for part in _own_task(text)]
         parsed = [override for text in written if (override := self.parse(text, problems))]
         choices = self._choices(parsed, problems)
-        config = copy.deepcopy(self._base(choices))
+        config = self._base(choices)
         for override in parsed:
             if override.key_or_group not in self.groups:
                 _apply(override, config, problems)
@@ -113,7 +114,8 @@ class Composer:
     def parse(self, text: str, problems: list[str], sweep: bool = False) -> Override | None:
         """The parsed override, or None and a sentence in `problems`; several values are allowed where `sweep`."""
         try:
-            override = self._parser.parse_override(text)
+            override = self._parsed.get(text) or self._parser.parse_override(text)
+            self._parsed[text] = override
         except (HydraException, ValueError, RecursionError):  # the last two: 5,000 digits, a hundred brackets
             override = None
         if override is None or not override.key_or_group:
@@ -142,14 +144,18 @@ class Composer:
         return {group: option for group, option in choices.items() if option != "null"}
 
     def _base(self, choices: dict[str, str]) -> DictConfig:
+        """What Hydra makes of a choice of groups, to be changed at will."""
         key = tuple(sorted(choices.items()))
         if key not in self._bases:
             try:
                 with initialize_config_dir(str(self.conf), version_base="1.3"):
-                    self._bases[key] = hydra_compose(CONFIG_NAME, [f"{group}={option}" for group, option in key])
+                    config = hydra_compose(CONFIG_NAME, [f"{group}={option}" for group, option in key])
+                    self._bases[key] = pickle.dumps(config)
             except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
                 raise RequestError(f"{self.conf} cannot be composed: {_one_line(error)}") from error
-        return self._bases[key]
+        config = pickle.loads(self._bases[key])
+        assert isinstance(config, DictConfig)
+        return config
 
 
 def _apply(override: Override, config: DictConfig, problems: list[str]) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from grpolab.errors import RequestError
-from grpolab.paths import Results, commit, plain, project_root, read_json, write_json_atomic
+from grpolab.paths import Results, commit, plain, project_root, read_json, write_atomic
 from grpolab.run import preflight, tracking
 from grpolab.run.lease import is_taken
 from grpolab.sweep.ledger import CellState, cell_state, committed_outcomes, set_failure_aside
 from grpolab.sweep.plan import Cell, Plan
-from grpolab.vocabulary import COMPLETED, FAILED
+from grpolab.vocabulary import COMPLETED, FAILED, RESULTS
 
 RUN: Literal["run"] = "run"
 WARM_START: Literal["warm_start"] = "warm_start"
@@ -115,6 +117,7 @@ class Request:
         if problems:
             raise RequestError(dict.fromkeys(problems))
         self.committed = committed_outcomes(self.results) if count_committed else {}
+        self._ended: dict[str, CellState] = {}  # that have a result, which stays
 
     def write_plans(self) -> None:
         """plan.json of every study; one that says what it said before keeps its date."""
@@ -123,11 +126,24 @@ class Request:
             file = self.results.plan(plan.study.name)
             document = plain(plan.document(created, head))
             if {**(read_json(file) or {}), "created": created, "commit": head} != document:
-                write_json_atomic(file, document)
+                write_atomic(
+                    file, json.dumps(document, allow_nan=False).encode()
+                )  # indented it takes ten times as long
 
     def states(self) -> dict[str, CellState]:
-        """How far each cell is, by signature."""
-        return {name: cell_state({"signature": name}, self.results, self.committed) for name in self.cells}
+        """How far each cell is, by signature.
+
+        One listing tells which folders are there, and a result is read once: of a hundred thousand cells on a network
+        file system each look would cost minutes.
+        """
+        begun = set(os.listdir(self.results.runs)) if self.results.runs.is_dir() else set()
+        states = {
+            name: self._ended.get(name)
+            or cell_state({"signature": name}, self.results, self.committed, is_begun=name in begun)
+            for name in self.cells
+        }
+        self._ended = {name: state for name, state in states.items() if state.state in RESULTS and not state.committed}
+        return states
 
     def jobs(self, retry_failed: bool = False) -> list[Job]:
         """The cells without an outcome, and the warm starts that they wait for and that are not there yet.
@@ -147,9 +163,10 @@ class Schedule:
     """Jobs that wait, are ready, or are out with a worker: warm starts first, then the longest cells."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
-        self._open = {job.signature: job for job in sorted(jobs, key=lambda job: job.cost, reverse=True)}
+        self._open: dict[str, Job] = {}  # the next one first
         self._out: set[str] = set()
         self._attempts: Counter[str] = Counter()
+        self.add(sorted(jobs, key=lambda job: job.cost, reverse=True))
 
     def __bool__(self) -> bool:
         """Whether anything is left to finish."""
@@ -160,16 +177,18 @@ class Schedule:
         """Jobs that no worker has."""
         return len(self._open) - len(self._out)
 
-    def ready(self) -> Iterable[Job]:
+    def ready(self) -> Iterator[Job]:
         """Jobs that a worker may have now, the next one first; those that wait for a warm start are not among them."""
-        waiting = [job for name, job in self._open.items() if name not in self._out]
-        jobs = [job for job in waiting if job.warm_start not in self._open]
-        return sorted(jobs, key=lambda job: job.kind != WARM_START)  # stable: keeps the order by cost
+        for name in list(self._open):  # one at a time: there may be a hundred thousand, and the first is mostly taken
+            job = self._open.get(name)
+            if job and name not in self._out and job.warm_start not in self._open:
+                yield job
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Put further jobs on the list, behind those that are there; each signature once."""
+        """Put further jobs on the list, behind those of their kind that are there; each signature once."""
         for job in jobs:
             self._open.setdefault(job.signature, job)
+        self._open = dict(sorted(self._open.items(), key=lambda item: item[1].kind != WARM_START))  # stable
 
     def hand_out(self, job: Job) -> None:
         """A worker has the job."""

@@ -71,12 +71,12 @@ class CellState:
     committed: bool = False  # its outcome stands in the committed reference, and there is no run folder
 
 
-def cell_state(cell: Record, results: Results, committed: Mapping[str, Record]) -> CellState:
-    """State of one planned cell; a run folder goes before what is `committed`."""
+def cell_state(cell: Record, results: Results, committed: Mapping[str, Record], is_begun: bool = True) -> CellState:
+    """State of one planned cell; a run folder goes before what is `committed`. Not `is_begun`: there is no folder."""
     folder = results.run(cell["signature"])
-    if outcome := read_json(folder / "outcome.json"):
+    if is_begun and (outcome := read_json(folder / "outcome.json")):
         return CellState(cell, outcome["outcome"], outcome=outcome)
-    if is_taken(folder):
+    if is_begun and is_taken(folder):
         return CellState(cell, RUNNING, running=read_json(folder / "running.json"))
     if kept := committed.get(cell["signature"]):
         return CellState(cell, kept["outcome"], outcome=kept, committed=True)
