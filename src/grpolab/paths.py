@@ -159,10 +159,14 @@ def write_new(path: Path, content: bytes, *, durable: bool = True) -> bool:
 @contextmanager
 def _written(path: Path, content: bytes, durable: bool) -> Iterator[Path]:
     """The content in a file beside `path` whose name nobody else has; removed where what follows fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
-        with part.open("wb") as file:
+        try:
+            opened = part.open("wb")
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            opened = part.open("wb")
+        with opened as file:
             file.write(content)
             file.flush()
             if durable:

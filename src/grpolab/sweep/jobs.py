@@ -194,6 +194,10 @@ class Schedule:
         """A worker has the job."""
         self._out.add(job.signature)
 
+    def pass_over(self, job: Job) -> None:
+        """Somebody else does the job: it comes behind all others, so that it is not looked at before each of them."""
+        self._open[job.signature] = self._open.pop(job.signature)
+
     def put_back(self, job: Job) -> None:
         """The worker has it no longer, and it is not done."""
         self._out.discard(job.signature)

@@ -273,6 +273,8 @@ class Pool:
                 self._finish(job, outcome)
             elif not job.is_taken(self.results):
                 return job
+            else:
+                self.schedule.pass_over(job)
         return None
 
     def _listen(self, worker: WorkerProcess) -> None:
