@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from fake_sweep import FakeSweep
-from omegaconf import DictConfig
 
 from grpolab.paths import Results, project_root
 from grpolab.sweep.compose import Composer
@@ -41,9 +40,9 @@ def composed_once() -> Iterator[None]:
 
     Once for all tests of a process, from the project's own conf/ alone, which no test changes.
     """
-    conf, compose, bases = project_root() / "conf", Composer._base, dict[tuple[tuple[str, str], ...], DictConfig]()
+    conf, compose, bases = project_root() / "conf", Composer._base, dict[tuple[tuple[str, str], ...], bytes]()
 
-    def base(composer: Composer, choices: dict[str, str]) -> DictConfig:
+    def base(composer: Composer, choices: dict[str, str]) -> bytes:
         if composer.conf.resolve() != conf:
             return compose(composer, choices)
         key = tuple(sorted(choices.items()))
