@@ -1,6 +1,6 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smollm2 reasoning-gym server smoke sweep status tune figures report diagnose notebooks ui test test-slow test-server fuzz kill-storm check self-check bench-trl bench-revision bench-overhead bench-resume bench-loss bench-tune bench-code-paths doctor-check doctor-peers conformance-trl conformance-paths lock
+.PHONY: help setup smollm2 reasoning-gym server smoke sweep status tune figures report diagnose notebooks ui test test-slow test-server fuzz kill-storm check self-check bench-trl bench-revision bench-overhead bench-resume bench-loss bench-tune bench-code-paths simulate-scale docker-test doctor-check doctor-peers conformance-trl conformance-paths lock
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -136,6 +136,14 @@ bench-tune: $(READY) ## what pruning saves, and whether it finds the same best v
 
 bench-code-paths: $(READY) ## how far a study's runs part on another kind of CPU: by two code paths of this one (10 minutes)
 	$(BIN)/python benchmarks/code_paths.py $(STUDY) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
+
+simulate-scale: $(READY) ## 100,000 cells on 200 simulated nodes that die, freeze and have wrong clocks (minutes)
+	$(BIN)/python benchmarks/simulate_scale.py
+
+docker-test: ## build the container for the CPU and run `make smoke` in it, by docker or podman (minutes)
+	@engine=; for name in docker podman; do $$name info >/dev/null 2>&1 && engine=$$name; done; \
+	if [ -z "$$engine" ]; then echo "docker-test: neither docker nor podman answers here, nothing was built"; exit 1; fi; \
+	$$engine build --target cpu -t grpolab . && $$engine run --rm grpolab make smoke
 
 $(BENCH_READY): $(ENVIRONMENT) requirements/bench.txt
 	@VENV=.venv-bench requirements/setup.sh requirements/bench.txt
