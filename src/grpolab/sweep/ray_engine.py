@@ -18,8 +18,12 @@ from grpolab.sweep.cluster import Cluster, Probe, Task
 from grpolab.sweep.engine import TICK_SECONDS, Death, WorkerStartError
 from grpolab.sweep.pool import cores, environment
 
-# Ray tells nobody that it runs, and waits for its own slow start on a busy machine.
-SURROUNDINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_agent_register_timeout_ms": "120000"}
+# Ray tells nobody that it runs, waits for its own slow start on a busy machine, and does not repeat each warning.
+SURROUNDINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_agent_register_timeout_ms": "120000",
+    "RAY_BACKEND_LOG_LEVEL": "error",
+}
 CONNECT_SECONDS = 10.0
 
 
@@ -58,7 +62,11 @@ class RayEngine(Cluster):
                 **cluster,
             )
         except Exception as error:
-            where = f"no cluster can be reached at machine.launcher.address={address}" if address else "no start"
+            where = (
+                f"no cluster at machine.launcher.address={address} lets this command in (its token is RAY_AUTH_TOKEN)"
+                if address
+                else "none could be started here"
+            )
             raise self.refusal(f"{where}: {_first_line(error)}") from error
         finally:
             for number, handler in handlers.items():  # Ray puts its own there
