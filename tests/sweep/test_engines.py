@@ -212,7 +212,7 @@ def test_a_node_that_differs_is_refused_and_nothing_is_left(
             return [probe() | changed]
 
     before, engine = sorted(tmp_path.rglob("*")), Different(results)
-    with pytest.raises(RequestError, match="machine.launcher.name=ray: on node ") as refused, engine:
+    with pytest.raises(RequestError, match=r"machine\.launcher\.name=ray: on node ") as refused, engine:
         pass
     assert says in str(refused.value)
     assert sorted(tmp_path.rglob("*")) == before

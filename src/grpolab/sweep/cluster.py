@@ -224,6 +224,7 @@ class Cluster(Engine):
                 self.schedule.hand_out(job)
                 jobs.append(job)
         if jobs:
+            before = [self._progress(job) for job in jobs]
             try:
                 handles = self.submit([Task(job, os.getcwd(), self.session) for job in jobs])
                 self._refusals = 0
@@ -236,9 +237,9 @@ class Cluster(Engine):
                 self._not_before = time.monotonic() + REFUSAL_SECONDS
                 self.listener.note(f"{error}; tried again in {REFUSAL_SECONDS:.0f} s")
                 return
-            for job, handle in zip(jobs, handles, strict=True):
+            for job, handle, said in zip(jobs, handles, before, strict=True):
                 slot = min(set(range(len(self._out) + 1)) - {out.slot for out in self._out.values()})
-                self._out[job.signature] = Out(job, handle, slot, self._progress(job))
+                self._out[job.signature] = Out(job, handle, slot, said)
         elif not self._out:
             self.say_waiting()
 

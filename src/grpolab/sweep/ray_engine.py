@@ -51,7 +51,8 @@ class RayEngine(Cluster):
             self._reach(address)
             cluster = {}
         # What Ray says of a lost node, forty lines, would stand in the middle of the table: `ended` says it in one.
-        importlib.import_module("ray._private.worker").print_to_stdstream = lambda *args, **kwargs: None
+        loud: Any = importlib.import_module("ray._private.worker")
+        loud.print_to_stdstream = lambda *args, **kwargs: None
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             ray.init(
