@@ -1,6 +1,6 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smollm2 reasoning-gym server smoke sweep status tune figures report diagnose notebooks ui test test-slow test-server fuzz kill-storm check self-check bench-trl bench-revision bench-overhead bench-resume bench-loss bench-tune bench-code-paths simulate-scale docker-test doctor-check doctor-peers conformance-trl conformance-paths lock
+.PHONY: help setup smollm2 reasoning-gym engines server smoke sweep status tune figures report diagnose notebooks ui test test-slow test-engines test-server fuzz kill-storm check self-check bench-trl bench-revision bench-overhead bench-resume bench-loss bench-tune bench-code-paths simulate-scale docker-test doctor-check doctor-peers conformance-trl conformance-paths lock
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -34,6 +34,9 @@ reasoning-gym: $(READY) ## install what task=reasoning_gym needs beyond the lock
 
 server: $(READY) ## install the driver that a PostgreSQL behind MLflow or Optuna needs beyond the lock
 	@requirements/setup.sh requirements/server.txt
+
+engines: $(READY) ## install what launcher=ray and launcher=slurm need beyond the lock
+	@requirements/setup.sh requirements/engines.txt
 
 smoke: $(READY) ## the whole way in under a minute: train, track, draw
 	$(BIN)/grpolab sweep smoke $(SWEEP_OPTIONS)
@@ -80,6 +83,9 @@ test-slow: $(READY) ## the tests that take longer (minutes; CI leaves them out)
 # Debian's package postgresql must be there; the cluster is made in a temporary folder, on a loopback port.
 test-server: server ## MLflow's server and Optuna on a PostgreSQL of its own, killed in the middle (ten minutes)
 	$(BIN)/python -m pytest -n 0 -s --timeout 1200 -m optional tests/server
+
+test-engines: engines ## one study through every engine, to the bit the same (minutes; SLOW=1: a real Slurm too, as root)
+	$(BIN)/python -m pytest -n 0 -m 'optional $(if $(SLOW),,and not slow)' tests/engines
 
 fuzz: $(READY) ## more than a thousand wrong requests, each of which must be refused (half a minute)
 	$(BIN)/python tests/faults/fuzz.py

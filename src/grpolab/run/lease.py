@@ -49,12 +49,14 @@ class Host:
 
     def __init__(self) -> None:
         self.held: set[str] = set()  # tokens of the leases that this process has
+        self.session: str | None = None  # of the command that has sent this process to a cluster, and sees it die
         self._clock, self._looked = 0.0, -math.inf
 
     def holder(self) -> dict[str, Any]:
         """This process, as a lease names it."""
         start = _start(psutil.Process())
-        return {"token": uuid.uuid4().hex, **_machine(), "pid": os.getpid(), "process_start": start}
+        holder = {"token": uuid.uuid4().hex, **_machine(), "pid": os.getpid(), "process_start": start}
+        return holder | ({"session": self.session} if self.session else {})
 
     def lives(self, holder: dict[str, Any]) -> bool | None:
         """Whether a holder's process is there; None where it cannot be seen from here."""
@@ -190,6 +192,14 @@ def is_taken(folder: Path, host: Host = HERE) -> bool:
     """Whether a process works in the folder now, on this machine or, as far as can be seen, on another."""
     files = _leases(folder)
     return bool(files) and _silence(files[-1], host)[0] < LEASE_SECONDS
+
+
+def end_of_session(folder: Path, session: str) -> None:
+    """End the lease that a process of the session has on the folder: the cluster says that it is dead."""
+    for file in _leases(folder)[-1:]:
+        with suppress(OSError, ValueError):
+            if json.loads(file.read_bytes()).get("session") == session:
+                _end(file)
 
 
 def _leases(folder: Path) -> list[Path]:

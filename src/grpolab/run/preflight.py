@@ -27,8 +27,11 @@ LEAST_FREE_BYTES = 200 * 2**20
 def check(settings: RunSettings, results: Results) -> list[str]:
     """A sentence for each problem of task, files, reward, model, device or disk; empty when all is well."""
     in_model = _model(settings.model)
-    problems = [*_device(settings.device), *_processes(settings), *_compiler(settings), *in_model]
-    problems += [] if problems else memory.problems(settings)
+    if settings.machine.launcher:  # whether a node can do it, the node says
+        problems = [*_launcher(settings), *in_model]
+    else:
+        problems = [*_device(settings.device), *_processes(settings), *_compiler(settings), *in_model]
+        problems += [] if problems else memory.problems(settings)
     free = shutil.disk_usage(results.root).free
     if free < LEAST_FREE_BYTES:
         problems.append(
@@ -50,6 +53,22 @@ def check(settings: RunSettings, results: Results) -> list[str]:
             )
     except RequestError as error:
         problems += error.problems
+    return problems
+
+
+def _launcher(settings: RunSettings) -> list[str]:
+    """Its package must be installed; whether a run takes a GPU must be said alike in both places."""
+    launcher, device = settings.machine.launcher, settings.resolved().device
+    assert launcher
+    package = "ray" if launcher.name == "ray" else "submitit"
+    problems = []
+    if importlib.util.find_spec(package) is None:
+        problems.append(f"launcher={launcher.name} needs the package {package}: `make engines` installs it")
+    if (device == "cuda") != (launcher.gpus > 0):
+        problems.append(
+            f"machine.launcher.gpus={launcher.gpus:g} does not go with device={device}: a run on cuda takes a GPU or a"
+            " share of one, and a run on cpu takes none"
+        )
     return problems
 
 

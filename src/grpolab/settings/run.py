@@ -54,6 +54,45 @@ class DiagnosticsSettings(Settings):
     kl_ref_every: Natural = Field(description="Rollout steps between two exact KLs to the warm start; 0: never.")
 
 
+class RayLauncher(Settings):
+    """Runs as tasks of a Ray cluster; its token, where it asks for one, is in RAY_AUTH_TOKEN."""
+
+    name: Literal["ray"]
+    address: str | None = Field(
+        min_length=1, description="Cluster to join, as host:port, or `auto` for the one here; empty: one is started."
+    )
+    cpus: Positive = Field(description="CPUs that a run takes; a share where several are to share one.")
+    gpus: NonNegative = Field(description="GPUs that a run takes; a share where several are to share one.")
+    retries: Natural = Field(description="How often a run that is lost with its node or its process is done again.")
+    answer_seconds: Positive = Field(description="Most seconds until nodes must have answered what they are.")
+
+
+class SlurmLauncher(Settings):
+    """Runs as jobs of Slurm, in arrays, through submitit."""
+
+    name: Literal["slurm"]
+    cluster: Literal["slurm", "local"] = Field(description="`local` starts the same jobs on this machine: a rehearsal.")
+    partition: str | None = Field(
+        min_length=1, description="Partition, or several with commas; empty: Slurm's default."
+    )
+    timeout_minutes: Count = Field(
+        description="Most minutes of a job; its run then leaves and is put in the queue again."
+    )
+    requeues: Natural = Field(description="How often a job whose time is up is put in the queue again.")
+    memory_gib: Positive = Field(description="Memory of a job.")
+    cpus: Count = Field(description="CPUs of a job.")
+    gpus: Natural = Field(description="GPUs of a job.")
+    options: dict[str, str | int] = Field(description="Further options of sbatch, as {account: mine, qos: low}.")
+    most_at_once: Count = Field(description="Most jobs that wait or run at a time; --jobs goes before it.")
+    retries: Natural = Field(description="How often a run that is lost with its node is done again.")
+    answer_seconds: Positive = Field(
+        description="Most seconds until a node must have answered what it is, its time in the queue included."
+    )
+
+
+Launcher: TypeAlias = Annotated[RayLauncher | SlurmLauncher, Field(discriminator="name")]
+
+
 class MachineSettings(Settings):
     """Where and how, never what: no key here enters a signature."""
 
@@ -62,6 +101,9 @@ class MachineSettings(Settings):
         description="MLflow store; `auto` is SQLite inside the results folder, empty switches tracking off."
     )
     threads: Count = Field(description="torch threads of one worker.")
+    launcher: Launcher | None = Field(
+        description="Where a sweep's runs go; empty: to worker processes of this machine."
+    )
     checkpoint_seconds: NonNegative = Field(
         description="Least seconds between two checkpoints (at rollout boundaries)."
     )

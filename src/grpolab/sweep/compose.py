@@ -265,6 +265,10 @@ def _keys(composer: Composer) -> Iterator[Entry]:
         for name, field in part["properties"].items():
             if "description" in field:
                 yield key(f"{prefix}.{name}", field, values[name])
+            for option, member in options(RunSettings, resolve(RunSettings, field)).items():
+                inner, chosen = f"{prefix}.{name}", composer.values({name: option})[prefix][name]
+                yield inner, f"  with {name}={option}: {member['description'].splitlines()[0]}", []
+                yield from section(inner, member, chosen)
 
     for name, field in root(RunSettings)["properties"].items():
         inner = resolve(RunSettings, field)

@@ -15,13 +15,12 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results, commit, plain, project_root, read_json, write_atomic
 from grpolab.run import preflight, tracking
 from grpolab.run.lease import is_taken
-from grpolab.sweep.ledger import CellState, cell_state, committed_outcomes, set_failure_aside
+from grpolab.sweep.ledger import RUNNING, CellState, cell_state, committed_outcomes, set_failure_aside
 from grpolab.sweep.plan import Cell, Plan
-from grpolab.vocabulary import COMPLETED, FAILED, RESULTS
+from grpolab.vocabulary import COMPLETED, FAILED, MISSING, RESULTS
 
 RUN: Literal["run"] = "run"
 WARM_START: Literal["warm_start"] = "warm_start"
-MOST_ATTEMPTS = 2  # of a job whose worker was killed
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,8 @@ class Job:
 
 def run_job(cell: Cell, label: str) -> Job:
     """A cell as a worker is asked for it."""
-    settings = cell.settings
-    return Job(RUN, cell.signature, label, settings.model_dump(), cell.cost, settings.planned_steps, cell.warm_start)
+    steps = cell.settings.planned_steps
+    return Job(RUN, cell.signature, label, _as_planned(cell), cell.cost, steps, cell.warm_start)
 
 
 def warm_start_job(cell: Cell) -> Job:
@@ -66,10 +65,15 @@ def warm_start_job(cell: Cell) -> Job:
         WARM_START,
         signature=cell.warm_start,
         label=f"warm start {settings.task.name}, seed {warm.seed}",
-        settings=cell.settings.model_dump(),
+        settings=_as_planned(cell),
         cost=warm.max_steps * warm.batch_size * settings.max_completion_length,
         steps=warm.max_steps,
     )
+
+
+def _as_planned(cell: Cell) -> dict[str, Any]:
+    """Its settings, on the device that `auto` is here: another machine may have others."""
+    return cell.settings.model_dump() | {"device": cell.settings.resolved().device}
 
 
 def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
@@ -79,7 +83,7 @@ def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
 
 
 class Request:
-    """Checked plans; nothing is written before `write_plans`."""
+    """Checked plans; nothing is written before `begin`."""
 
     def __init__(self, plans: Sequence[Plan], count_committed: bool = True, workers: bool = True) -> None:
         """`count_committed`: what has an outcome in the committed reference is done. `workers`: they do the cells.
@@ -93,11 +97,13 @@ class Request:
         self.cells = {cell.signature: cell for cell, _ in cells}
         self.labels = {cell.signature: label for cell, label in cells}
         every = [cell.settings for cell in self.cells.values()]
-        machines = {(settings.machine.results, settings.machine.tracking_uri) for settings in every}
-        if len(machines) > 1:
-            raise RequestError("machine.results and machine.tracking_uri must be the same for all cells of a command")
-        ((root, tracked),) = machines
-        self.results = Results.open(root)
+        shared = {"results", "tracking_uri", "launcher"}
+        if len({str(settings.machine.model_dump(include=shared)) for settings in every}) > 1:
+            raise RequestError(
+                "machine.results, machine.tracking_uri and launcher must be the same for all cells of a command"
+            )
+        machine = every[0].machine
+        self.launcher, self.results = machine.launcher, Results.open(machine.results)
         # The checks read a task's files: once for cells that differ in nothing that they look at.
         looked_at = {"task", "reward", "model", "early_stop", "evaluation", "max_completion_length"}
         looked_at |= {"device", "dtype", "compile", "beta", "gradient_checkpointing", "data_parallel"}
@@ -106,7 +112,10 @@ class Request:
         dealt = max(settings.data_parallel or 1 for settings in every)
         if workers and dealt > 1:
             problems.append(f"data_parallel={dealt} is for a single run: here each core or GPU has a worker of its own")
-        self.tracking_uri = tracking.store_uri(tracked, self.results)
+        if self.launcher and not workers:
+            name = self.launcher.name
+            problems.append(f"launcher={name} is for several runs: use `grpolab train -m`, or leave launcher=null")
+        self.tracking_uri = tracking.store_uri(machine.tracking_uri, self.results)
         try:
             if self.tracking_uri:
                 tracking.check_store(self.tracking_uri)
@@ -119,8 +128,14 @@ class Request:
         self.committed = committed_outcomes(self.results) if count_committed else {}
         self._ended: dict[str, CellState] = {}  # that have a result, which stays
 
-    def write_plans(self) -> None:
-        """plan.json of every study; one that says what it said before keeps its date."""
+    def begin(self, retry_failed: bool = False) -> None:
+        """Write plan.json of every study; one that says what it said before keeps its date.
+
+        `retry_failed`: the outcomes of failed cells are set aside.
+        """
+        for name, state in self.states().items() if retry_failed else ():
+            if state.state == FAILED:
+                set_failure_aside(self.results.run(name))
         created, head = datetime.now(UTC).isoformat(timespec="seconds"), commit(project_root())
         for plan in self.plans:
             file = self.results.plan(plan.study.name)
@@ -148,14 +163,10 @@ class Request:
     def jobs(self, retry_failed: bool = False) -> list[Job]:
         """The cells without an outcome, and the warm starts that they wait for and that are not there yet.
 
-        `retry_failed`: the outcome of a failed cell is set aside first.
+        `retry_failed`: a failure is none.
         """
-        todo = []
-        for name, state in self.states().items():
-            if retry_failed and state.state == FAILED:
-                set_failure_aside(self.results.run(name))
-            if state.outcome is None or (retry_failed and state.state == FAILED):
-                todo.append(self.cells[name])
+        open_ = {MISSING, RUNNING, *([FAILED] if retry_failed else [])}
+        todo = [self.cells[name] for name, state in self.states().items() if state.state in open_]
         return warm_start_jobs(todo, self.results) + [run_job(cell, self.labels[cell.signature]) for cell in todo]
 
 
@@ -209,15 +220,16 @@ class Schedule:
         lost = not succeeded and job.kind == WARM_START
         return [other for other in self._open.values() if other.warm_start == job.signature] if lost else []
 
-    def retried(self, job: Job, again: bool) -> bool:
-        """After a worker's death: True where the job goes back on the list, False where it is to be `finished`.
+    def retried(self, job: Job, attempts: int) -> bool:
+        """After a worker's death: True where the job goes back on the list, False after so many `attempts`.
 
-        Tried a second time (`again`) is what may have been killed for reasons of its surroundings: a kill from outside
-        (by the kernel that was short of memory, by a person) and a silence. A run goes on from its checkpoint, so that
-        little is done twice. A crash, an exit, a timeout and a passed ceiling are the job's own: they would come again.
+        Tried again is what may have been killed for reasons of its surroundings: a kill from outside (by the kernel
+        that was short of memory, by a person), a silence, a node that was lost. A run goes on from its checkpoint, so
+        that little is done twice. A crash, an exit, a timeout and a passed ceiling are the job's own: they would come
+        again.
         """
         self._attempts[job.signature] += 1
-        if not again or self._attempts[job.signature] >= MOST_ATTEMPTS:
+        if self._attempts[job.signature] >= attempts:
             return False
         self.put_back(job)
         return True

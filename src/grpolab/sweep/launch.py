@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -20,6 +20,8 @@ from grpolab.paths import DISK_ERRORS, REPORT_FILES, Results, is_refusal, plain,
 from grpolab.run import tracking
 from grpolab.run.folder import reason_of, record_failure
 from grpolab.run.preflight import refuse_another
+from grpolab.settings.run import RayLauncher, SlurmLauncher
+from grpolab.sweep.engine import TICK_SECONDS, Engine, WorkerStartError
 from grpolab.sweep.jobs import RUN, WARM_START, Job, Request, Schedule, warm_start_job
 from grpolab.sweep.ledger import (
     TITLES,
@@ -36,8 +38,10 @@ from grpolab.sweep.ledger import (
 )
 from grpolab.sweep.looks import Looks, standing, tally
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.pool import TICK_SECONDS, WORKER_COMMAND, Pool, Slot, WorkerStartError, slots
+from grpolab.sweep.pool import WORKER_COMMAND, Pool, slots
 from grpolab.sweep.progress import Estimate, Events, print_table, show_progress
+from grpolab.sweep.ray_engine import RayEngine
+from grpolab.sweep.slurm_engine import SlurmEngine
 from grpolab.vocabulary import COMPLETED, FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
@@ -67,25 +71,27 @@ def sweep(
     """
     request = Request(plans, count_committed=not repeat)
     todo = request.jobs(retry_failed)
+    engine = engine_of(request, jobs, command)
     if looks and not todo:  # looks whose runs are all there leave the plan as it is, which may be of a later one
-        request, todo = _next_look(request, looks, jobs, retry_failed, events)
-    request.write_plans()
-    _say_plan(request, todo, events)
+        request, todo = _next_look(request, looks, engine, retry_failed, events)
     trained, drawn = bool(todo), True
-    with interruptible(), mirrored(request.results, request.tracking_uri, request.name):
-        while todo:
-            _train(request, todo, jobs, command, events)
-            if not looks:
-                break
-            request, todo = _next_look(request, looks, jobs, retry_failed, events)
-            request.write_plans()
-            if todo:
-                _say_plan(request, todo, events)
-        if not trained:
-            print("0 cells to train: every run has its outcome")
-        # Before the mirror ends, so that figures and tables reach the tracking store too.
-        if trained or not _is_drawn(request):
-            drawn = _draw(draw, request)
+    with interruptible(), engine if todo else nullcontext():
+        request.begin(retry_failed)
+        _say_plan(request, todo, events)
+        with mirrored(request.results, request.tracking_uri, request.name):
+            while todo:
+                _train(request, todo, engine, events)
+                if not looks:
+                    break
+                request, todo = _next_look(request, looks, engine, retry_failed, events)
+                request.begin(retry_failed)
+                if todo:
+                    _say_plan(request, todo, events)
+            if not trained:
+                print("0 cells to train: every run has its outcome")
+            # Before the mirror ends, so that figures and tables reach the tracking store too.
+            if trained or not _is_drawn(request):
+                drawn = _draw(draw, request)
     _say_results(request, events)
     for sentence in unmet(request.results, request.name):
         print(f"precondition {sentence}")
@@ -94,19 +100,18 @@ def sweep(
     return _conclude(request, events, drawn)
 
 
-def _train(request: Request, todo: list[Job], jobs: int | None, command: Sequence[str], events: Events | None) -> None:
-    places = slots_for(request, jobs)[: len(todo)]
-    pool = Pool(places, request.results, command)
+def _train(request: Request, todo: list[Job], engine: Engine, events: Events | None) -> None:
+    places = min(engine.places, len(todo))
     try:
-        with show_progress(todo, _estimate(request, len(places)), request.results, events) as progress:
-            progress.note(f"workers: {len(places)}; {progress.left()}")
-            pool.run(Schedule(todo), progress)
+        with show_progress(todo, _estimate(request, places), request.results, events) as progress:
+            progress.note(f"workers: {places}; {progress.left()}")
+            engine.run(Schedule(todo), progress)
     except WorkerStartError as error:
         print(error)
 
 
 def _next_look(
-    request: Request, looks: Looks, jobs: int | None, retry_failed: bool, events: Events | None
+    request: Request, looks: Looks, engine: Engine, retry_failed: bool, events: Events | None
 ) -> tuple[Request, list[Job]]:
     """What is asked for at the next look that has something to train, and that; else at the last one, and nothing.
 
@@ -130,7 +135,7 @@ def _next_look(
         if variants:
             request = Request(looks.plans)
             todo = request.jobs(retry_failed)
-            line += f"; next: {looks.size} seeds of {variants} variants, {_how_much(request, todo, jobs)}"
+            line += f"; next: {looks.size} seeds of {variants} variants, {_how_much(request, todo, engine.places)}"
         elif open_:
             line += "; that was the last look"
         if not events:
@@ -140,14 +145,14 @@ def _next_look(
     return request, todo
 
 
-def _how_much(request: Request, todo: list[Job], jobs: int | None) -> str:
+def _how_much(request: Request, todo: list[Job], places: int) -> str:
     """`45 runs, about 20 min`; `all done` where nothing is left to train."""
     if not todo:
         return "all done"
     costs = defaultdict[str, float](float)
     for job in todo:
         costs[job.kind] += job.cost
-    left = _estimate(request, len(slots_for(request, jobs)[: len(todo)])).left(costs).removesuffix(" left")
+    left = _estimate(request, min(places, len(todo))).left(costs).removesuffix(" left")
     runs = sum(job.kind == RUN for job in todo)
     return f"{runs} run{'' if runs == 1 else 's'}" + (f", {left}" if left else "")
 
@@ -156,8 +161,8 @@ def train_here(plan: Plan, events: Events | None = None) -> int:
     """Train the one run of a plan in this process, again where it failed before; the exit code. Raises as `sweep`."""
     # Whoever asks for one run wants its folder.
     request = Request([plan], count_committed=False, workers=False)
-    request.write_plans()
     todo = request.jobs(retry_failed=True)
+    request.begin(retry_failed=True)
     if events:
         _say_plan(request, todo, events)
     with interruptible(), mirrored(request.results, request.tracking_uri, request.name):
@@ -222,12 +227,16 @@ def _do_here(request: Request, todo: list[Job], events: Events | None) -> None:
             progress.finished(job, outcome)
 
 
-def slots_for(request: Request, jobs: int | None) -> list[Slot]:
-    """The places on which the cells of a request run: `jobs`, or as many as the machine has for them."""
+def engine_of(request: Request, jobs: int | None, command: Sequence[str] = WORKER_COMMAND) -> Engine:
+    """Who does the cells of a request, `jobs` at a time or as many as there are places; nothing is started yet."""
     settings = [cell.settings for cell in request.cells.values()]
+    threads, logs = max(cell.machine.threads for cell in settings), request.results.studies / request.name
+    if isinstance(request.launcher, RayLauncher):
+        return RayEngine(request.results, request.launcher, jobs, threads, logs)
+    if isinstance(request.launcher, SlurmLauncher):
+        return SlurmEngine(request.results, request.launcher, jobs, threads, logs / "slurm")
     uses_gpu = any(cell.resolved().device == "cuda" for cell in settings)
-    threads = max(cell.machine.threads for cell in settings)
-    return slots(jobs, uses_gpu, threads, request.results.studies / request.name)
+    return Pool(slots(jobs, uses_gpu, threads, logs), request.results, command)
 
 
 def _estimate(request: Request, workers: int) -> Estimate:

@@ -267,7 +267,7 @@ def expand_single(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
     composer = Composer()
     seed = composer.compose(overrides).seed
     rest = [text for text in overrides if key_of(text) != "seed"]
-    named = [text for text in rest if not key_of(text).startswith("machine.")]
+    named = [text for text in rest if not key_of(text).startswith(("machine.", "launcher"))]
     return expand(_study(name, rest, {"run": {_level(named): []}}, [seed]), composer, clipping=False)
 
 

@@ -19,23 +19,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
-from grpolab.paths import DISK_ERRORS, Results, plain
-from grpolab.run.folder import record_failure
-from grpolab.sweep.jobs import RUN, Job, Schedule
-from grpolab.sweep.ledger import no_outcome
-from grpolab.vocabulary import COMPLETED, FAILED
-
-Outcome = dict[str, Any]
+from grpolab.paths import Results, plain
+from grpolab.sweep.engine import GRACE_SECONDS, TICK_SECONDS, Death, Engine, Listener, WorkerStartError, passed_limit
+from grpolab.sweep.jobs import Job, Schedule
 
 # -P: what lies in the working directory is imported only where a run names it, as in the command itself.
 WORKER_COMMAND = (sys.executable, "-P", "-m", "grpolab.sweep.worker")
-GRACE_SECONDS = 20.0  # for a worker to reach its next rollout boundary
 MOST_FAILED_STARTS = 3
-TICK_SECONDS = 0.5  # between two looks at the limits, and at what other commands have finished
 # glibc gives freed tensors back to the system at once, and every step would pay for their pages again.
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(512 * 2**20), "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20)}
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -59,13 +53,17 @@ def slots(jobs: int | None, uses_gpu: bool, threads: int, logs: Path) -> list[Sl
     """
     devices = gpus() if uses_gpu else []
     count = jobs or len(devices) or max(1, cores() // threads)
-    # torch's and the tokenizer's thread pools are sized when they are imported.
-    common = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     places = []
     for index in range(count):
         gpu = {"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} if devices else {}
-        places.append(Slot(index, {**common, **KEEP_MEMORY, **gpu}, logs / f"worker-{index}.log"))
+        places.append(Slot(index, environment(threads) | gpu, logs / f"worker-{index}.log"))
     return places
+
+
+def environment(threads: int) -> dict[str, str]:
+    """What a worker must find set before it imports anything: thread pools are sized then."""
+    common = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    return common | KEEP_MEMORY
 
 
 def cores() -> int:
@@ -86,38 +84,6 @@ def gpus() -> list[str]:
         return []
     listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False).stdout
     return [str(index) for index, line in enumerate(listing.splitlines()) if line.startswith("GPU ")]
-
-
-@dataclass(frozen=True)
-class Death:
-    """Why a worker ended before its job: killed by us at a limit of `machine`, or by somebody else."""
-
-    reason: str
-    again: bool = False  # perhaps not the job's own doing: worth a second attempt
-    gently: bool = False  # it is asked before it is killed, so that it leaves a checkpoint
-
-
-class WorkerStartError(Exception):
-    """Workers die before they are ready."""
-
-
-class Listener(Protocol):
-    """Who is told what happens."""
-
-    def started(self, job: Job, slot: int) -> None:
-        """A worker got the job."""
-
-    def stepped(self, job: Job, step: int) -> None:
-        """The job has done so many steps."""
-
-    def returned(self, job: Job, reason: str) -> None:
-        """The worker died, and the job is on the list again."""
-
-    def finished(self, job: Job, outcome: Outcome) -> None:
-        """The job has an outcome; `missing` where the disk refused to take one, or it was to be left."""
-
-    def note(self, text: str) -> None:
-        """Something to be said at once."""
 
 
 class WorkerProcess:
@@ -170,7 +136,8 @@ class WorkerProcess:
     def watch(self) -> None:
         """End it where its job has passed a limit; the end of its output says when it is gone."""
         now = time.monotonic()
-        if self.job and self._verdict is None and (verdict := self._passed_limit(self.job, now)):
+        verdict = self.job and passed_limit(self.job, now - self.began, now - self.heard, self._mib)
+        if verdict and self._verdict is None:
             self._verdict = verdict
             self.process.terminate()
             self._deadline = now + (GRACE_SECONDS if verdict.gently else 0)
@@ -180,22 +147,9 @@ class WorkerProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
-    def _passed_limit(self, job: Job, now: float) -> Death | None:
-        """The limit of `machine` that it has passed.
-
-        A warm start has no timeout: its `max_steps` bounds it, and every cell of its seed would fail with it.
-        """
-        limits = job.settings["machine"]
-        timeout, hang, ceiling = limits["cell_timeout_seconds"], limits["hang_seconds"], limits["memory_mib"]
-        if job.kind == RUN and timeout is not None and now - self.began > timeout:
-            return Death(f"longer than machine.cell_timeout_seconds={timeout:g}", gently=True)
-        if hang is not None and now - self.heard > hang:
-            return Death(f"no sign of life for {hang:g} s (machine.hang_seconds)", again=True)
-        if ceiling is not None:
-            with suppress(psutil.Error):  # it has just died
-                mib = psutil.Process(self.process.pid).memory_info().rss / 2**20
-                if mib > ceiling:
-                    return Death(f"the worker used {mib:.0f} MiB, more than machine.memory_mib={ceiling}")
+    def _mib(self) -> float | None:
+        with suppress(psutil.Error):  # it has just died
+            return float(psutil.Process(self.process.pid).memory_info().rss / 2**20)
         return None
 
     def death(self) -> Death:
@@ -207,21 +161,21 @@ class WorkerProcess:
         return self._verdict or Death(f"worker died ({how}){perhaps}", again=code in FROM_OUTSIDE)
 
 
-class Pool:
-    """Does a schedule's jobs."""
+class Pool(Engine):
+    """The engine of this machine."""
 
     def __init__(self, slots: Sequence[Slot], results: Results, command: Sequence[str] = WORKER_COMMAND) -> None:
-        self.slots, self.results, self.command = slots, results, command
+        super().__init__(results, len(slots))
+        self.slots, self.command = slots, command
         self.workers: list[WorkerProcess] = []
         self._selector = selectors.DefaultSelector()
         self._failed_starts: Counter[int] = Counter()  # by slot, in a row
-        self._said_waiting = False
 
     def run(self, schedule: Schedule, listener: Listener) -> None:
         """Do every job, and tell the listener; no process is left behind. Raises WorkerStartError."""
-        self.schedule, self.listener = schedule, listener
+        self.begin(schedule, listener)
         try:
-            for slot in self.slots[: schedule.waiting]:
+            for slot in self.slots[: min(self.places, schedule.waiting)]:
                 self._start(slot)
             while schedule:
                 self._assign()
@@ -246,7 +200,7 @@ class Pool:
             self._selector.close()
 
     def leave(self, signature: str) -> None:
-        """Have a run left off at its next rollout boundary, with a checkpoint; it is then finished as `missing`."""
+        """As every engine does."""
         for worker in self.workers:
             if worker.job and worker.job.signature == signature:
                 worker.process.send_signal(signal.SIGUSR1)
@@ -258,24 +212,12 @@ class Pool:
 
     def _assign(self) -> None:
         for worker in self.workers:
-            if worker.idle and (job := self._next()):
+            if worker.idle and (job := self.next()):
                 self.schedule.hand_out(job)
                 worker.assign(job)
                 self.listener.started(job, worker.slot.index)
-        if self.schedule and not self._said_waiting and all(worker.idle for worker in self.workers):
-            self._said_waiting = True
-            self.listener.note(f"{self.schedule.waiting} left, which another command runs: waiting for their outcomes")
-
-    def _next(self) -> Job | None:
-        """The next job that nobody else does; what others have finished meanwhile is taken off the list."""
-        for job in self.schedule.ready():
-            if outcome := job.outcome(self.results):
-                self._finish(job, outcome)
-            elif not job.is_taken(self.results):
-                return job
-            else:
-                self.schedule.pass_over(job)
-        return None
+        if all(worker.idle for worker in self.workers):
+            self.say_waiting()
 
     def _listen(self, worker: WorkerProcess) -> None:
         events = worker.read()
@@ -291,7 +233,7 @@ class Pool:
                 self.listener.stepped(worker.job, worker.step)
             elif event["event"] == "done" and worker.job:
                 job, worker.job = worker.job, None
-                self._finish(job, event["outcome"], worker.step)
+                self.finish(job, event["outcome"], worker.step)
 
     def _bury(self, worker: WorkerProcess) -> None:
         """Replace a dead worker; its job has failed, or is on the list again. Raises WorkerStartError."""
@@ -307,28 +249,6 @@ class Pool:
                 self.listener.note(f"worker {slot.index} is given up: {reason}")
                 return
         if job := worker.job:
-            waited = job.is_taken(self.results)  # for somebody else who does it
-            if waited:
-                self.schedule.put_back(job)
-            if waited or self.schedule.retried(job, death.again):
-                self.listener.returned(job, death.reason)
-            else:
-                self._finish(job, {"outcome": FAILED, "reason": death.reason}, worker.step)
+            self.lost(job, death, worker.step)
         if self.schedule.waiting:
             self._start(slot)
-
-    def _finish(self, job: Job, outcome: Outcome, step: int = 0) -> None:
-        if job.kind == RUN and outcome["outcome"] == FAILED:
-            folder = self.results.run(job.signature)
-            try:
-                outcome = record_failure(folder, str(outcome["reason"]), step, outcome.get("error"))
-            except OSError as error:
-                if error.errno not in DISK_ERRORS:
-                    raise
-                outcome = no_outcome(error, folder)
-        self.listener.finished(job, outcome)
-        reason = f"its warm start failed: {outcome['reason']}"
-        for orphan in self.schedule.finished(job, outcome["outcome"] == COMPLETED):
-            self._finish(orphan, {"outcome": outcome["outcome"], "reason": reason})
-        if outcome.get("disk_full") and (dropped := self.schedule.drop_waiting()):
-            self.listener.note(f"the disk is full: {dropped} further jobs are not started")

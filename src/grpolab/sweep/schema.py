@@ -48,10 +48,12 @@ def root(model: type[BaseModel]) -> Schema:
 
 
 def resolve(model: type[BaseModel], schema: Schema) -> Schema:
-    """The schema that a `$ref` points to, also where null may stand instead, else the schema itself."""
+    """The group or union of groups that may stand here, also where null may instead, else the schema itself."""
     group, *others = schema.get("anyOf", [schema])
-    reference = group.get("$ref") if others in ([], [{"type": "null"}]) else None
-    return root(model)["$defs"][reference.rsplit("/", 1)[1]] if reference else schema
+    if others not in ([], [{"type": "null"}]):
+        return schema
+    reference = group.get("$ref")
+    return root(model)["$defs"][reference.rsplit("/", 1)[1]] if reference else group if "oneOf" in group else schema
 
 
 def options(model: type[BaseModel], schema: Schema) -> dict[str, Schema]:

@@ -23,6 +23,8 @@ from grpolab.vocabulary import COMPLETED, FAILED, MISSING
 
 Send = Callable[[dict[str, Any]], None]
 
+LEFT = {"outcome": MISSING, "reason": "left at a rollout boundary"}
+
 
 def main() -> int:
     """Serve until standard input ends; the exit code."""
@@ -77,44 +79,55 @@ class Worker:
 
     def answer(self, request: dict[str, Any]) -> None:
         """Do a job, and send its steps and its outcome."""
-        from grpolab.identity import signature
-        from grpolab.paths import Results, is_refusal
-        from grpolab.run import train, warm_start
-        from grpolab.run.folder import reason_of
-        from grpolab.run.preflight import refuse_another
-        from grpolab.settings.run import RunSettings
-        from grpolab.sweep.ledger import no_outcome
+        name = request["signature"]
 
-        settings, name = RunSettings.model_validate(request["settings"]), request["signature"]
-        results = Results.open(settings.machine.results)
-        is_run = request["job"] == "run"
-        steps = settings.planned_steps if is_run else settings.warm_start.max_steps
-
-        def on_step(step: int) -> None:
+        def on_step(step: int, steps: int) -> None:
             self.send({"event": "step", "signature": name, "rollout_step": step, "rollout_steps": steps})
 
         self._leaving = False  # it came too late for the run before
-        self._can_stop_gently = is_run
+        self._can_stop_gently = request["job"] == "run"
         try:
-            refuse_another(name, signature(settings.identity() if is_run else settings.warm_start_identity()), settings)
-            if is_run:
-                outcome = train.run(settings, results, on_step=on_step, stop=lambda: self._stopping or self._leaving)
-            else:
-                made = warm_start.ensure(settings, results, on_step)
-                outcome = {"outcome": COMPLETED, "reason": None, "accuracy": made.accuracy, "seconds": made.seconds}
-        except train.Interrupted:
-            if self._stopping:
-                raise SystemExit(0) from None
-            outcome = {"outcome": MISSING, "reason": "left at a rollout boundary"}
-        except Exception as error:
-            if is_refusal(error, results.root):
-                outcome = no_outcome(error, results.root)
-            else:
-                trace = "".join(traceback.format_exception(error))
-                outcome = {"outcome": FAILED, "reason": reason_of(error), "error": trace}
+            outcome = do(request["job"], name, request["settings"], on_step, lambda: self._stopping or self._leaving)
         finally:
             self._can_stop_gently = False
+        if outcome is LEFT and self._stopping:
+            raise SystemExit(0)
         self.send({"event": "done", "signature": name, "outcome": outcome})
+
+
+def do(
+    kind: str, name: str, values: dict[str, Any], on_step: Callable[[int, int], None], stop: Callable[[], bool]
+) -> dict[str, Any]:
+    """A job's outcome: the run or warm start of these settings done, whose signature was planned to be `name`.
+
+    An error is an outcome too. `on_step`: told of the steps that are done, and of how many there are. `stop`: asked at
+    each rollout boundary of a run, which is then LEFT.
+    """
+    from grpolab.identity import signature
+    from grpolab.paths import Results, is_refusal
+    from grpolab.run import train, warm_start
+    from grpolab.run.folder import reason_of
+    from grpolab.run.preflight import refuse_another
+    from grpolab.settings.run import RunSettings
+    from grpolab.sweep.ledger import no_outcome
+
+    settings = RunSettings.model_validate(values)
+    results = Results.open(settings.machine.results)
+    is_run = kind == "run"
+    steps = settings.planned_steps if is_run else settings.warm_start.max_steps
+    try:
+        refuse_another(name, signature(settings.identity() if is_run else settings.warm_start_identity()), settings)
+        if is_run:
+            return train.run(settings, results, on_step=lambda step: on_step(step, steps), stop=stop)
+        made = warm_start.ensure(settings, results, lambda step: on_step(step, steps))
+        return {"outcome": COMPLETED, "reason": None, "accuracy": made.accuracy, "seconds": made.seconds}
+    except train.Interrupted:
+        return LEFT
+    except Exception as error:
+        if is_refusal(error, results.root):
+            return no_outcome(error, results.root)
+        trace = "".join(traceback.format_exception(error))
+        return {"outcome": FAILED, "reason": reason_of(error), "error": trace}
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ from optuna.exceptions import ExperimentalWarning
 from rich.console import Console
 
 from grpolab.errors import RequestError
+from grpolab.sweep.engine import Engine, WorkerStartError
 from grpolab.sweep.jobs import RUN, Job, Request
-from grpolab.sweep.launch import Draw, interruptible, mirrored, slots_for
+from grpolab.sweep.launch import Draw, engine_of, interruptible, mirrored
 from grpolab.sweep.ledger import Record, duration
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.pool import WORKER_COMMAND, Pool, WorkerStartError
+from grpolab.sweep.pool import WORKER_COMMAND
 from grpolab.sweep.progress import SILENCE_SECONDS, outcome_line, print_table
 from grpolab.sweep.tuning.arms import Arms, override
 from grpolab.sweep.tuning.search import Score, Tuner
@@ -26,7 +27,7 @@ from grpolab.vocabulary import COMPLETE, FAILED
 
 
 class TuningProgress:
-    """The pool's listener; the tuner hears through it of each step."""
+    """The engine's listener; the tuner hears through it of each step."""
 
     def __init__(self, tuner: Tuner) -> None:
         self.tuner, self.total = tuner, tuner.open_trials()
@@ -119,18 +120,19 @@ def tune(
     jobs = check_uri(uri, jobs)
     if uri.startswith(SQLITE) and (others := Owner(folder).others()):
         raise RequestError(f"--storage {uri} serves one command at a time, and {others[0]} is at work on it")
-    places = slots_for(request, jobs)
+    engine = engine_of(request, jobs, command)
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it says every trial, and that parts of it may change
-    with warnings.catch_warnings(action="ignore", category=ExperimentalWarning), interruptible(), kept_in(uri):
+    quiet = warnings.catch_warnings(action="ignore", category=ExperimentalWarning)
+    with quiet, interruptible(), engine, kept_in(uri):  # the engine first: a cluster may be refused
         opened = open_storage(uri, name)
-        trials = [ArmTrials(opened, arms, arm, parallel=len(places) > 1) for arm in arms.names]
-        tuner = Tuner(arms, trials, results, score, folder, len(places))
-        places = places[: tuner.open_trials()]
-        _say_plan(arms, trials, uri, len(places))
+        trials = [ArmTrials(opened, arms, arm, parallel=engine.places > 1) for arm in arms.names]
+        tuner = Tuner(arms, trials, results, score, folder, engine.places)
+        engine.places = min(engine.places, tuner.open_trials())
+        _say_plan(arms, trials, uri, engine.places)
         tuner.book.write()
         with mirrored(results, request.tracking_uri, arms.plan_name), tuner.owner.at_work():
-            if places:
-                _run(tuner, Pool(places, results, command))
+            if engine.places:
+                _run(tuner, engine)
             if tuner.book.is_done():
                 place = uri.replace(f"{results.root}/", "")  # where the results lie is this machine's
                 written = tuner.book.write_tuned(tuned, place)
@@ -146,11 +148,11 @@ def tune(
         return 0 if tuner.book.is_done() else 1
 
 
-def _run(tuner: Tuner, pool: Pool) -> None:
-    tuner.leave = pool.leave
+def _run(tuner: Tuner, engine: Engine) -> None:
+    tuner.leave = engine.leave
     progress = TuningProgress(tuner)
     try:
-        pool.run(tuner, progress)
+        engine.run(tuner, progress)
     except WorkerStartError as error:
         print(error)
     if progress.busy_seconds:
