@@ -14,6 +14,7 @@ import pytest
 from grpolab.errors import RequestError
 from grpolab.paths import Results, read_json, write_json_atomic
 from grpolab.run import preflight
+from grpolab.run.lease import Host, Lease
 from grpolab.settings.run import RayLauncher
 from grpolab.sweep import cluster, worker
 from grpolab.sweep.cluster import TAKEN, Cluster, Probe, Task, program
@@ -63,6 +64,13 @@ class Here(Cluster):
         time.sleep(0.001)
 
 
+class Elsewhere(Host):
+    """Another machine."""
+
+    def holder(self) -> dict[str, Any]:
+        return super().holder() | {"host": "elsewhere"}
+
+
 class Heard:
     """A listener that keeps what it hears."""
 
@@ -110,18 +118,20 @@ def test_each_job_is_done_once_and_its_warm_start_before(tmp_path: Path, done: l
 
 def test_a_lost_job_is_done_again_as_often_as_the_launcher_says(tmp_path: Path, done: list[str]) -> None:
     lost, results = Death("the node is gone", again=True), Results.open(tmp_path)
-    beat = {"pid": 1, "host": "elsewhere", "process_start": 0.0, "rollout_step": 3, "time": time.time()}
+    engine, heard = Here(results), Heard()
+    node = Elsewhere()
+    node.session = engine.session
 
     def lost_on_the_way(task: Task) -> Death:
-        write_json_atomic(results.run(task.job.signature) / "running.json", beat)
+        assert Lease(results.run(task.job.signature), node).attempt()
         return lost
 
-    engine, heard = Here(results, a=[lost_on_the_way, lost], b=[lost, lost, lost], c=[Death("crashed")]), Heard()
+    engine.accidents = {"a": [lost_on_the_way, lost], "b": [lost, lost, lost], "c": [Death("crashed")]}
     engine.run(Schedule([job(label, tmp_path) for label in "abc"]), heard)
     assert engine.handed.count("a") == 3
     assert engine.handed.count("b") == 1 + RAY.retries
     assert engine.handed.count("c") == 1, "what is the job's own doing would come again"
-    assert done == ["a"], "the heartbeat of the process that is no more holds nobody up"
+    assert done == ["a"], "the lease of the process that is no more holds nobody up"
     outcomes = {label: read_json(results.run(label) / "outcome.json") for label in "abc"}
     assert [(outcome or {})["outcome"] for outcome in outcomes.values()] == ["completed", "failed", "failed"]
     assert (outcomes["b"] or {})["reason"] == "the node is gone"
@@ -130,12 +140,12 @@ def test_a_lost_job_is_done_again_as_often_as_the_launcher_says(tmp_path: Path, 
 
 def test_a_duplicate_in_the_queue_ends_at_once_and_its_outcome_is_waited_for(tmp_path: Path, done: list[str]) -> None:
     results = Results.open(tmp_path)
-    elsewhere = {"pid": 1, "host": "elsewhere", "process_start": 0.0, "rollout_step": 3, "time": time.time()}
 
     def begun_meanwhile(task: Task) -> Any:
-        write_json_atomic(results.run("a") / "running.json", elsewhere)
+        lease = Lease(results.run("a"), Elsewhere())
+        assert lease.attempt()
         answer = task()
-        (results.run("a") / "running.json").unlink()
+        lease.release()
         write_json_atomic(results.run("a") / "outcome.json", DONE)
         assert answer == TAKEN
         return answer
