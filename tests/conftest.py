@@ -16,8 +16,8 @@ import pytest
 from fake_sweep import FakeSweep
 
 from grpolab.paths import Results, project_root
+from grpolab.run.memory import cores
 from grpolab.sweep.compose import Composer
-from grpolab.sweep.pool import cores
 
 # Read when torch and the Hugging Face libraries are imported, so set before any test module is.
 os.environ.update({"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"})

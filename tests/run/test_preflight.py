@@ -312,7 +312,7 @@ def smol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     config = {**sizes, "num_attention_heads": 9, "num_key_value_heads": 3, "tie_word_embeddings": True}
     (tmp_path / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr(memory, "memory_of", lambda device: 10 * 2**30)
-    monkeypatch.setattr("grpolab.sweep.pool.cores", lambda: 2)
+    monkeypatch.setattr("grpolab.run.memory.cores", lambda: 2)
     rest = ["task=char_count", "max_completion_length=48", "diagnostics.kl_ref_every=0", "micro_batch_size=auto"]
     return ["model=pretrained", f"model.path={tmp_path}", "device=cpu", *rest]
 
@@ -350,8 +350,9 @@ def test_a_bad_micro_batch_size_names_what_it_may_be(smol: list[str]) -> None:
 
 def test_what_a_run_takes_is_said(smol: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """One line for each different model and size, and none for a model from scratch."""
+    monkeypatch.setattr("grpolab.run.memory.cores", lambda: 2)
     settings = compose(smol)
-    (line,) = memory.lines([settings, settings.model_copy(update={"seed": 3}), tiny_settings()], 2)
+    (line,) = memory.lines([settings, settings.model_copy(update={"seed": 3}), tiny_settings()])
     path = smol[1].partition("=")[2]
     assert line == (
         f"model.path={path}: weights 0.5, gradients 0.5, optimiser 1.0, activations 1.2, logits 0.2, cache 0.5 GiB with"

@@ -226,7 +226,7 @@ def fake_gpus(tmp_path, monkeypatch):
 
 
 def test_one_worker_per_core_that_this_process_may_use(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "CGROUP_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr("grpolab.run.memory.CGROUP_QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: range(8))
     assert len(slots(None, False, 1, tmp_path)) == 8
     assert len(slots(None, False, 3, tmp_path)) == 2

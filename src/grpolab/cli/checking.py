@@ -71,14 +71,13 @@ def warn(plans: Sequence[Plan]) -> None:
     """
     from grpolab.lint.check import check_plans
     from grpolab.run import memory
-    from grpolab.sweep.pool import cores
 
     findings = [finding for finding in check_plans(plans) if finding.severity != "note"]
     if errors := [finding.line for finding in findings if finding.severity == "error"]:
         raise RequestError(errors)
     for finding in findings:
         print(finding.line, file=sys.stderr)
-    for line in memory.lines((cell.settings for plan in plans for cell in plan.cells), cores()):
+    for line in memory.lines(cell.settings for plan in plans for cell in plan.cells):
         print(line, file=sys.stderr)
 
 

@@ -1,16 +1,18 @@
-"""The memory that a run of a language model takes, from its config alone, before anything is loaded. No torch."""
+"""What the machine has, and the memory that a language model's run takes: from its config, before it is loaded."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from grpolab.paths import read_json
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import ModelSettings, PretrainedModel, TinyModel
 
+CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 FLOAT32 = 4  # bytes of a number: weights, gradients and AdamW's means are float32 whatever the forward pass is
 CHUNK = 2**24  # logits that are there at once (`grpo.places.LARGEST`)
 LOGITS = 3  # times: themselves, their log-softmax and its gradient
@@ -95,7 +97,7 @@ def problems(settings: RunSettings) -> list[str]:
     ]
 
 
-def with_micro_batches(settings: RunSettings, cores: int) -> RunSettings:
+def with_micro_batches(settings: RunSettings) -> RunSettings:
     """The run with a number for its `micro_batch_size=auto`.
 
     It is the largest that divides the minibatch and fits into half of what a worker's memory has left beside weights,
@@ -111,18 +113,18 @@ def with_micro_batches(settings: RunSettings, cores: int) -> RunSettings:
     fitting = dividing
     if sizes and not whole:
         of_size = {size: parts(sizes, settings, size) for size in dividing}
-        left = worker_memory(settings, cores) - sum(of_size[dividing[0]][name] for name in FIXED)
+        left = worker_memory(settings) - sum(of_size[dividing[0]][name] for name in FIXED)
         fitting = [size for size, found in of_size.items() if found["activations"] + found["logits"] <= left / 2]
         fitting = fitting or dividing[-1:]
     return settings.model_copy(update={"micro_batch_size": fitting[0]})
 
 
-def lines(every: Iterable[RunSettings], cores: int) -> list[str]:
+def lines(every: Iterable[RunSettings]) -> list[str]:
     """What each different pretrained model's run takes, in words, and what there is; nothing where there is no GPU."""
     found = []
     for settings in every:
         sizes = sizes_of(settings.model)
-        if sizes and isinstance(settings.model, PretrainedModel) and (there := worker_memory(settings, cores)):
+        if sizes and isinstance(settings.model, PretrainedModel) and (there := worker_memory(settings)):
             micro = settings.forward_size
             found.append(
                 f"model.path={settings.model.path}: {_named(parts(sizes, settings, micro))} GiB with"
@@ -132,10 +134,10 @@ def lines(every: Iterable[RunSettings], cores: int) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def worker_memory(settings: RunSettings, cores: int) -> int:
+def worker_memory(settings: RunSettings) -> int:
     """Bytes that a worker has for a run, as `with_micro_batches` says; `machine.memory_mib` may be less."""
     device = settings.resolved().device
-    workers = settings.data_parallel or max(1, cores // settings.machine.threads)
+    workers = settings.data_parallel or max(1, cores() // settings.machine.threads)
     share = memory_of(device) // (workers if device == "cpu" else 1)
     limit = settings.machine.memory_mib
     return share if limit is None else min(share, limit * 2**20)
@@ -169,6 +171,16 @@ def _named(found: dict[str, int]) -> str:
 
 def _gib(size: int) -> str:
     return f"{size / 2**30:.1f}"
+
+
+def cores() -> int:
+    """Cores that this process may use: its affinity, and a container's quota where there is one."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = CGROUP_QUOTA.read_text().split()
+        return max(1, min(allowed, int(quota) // int(period)))
+    except (OSError, ValueError):  # no cgroup v2, or no limit (`max`)
+        return allowed
 
 
 def memory_of(device: str) -> int:

@@ -101,9 +101,7 @@ class Composer:
             raise RequestError(dict.fromkeys(problems))
         if settings.micro_batch_size != "auto":
             return settings
-        from grpolab.sweep.pool import cores  # here, for its imports lead back to this file
-
-        return with_micro_batches(settings, cores())
+        return with_micro_batches(settings)
 
     def values(self, choices: dict[str, str]) -> dict[str, Any]:
         """The plain values of a choice of groups, before any key is set; `???` where one must be given."""

@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 
 from grpolab.paths import Results, plain
+from grpolab.run.memory import cores
 from grpolab.sweep.engine import GRACE_SECONDS, TICK_SECONDS, Death, Engine, Listener, WorkerStartError, passed_limit
 from grpolab.sweep.jobs import Job, Schedule
 
@@ -32,7 +33,6 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "grpolab.sweep.worker")
 MOST_FAILED_STARTS = 3
 # glibc gives freed tensors back to the system at once, and every step would pay for their pages again.
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(512 * 2**20), "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20)}
-CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 # Kills that come from outside; a worker that was asked to stop (SIGTERM) exits with 0 after a checkpoint.
 FROM_OUTSIDE = {0, -signal.SIGTERM, -signal.SIGKILL}
 
@@ -64,16 +64,6 @@ def environment(threads: int) -> dict[str, str]:
     """What a worker must find set before it imports anything: thread pools are sized then."""
     common = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     return common | KEEP_MEMORY
-
-
-def cores() -> int:
-    """Cores that this process may use: its affinity, and a container's quota where there is one."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = CGROUP_QUOTA.read_text().split()
-        return max(1, min(allowed, int(quota) // int(period)))
-    except (OSError, ValueError):  # no cgroup v2, or no limit (`max`)
-        return allowed
 
 
 def gpus() -> list[str]:

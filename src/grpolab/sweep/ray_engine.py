@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from grpolab.paths import Results
+from grpolab.run.memory import cores
 from grpolab.settings.run import RayLauncher
 from grpolab.sweep.cluster import Cluster, Probe, Task
 from grpolab.sweep.engine import TICK_SECONDS, Death, WorkerStartError
-from grpolab.sweep.pool import cores, environment
+from grpolab.sweep.pool import environment
 
 # Ray tells nobody that it runs, waits for its own slow start on a busy machine, and does not repeat each warning.
 SURROUNDINGS = {

@@ -15,10 +15,11 @@ from typing import Any
 
 from grpolab.errors import near_matches
 from grpolab.paths import Results
+from grpolab.run.memory import cores
 from grpolab.settings.run import SlurmLauncher
 from grpolab.sweep.cluster import Cluster, Probe, Task
 from grpolab.sweep.engine import Death, WorkerStartError
-from grpolab.sweep.pool import cores, environment
+from grpolab.sweep.pool import environment
 
 QUEUE_SECONDS = 5.0  # between two looks into the queue
 COMMAND_SECONDS = 60.0  # most that Slurm may take for an answer
