@@ -43,7 +43,7 @@ class Valid(BaseException):
 def project(folder: Path) -> Iterator[Path]:
     """A project with the real conf/, results that must stay as they are, and a command that stops before it starts."""
 
-    def stop(_request: Request) -> None:
+    def stop(_request: Request, _retry_failed: bool = False) -> None:
         raise Valid
 
     (folder / "conf").symlink_to(ROOT / "conf")

@@ -248,7 +248,7 @@ def test_a_sweep_begins_only_where_its_server_answers_and_does_not_mind_when_tha
     with serving(Leaving) as address:
         asked = plans("smoke", [f"machine.results={results.root}", f"machine.tracking_uri={address}"])
         monkeypatch.setattr(
-            Request, "write_plans", lambda request: write_plans(request) or setattr(Leaving, "away", True)
+            Request, "write_plans", lambda request, *more: write_plans(request, *more) or setattr(Leaving, "away", True)
         )
         assert sweep(asked, draw, 1, command=FAKE) == 0
     assert len(list(results.root.glob("runs/*/outcome.json"))) == 4

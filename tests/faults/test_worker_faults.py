@@ -112,7 +112,7 @@ def test_a_failure_that_cannot_be_written_down_costs_only_its_cell(fake_sweep, c
     def refuse(folder, *_):
         raise OSError(30, "Read-only file system", str(folder / "outcome.json"))
 
-    monkeypatch.setattr("grpolab.sweep.pool.record_failure", refuse)
+    monkeypatch.setattr("grpolab.sweep.engine.record_failure", refuse)
     assert fake_sweep(misdeeds={"1": ["crash"]}, jobs=1)[0] == 1
     assert len(fake_sweep.outcomes()) == 2
     assert capsys.readouterr().out.count("outcome.json: Read-only file system") == 2

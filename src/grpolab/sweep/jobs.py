@@ -83,7 +83,7 @@ def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
 
 
 class Request:
-    """Checked plans; nothing is written before `begin`."""
+    """Checked plans; nothing is written before `write_plans`."""
 
     def __init__(self, plans: Sequence[Plan], count_committed: bool = True, workers: bool = True) -> None:
         """`count_committed`: what has an outcome in the committed reference is done. `workers`: they do the cells.
@@ -128,7 +128,7 @@ class Request:
         self.committed = committed_outcomes(self.results) if count_committed else {}
         self._ended: dict[str, CellState] = {}  # that have a result, which stays
 
-    def begin(self, retry_failed: bool = False) -> None:
+    def write_plans(self, retry_failed: bool = False) -> None:
         """Write plan.json of every study; one that says what it said before keeps its date.
 
         `retry_failed`: the outcomes of failed cells are set aside.

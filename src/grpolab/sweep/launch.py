@@ -76,7 +76,7 @@ def sweep(
         request, todo = _next_look(request, looks, engine, retry_failed, events)
     trained, drawn = bool(todo), True
     with interruptible(), engine if todo else nullcontext():
-        request.begin(retry_failed)
+        request.write_plans(retry_failed)
         _say_plan(request, todo, events)
         with mirrored(request.results, request.tracking_uri, request.name):
             while todo:
@@ -84,7 +84,7 @@ def sweep(
                 if not looks:
                     break
                 request, todo = _next_look(request, looks, engine, retry_failed, events)
-                request.begin(retry_failed)
+                request.write_plans(retry_failed)
                 if todo:
                     _say_plan(request, todo, events)
             if not trained:
@@ -162,7 +162,7 @@ def train_here(plan: Plan, events: Events | None = None) -> int:
     # Whoever asks for one run wants its folder.
     request = Request([plan], count_committed=False, workers=False)
     todo = request.jobs(retry_failed=True)
-    request.begin(retry_failed=True)
+    request.write_plans(retry_failed=True)
     if events:
         _say_plan(request, todo, events)
     with interruptible(), mirrored(request.results, request.tracking_uri, request.name):
