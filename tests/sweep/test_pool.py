@@ -189,14 +189,14 @@ def test_schedule_gives_warm_starts_first_and_then_the_longest():
     a, b, c = job("run", "a", 1, "w"), job("run", "b", 9, "v"), job("run", "c", 5, "w")
     v, w = job("warm_start", "v", 3), job("warm_start", "w", 2)
     schedule = Schedule([a, b, c, w, v])
-    assert schedule.ready() == [v, w], "all that is left waits for them"
+    assert list(schedule.ready()) == [v, w], "all that is left waits for them"
     schedule.hand_out(v)
     schedule.hand_out(w)
-    assert schedule.ready() == []
+    assert list(schedule.ready()) == []
     assert schedule.finished(w, succeeded=True) == []
-    assert schedule.ready() == [c, a]
+    assert list(schedule.ready()) == [c, a]
     schedule.finished(v, succeeded=True)
-    assert schedule.ready() == [b, c, a]
+    assert list(schedule.ready()) == [b, c, a]
     for one in (a, b, c):
         schedule.hand_out(one)
     assert schedule.waiting == 0
@@ -209,10 +209,10 @@ def test_schedule_tries_again_as_often_as_it_may():
     for _ in range(2):
         schedule.hand_out(a)
         assert schedule.retried(a, attempts=3)
-        assert schedule.ready() == [a]
+        assert list(schedule.ready()) == [a]
     schedule.hand_out(a)
     assert not schedule.retried(a, attempts=3)
-    assert schedule.ready() == []
+    assert list(schedule.ready()) == []
 
 
 @pytest.fixture
