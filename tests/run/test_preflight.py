@@ -359,7 +359,7 @@ def test_what_a_run_takes_is_said(smol: list[str], monkeypatch: pytest.MonkeyPat
         " micro_batch_size=16, prompts not counted; a worker has 5.0 GiB of device=cpu"
     )
     monkeypatch.setattr(memory, "memory_of", lambda device: 0)  # no GPU, which is refused later
-    assert memory.lines([settings], 2) == []
+    assert memory.lines([settings]) == []
 
 
 def test_logits_are_counted_in_the_chunks_that_are_made() -> None:

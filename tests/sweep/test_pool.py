@@ -14,7 +14,6 @@ import yaml
 from fake_sweep import FAKE, wait_for
 
 from grpolab.paths import REPORT_FILES, Results, project_root, read_json, write_text_atomic
-from grpolab.sweep import pool
 from grpolab.sweep.jobs import Job, Schedule
 from grpolab.sweep.launch import sweep
 from grpolab.sweep.ledger import print_status
