@@ -90,7 +90,7 @@ def planned(variants: int, seeds: int, root: Path) -> tuple[Request, dict[str, f
     lap("compose and check")
     request = Request([plan])
     lap("signatures and preflight")
-    request.write_plans()
+    request.begin()
     lap("plan.json")
     request.jobs()
     lap("states and jobs")
@@ -236,7 +236,7 @@ class Command:
         self.host = Machine(world, "a command's", 0.0)
 
     def next(self) -> Job | None:
-        """The next job for a node, as `sweep/pool.py` chooses it."""
+        """The next job for a node, as `sweep/engine.py` chooses it."""
         for job in self.schedule.ready():
             folder = job.folder(self.results)
             seen_until = self.world.time - self.world.delay()
