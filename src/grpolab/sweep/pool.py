@@ -158,12 +158,13 @@ class Pool(Engine):
         super().__init__(results, len(slots))
         self.slots, self.command = slots, command
         self.workers: list[WorkerProcess] = []
-        self._selector = selectors.DefaultSelector()
-        self._failed_starts: Counter[int] = Counter()  # by slot, in a row
 
     def run(self, schedule: Schedule, listener: Listener) -> None:
         """Do every job, and tell the listener; no process is left behind. Raises WorkerStartError."""
         self.begin(schedule, listener)
+        self.workers = []
+        self._selector = selectors.DefaultSelector()
+        self._failed_starts: Counter[int] = Counter()  # by slot, in a row
         try:
             for slot in self.slots[: min(self.places, schedule.waiting)]:
                 self._start(slot)
