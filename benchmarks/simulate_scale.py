@@ -90,7 +90,7 @@ def planned(variants: int, seeds: int, root: Path) -> tuple[Request, dict[str, f
     lap("compose and check")
     request = Request([plan])
     lap("signatures and preflight")
-    request.begin()
+    request.write_plans()
     lap("plan.json")
     request.jobs()
     lap("states and jobs")

@@ -84,6 +84,7 @@ def test_a_task_is_added_as_the_page_says(checkout: Path, folder: Path) -> None:
     assert (settings.parent / "policy.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_reward_and_an_objective_are_added_as_the_page_says_and_workers_see_them(checkout: Path, folder: Path):
     _, train, *arguments = shlex.split(EXAMPLES["my_rewards.py"][0])
     (folder / "below").mkdir()

@@ -35,6 +35,7 @@ def test_kills_freezes_and_late_views_lose_no_cell_and_run_none_twice(tmp_path: 
     assert cost["planning: plan.json, MB"] < 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", [{"harsh": True}, {"ahead": 600.0}], ids=["late in everything", "clocks"])
 def test_worse_file_systems_cost_work_and_nothing_else(trouble: dict, tmp_path: Path) -> None:
     request, _ = planned(10, 10, tmp_path)

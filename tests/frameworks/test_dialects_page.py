@@ -15,6 +15,7 @@ def page() -> str:
     return (project_root() / "docs" / "dialects.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_page_is_current(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Else: `grpolab dialects > docs/dialects.md`."""
     assert main(["dialects"]) == 0

@@ -277,6 +277,7 @@ def test_a_condition_that_fails_in_a_task_makes_it_void(claimed):
     assert "its condition fails in addition: `clip/active` of no_clip is" in void.sentence
 
 
+@pytest.mark.slow
 def test_interval_p_and_verdict_never_contradict(claimed):
     rng = np.random.default_rng(3)
     for _ in range(60):

@@ -192,6 +192,7 @@ def kill_another() -> None:
     other.kill()
 
 
+@pytest.mark.slow
 def test_a_run_of_two_processes_is_one_run_and_goes_on_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, broken, alone = (Results.open(tmp_path / name) for name in ("whole", "broken", "alone"))
     run_as_torchrun_does(whole, monkeypatch)
