@@ -105,6 +105,8 @@ def test_the_server_is_killed_and_restarted_in_the_middle_of_a_sweep(
         server.start()
 
     said = sweep(results, server.uri, tmp_path / "said.txt", restart)
+    if "`grpolab track sync` catches up" in said:  # on a slow machine the sweep ends before the server is back
+        assert main(["track", "sync", "smoke", "--uri", server.uri, "--results", str(results.root)]) == 0
     assert main(["track", "verify", "smoke", "--uri", server.uri, "--results", str(results.root)]) == 0
     assert_equal(results, server.uri, every_point=False)
     # The database itself, where each point can be seen; artefacts are the server's.
