@@ -45,7 +45,7 @@ class Here(Cluster):
     def probe(self, probe: Probe) -> list[Any]:
         return [probe()]
 
-    def submit(self, tasks: Sequence[Task]) -> list[Any]:
+    def submit(self, tasks: Sequence[Any]) -> list[Any]:
         return [self._do(task) for task in tasks]
 
     def _do(self, task: Task) -> Any:

@@ -85,8 +85,8 @@ def problems(settings: RunSettings) -> list[str]:
     if sizes is None or not isinstance(settings.model, PretrainedModel):
         return []
     device = settings.resolved().device
-    needed, there = parts(sizes, settings, 1), memory_of(device)
-    needed = {name: size for name, size in needed.items() if name not in ("logits", "cache")}
+    taken, there = parts(sizes, settings, 1), memory_of(device)
+    needed = {name: taken[name] for name in (*FIXED, "activations")}
     if device == "cpu":  # each GPU has one process
         needed = {name: size * (settings.data_parallel or 1) for name, size in needed.items()}
     if sum(needed.values()) <= there:
@@ -114,24 +114,24 @@ def with_micro_batches(settings: RunSettings) -> RunSettings:
     if sizes and not whole:
         of_size = {size: parts(sizes, settings, size) for size in dividing}
         left = worker_memory(settings) - sum(of_size[dividing[0]][name] for name in FIXED)
-        fitting = [size for size, found in of_size.items() if found["activations"] + found["logits"] <= left / 2]
+        fitting = [size for size, taken in of_size.items() if taken["activations"] + taken["logits"] <= left / 2]
         fitting = fitting or dividing[-1:]
     return settings.model_copy(update={"micro_batch_size": fitting[0]})
 
 
 def lines(every: Iterable[RunSettings]) -> list[str]:
-    """What each different pretrained model's run takes, in words, and what there is; nothing where there is no GPU."""
-    found = []
+    """What each different run of a pretrained model takes, in words; nothing of one whose GPU is not there."""
+    said = []
     for settings in every:
         sizes = sizes_of(settings.model)
         if sizes and isinstance(settings.model, PretrainedModel) and (there := worker_memory(settings)):
             micro = settings.forward_size
-            found.append(
+            said.append(
                 f"model.path={settings.model.path}: {_named(parts(sizes, settings, micro))} GiB with"
                 f" micro_batch_size={micro}, prompts not counted; a worker has {_gib(there)} GiB"
                 f" of device={settings.resolved().device}"
             )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(said))
 
 
 def worker_memory(settings: RunSettings) -> int:
@@ -165,8 +165,8 @@ def _sampler_dtype(settings: RunSettings) -> str:
     return settings.sampler_dtype or settings.dtype
 
 
-def _named(found: dict[str, int]) -> str:
-    return ", ".join(f"{name} {_gib(size)}" for name, size in found.items() if size)
+def _named(taken: dict[str, int]) -> str:
+    return ", ".join(f"{name} {_gib(size)}" for name, size in taken.items() if size)
 
 
 def _gib(size: int) -> str:

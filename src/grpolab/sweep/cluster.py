@@ -171,7 +171,7 @@ class Cluster(Engine):
         """Send the probe to the nodes that can be chosen, or to one; handles."""
 
     @abstractmethod
-    def submit(self, tasks: Sequence[Task]) -> list[Any]:
+    def submit(self, tasks: Sequence[Task | Probe]) -> list[Any]:
         """Hand tasks over; a handle for each. Raises WorkerStartError where the cluster does not take them."""
 
     @abstractmethod

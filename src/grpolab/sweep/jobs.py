@@ -141,9 +141,8 @@ class Request:
             file = self.results.plan(plan.study.name)
             document = plain(plan.document(created, head))
             if {**(read_json(file) or {}), "created": created, "commit": head} != document:
-                write_atomic(
-                    file, json.dumps(document, allow_nan=False).encode()
-                )  # indented it takes ten times as long
+                # Without indents, which would take ten times as long.
+                write_atomic(file, json.dumps(document, allow_nan=False).encode())
 
     def states(self) -> dict[str, CellState]:
         """How far each cell is, by signature.

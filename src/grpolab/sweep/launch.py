@@ -189,7 +189,7 @@ def _do_here(request: Request, todo: list[Job], events: Events | None) -> None:
     results, (settings,) = request.results, [cell.settings for cell in request.cells.values()]
     if todo[-1].is_taken(results):
         print("another command runs it: waiting for its outcome")
-    while todo[-1].is_taken(results):  # another machine's lease is no lock, for which `train.run` would wait
+    while todo[-1].is_taken(results):  # `train.run` would wait too, but Ctrl-C then ends at a step
         time.sleep(TICK_SECONDS)
     asked: list[int] = []
 

@@ -103,7 +103,7 @@ class RayEngine(Cluster):
             if self._room(node["Resources"])
         ]
 
-    def submit(self, tasks: Sequence[Task]) -> list[Any]:
+    def submit(self, tasks: Sequence[Task | Probe]) -> list[Any]:
         """A Ray task each; a process of Ray's does one after the other, so that imports are paid once."""
         try:
             return [self._do.remote(task) for task in tasks]

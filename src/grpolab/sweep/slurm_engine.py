@@ -58,13 +58,10 @@ class SlurmEngine(Cluster):
 
     def probe(self, probe: Probe) -> list[Any]:
         """To whichever node Slurm chooses."""
-        return self._submit([probe])
+        return self.submit([probe])
 
-    def submit(self, tasks: Sequence[Task]) -> list[Any]:
+    def submit(self, tasks: Sequence[Task | Probe]) -> list[Any]:
         """One array."""
-        return self._submit(tasks)
-
-    def _submit(self, tasks: Sequence[Any]) -> list[Any]:
         settings, setup = self.settings, [f"export {name}={value}" for name, value in self._environment.items()]
         executor = self._submitit.AutoExecutor(
             self.logs,

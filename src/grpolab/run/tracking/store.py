@@ -114,7 +114,7 @@ class Store:
         """
         if self.is_server:
             runs = self.runs(experiment_id)
-            last = [{(one.key, one.step): [one.value] for one in run.data._metric_objs} for run in runs]
+            last = [{(point.key, point.step): [point.value] for point in run.data._metric_objs} for run in runs]
             about = [(run.info.run_id, run.info.run_name, run.info.status, run.data.tags) for run in runs]
             return [
                 StoredRun(*known, run.info.artifact_uri, points)
@@ -192,7 +192,7 @@ def server_problem(uri: str) -> str | None:
     try:
         experiments = client.search_experiments(max_results=1)
         # A server that is older than MLflow 3 has no models that are logged.
-        client.search_logged_models([one.experiment_id for one in experiments] or ["0"], max_results=1)
+        client.search_logged_models([experiment.experiment_id for experiment in experiments] or ["0"], max_results=1)
     except UNUSABLE as error:
         return reason_of(_cause(error))
     return None
