@@ -84,7 +84,7 @@ test-slow: $(READY) ## the tests that take longer (minutes; CI leaves them out)
 test-server: server ## MLflow's server and Optuna on a PostgreSQL of its own, killed in the middle (ten minutes)
 	$(BIN)/python -m pytest -n 0 -s --timeout 1200 -m optional tests/server
 
-test-engines: engines ## one study through every engine, to the bit the same (minutes; SLOW=1: a real Slurm too, as root)
+test-engines: engines ## one study through every engine, to the bit the same (SLOW=1: a real Slurm, killed commands, tuning; 15 minutes)
 	$(BIN)/python -m pytest -n 0 -m 'optional $(if $(SLOW),,and not slow)' tests/engines
 
 fuzz: $(READY) ## more than a thousand wrong requests, each of which must be refused (half a minute)

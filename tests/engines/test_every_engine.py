@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -16,13 +17,55 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from grpolab.paths import Results, read_json
+from grpolab.paths import Results, project_root, read_json
 from grpolab.sweep.launch import sweep
 from grpolab.sweep.plan import plans
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(900)]
 
+# Two arms of a tiny model, looked at after five and ten seeds, and two values of a key to choose from.
+STUDY = {
+    "question": "Does everything that a command does go over an engine?",
+    "overrides": [
+        *("task=addition", "task.digits=1", "reward.weights={correct: 1.0, format: 1.0}", "warm_start.max_steps=0"),
+        *("model.hidden_size=16", "model.layers=1", "model.heads=2", "model.intermediate_size=32"),
+        *(
+            "max_completion_length=3",
+            "prompts_per_step=4",
+            "num_generations=4",
+            "rollout_steps=4",
+            "learning_rate=0.01",
+        ),
+        *("evaluation.every=2", "evaluation.items=20"),
+    ],
+    "factors": {"clip": {"symmetric": [], "no_clip": ["kernel=ratio"]}},
+    "compare": "clip",
+    "baseline": "symmetric",
+    "seeds": 2,
+    "primary_metric": "eval/accuracy_expected",
+    "hypotheses": [
+        {
+            "id": "H",
+            "says": "Without clipping, accuracy ends lower.",
+            "metric": "final_score",
+            "contrast": {"of": "no_clip", "minus": "symmetric"},
+            "direction": "less",
+            "budget": "rollouts",
+            "source": "none",
+        }
+    ],
+    "figures": ["F1"],
+    "tuning": {
+        "space": {"learning_rate": {"choices": [1.0e-4, 1.0e-3]}},
+        "sampler": "grid",
+        "trials": 2,
+        "seeds": [1000],
+        "objectives": [{"metric": "final_score", "direction": "maximize"}],
+        "pruner": {"name": "none"},
+    },
+}
 SLURM = Path(__file__).parent / "slurm_here.sh"
 CLUSTER = """
 import signal, sys, time
@@ -133,3 +176,76 @@ def test_slurm_of_which_a_job_is_preempted(
     said = "".join(file.read_text() for file in (root / "studies").rglob(f"{requeued[0]}_0_log.out"))
     assert f"Requeued job {requeued[0]}" in said
     assert socket.gethostname() in said
+
+
+@pytest.fixture(params=["ray", "submitit"])
+def engine(request: pytest.FixtureRequest) -> list[str]:
+    """Overrides that choose an engine: a Ray of two nodes, or submitit's local executor."""
+    pytest.importorskip(request.param)
+    if request.param == "submitit":
+        return ["launcher=slurm", "machine.launcher.cluster=local"]
+    ray = request.getfixturevalue("cluster")
+    return ["launcher=ray", f"machine.launcher.address={ray.stdout.readline().strip()}"]
+
+
+def command(*words: str, folder: Path | None = None) -> subprocess.Popen[str]:
+    """`grpolab`, as a process of its own."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([sys.executable, "-m", "grpolab", *words], cwd=folder, **pipes)
+
+
+def said(*words: str, folder: Path | None = None) -> str:
+    """What a command prints that ends well."""
+    process = command(*words, folder=folder)
+    text = process.communicate(timeout=600)[0]
+    assert process.returncode == 0, text
+    return text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_command_that_ends_is_given_again(
+    number: signal.Signals, engine: list[str], local: dict[str, str], tmp_path: Path
+) -> None:
+    words = [f"machine.results={tmp_path}", "machine.tracking_uri=null", *engine]
+    sweeping = command("sweep", "smoke", *words)
+    deadline = time.monotonic() + 300
+    while not running(tmp_path) and sweeping.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert running(tmp_path), sweeping.communicate()[0]
+    assert "running" in said("status", "smoke", f"--results={tmp_path}")
+    sweeping.send_signal(number)
+    text = sweeping.communicate(timeout=120)[0]
+    assert "Traceback" not in text
+    assert sweeping.returncode == (-number if number == signal.SIGKILL else 130), text
+    assert not list(Results(tmp_path).runs.glob("*/leave"))
+    assert through(tmp_path, *engine) == local
+
+
+@pytest.mark.slow
+def test_ray_that_the_command_starts_itself(local: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    assert through(tmp_path, "launcher=ray") == local
+
+
+@pytest.mark.slow
+def test_looks_events_and_tuning(engine: list[str], tmp_path: Path) -> None:
+    (tmp_path / "experiments").mkdir()
+    shutil.copytree(project_root() / "conf", tmp_path / "conf")
+    (tmp_path / "experiments" / "mine.yaml").write_text(yaml.safe_dump(STUDY))
+
+    def all_of_it(root: Path, *overrides: str) -> tuple[list[Any], list[Any]]:
+        """What the looks said, and the trials of the tuning."""
+        words = [f"machine.results={root}", "machine.tracking_uri=null", *overrides]
+        looked = said("sweep", "mine", "--until-decided", "--max-seeds=10", "--json-lines", *words, folder=tmp_path)
+        events = [json.loads(line) for line in looked.splitlines() if line.startswith("{")]
+        said("tune", "mine", *words, folder=tmp_path)
+        trials = json.loads(Results(root).trials("mine").read_text())["trials"]
+        return (
+            [{**event, "time": None} for event in events if event["event"] in ("look", "end")],
+            [{key: value for key, value in trial.items() if key != "timing"} for trial in trials],
+        )
+
+    looks, trials = all_of_it(tmp_path / "there", *engine)
+    assert [event.get("seeds") for event in looks] == [5, 10, None]
+    assert (looks, trials) == all_of_it(tmp_path / "here")

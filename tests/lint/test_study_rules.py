@@ -122,8 +122,8 @@ PLANTED: list[tuple[Rule[Arms], Arms, str, Arms]] = [
     ),
     (
         study_rules.seeds_of_two_uses,
-        arms(FORMS, seeds=[0, 1, 904]),
-        "seeds=904 choose regimes: a study's are below 900 or from 2000 on",
+        arms(FORMS, seeds=range(905)),
+        "seeds=900 to 904 choose regimes: a study's are below 900 or from 2000 on",
         arms(FORMS, seeds=[899]),
     ),
     (

@@ -33,7 +33,7 @@ def add_commands(add: Add) -> None:
     sweep = add("sweep", _sweep, "run a study of experiments/: train what is missing, and track it", results=False)
     sweep.add_argument("study", metavar="STUDY")
     sweep.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides for every cell")
-    sweep.add_argument("--seeds", type=seeds, metavar="N", help="seeds 0 to N-1, or a list: 3,4,5")
+    sweep.add_argument("--seeds", type=seeds, metavar="N", help="seeds 0 to N-1, or a list: 3,4,5; 2010, is one seed")
     text = "look at its hypotheses after 5, 10, 15, 20 seeds (`looks:`), and add seeds only for what is open"
     sweep.add_argument("--until-decided", action="store_true", help=text)
     sweep.add_argument("--max-seeds", type=count, metavar="N", help="with --until-decided: the look to end with")

@@ -196,7 +196,14 @@ def seeds_of_two_uses(arms: Arms) -> Iterator[str]:
 
 
 def _listed(seeds: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(seeds)))
+    """`3, 5, 900 to 999`: `--seeds 2010` asks for that many."""
+    spans = list[list[int]]()
+    for seed in sorted(seeds):
+        if spans and seed == spans[-1][-1] + 1:
+            spans[-1].append(seed)
+        else:
+            spans.append([seed])
+    return ", ".join(f"{span[0]} to {span[-1]}" if len(span) > 2 else ", ".join(map(str, span)) for span in spans)
 
 
 @STUDY_RULES.rule("note", "seeds")
