@@ -66,7 +66,7 @@ def warm_start_job(cell: Cell) -> Job:
         signature=cell.warm_start,
         label=f"warm start {settings.task.name}, seed {warm.seed}",
         settings=_as_planned(cell),
-        cost=warm.max_steps * warm.batch_size * settings.max_completion_length,
+        cost=cell.warm_start_cost,
         steps=warm.max_steps,
     )
 

@@ -72,13 +72,21 @@ class Cell:
 
     @property
     def cost(self) -> float:
-        """Relative length of the run: tokens sampled and learnt from; sampling costs about as much as a pass.
-
-        Half of a token's time in the tiny model is not its weights': 8 times as many took 4.7 times the time.
-        """
+        """Relative length of the run: tokens sampled and learnt from; sampling costs about as much as a pass."""
         settings = self.settings
         tokens = settings.batch_size * settings.max_completion_length
-        return settings.planned_steps * (1 + settings.num_iterations) * tokens * (1 + parameters(settings.model) / TINY)
+        return settings.planned_steps * (1 + settings.num_iterations) * tokens * self.cost_of_token
+
+    @property
+    def warm_start_cost(self) -> float:
+        """Relative length of its warm start, at most."""
+        warm = self.settings.resolved().warm_start
+        return warm.max_steps * warm.batch_size * self.settings.max_completion_length * self.cost_of_token
+
+    @property
+    def cost_of_token(self) -> float:
+        """Half of a token's time in the tiny model is not its weights': 8 times as many took 4.7 times the time."""
+        return 1 + parameters(self.settings.model) / TINY
 
     def document(self) -> dict[str, Any]:
         """The cell's entry in plan.json; `settings` holds the flat ones, which figures use as axes."""
