@@ -19,7 +19,7 @@ Breaker = Callable[[st.DrawFn], Broken]
 
 FINE = {"fine": FINE_STUDY.encode()}
 MEMBERS = {"task": "addition", "model": "tiny"}  # of the unions: those that conf/run.yaml chooses
-INFINITE = ("epsilon_high", "max_grad_norm")  # `.inf` switches them off
+INFINITE = ("epsilon_high", "max_grad_norm", "sampler_correction.high")  # `.inf` switches them off
 GROUPS = ("task", "model", "loss_type")
 GOOD = ("temperature=0.9", "weight_decay=0.1", "warmup_steps=2", "diagnostics.quantiles=false", "evaluation.items=50")
 
