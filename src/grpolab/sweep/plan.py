@@ -92,6 +92,8 @@ class Cell:
         """The cell's entry in plan.json; `settings` holds the flat ones, which figures use as axes."""
         values = self.settings.resolved().model_dump()
         flat = {key: value for key, value in values.items() if not isinstance(value, dict | list)}
+        if path := values["model"].get("path"):  # a tiny one has none
+            flat["model"] = str(path).rstrip("/").rpartition("/")[2]
         return {
             "variant": self.variant,
             "levels": self.levels,
