@@ -62,3 +62,9 @@ def test_a_larger_model_is_estimated_dearer(cells, of):
     }
     assert 3.5 < costs["1M"] / costs["0.13M"] < 6
     assert 13 < costs["5M"] / costs["0.13M"] < 25
+
+
+def test_a_plan_names_a_pretrained_model_for_the_report():
+    (named,), (tiny,) = (plans(study, seeds=[0]) for study in ("pretrained", "smoke"))
+    assert {cell.document()["settings"]["model"] for cell in named.cells} == {"smollm2-135m-instruct"}
+    assert not any("model" in cell.document()["settings"] for cell in tiny.cells)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -93,7 +94,7 @@ class Cell:
         values = self.settings.resolved().model_dump()
         flat = {key: value for key, value in values.items() if not isinstance(value, dict | list)}
         if path := values["model"].get("path"):  # a tiny one has none
-            flat["model"] = str(path).rstrip("/").rpartition("/")[2]
+            flat["model"] = Path(path).name
         return {
             "variant": self.variant,
             "levels": self.levels,
