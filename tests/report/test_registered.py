@@ -201,3 +201,13 @@ def test_margins_are_of_any_run_of_the_baseline_that_explored(repository: Path, 
     assert line["explored"] == [900, 901]
     assert line["margins"]["H6"].keys() == {"stressed/addition", "stressed/sorting"}
     assert all(margin == pytest.approx(0.15 * 0.2, abs=0.01) for margin in line["margins"]["H6"].values())
+
+
+def test_what_a_study_names_is_there_when_it_is_registered(repository: Path, tmp_path: Path, capsys: Any) -> None:
+    """The hash of a model is part of the signatures that are registered: without it the line would never hold."""
+    seeds, model = ",".join(map(str, FRESH)), "model.path=./results/models/smollm2-135m-instruct"
+    if Path(model.partition("=")[2]).is_dir():
+        pytest.skip("this clone has the model")
+    assert main(["register", "pretrained", "--seeds", seeds, "--results", str(tmp_path / "results")]) == 2
+    assert f"{model} of study pretrained is not here" in capsys.readouterr().err
+    assert not (repository / REGISTRY).exists()

@@ -305,6 +305,15 @@ def test_a_model_that_cannot_fit_is_refused_with_what_each_part_takes(
     assert "weights 1.0, gradients 1.0" in twice
 
 
+def test_a_batch_that_cannot_fit_is_refused(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slip of the keyboard: of each token at least its id and two log-probs are kept."""
+    monkeypatch.setattr(memory, "memory_of", lambda device: 2**30)
+    fitting = tiny_settings(prompts_per_step=2, num_generations=2**20, max_completion_length=32)
+    assert memory.problems(fitting) == []
+    (problem,) = preflight.check(fitting.model_copy(update={"num_generations": 10**30}), results)
+    assert problem.startswith(f"prompts_per_step=2 * num_generations={10**30} completions of max_completion_length=32")
+
+
 @pytest.fixture
 def smol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A run of a model of SmolLM2-135M's sizes, on a machine of 10 GiB and two cores; its weights are not there."""

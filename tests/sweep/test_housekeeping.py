@@ -188,12 +188,15 @@ def test_a_run_whose_data_was_not_recorded_goes_only_where_it_is_named(
     assert (names(results.runs), names(results.warm_starts)) == (set(), set())
 
 
-def test_nothing_is_deleted_where_the_data_of_a_study_is_not_there(
+def test_what_may_be_of_a_study_whose_data_is_not_there_stays(
     tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What it asks for has a name that only its data gives."""
+    """What it asks for has a name that only its data gives; a run without data is none of its."""
     results = Results.open(tmp_path / "results")
-    results.run("a" * 16).mkdir(parents=True)
+    plain, doubtful, warm_start = results.run("a" * 16), results.run("b" * 16), results.warm_start("c" * 16)
+    for folder in (plain, doubtful, warm_start):
+        folder.mkdir(parents=True)
+    (doubtful / "settings.yaml").write_text(yaml.safe_dump(OLD))
     file = project / "experiments" / "mine.yaml"
     data = "task: {sorting: [task=jsonl, task.train_file=/no/a.jsonl, task.evaluation_file=/no/b.jsonl]}"
     study = yaml.safe_load(file.read_text())
@@ -201,8 +204,13 @@ def test_nothing_is_deleted_where_the_data_of_a_study_is_not_there(
     study["overrides"] = [text for text in study["overrides"] if not text.startswith("task")]
     file.write_text(yaml.safe_dump(study))
     assert prune(results, "--yes") == 2
-    assert "experiments/mine.yaml: what its task.train_file names cannot be read" in capsys.readouterr().err
-    assert names(results.runs) == {"a" * 16}
+    said = capsys.readouterr().err
+    assert "experiments/mine.yaml: what its task.train_file names cannot be read" in said
+    assert f"for run {doubtful.name}" in said
+    assert names(results.runs) == {plain.name, doubtful.name}
+    shutil.rmtree(doubtful)
+    assert prune(results, "--yes") == 0
+    assert (names(results.runs), names(results.warm_starts)) == (set(), {warm_start.name})
 
 
 # --- runs import ----------------------------------------------------------------------------------------------------

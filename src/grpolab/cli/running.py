@@ -127,6 +127,7 @@ def _decide(results: Results, documents: list[dict[str, Any]]) -> list[Answer]:
 
 
 def _register(arguments: argparse.Namespace) -> None:
+    from grpolab.identity import ABSENT, absent
     from grpolab.report.claims import margins
     from grpolab.report.load import study_of
     from grpolab.report.reference import read_all
@@ -138,6 +139,13 @@ def _register(arguments: argparse.Namespace) -> None:
     results, asked = results_of(arguments), plans(arguments.study, seeds=arguments.seeds)
     whole, kept = asked[-1], committed_outcomes(results)
     cells = [cell for plan in asked for cell in plan.cells]
+    contents = [cell.settings.content() for cell in cells]
+    if gone := {f"{key}={content[key][ABSENT]}" for content in contents for key in absent(content)}:
+        raise RequestError(
+            f"{named} of study {whole.study.name} is not here, and its content is part of what is registered: register"
+            " where it is"
+            for named in sorted(gone)
+        )
     trained = {c.settings.seed for c in cells if c.signature in kept or results.run(c.signature).is_dir()}
     now, chose = datetime.now(UTC).isoformat(timespec="seconds"), load(REGIMES)
     fixed, explored = dict[str, dict[str, float | None]](), set[int]()

@@ -214,9 +214,8 @@ def stability(study: Study) -> Table:
         of_arm = runs[(runs["facet"] == facet) & (runs["arm"] == arm)]
         n = len(of_arm)
         counts = {label: int(of_arm[label].sum()) if n else 0 for label in _LABELS}
-        unknown = (
-            () if study.score_name == "accuracy" else ("stopped", "below_start")
-        )  # no log says who ended it, nor items
+        # A log of others says neither who ended a run, nor its evaluation items.
+        unknown = () if study.score_name == "accuracy" else ("stopped", "below_start")
         known = {label: 0 if label in unknown else n for label in _LABELS}
         rates = {label: wilson(labelled, known[label]) for label, labelled in counts.items()}
         values = {name: summary(of_arm[name]) if n else np.nan for name, (_, summary, _) in _STABILITY.items()}

@@ -15,6 +15,7 @@ from grpolab.settings.task import ModelSettings, PretrainedModel, TinyModel
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 FLOAT32 = 4  # bytes of a number: weights, gradients and AdamW's means are float32 whatever the forward pass is
 CHUNK = 2**24  # logits that are there at once (`grpo.places.LARGEST`)
+SAMPLED = 16  # bytes of a sampled token, at least: its id and two log-probs
 LOGITS = 3  # times: themselves, their log-softmax and its gradient
 FIXED = ("weights", "gradients", "optimiser", "reference")  # whatever the micro-batch
 
@@ -77,15 +78,22 @@ def parts(sizes: Sizes, settings: RunSettings, sequences: int) -> dict[str, int]
 
 
 def problems(settings: RunSettings) -> list[str]:
-    """Why a pretrained model's updates cannot fit, even with one completion in a micro-batch; empty where they may.
+    """Why a batch cannot fit, or a pretrained model's updates, even with one completion in a micro-batch; empty where
+    they may.
 
     A lower bound: prompts are not counted, nor logits, the sampler's cache or the program itself.
     """
-    sizes = sizes_of(settings.model)
+    device = settings.resolved().device
+    sizes, there, most = sizes_of(settings.model), memory_of(device), settings.max_completion_length
+    if (batch := SAMPLED * settings.batch_size * most) > there:
+        return [
+            f"prompts_per_step={settings.prompts_per_step} * num_generations={settings.num_generations} completions of"
+            f" max_completion_length={most} do not fit into the {_gib(there)} GiB of device={device}: they need"
+            f" {_gib(batch)} GiB"
+        ]
     if sizes is None or not isinstance(settings.model, PretrainedModel):
         return []
-    device = settings.resolved().device
-    taken, there = parts(sizes, settings, 1), memory_of(device)
+    taken = parts(sizes, settings, 1)
     needed = {name: taken[name] for name in (*FIXED, "activations")}
     if device == "cpu":  # each GPU has one process
         needed = {name: size * (settings.data_parallel or 1) for name, size in needed.items()}

@@ -7,7 +7,7 @@ import json
 import mmap
 import os
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ import yaml
 
 from grpolab import FOLDER_FORMAT, RESULTS_VERSION
 from grpolab.errors import RequestError
-from grpolab.identity import absent, file_sha256, identified, in_words, signature, unrecorded
+from grpolab.identity import absent, file_sha256, identified, in_words, keys_with_content, signature, unrecorded
 from grpolab.paths import Results, read_json, write_json_atomic
 from grpolab.run.folder import is_begun
 from grpolab.run.lease import Lease, is_taken
@@ -87,16 +87,15 @@ def prune(results: Results, consent: Callable[[str], bool], named: Collection[st
 def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
     """Runs and warm starts that nobody asks for, without those that a process works on. Raises as `prune`.
 
-    A run that stays because it is not `named` keeps its warm start.
+    A run that stays because it is not `named` keeps its warm start. Where data, a package or a model that a study names
+    is not here, the signatures that it asks for are not known: warm starts stay, and an unasked run with a key of that
+    kind raises.
     """
     cells = [(name, cell) for name in available() for plan in plans(name) for cell in plan.cells]
-    unknown = {
-        f"experiments/{name}.yaml: what its {key} names cannot be read: without it nobody knows what it asks for"
-        for name, cell in cells
-        for key in absent(cell.settings.content())
-    }
-    if unknown:
-        raise RequestError(sorted(unknown))
+    unknown = defaultdict[str, set[str]](set)  # key -> studies
+    for name, cell in cells:
+        for key in absent(cell.settings.content()):
+            unknown[key].add(name)
     runs, warm_starts = {cell.signature for _, cell in cells}, {cell.warm_start for _, cell in cells}
     for name in planned_studies(results):
         plan = read_json(results.plan(name))
@@ -113,6 +112,13 @@ def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
             continue
         file, outcome = folder / "settings.yaml", folder / "outcome.json"
         settings = (yaml.safe_load(file.read_text()) if file.exists() else None) or {}
+        if doubt := [key for key in keys_with_content(settings) if key in unknown]:
+            raise RequestError(
+                f"experiments/{name}.yaml: what its {key} names cannot be read: without it nobody knows whether it asks"
+                f" for run {folder.name}"
+                for key in doubt
+                for name in sorted(unknown[key])
+            )
         lacking = unrecorded(settings, content) if outcome.exists() else ""
         if lacking and folder.name not in named:
             warm_starts.add(warm_start)
@@ -120,7 +126,7 @@ def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
         words += [settings["task"]["name"], f"seed {settings['seed']}"] if "task" in settings else []
         yield Unasked("run", folder, ", ".join(filter(None, [*words, in_words(content)])), lacking)
     for folder in _folders(results.warm_starts):
-        if folder.name not in warm_starts and not is_taken(folder):
+        if not unknown and folder.name not in warm_starts and not is_taken(folder):
             yield Unasked("warm start", folder, "of no run that stays")
 
 
