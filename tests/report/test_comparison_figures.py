@@ -13,6 +13,7 @@ from grpolab.report.figures import comparison, draw
 from grpolab.report.figures.sensitivity import Axis
 from grpolab.report.load import Study, load
 from grpolab.report.measures import pools
+from grpolab.report.text import estimate
 
 STEPS = (0, 3, 6, 9, 12)
 START = 0.2
@@ -93,6 +94,8 @@ def test_aggregates_are_those_of_the_pooled_runs(study, scores):
         assert found["mean"] == pytest.approx(value), metric
         assert found["low"] < found["mean"] < found["high"]
         assert found["n"] == 10
+    iqm = series_of(manifest, metric="interquartile mean", arm="cispo")
+    assert f"`cispo` {estimate(iqm['mean'], iqm['low'], iqm['high'])}" in manifest.caption
 
 
 def test_intervals_need_ten_runs_and_pooling_three_tasks_with_five(study, scores):

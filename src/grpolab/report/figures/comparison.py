@@ -17,6 +17,7 @@ from grpolab.report.statistics import intervals
 from grpolab.report.statistics.intervals import REPLICATES, Interval
 from grpolab.report.statistics.tests import wilson
 from grpolab.report.style import QUIET
+from grpolab.report.text import estimate
 
 UNPAIRED = "difference of means over seeds, 95% interval of Welch: a description, not corrected"
 DESCRIPTION = "mean over shared seeds, 95% t-interval: a description, not corrected; dots are seeds"
@@ -137,6 +138,7 @@ _AGGREGATES: dict[str, Callable[[NDArray], NDArray]] = {
 def draw_aggregates(study: Study) -> Drawing:
     groups = _pools(study)
     sheet = Sheet(study, [pool.title for pool in groups], list(_AGGREGATES), height=0.6 + 0.17 * len(study.arms))
+    said = list[str]()
     for pool, lack in groups.items():
         if lack:
             sheet.say(sheet.grid[pool.title, "mean"], lack, facet=pool.title)
@@ -148,11 +150,14 @@ def draw_aggregates(study: Study) -> Drawing:
                 interval = Interval(float(mean), float(low), float(high), len(pool.seeds))
                 draw_row(panel, place, np.empty(0), interval, sheet.styles[arm])
                 sheet.add(interval._asdict(), metric=name, facet=pool.title, arm=arm)
+                if statistic is intervals.iqm:
+                    where = f", {pool.title}" if pool.title else ""
+                    said.append(f"`{arm}`{where} {estimate(*interval[:3])}")
             sheet.name_rows(panel, pool.arms)
     caption = (
         f"Normalised score {SCORE} over all tasks: 0 is the warm start, 1 always right. The interquartile mean leaves"
         " out the best and the worst quarter of runs; the optimality gap is how far runs stay below 1. Only seeds"
-        " that every arm has on every task."
+        f" that every arm has on every task. Interquartile means: {'; '.join(said)}."
     )
     return sheet.drawing(caption, interval_note(REPLICATES))
 
