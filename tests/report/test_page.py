@@ -17,7 +17,7 @@ from grpolab.report.load import load
 from grpolab.report.reference import default_study, export_reference, outcome_at
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.sentences import findings
-from grpolab.report.text import number
+from grpolab.report.text import number, spans
 
 
 @pytest.fixture(scope="module")
@@ -411,3 +411,8 @@ def test_a_study_that_has_not_run_yet_has_a_report_that_says_so(tmp_path):
     assert "0 of 2 planned cells completed." in text
     assert "No run of this study has a result yet." in text
     assert "H6 is inconclusive (exploratory): `final_score` of no_clip - symmetric (0 of the 5 seeds" in text
+
+
+def test_seeds_are_named_in_stretches():
+    assert spans([2062, 2050, 2051, 2063, 2070, 2051]) == "2050 to 2051, 2062 to 2063, 2070"
+    assert spans([]) == "none"

@@ -19,7 +19,7 @@ from grpolab.report.measures import SCALES, by_cell
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY
 from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
 from grpolab.report.style import QUIET, TEXT_WIDTH, Manifest, manifest, paper_style, save
-from grpolab.report.text import count, listing, number
+from grpolab.report.text import count, listing, number, spans
 
 DECIDED = (SUPPORTED, OPPOSITE, NEGLIGIBLE)
 FIGURE, FIGURE_NAME = "verdicts", Path("figures/verdicts.png")
@@ -152,11 +152,10 @@ def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
     yield from _looks(studies[-1].plan.get("looks") or LOOKS, [claim for claim in claims if claim.is_finding])
     runs = runs_of(studies)
     tasks = sorted({str(task) for study in studies if len(study.done) for task in study.done["setting/task"]})
-    seeds = sorted({int(seed) for seed in runs["seed"]}) if len(runs) else []
     models = sorted({str(model) for model in runs.get("setting/model", pd.Series(dtype=str)).dropna()})
     of = f" of {', '.join(models)}" if models else " of tiny transformers"
-    span = f"{seeds[0]} to {seeds[-1]}" if seeds else "none"
-    where = f"{count(len(runs), 'run')}{of} on {', '.join(tasks) or 'no task'}, seeds {span}"
+    seeds = spans(int(seed) for seed in runs["seed"]) if len(runs) else "none"
+    where = f"{count(len(runs), 'run')}{of} on {', '.join(tasks) or 'no task'}, seeds {seeds}"
     yield f"**Limits:** {where}; nothing is claimed of other tasks or models."
     if waiting := studies[-1].plan.get("waiting"):
         yield f"**Not trained yet:** {listing(waiting, 30)}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pandas as pd
 
@@ -79,6 +79,15 @@ def listing(words: Sequence[str], limit: int = 6) -> str:
     """`a, b and 3 more`."""
     shown = ", ".join(words[:limit])
     return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """`2005 to 2009, 2025`: each stretch of consecutive numbers; `none` of none."""
+    stretches: list[tuple[int, int]] = []
+    for value in sorted({*numbers}):
+        first, _ = stretches.pop() if stretches and stretches[-1][1] == value - 1 else (value, value)
+        stretches.append((first, value))
+    return ", ".join(f"{first} to {last}" if first < last else str(first) for first, last in stretches) or "none"
 
 
 def markdown_table(frame: pd.DataFrame) -> str:
