@@ -143,7 +143,7 @@ bench-tune: $(READY) ## what pruning saves, and whether it finds the same best v
 bench-code-paths: $(READY) ## how far a study's runs part on another kind of CPU: by two code paths of this one (10 minutes)
 	$(BIN)/python benchmarks/code_paths.py $(STUDY) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
 
-simulate-scale: $(READY) ## 100,000 cells on 200 simulated nodes that die, freeze and have wrong clocks (minutes)
+simulate-scale: $(READY) ## 100,000 cells on 200 simulated nodes that die, freeze and see each other's files late (minutes)
 	$(BIN)/python benchmarks/simulate_scale.py
 
 docker-test: ## build the container for the CPU and run `make smoke` in it, by docker or podman (minutes)

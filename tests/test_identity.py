@@ -153,6 +153,8 @@ def test_what_a_warm_start_depends_on_is_its_identity() -> None:
         assert signature(tiny_settings(**change).warm_start_identity()) == base
     for change in ({"seed": 1}, {"temperature": 0.5}, {"warm_start": {"max_steps": 1}}, {"max_completion_length": 2}):
         assert signature(tiny_settings(**change).warm_start_identity()) != base
+    heads = [tiny_settings(dtype="bfloat16", head_dtype=head).warm_start_identity() for head in (None, "float32")]
+    assert signature(heads[0]) != signature(heads[1])  # the supervised steps go through the head, too
 
 
 def test_plain_is_strict_json() -> None:

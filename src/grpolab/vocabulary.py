@@ -48,7 +48,7 @@ TAGS = {
     "arm": "the level of the factor that the study compares",
     "task": "what is learnt",
     "seed": "the run's seed",
-    "signature": "hash of resolved settings, of the content that they name (data, own code, local model) and of"
+    "signature": "hash of resolved settings, of the content that they name (data, own code, local model, package) and of"
     " results_version; the run's folder",
     "outcome": "completed, diverged, stopped or failed",
 }

@@ -126,3 +126,5 @@ def test_sampled_evaluation_where_many_answers_are_right(free: tuple[Task, Polic
     assert 1 < metrics["eval/length_mean"] < 6
     assert metrics["eval/length_std"] > 0
     assert replace(evaluate, seed=1)(policy) != found
+    single = replace(evaluator_of(task, items=1, samples=1, length=6), examples_I=evaluate.examples_I[:1])
+    assert single(policy).metrics["eval/length_std"] == 0  # not NaN, which would be taken for divergence

@@ -10,7 +10,7 @@ from report_results import FACTORS, HYPOTHESES, write_run, write_study
 from scipy import stats
 
 from grpolab.errors import RequestError
-from grpolab.paths import write_json_atomic
+from grpolab.paths import Results, write_json_atomic
 from grpolab.report import claims, measures
 from grpolab.report.claims import (
     DESCRIBED,
@@ -26,10 +26,12 @@ from grpolab.report.claims import (
     decide,
     margins,
 )
-from grpolab.report.load import Study, load
+from grpolab.report.load import Study, load, study_of
+from grpolab.report.reference import read_all
 from grpolab.report.statistics.looks import level_at
 from grpolab.report.statistics.tests import rank_trend, sign_flip
 from grpolab.report.text import number
+from grpolab.sweep.plan import plans
 from grpolab.vocabulary import MARGIN_FACTOR, MARGIN_OF_GAIN
 
 ARMS = FACTORS["clip"]
@@ -246,8 +248,17 @@ def test_labels_are_counted_within_tasks(claimed):
     assert claim.short == "10 of 10 runs against 0 of 10"
     assert (claim.verdict, claim.p) == (SUPPORTED, pytest.approx(2 / 252))  # 10 choose 5: a seed's tasks move together
     (none,) = claimed({"no_clip": np.zeros(10), "symmetric": np.zeros(10)}, {"metric": "lost", "direction": "greater"})
-    assert none.verdict == VOID
-    assert "0 of 20 runs on either side: there is nothing to tell apart" in none.sentence
+    assert (none.verdict, none.short) == (INCONCLUSIVE, "0 of 20 runs against 0 of 20")  # a rare label may still come
+
+
+def test_a_rare_label_is_decided_alike_whenever_its_first_run_comes(claimed):
+    """`--until-decided` goes on after seeds without any lost run."""
+    lost = {"no_clip": np.repeat([0.0, 1.0], [2, 8]), "symmetric": np.zeros(10)}
+    more = {"metric": "lost", "direction": "greater"}
+    first, second = (
+        claimed({arm: values[:n] for arm, values in lost.items()}, more, looks=[2, 10])[0].verdict for n in (2, 10)
+    )
+    assert (first, second) == (INCONCLUSIVE, SUPPORTED)
 
 
 def test_sign_flips_are_all_of_them():
@@ -261,7 +272,10 @@ def test_identical_arms_are_void_and_still_count_in_the_family(claimed):
     same = {"no_clip": np.arange(10.0), "symmetric": np.arange(10.0)}
     (void,) = claimed(same, LOWER)
     assert (void.verdict, void.n) == (VOID, 0)
-    assert void.sentence.endswith("; its arms have one value in each of 10 seeds.")
+    assert "(5 of the 5 seeds of the first look, addition, sorting)" in void.sentence
+    assert void.sentence.endswith("; its arms have one value in each of 5 seeds.")
+    later = {"no_clip": np.arange(10.0), "symmetric": np.arange(10.0) * (np.arange(10) < 5)}
+    assert claimed(later, LOWER)[0].verdict == VOID  # what the first look found stays
     values = shifted(0.3, 0.25) | {"clip_higher": np.zeros(10)}
     pair = {"contrast": {"of": "clip_higher", "minus": "symmetric"}}
     alone, beside = claimed(values, HIGHER)[0], claimed(values, HIGHER, *[HIGHER | pair] * 7)[0]
@@ -356,6 +370,12 @@ def test_placebo_arms_are_compared_by_their_bits(tmp_path):
     (claim,) = decide(load(results, "placebo"))
     assert claim.verdict == FAILS
     assert "addition seed 2" in claim.sentence
+    provenance = path.with_name("provenance.json")
+    of_cpu = {"cpu": "another", "cpu_capability": "AVX2", "mkl": "2024", "float32": "0" * 8}
+    write_json_atomic(provenance, json.loads(provenance.read_text()) | {"hardware": of_cpu})
+    (claim,) = decide(load(results, "placebo"))
+    assert claim.verdict == NOT_RUN
+    assert claim.sentence.endswith("in 2 of 3 planned pairs; 1 pair of two kinds of CPU cannot be compared.")
     path.unlink()
     assert decide(load(results, "placebo"))[0].verdict == NOT_RUN
 
@@ -408,3 +428,13 @@ def test_a_diverged_run_counts_as_far_as_it_came(tmp_path):
     assert "; 2 runs that diverged counted as far as they came" in score.sentence
     assert norm.seeds == 6  # an infinite norm is a norm
     assert "2 of 5 runs against 0 of 5" in lost.sentence
+
+
+def test_arms_that_choose_the_task_are_compared_over_all(tmp_path):
+    """Lengths of answers are tasks of their own: no task has two of them."""
+    results = Results.open(tmp_path / "results")
+    (plan,) = plans("scale_length", seeds=[2010, 2011])
+    study = study_of(results, plan.document("", None), read_all(results, [cell.signature for cell in plan.cells]))
+    asked = [(claim.id, claim.where) for claim in decide([study])]
+    ranges = {"T_ratio": "wide", "T_wide": "wide", "T_gspo": "gspo"}
+    assert asked == [(name, f"{ranges[name]}/{size}") for name in ranges for size in ("0.13M", "1M")]

@@ -98,6 +98,22 @@ def test_aggregates_are_those_of_the_pooled_runs(study, scores):
     assert f"`cispo` {estimate(iqm['mean'], iqm['low'], iqm['high'])}" in manifest.caption
 
 
+def test_arms_that_skip_a_task_are_not_averaged_over_tasks(study):
+    """So nothing is, and the report goes on without the figure."""
+    skipped = (study.cells["arm"] == "no_clip") & (study.cells["factor/task"] == "sorting")
+    tasks_as_arms = {
+        "plan": study.plan | {"compare": "task"},
+        "cells": study.cells.assign(arm=study.cells["factor/task"]),
+    }
+    for changed in (
+        dataclasses.replace(study, cells=study.cells[~skipped]),
+        dataclasses.replace(study, **tasks_as_arms),
+        dataclasses.replace(study, evaluations=study.evaluations[:0]),
+    ):
+        picture, _ = draw(changed, "F21")
+        assert "has 3 tasks with 0 such seeds" in " ".join(texts_of(picture))
+
+
 def test_intervals_need_ten_runs_and_pooling_three_tasks_with_five(study, scores):
     picture, manifest = draw(few(study, seeds=5, tasks=3), "F21")
     found = series_of(manifest, metric="mean", arm="no_clip")

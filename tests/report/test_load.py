@@ -15,8 +15,11 @@ from grpolab.report.claims import decide
 from grpolab.report.figures import FIGURES, draw
 from grpolab.report.load import load
 from grpolab.report.reference import export_reference, read_plan
+from grpolab.report.stability import stability_table
 from grpolab.report.tables import tables
 from grpolab.vocabulary import DIVERGED, FAILED, MISSING, RESULTS
+
+SMALL = {"factors": {"clip": ["symmetric", "no_clip"], "task": ["addition"]}, "figures": ["F2", "F4"]}
 
 
 @pytest.fixture
@@ -196,17 +199,16 @@ def test_a_reference_with_holes_is_refused(reference):
 
 def test_what_took_days_on_machines_that_did_not_last_is_appended_seed_by_seed(tmp_path):
     """Four seeds in two sittings, whose run folders are gone after each, are what one sitting has."""
-    small = {"factors": {"clip": ["symmetric", "no_clip"], "task": ["addition"]}, "figures": ["F2", "F4"]}
-    straight = write_study(tmp_path / "straight", seeds=4, **small)
+    straight = write_study(tmp_path / "straight", seeds=4, **SMALL)
     export_reference(straight, "clip_range")
-    parts = write_study(tmp_path / "parts", seeds=3, **small)
+    parts = write_study(tmp_path / "parts", seeds=3, **SMALL)
     (parts.run(cell_of(parts, "no_clip/addition", 2)["signature"]) / "outcome.json").unlink()
     export_reference(parts, "clip_range", append=True)
     kept = read_plan(parts.reference / "plans" / "clip_range.json")
     assert kept["seeds"] == [0, 1], "the third is not finished"
     assert {cell["seed"] for cell in kept["cells"]} == {0, 1}
     shutil.rmtree(parts.runs)
-    write_study(parts.root, seeds=4, trained=False, **small)
+    write_study(parts.root, seeds=4, trained=False, **SMALL)
     for cell in json.loads(parts.plan("clip_range").read_text())["cells"]:
         if cell["seed"] >= 2:
             write_run(parts, cell)
@@ -226,6 +228,64 @@ def test_what_took_days_on_machines_that_did_not_last_is_appended_seed_by_seed(t
     assert written
     for table in written:
         assert (here / table.name).read_text() == table.read_text(), table.name
+
+
+def test_a_committed_study_stays_where_none_of_its_new_seeds_is_finished(tmp_path):
+    """A sweep of one seed replaces the plan; an export in the middle of it must not take the other seeds away."""
+    results = write_study(tmp_path, seeds=2, **SMALL)
+    write_study(tmp_path, "ratio_level", {"ratio": ["token", "sequence"], "task": ["addition"]}, seeds=1)
+    export_reference(results, "clip_range")
+    plan = json.loads(results.plan("clip_range").read_text())
+    new = [{**cell, "seed": 7, "signature": f"7{cell['signature'][1:]}"} for cell in plan["cells"] if not cell["seed"]]
+    write_json_atomic(results.plan("clip_range"), {**plan, "cells": new, "seeds": [7]})
+    with pytest.raises(RequestError, match="study=clip_range: no seed has an outcome in every variant yet"):
+        export_reference(results, "clip_range", append=True)
+    whole = {"format": 1, "study": "both", "question": "?", "includes": ["clip_range", "ratio_level"], "cells": []}
+    write_json_atomic(results.plan("both"), {**whole, "figures": []})
+    export_reference(results, "both", append=True)
+    kept = {name: read_plan(results.reference / "plans" / f"{name}.json") for name in ("both", *whole["includes"])}
+    assert (kept["clip_range"]["seeds"], kept["both"]["includes"]) == ([0, 1], ["clip_range", "ratio_level"])
+
+
+def test_a_variant_with_another_setting_is_not_appended(tmp_path):
+    results = write_study(tmp_path, seeds=1, **SMALL)
+    export_reference(results, "clip_range")
+    plan = json.loads(results.plan("clip_range").read_text())
+    changed = [cell | {"seed": 1, "settings": cell["settings"] | {"learning_rate": 1.0}} for cell in plan["cells"]]
+    write_json_atomic(results.plan("clip_range"), {**plan, "cells": changed, "seeds": [1]})
+    with pytest.raises(
+        RequestError, match=r"learning_rate=1\.0 in variant symmetric/addition, and 0\.00015 in the ref"
+    ):
+        export_reference(results, "clip_range", append=True)
+
+
+def test_arms_that_share_their_runs_are_both_kept(tmp_path):
+    results = write_study(tmp_path, seeds=2, placebo=[["symmetric", "no_clip"]], **SMALL)
+    plan = json.loads(results.plan("clip_range").read_text())
+    for cell, same in zip(plan["cells"][2:], plan["cells"][:2], strict=True):
+        cell["signature"], cell["settings"] = same["signature"], same["settings"]
+    write_json_atomic(results.plan("clip_range"), plan)
+    export_reference(results, "clip_range", append=True)
+    export_reference(results, "clip_range", append=True)
+    shutil.rmtree(results.runs)
+    results.plan("clip_range").unlink()
+    assert decide(load(results, "clip_range"))[-1].size == "bit-identical in 2 of 2 planned pairs"
+
+
+def test_numbers_that_are_kept_of_a_run_are_those_of_the_metric_and_the_thresholds_that_are_asked(tmp_path):
+    """Of its updates nothing is kept: what only they could tell is not known, and never 0."""
+    results = write_study(tmp_path, seeds=1, **SMALL)
+    export_reference(results, "clip_range")
+    shutil.rmtree(results.runs)
+    file = results.reference / "updates.parquet"
+    pd.read_parquet(file).iloc[:0].to_parquet(file)
+    kept = stability_table(load(results, "clip_range")[-1])
+    assert kept["ratio_max"].notna().all()
+    plan = read_plan(results.reference / "plans" / "clip_range.json")
+    write_json_atomic(results.plan("clip_range"), {**plan, "primary_metric": "eval/accuracy_greedy"})
+    assert not stability_table(load(results, "clip_range")[-1])["final_score"].equals(kept["final_score"])
+    write_json_atomic(results.plan("clip_range"), {**plan, "stability": {**plan["stability"], "ratio_max": 1.01}})
+    assert stability_table(load(results, "clip_range")[-1])["ratio_blow_up"].isna().all()
 
 
 def test_an_export_of_another_program_is_not_appended_to(reference):

@@ -1,18 +1,20 @@
 """The page says what the journals say: sentences, tables and notebooks change when the runs do."""
 
 import csv
+import dataclasses
 import json
 import os
 import re
 import runpy
 import shutil
 
+import numpy as np
 import pytest
 from report_results import write_run, write_study
 
 from grpolab.cli import main
 from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
-from grpolab.report import claims, page, regimes, tables
+from grpolab.report import brief, claims, page, regimes, tables
 from grpolab.report.load import load
 from grpolab.report.reference import default_study, export_reference, outcome_at
 from grpolab.report.registered import CONFIRMATORY
@@ -416,3 +418,15 @@ def test_a_study_that_has_not_run_yet_has_a_report_that_says_so(tmp_path):
 def test_seeds_are_named_in_stretches():
     assert spans([2062, 2050, 2051, 2063, 2070, 2051]) == "2050 to 2051, 2062 to 2063, 2070"
     assert spans([]) == "none"
+
+
+def test_the_screen_tells_levels_of_one_task_apart_and_names_every_model(tmp_path):
+    """`sorting` and `long_sorting` are one task of two lengths; a tiny transformer has no name."""
+    factors = {"clip": ["symmetric", "no_clip"], "task": ["sorting", "long_sorting"]}
+    study = load(write_study(tmp_path, factors=factors), "clip_range")[-1]
+    cells = study.cells.assign(
+        **{"setting/task": "sorting", "setting/model": np.where(study.cells["seed"], None, "smol")}
+    )
+    said = brief.screen([dataclasses.replace(study, cells=cells)], [])
+    assert "final accuracy (mean of 2 tasks): `symmetric`" in said
+    assert "12 runs of smol, tiny transformers on sorting" in said

@@ -50,6 +50,12 @@ def test_effects_are_paired_and_drawn_where_the_cross_has_every_level(cross):
     assert [panel.get_xscale() for panel in picture.axes] == ["log"] * 3
 
 
+def test_where_the_baseline_is_skipped_no_effect_is_drawn(cross):
+    skipped = (cross.cells["arm"] == "symmetric") & (cross.cells["factor/length"] == "48")
+    picture, _ = draw(dataclasses.replace(cross, cells=cross.cells[~skipped]), "F32")
+    assert [panel.get_title() for panel in picture.axes] == ["11 tokens", "0.13M parameters"]
+
+
 def test_the_order_of_the_arms_is_compared_with_that_of_the_crossing(cross):
     _, manifest = draw(cross, "F33")
     rows = {series["facet"]: series for series in manifest.numbers if "arms" in series}

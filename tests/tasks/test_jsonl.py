@@ -87,6 +87,12 @@ def test_a_malformed_file_is_refused_with_file_and_line(content: str, says: str,
     assert caught.value.problems[0] == problem
 
 
+def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    task = jsonl(tmp_path)
+    (tmp_path / "train.jsonl").write_bytes('{"question": "é", "answer": "1"}\n'.encode("latin-1"))
+    assert task.problems() == [f"task.train_file={tmp_path}/train.jsonl: not UTF-8 (byte 14 is 0xe9): convert it"]
+
+
 def test_at_most_five_lines_are_complained_about(tmp_path: Path) -> None:
     assert len(jsonl(tmp_path, "x\n" * 100).problems()) == 5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,13 @@ def test_what_cannot_be_is_said_before_anything_starts(
 ) -> None:
     (problem,) = preflight.check(tiny_settings(task=gym(dataset, config)), results)
     assert says in problem
+
+
+def test_too_few_different_questions_leave_none_to_hold_out(results: Results) -> None:
+    one = {"min_animals": 1, "max_animals": 1, "min_instances": 1, "max_instances": 1}
+    settings = tiny_settings(task=gym("leg_counting", one, items=6, seed=4))
+    (problem,) = preflight.check(settings, results)
+    assert re.match("task.items=6 gives [1-5] different questions of leg_counting, and none is held out", problem)
 
 
 def test_another_version_is_another_run_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:

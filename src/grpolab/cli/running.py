@@ -159,6 +159,11 @@ def _register(arguments: argparse.Namespace) -> None:
         for hypothesis in part.study.hypotheses if isinstance(part.study, Study) else ():
             of = margins(study, hypothesis.model_dump())
             fixed[prefix + hypothesis.id] = {place: None if isnan(margin) else margin for place, margin in of.items()}
+    if lonely := [name for name in whole.hypotheses if not fixed[name]]:
+        raise RequestError(
+            f"{name} of study {whole.study.name} compares arms that no task has together: it could never be decided"
+            for name in lonely
+        )
     rules = whole.seeds, whole.study.looks, fixed
     print(register(whole.study.name, whole.hypotheses, *rules, trained, sorted(explored), now))
     print(f"commit {REGISTRY} before a run of these seeds begins: its commit is what makes the verdicts confirmatory")

@@ -121,7 +121,7 @@ class Evaluator:
             "eval/accuracy_expected": right_IK.mean().item(),
             "eval/pass_at_k": (right_IK > 0.5).any(1).double().mean().item(),
             "eval/length_mean": lengths_N.mean().item(),
-            "eval/length_std": lengths_N.std().item(),
+            "eval/length_std": lengths_N.std().item() if len(lengths_N) > 1 else 0.0,
         }
         return Evaluation(metrics, right_IK.mean(1).tolist())
 

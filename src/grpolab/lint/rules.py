@@ -174,7 +174,7 @@ def delta_inside_range(settings: RunSettings) -> Iterator[str]:
 @RUN_RULES.rule("warning", "epsilon or importance_sampling_level")
 def epsilon_of_another_level(settings: RunSettings) -> Iterator[str]:
     """A sequence ratio is a geometric mean over T tokens and moves less than a token's, by about sqrt(T): a clip range
-    made for tokens clips less of it. On the same batches a range of 0.2 clips 2.4% of the tokens by sequence ratios and
+    made for tokens clips less of it. On the same batches a range of 0.2 clips 2.2% of the tokens by sequence ratios and
     5.0% by token ratios (study `ratio_level`, arm `token`, addition); GSPO's own range is 3e-4.
     """
     low, _ = clip_range(settings)

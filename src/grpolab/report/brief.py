@@ -129,10 +129,13 @@ def _accuracies(study: Study) -> Iterator[str]:
     factors = [f for f in study.plan["factors"] if f not in (study.plan["compare"], "task")]
     cells = study.cells.assign(
         score=by_cell(study, "final_score"),
+        task=study.cells.get(
+            "factor/task", study.cells["setting/task"]
+        ),  # several levels may be one task of other sizes
         where=["/".join(row) for row in study.cells[[f"factor/{f}" for f in factors]].to_numpy(dtype=str)],
     )
     for where, here in cells.groupby("where", sort=False):
-        means = here.groupby(["arm", "setting/task"])["score"].mean().unstack()
+        means = here.groupby(["arm", "task"])["score"].mean().unstack()
         arms = [arm for arm in study.arms if arm in means.index and means.loc[arm].notna().all()]
         if len(arms) > 1:
             named = {study.baseline: f"`{study.baseline}` (baseline)"}
@@ -152,8 +155,8 @@ def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
     yield from _looks(studies[-1].plan.get("looks") or LOOKS, [claim for claim in claims if claim.is_finding])
     runs = runs_of(studies)
     tasks = sorted({str(task) for study in studies if len(study.done) for task in study.done["setting/task"]})
-    models = sorted({str(model) for model in runs.get("setting/model", pd.Series(dtype=str)).dropna()})
-    of = f" of {', '.join(models)}" if models else " of tiny transformers"
+    models = runs.get("setting/model", pd.Series(index=runs.index, dtype=str)).fillna("tiny transformers")
+    of = f" of {', '.join(sorted({*models.astype(str)}) or ['tiny transformers'])}"
     seeds = spans(int(seed) for seed in runs["seed"]) if len(runs) else "none"
     where = f"{count(len(runs), 'run')}{of} on {', '.join(tasks) or 'no task'}, seeds {seeds}"
     yield f"**Limits:** {where}; nothing is claimed of other tasks or models."

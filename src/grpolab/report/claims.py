@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from grpolab.quantities import GAINS, LABELS
-from grpolab.report.load import Study
+from grpolab.report.load import Study, kind_of_cpu
 from grpolab.report.measures import by_cell
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.registered import label as label_of
@@ -37,7 +37,7 @@ HOLDS, FAILS, NOT_RUN = "holds", "fails", "not run"  # of a check
 ALL_TASKS = "all tasks"
 CHECK = "check"  # what holds by construction is no finding
 VERDICTS = (SUPPORTED, OPPOSITE, NEGLIGIBLE, INCONCLUSIVE, VOID)
-FEWEST_VALUES = 4  # different ones, for a t-test
+FEWEST_VALUES = 4  # different ones, for a t-test; all of fewer seeds
 DIGITS = 12  # of a number that is compared; what lies behind is rounding, which no test may take for a spread
 SKEWED = 1.0
 Hypothesis = dict[str, Any]  # as the plan has it
@@ -238,7 +238,7 @@ def _questions(study: Study, hypothesis: Hypothesis, owner: Study, decided: bool
 
 def _asked(study: Study, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataFrame, list[str], list[str]]]:
     """Each combination of open levels, the cells of those tasks that have all arms there (the metric as `value`),
-    these tasks, and the arms.
+    these tasks, and the arms. Arms with a task of their own each (lengths of answers) are compared over all tasks.
     """
     plan, cells = study.plan, study.cells.assign(value=by_cell(study, hypothesis["metric"]))
     for factor, level in hypothesis["where"].items():
@@ -252,7 +252,11 @@ def _asked(study: Study, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataF
     )
     for where, here in cells.groupby("where", sort=False):
         has_all = here.groupby("task", sort=False)["arm"].agg(lambda found: set(arms) <= set(found))
-        if tasks := [str(task) for task in has_all.index[has_all]]:
+        tasks = [str(task) for task in has_all.index[has_all]]
+        of_arm = here[here["arm"].isin(arms)].groupby("arm")["task"].nunique()
+        if not tasks and set(of_arm.index) == set(arms) and (of_arm == 1).all():
+            here, tasks = here.assign(task=ALL_TASKS), [ALL_TASKS]
+        if tasks:
             yield str(where), here[here["task"].isin(tasks)], tasks, arms
 
 
@@ -268,7 +272,8 @@ def _question(
 ) -> Question:
     """`here` are the cells of the tasks, with the metric as `value`; `entry` its registration."""
     cells = here[here["arm"].isin(arms)]
-    label, why = label_of(entry, {study.name, owner.name}, cells)
+    deciding = {*arms, (hypothesis["provided"] or {}).get("of")}
+    label, why = label_of(entry, {study.name, owner.name}, here[here["arm"].isin(deciding)])
     if entry:
         cells = cells[cells["seed"].isin(entry["seeds"])]
     if hypothesis["scale"] == "log":
@@ -297,14 +302,14 @@ def _question(
     # Margin and condition are those of the first look: later seeds must not change what was decided.
     first = here[here["seed"].isin(wide.index[: looks[0]])]
     if entry:  # what has none is null in the registry
-        margin_T = np.array([entry["margins"][place] for place in _places(where, tasks)], dtype=np.float64)
+        margin_T = np.array([entry["margins"].get(place) for place in _places(where, tasks)], dtype=np.float64)
     else:
         margin_T = np.array([_margin(study, hypothesis, first[first["task"] == task]) for task in tasks])
     values_STA = wide.to_numpy(dtype=np.float64).reshape(len(wide), len(tasks), len(arms))
     question = Question(
         study.name, hypothesis, where, tasks, arms, values_STA, margin_T, looks, "", label, why, "", gaps
     )
-    void = _condition_fails(study, hypothesis, first) or _nothing_differs(question)
+    void = _condition_fails(study, hypothesis, first) or _nothing_differs(question, looks[0])
     if hypothesis["direction"] == "equal" and np.isnan(margin_T).any():
         void = void or "where its baseline gains nothing, no difference is small"
     return replace(question, void=void)
@@ -339,14 +344,12 @@ def _condition_fails(study: Study, hypothesis: Hypothesis, here: pd.DataFrame) -
     return ""
 
 
-def _nothing_differs(question: Question) -> str:
-    """Why no number of seeds would decide it: all values are one."""
-    values_STA = question.values_STA
-    if not len(values_STA) or len(question.arms) == 1 or not (values_STA == values_STA[..., :1]).all():
+def _nothing_differs(question: Question, n: int) -> str:
+    """Why no number of seeds would decide it: all values of the first n are one. Rare labels may come with more."""
+    values_STA = question.values_STA[:n]
+    is_label = question.hypothesis["metric"] in LABELS
+    if not len(values_STA) or is_label or len(question.arms) == 1 or not (values_STA == values_STA[..., :1]).all():
         return ""
-    if question.hypothesis["metric"] in LABELS:
-        runs = values_STA[..., 0].size
-        return f"{int(values_STA[..., 0].sum())} of {runs} runs on either side: there is nothing to tell apart"
     return f"its arms have one value in each of {count(len(values_STA), 'seed')}"
 
 
@@ -377,7 +380,7 @@ def _tested(question: Question, n: int) -> tuple[float, float, bool]:
     y_S, unit_T = question.pooled(n), question.unit_T
     beyond = float((question.beyond / unit_T).mean())
     has_margin, equal = bool(np.isfinite(question.margin_T).all()), question.hypothesis["direction"] == "equal"
-    if not np.isfinite(y_S).all() or len(np.unique(y_S)) < FEWEST_VALUES:
+    if not np.isfinite(y_S).all() or len(np.unique(y_S)) < min(FEWEST_VALUES, n):
         if equal:  # its opposite lies beyond the margin
             sign, beyond = float(np.sign(np.median(y_S))), 1.0
         shifted_S = sign * y_S - beyond
@@ -520,7 +523,8 @@ def _sentence(question: Question, verdict: str, n: int, size: str, adjusted_p: f
         return f"{head}: {of}, as claimed in {int(shows.sum())} of {count(shows.size, 'pair')} of a seed and a task."
     notes = "".join(f"; {note}" for note in filter(None, (question.void, *flags)))
     if not n:
-        seeds = f"{len(question.values_STA)} of the {question.looks[0]} seeds of the first look, {tasks}"
+        first = question.looks[0]
+        seeds = f"{min(len(question.values_STA), first)} of the {first} seeds of the first look, {tasks}"
         return f"{head}: {of} ({seeds}){question.gaps}{notes}."
     chance = f"; adjusted {p_equals(adjusted_p)}" if np.isfinite(adjusted_p) and not question.void else ""
     late = _at_all_seeds(question, n) if np.isfinite(adjusted_p) else ""
@@ -531,7 +535,7 @@ def _mean(values_S: NDArray, interval: tuple[bool, float, int, int]) -> tuple[fl
     """Mean and interval; the median without one where a value is infinite, no interval without spread."""
     if not np.isfinite(values_S).all():
         return float(np.median(values_S)), np.nan, np.nan
-    if len(np.unique(values_S)) < FEWEST_VALUES:
+    if len(np.unique(values_S)) < min(FEWEST_VALUES, len(values_S)):
         return float(values_S.mean()), np.nan, np.nan
     return float(values_S.mean()), *planned.interval(values_S, *interval)
 
@@ -641,19 +645,24 @@ def _outlook(question: Question, y_S: NDArray, n: int, level: float) -> Iterator
 def _placebo(study: Study, first: str, second: str) -> Claim:
     """Whether the runs of two arms that are one function are equal to the bit: journals and weights, by their hashes.
 
-    The journals of two dialects differ in any case: each has its framework's metrics.
+    The journals of two dialects differ in any case: each has its framework's metrics. Runs of two kinds of CPU may
+    differ, and say nothing where they do.
     """
     planned_cells = study.cells[study.cells["arm"].isin((first, second))]
     pairs = int((planned_cells["arm"] == first).sum())
     hashes, what = ["journal_sha256", "policy_sha256"], "whole journal and final weights"
     if "setting/framework" in planned_cells and planned_cells["setting/framework"].nunique(dropna=False) > 1:
         hashes, what = ["policy_sha256"], "final weights"
-    done, equal, different = study.done, 0, list[str]()
+    done, equal, different, elsewhere = study.done, 0, list[str](), 0
     if len(done):
-        of, minus = (done[done["arm"] == arm].set_index(["facet", "seed"])[hashes] for arm in (first, second))
+        done = done.assign(cpu=done["hardware"].map(kind_of_cpu))
+        of, minus = (done[done["arm"] == arm].set_index(["facet", "seed"])[[*hashes, "cpu"]] for arm in (first, second))
         shared = of.index.intersection(minus.index, sort=False)
-        same = (of.loc[shared] == minus.loc[shared]).all(axis=1)
-        equal, different = int(same.sum()), [f"{facet} seed {seed}" for facet, seed in shared[~same]]
+        of, minus = of.loc[shared], minus.loc[shared]
+        same, one_kind = (of[hashes] == minus[hashes]).all(axis=1), of["cpu"] == minus["cpu"]
+        equal, elsewhere = int(same.sum()), int((~same & ~one_kind).sum())
+        different = [f"{facet} seed {seed}" for facet, seed in shared[~same & one_kind]]
+    not_compared = f"; {count(elsewhere, 'pair')} of two kinds of CPU cannot be compared" if elsewhere else ""
     empty = dict.fromkeys(("effect", "low", "high", "disagreement", "p", "adjusted_p", "q", "margin_sds"), np.nan)
     return Claim(
         study=study.name,
@@ -663,7 +672,7 @@ def _placebo(study: Study, first: str, second: str) -> Claim:
         metric=what,
         where="",
         contrast=f"{second} - {first}",
-        verdict=FAILS if different else HOLDS if equal == pairs else NOT_RUN,
+        verdict=FAILS if different else HOLDS if equal == pairs > 0 else NOT_RUN,
         label=CHECK,
         why="",
         n=equal + len(different),
@@ -674,5 +683,6 @@ def _placebo(study: Study, first: str, second: str) -> Claim:
         flags=(),
         **empty,
         sentence=f"`{second}` and `{first}` are bit-identical ({what}) in {equal} of {count(pairs, 'planned pair')}"
-        + (f"; they differ in {listing(different)}." if different else "."),
+        + (f"; they differ in {listing(different)}" if different else "")
+        + f"{not_compared}.",
     )

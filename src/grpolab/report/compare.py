@@ -6,7 +6,6 @@ that is a share of what training changes; else it is said what difference these 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import pandas as pd
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results
-from grpolab.report.load import Study, load
+from grpolab.report.load import NOT_RECORDED, Study, kind_of_cpu, load
 from grpolab.report.measures import at, is_share, measure
 from grpolab.report.reference import outcome_at, studies_of
 from grpolab.report.statistics.power import POWER, detectable_difference, detectable_rate_difference
@@ -36,8 +35,6 @@ ALPHA = 0.05
 QUANTITIES = {"final_score": "gain", "clip/active": "clip/active", "entropy_last": "entropy_drop"}
 LOST, MARGIN_SHARE = "lost", 0.2
 EQUAL, AGREES, DIFFERS, OPEN = "bit-equal", "agrees", "DIFFERS", "no difference found"
-KIND_OF_CPU = ("cpu", "cpu_capability", "mkl", "float32")  # what of a run's hardware decides the bits of its numbers
-NOT_RECORDED = "not recorded"
 
 _RULES = (
     "agrees: the whole 95% interval of the difference lies within the margin. Margins:"
@@ -190,12 +187,7 @@ def _summary(here: Study, there: Study, same: pd.DataFrame) -> str:
 
 def _kinds_of_cpu(cells: pd.DataFrame) -> list[str]:
     """What of the runs' hardware decides the bits of their numbers, in words; every kind once."""
-    machines = [json.loads(text) for text in cells["hardware"].dropna().unique()]
-    kinds = {  # a run from before it was written down has no `float32`
-        ", ".join(f"{key} {machine[key]}" for key in KIND_OF_CPU) if "float32" in machine else NOT_RECORDED
-        for machine in machines
-    }
-    return sorted(kinds) or [NOT_RECORDED]
+    return sorted({kind_of_cpu(text) for text in cells["hardware"].dropna()}) or [NOT_RECORDED]
 
 
 def _table(rows: Sequence[Row]) -> str:

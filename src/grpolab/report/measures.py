@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -60,7 +59,7 @@ LATER_MEANS = ("clip/active_nz", "clip/active_low_nz", "clip/active_high_nz")
 
 
 def run_numbers(study: Study, asked: Iterable[str]) -> pd.DataFrame:
-    """One row for each run: signature, thresholds, every quantity, and means over its updates.
+    """One row for each run: signature, thresholds, metric, every quantity, and means over its updates.
 
     What is kept of a run of which the updates are not; `asked` are the metrics that hypotheses name.
     """
@@ -74,7 +73,8 @@ def run_numbers(study: Study, asked: Iterable[str]) -> pd.DataFrame:
     columns = {f"mean {name}": run_means(study, name).reindex(index).to_numpy() for name in means}
     columns |= {f"later {name}": means_after_first_step(study, name).reindex(index).to_numpy() for name in LATER_MEANS}
     numbers = pd.DataFrame(columns).dropna(axis=1, how="all")
-    return pd.concat([frame.drop(columns=_KEYS), numbers], axis=1).assign(thresholds=in_one_word(study.thresholds))
+    of = {"thresholds": in_one_word(study.thresholds), "metric": study.metric}
+    return pd.concat([frame.drop(columns=_KEYS), numbers], axis=1).assign(**of)
 
 
 def _kept(study: Study, column: str, means: pd.Series) -> pd.Series:
@@ -202,8 +202,8 @@ def pools(study: Study) -> list[Pool]:
     for levels, frame in cells.groupby(others, sort=False) if others else [((), cells)]:
         ran = set(frame.loc[frame["score"].notna(), "arm"])
         arms, tasks = [arm for arm in study.arms if arm in ran], list(frame[_TASK].unique())
-        wide = frame.set_index(["seed", "arm", _TASK])["score"].unstack(["arm", _TASK])
-        complete = wide[list(product(arms, tasks))].dropna().sort_index()
+        wide = frame[frame["arm"].isin(arms)].set_index(["seed", "arm", _TASK])["score"].unstack(["arm", _TASK])
+        complete = wide.reindex(columns=pd.MultiIndex.from_product([arms, tasks])).dropna().sort_index()
         scores_ATS = complete.to_numpy(dtype=np.float64).T.reshape(len(arms), len(tasks), len(complete))
         groups.append(Pool(" · ".join(levels), arms, tasks, [int(seed) for seed in complete.index], scores_ATS))
     return groups

@@ -324,9 +324,9 @@ def _provenance(parts: Sequence[Study]) -> str:
     if runs.empty:
         return ""
     studies, accuracy = [part for part in parts if len(part.cells)], runs["warm_start_accuracy"]
-    times, period = [part.timings["time_ms"] for part in parts if len(part.timings)], ""
-    if times:
-        ends = pd.concat(times).agg(["min", "max"]).astype("float64") / 1000
+    timings, period = pd.concat([part.timings for part in parts if len(part.timings)] or [pd.DataFrame()]), ""
+    if len(timings) and set(runs["signature"]) <= set(timings["signature"]):  # the reference keeps those of some runs
+        ends = timings["time_ms"].agg(["min", "max"]).astype("float64") / 1000
         first, last = (f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M}" for end in ends)
         period = f", trained from {first} to {last} UTC"
     machines = [json.loads(text) for text in sorted(runs["hardware"].dropna().unique())]
@@ -342,17 +342,19 @@ def _provenance(parts: Sequence[Study]) -> str:
         "seeds: " + "; ".join(f"{part.name} {', '.join(map(str, part.plan['seeds']))}" for part in studies),
         f"warm starts: {runs['warm_start'].nunique()}, accuracy {number(accuracy.min())} to {number(accuracy.max())}",
     ]
-    commits = runs["commit"].value_counts().index  # the commit of most runs first
+    commits = runs["commit"].value_counts().index
+    whole_plan = parts[-1].plan
+    commit = whole_plan.get("commit") if len(commits) > 1 else next(iter(commits), None)
     seeds = [{tuple(sorted(of)) for of in part.cells.groupby("variant")["seed"].unique()} for part in studies]
     asked = ""  # where studies have seeds of their own, their files say which
-    if any(len(of_study) > 1 for of_study in seeds):
+    if any(len(of_study) > 1 for of_study in seeds) or (len(set().union(*seeds)) > 1 and whole_plan.get("looks")):
         asked = " --until-decided"
     elif len(whole := set().union(*seeds)) == 1:
         (same,) = whole
         listed = ",".join(map(str, same)) + ("," if len(same) == 1 else "")
         asked = f" --seeds {len(same) if same == (*range(len(same)),) else listed}"
     commands = [
-        *(f"git checkout {commit}" for commit in commits[:1]),
+        *([f"git checkout {commit}"] if commit else []),
         f"grpolab sweep {parts[-1].name}{asked}",
         f"grpolab report {parts[-1].name}",
     ]

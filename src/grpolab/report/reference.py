@@ -151,8 +151,10 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     kept = [read_plan(file) for file in results.reference.glob("plans/*.json")] if append else []
     shown: list[str] = next((plan["shown"] for plan in (whole, *kept) if plan.get("shown")), [])
     if append:
-        plans = _with_committed(results, [_finished_seeds(plan, done) for plan in plans])
-        plans = _begun(plans)
+        finished = [_finished_seeds(plan, done) for plan in plans]
+        if not any(plan["cells"] for plan in finished):
+            raise RequestError(f"study={study}: no seed has an outcome in every variant yet, so --append adds nothing")
+        plans = _begun(_with_committed(results, finished))
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
     whole_runs = _shown(shown, plans)
     if append:
@@ -183,12 +185,12 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
 
 
 def _numbers(results: Results, plans: list[Plan], runs: Runs, asked: set[str]) -> pd.DataFrame:
-    """What `measures.run_numbers` says of every run, once for each set of thresholds."""
+    """What `measures.run_numbers` says of every run, once for each metric and set of thresholds."""
     from grpolab.report.load import study_of  # which reads the reference
     from grpolab.report.measures import run_numbers
 
     frames = [run_numbers(study_of(results, plan, runs), asked) for plan in plans if plan["cells"]]
-    return pd.concat(frames, ignore_index=True).drop_duplicates(["signature", "thresholds"])
+    return pd.concat(frames, ignore_index=True).drop_duplicates(["signature", "thresholds", "metric"])
 
 
 def _shown(shown: list[str], plans: list[Plan]) -> set[str]:
@@ -217,11 +219,28 @@ def _with_committed(results: Results, plans: list[Plan]) -> list[Plan]:
     for file in sorted(results.reference.glob("plans/*.json")):
         kept = read_plan(file)
         plan = new.setdefault(kept["study"], kept)
-        if plan["cells"]:  # a collection has none
-            cells = {cell["signature"]: cell for cell in [*kept["cells"], *plan["cells"]]}
+        if kept["cells"]:  # a collection has none
+            _refuse_changed(kept, plan)
+            cells = {(cell["variant"], cell["seed"]): cell for cell in [*kept["cells"], *plan["cells"]]}
             seeds = sorted({*kept["seeds"], *plan["seeds"]})
             new[kept["study"]] = {**plan, "cells": list(cells.values()), "seeds": seeds}
     return list(new.values())
+
+
+def _refuse_changed(kept: Plan, plan: Plan) -> None:
+    """Seeds of one variant are of one setting. Raises RequestError with the first key that has changed since."""
+    then = {cell["variant"]: cell for cell in kept["cells"]}
+    for cell in plan["cells"]:
+        old, new = (
+            {**of["settings"], "rollout_steps": of["rollout_steps"], "seed": 0}
+            for of in (then.get(cell["variant"], cell), cell)
+        )
+        for key in old.keys() & new.keys():
+            if old[key] != new[key]:
+                raise RequestError(
+                    f"study={kept['study']}: {key}={new[key]} in variant {cell['variant']}, and {old[key]} in the"
+                    " reference: without --append it is replaced"
+                )
 
 
 def _begun(plans: list[Plan]) -> list[Plan]:

@@ -57,10 +57,11 @@ def stability_table(study: Study) -> pd.DataFrame:
 
 
 def numbers_of(study: Study) -> dict[str, dict[str, float | bool]]:
-    """Signature -> `run_quantities` of the runs of which they are kept, at the thresholds of the study."""
-    if study.numbers.empty:
+    """Signature -> `run_quantities` of the runs of which they are kept, at the study's thresholds and of its metric."""
+    numbers = study.numbers
+    if numbers.empty:
         return {}
-    kept = study.numbers[study.numbers["thresholds"] == in_one_word(study.thresholds)]
+    kept = numbers[(numbers["thresholds"] == in_one_word(study.thresholds)) & (numbers["metric"] == study.metric)]
     return dict(zip(kept["signature"], kept[list(QUANTITIES)].to_dict("records"), strict=True))
 
 
@@ -121,31 +122,38 @@ def run_quantities(
         "lost": any(ended.values()),
         "below_start": bool(final < start - thresholds.below_start_errors * error),
         "spikes_per_100": spikes,
-        "spiky": spikes > thresholds.spikes_per_100,
+        "spiky": _label(spikes > thresholds.spikes_per_100, spikes),
         "grad_norm_p50": float(np.quantile(norms, 0.5, method="nearest")) if len(norms) else np.nan,
         "grad_norm_p99": float(np.quantile(norms, 0.99, method="nearest")) if len(norms) else np.nan,
         "grad_norm_max": largest(norms),
         "ratio_max": ratio,
         "sequence_ratio_max": largest(column(updates, "ratio/sequence_max")),
         "ess_min": ess,
-        "ratio_blow_up": ratio > thresholds.ratio_max or ess < thresholds.ess,
+        "ratio_blow_up": _label(ratio > thresholds.ratio_max or ess < thresholds.ess, ratio, ess),
         "outer_mass": mean(column(updates, "clip/outer")),
         "kl_old": kl_old,
-        "kl_old_high": kl_old > thresholds.kl_old,
+        "kl_old_high": _label(kl_old > thresholds.kl_old, kl_old),
         "entropy_first": entropy_first,
         "entropy_last": entropy_last,
         "entropy_min": -largest(-column(rollouts, "entropy/behaviour")),
         "entropy_drop": entropy_drop,
         "entropy_ratio": entropy_last / entropy_first if entropy_first else np.nan,
-        "entropy_collapsed": entropy_drop > thresholds.entropy_drop
-        or entropy_last < thresholds.entropy_ratio * entropy_first,
-        "entropy_exploded": much_higher and last["reward/mean"] < first["reward/mean"],
+        "entropy_collapsed": _label(
+            entropy_drop > thresholds.entropy_drop or entropy_last < thresholds.entropy_ratio * entropy_first,
+            entropy_drop,
+        ),
+        "entropy_exploded": _label(much_higher and last["reward/mean"] < first["reward/mean"], entropy_drop),
         "kl_ref": mean(column(rollouts, "kl_ref/exact")[-1:]),  # measured now and then
         **tails,
-        "starved": tails["starvation"] > thresholds.starvation,
-        "truncated": tails["truncation"] > thresholds.truncation,
+        "starved": _label(tails["starvation"] > thresholds.starvation, tails["starvation"]),
+        "truncated": _label(tails["truncation"] > thresholds.truncation, tails["truncation"]),
         **mechanism_quantities(updates, rollouts, settings, thresholds.tail),
     }
+
+
+def _label(applies: bool, *of: float) -> float | bool:
+    """A label by quantities, NaN where none of them is known: its run has not kept them, or never had them."""
+    return np.nan if np.isnan(of).all() else applies
 
 
 # Quantities that are a metric's mean over the last rollout steps.

@@ -47,7 +47,8 @@ def set_up_torch(settings: RunSettings) -> None:
 def of_program() -> dict[str, Any]:
     """The part that is the same for all runs of a process. Results are left out of the diff: they are its outcome."""
     root = project_root()
-    diff = git(root, "diff", "HEAD", "--", ".", ":(exclude)results")
+    plain = ("-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false")  # whatever the user's git is set to
+    diff = git(root, *plain, "diff", "--no-ext-diff", "--no-color", "HEAD", "--", ".", ":(exclude)results")
     lock = root / "requirements" / "lock.txt"
     return {
         "commit": commit(root),

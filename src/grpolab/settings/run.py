@@ -341,7 +341,10 @@ class RunSettings(ObjectiveSettings):
     def warm_start_identity(self) -> dict[str, Any]:
         """What the signature of its warm start is made of; evaluation examples and the run's reward are not in it."""
         settings = self.resolved().model_dump(
-            include={"task", "model", "warm_start", "max_completion_length", "temperature", "device", "dtype"},
+            include={
+                *("task", "model", "warm_start", "max_completion_length", "temperature", "device", "dtype"),
+                "head_dtype",
+            },
             exclude={"task": {"evaluation_file"}},
             exclude_none=True,
         )

@@ -47,7 +47,10 @@ def problems_of_file(key: str, path: str, prompt_key: str, answer_key: str) -> l
     if not file.is_file():
         return [f"{key}={path}: no such file"]
     problems = []
-    text = file.read_text(encoding="utf-8", errors="replace")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        return [f"{key}={path}: not UTF-8 (byte {error.start} is {error.object[error.start]:#04x}): convert it"]
     if not text:
         return [f"{key}={path}: the file is empty"]
     lines = text.removesuffix("\n").split("\n")

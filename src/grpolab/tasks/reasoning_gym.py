@@ -120,6 +120,11 @@ def generated(name: str, config: str, seed: int, items: int) -> tuple[Any, dict[
         raise RequestError(f"task.config={values} is not possible with {name}: {reason}") from error
     if not all(isinstance(entry["answer"], str) for entry in entries.values()):
         raise RequestError(f"task.dataset={name} has questions without a written answer: a warm start needs one")
+    if len(entries) < (least := (TRAINING_PROMPTS + EVALUATION_PROMPTS) // EVALUATION_PROMPTS):
+        raise RequestError(
+            f"task.items={items} gives {len(entries)} different questions of {name}, and none is held out: at least"
+            f" {least} are needed"
+        )
     return dataset, entries
 
 

@@ -72,6 +72,7 @@ def draw_effects(study: Study) -> Drawing:
         for scale in SCALES
         if scale != study.plan["compare"]
         for place, cells in _whole(study, scale)
+        if study.baseline in set(cells["arm"])
     ]
     if not shown:
         raise _needed(" or ".join(SCALES))
