@@ -79,9 +79,8 @@ PAGE = """\
 
 Written by `grpolab lint --rules`. `grpolab lint` checks the run of conf/, `grpolab lint key=value ...` another one,
 `grpolab lint STUDY` a study, `grpolab lint --from trl|verl FILE` a config of that framework. A sweep prints the
-errors and warnings before it starts; only an error stops it. What that framework's default config triggers too is listed
-in one line, as a note. If a study varies the key deliberately, a finding about
-one of its runs is only a note.
+errors and warnings before it starts; only an error stops it. What that framework's default config triggers too is
+listed in one line, as a note. If a study varies the key deliberately, a finding about one of its runs is only a note.
 
 {rules}
 ## Equalities
