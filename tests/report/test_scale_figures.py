@@ -117,3 +117,5 @@ def test_the_first_page_says_what_carried(cross):
         "  - **not everywhere**: It rises: supported at 0.13M/4, 0.13M/11, 0.13M/48; inconclusive at 1M/11; not trained"
         " at 1M/48\n"
     ) in brief.screen([study], decided)
+    undecided = [dataclasses.replace(claim, verdict=INCONCLUSIVE) for claim in decided]
+    assert "  - not decided anywhere: Without clipping, accuracy is lower; It rises\n" in brief.screen([study], undecided)

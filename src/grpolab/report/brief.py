@@ -89,7 +89,7 @@ def _axis(study: Study, claims: Sequence[Claim]) -> str:
 
 
 def _carried(study: Study, claims: Sequence[Claim]) -> list[str]:
-    """Which claims have one verdict at every scale; and of each other one which where. Empty: no scales.
+    """Which claims have one verdict at every scale; of each other one which where; what is open. Empty: no scales.
 
     A scale is a combination of the levels that a hypothesis leaves open.
     """
@@ -97,17 +97,20 @@ def _carried(study: Study, claims: Sequence[Claim]) -> list[str]:
     asked = [list(of) for _, of in groupby((c for c in claims if c.is_finding), key=lambda claim: claim.id)]
     if not scales or max(map(len, asked), default=0) < 2:
         return []
-    carried, lines = list[str](), list[str]()
+    carried, open_, lines = list[str](), list[str](), list[str]()
     for of in asked:
         places = {word: [c.where for c in of if (c.verdict if c.seeds else NO_SEED) == word] for word in FOUND}
         found = {word: ", ".join(at) if len(at) < len(of) else f"all {len(at)}" for word, at in places.items() if at}
         says = of[0].says.rstrip(".")
         if len(found) == 1 and of[0].verdict in DECIDED:
             carried.append(f"{says} ({of[0].verdict} at {found[of[0].verdict]})")
+        elif not found.keys() & {*DECIDED}:
+            open_.append(says)
         else:
             lines.append(f"**not everywhere**: {says}: {'; '.join(f'{word} at {at}' for word, at in found.items())}")
     over = " and ".join(SCALES[scale] for scale in scales)
-    return [*([f"**carried** over {over}: {'; '.join(carried)}"] if carried else []), *lines]
+    whole = [f"**carried** over {over}: {'; '.join(carried)}"] if carried else []
+    return [*whole, *lines, *([f"not decided anywhere: {'; '.join(open_)}"] if open_ else [])]
 
 
 def _says(claim: Claim) -> str:
