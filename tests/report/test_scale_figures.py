@@ -118,4 +118,6 @@ def test_the_first_page_says_what_carried(cross):
         " at 1M/48\n"
     ) in brief.screen([study], decided)
     undecided = [dataclasses.replace(claim, verdict=INCONCLUSIVE) for claim in decided]
-    assert "  - not decided anywhere: Without clipping, accuracy is lower; It rises\n" in brief.screen([study], undecided)
+    assert "  - not decided anywhere: Without clipping, accuracy is lower; It rises\n" in brief.screen(
+        [study], undecided
+    )
