@@ -79,18 +79,22 @@ def read_plan(path: Path) -> Plan:
     plan = json.loads(path.read_text())
     variants = plan.pop("variants", None)
     if variants is not None:
-        plan["cells"] = [_cell(variant, int(seed)) for variant in variants for seed in variant["runs"]]
+        common = plan.pop("settings", {})
+        plan["cells"] = [_cell(variant, common, int(seed)) for variant in variants for seed in variant["runs"]]
     return plan
 
 
-def _cell(variant: dict[str, Any], seed: int) -> dict[str, Any]:
+def _cell(variant: dict[str, Any], common: dict[str, Any], seed: int) -> dict[str, Any]:
     shared = {key: value for key, value in variant.items() if key != "runs"}
-    settings = {**variant["settings"], "seed": seed}
+    settings = {**common, **variant["settings"], "seed": seed}
     return {**shared, "seed": seed, "signature": variant["runs"][str(seed)], "settings": settings}
 
 
 def _packed(plan: Plan) -> Plan:
-    """A plan with its cells as variants, each with its runs, seed -> signature: what seeds share is said once."""
+    """A plan with its cells as variants, each with its runs, seed -> signature: what seeds share is said once.
+
+    So are the settings that all variants share, under `settings`.
+    """
     variants = dict[str, dict[str, Any]]()
     for cell in plan["cells"]:
         shared = {key: value for key, value in cell.items() if key not in ("seed", "signature")}
@@ -98,7 +102,16 @@ def _packed(plan: Plan) -> Plan:
         variant = variants.setdefault(json.dumps(shared, sort_keys=True), {**shared, "runs": {}})
         variant["runs"][str(cell["seed"])] = cell["signature"]
     rest = {key: value for key, value in plan.items() if key != "cells"}
-    return {**rest, "variants": list(variants.values())}
+    kept = list(variants.values())
+    first = kept[0]["settings"] if kept else {}
+    common = {
+        key: value
+        for key, value in first.items()
+        if all(key in of["settings"] and of["settings"][key] == value for of in kept)
+    }
+    for variant in kept:
+        variant["settings"] = {key: value for key, value in variant["settings"].items() if key not in common}
+    return {**rest, "settings": common, "variants": kept}
 
 
 def read_reference(results: Results, table: str, signatures: Iterable[str]) -> pd.DataFrame:
