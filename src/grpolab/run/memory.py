@@ -83,17 +83,19 @@ def problems(settings: RunSettings) -> list[str]:
 
     A lower bound: prompts are not counted, nor logits, the sampler's cache or the program itself.
     """
-    device = settings.resolved().device
-    sizes, there, most = sizes_of(settings.model), memory_of(device), settings.max_completion_length
-    if (batch := SAMPLED * settings.batch_size * most) > there:
+    most = settings.max_completion_length
+    batch, machine = SAMPLED * settings.batch_size * most, memory_of("cpu")
+    if batch > machine:
         return [
             f"prompts_per_step={settings.prompts_per_step} * num_generations={settings.num_generations} completions of"
-            f" max_completion_length={most} do not fit into the {_gib(there)} GiB of device={device}: they need"
+            f" max_completion_length={most} do not fit into the {_gib(machine)} GiB of this machine: they need"
             f" {_gib(batch)} GiB"
         ]
+    sizes = sizes_of(settings.model)
     if sizes is None or not isinstance(settings.model, PretrainedModel):
         return []
-    taken = parts(sizes, settings, 1)
+    device = settings.resolved().device
+    taken, there = parts(sizes, settings, 1), memory_of(device)
     needed = {name: taken[name] for name in (*FIXED, "activations")}
     if device == "cpu":  # each GPU has one process
         needed = {name: size * (settings.data_parallel or 1) for name, size in needed.items()}
