@@ -12,6 +12,7 @@ from grpolab.report.claims import decide
 from grpolab.report.figures import draw
 from grpolab.report.figures.scale import expected, number_of
 from grpolab.report.load import load
+from grpolab.report.measures import run_numbers
 from grpolab.report.statistics.looks import INCONCLUSIVE, SUPPORTED
 from grpolab.report.style import arm_styles
 
@@ -92,6 +93,17 @@ def test_clipping_over_length_has_its_theory_where_a_ratio_is_of_a_whole_answer(
     colours = {arm: style.colour for arm, style in arm_styles(study.arms).items()}
     assert dotted == [{colours["sequence"]}, set(colours.values())]
     assert len(set(colours.values())) == 3, "sequence and no_clip have one colour in studies of their own"
+
+
+def test_clipping_over_length_is_drawn_of_runs_whose_updates_are_not_kept(cross):
+    spread = {
+        f"ratio/sequence_{end}_{sign}": 2.0 ** (end == "p99") for end in ("p01", "p99") for sign in ("pos", "neg")
+    }
+    study = dataclasses.replace(cross, updates=cross.updates.assign(**spread, **{"clip/active_nz": 0.04}))
+    kept = dataclasses.replace(study, updates=cross.updates[:0], numbers=run_numbers(study, []))
+    whole, of_numbers = (draw(part, "F34")[1].numbers for part in (study, kept))
+    assert len(whole) == 6  # two rows of three arms
+    assert of_numbers == whole
 
 
 def test_without_scales_they_say_what_they_need(tmp_path):

@@ -17,7 +17,7 @@ from grpolab.report.statistics import intervals
 from grpolab.report.statistics.intervals import LEAST_FOR_BOOTSTRAP, LEAST_RUNS, LEAST_TASKS, Band, Interval
 from grpolab.report.statistics.tests import Difference, paired_difference, welch_difference
 from grpolab.report.text import count
-from grpolab.vocabulary import METRICS
+from grpolab.vocabulary import METRICS, SIGNS, quantile_metric
 
 _KEYS = ["facet", "arm", "seed"]
 # Factors along which a study asks how far its findings carry, with what their levels (`0.13M`, `48`) count.
@@ -50,6 +50,20 @@ def means_after_first_step(study: Study, metric: str) -> pd.Series:
     return _kept(study, f"later {metric}", _means(after_first_step(study.updates), metric))
 
 
+SPREAD = "later |log ratio|"
+
+
+def log_ratio_spread(study: Study) -> pd.Series:
+    """Half the width of the central 98% of the log sequence ratios, mean of both signs of A, over the same updates."""
+    updates = after_first_step(study.updates)
+    names = {(sign, end): quantile_metric("sequence", end, sign) for sign in SIGNS for end in ("p01", "p99")}
+    updates = updates.reindex(columns=[*updates.columns, *(set(names.values()) - set(updates))])
+    with np.errstate(divide="ignore"):
+        logs = {key: np.log(updates[name].astype("float64")) for key, name in names.items()}
+    half = sum(logs[sign, "p99"] - logs[sign, "p01"] for sign in SIGNS) / (2 * len(SIGNS))
+    return _kept(study, SPREAD, half[np.isfinite(half)].groupby([updates[key] for key in _KEYS]).mean())
+
+
 # Means over a run's updates that tables and sentences ask for, besides those that hypotheses do.
 MEANS = (
     *("clip/active", "clip/active_low", "clip/active_high", "clip/out_of_range", "clip/capped", "clip/outer"),
@@ -72,6 +86,7 @@ def run_numbers(study: Study, asked: Iterable[str]) -> pd.DataFrame:
     index = pd.MultiIndex.from_frame(frame[_KEYS])
     columns = {f"mean {name}": run_means(study, name).reindex(index).to_numpy() for name in means}
     columns |= {f"later {name}": means_after_first_step(study, name).reindex(index).to_numpy() for name in LATER_MEANS}
+    columns[SPREAD] = log_ratio_spread(study).reindex(index).to_numpy()
     numbers = pd.DataFrame(columns).dropna(axis=1, how="all")
     of = {"thresholds": in_one_word(study.thresholds), "metric": study.metric}
     return pd.concat([frame.drop(columns=_KEYS), numbers], axis=1).assign(**of)

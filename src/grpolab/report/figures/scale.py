@@ -16,12 +16,10 @@ from scipy.stats import kendalltau, norm
 from grpolab.report.figures import panels
 from grpolab.report.figures.panels import MEAN, MEAN_DOTS, Drawing, NotDrawnError, Sheet, draw_along, figure
 from grpolab.report.load import Study
-from grpolab.report.measures import SCALES, by_cell, means_after_first_step
-from grpolab.report.stability import after_first_step
+from grpolab.report.measures import SCALES, by_cell, log_ratio_spread, means_after_first_step
 from grpolab.report.statistics.intervals import Interval, geometric_band, share_interval, t_band
 from grpolab.report.style import QUIET, ArmStyle
 from grpolab.report.text import count
-from grpolab.vocabulary import SIGNS, quantile_metric
 
 SHIFT = 0.015  # decades between the lines of two arms, that they do not hide each other
 
@@ -164,7 +162,7 @@ def draw_clipping(study: Study) -> Drawing:
     clipped = "clipped tokens\n(share)"
     rows = {
         clipped: means_after_first_step(study, "clip/active_nz"),
-        "|log ratio| of\nan answer (98%)": _log_ratio(study),
+        "|log ratio| of\nan answer (98%)": log_ratio_spread(study),
     }
     sheet = Sheet(study, rows, [title for title, _ in parts], height=1.7)
     index = pd.MultiIndex.from_frame(study.cells[["facet", "arm", "seed"]])
@@ -211,14 +209,3 @@ def expected(first: float, length_X: NDArray, is_share: bool) -> NDArray:
     """
     root_X = np.sqrt(length_X / length_X[0])
     return np.asarray(norm.cdf(norm.ppf(first) * root_X) if is_share else first / root_X)
-
-
-def _log_ratio(study: Study) -> pd.Series:
-    """Half the width of the central 98% of the log sequence ratios, mean of both signs of A, by facet, arm and seed."""
-    updates = after_first_step(study.updates)
-    names = {(sign, end): quantile_metric("sequence", end, sign) for sign in SIGNS for end in ("p01", "p99")}
-    updates = updates.reindex(columns=[*updates.columns, *(set(names.values()) - set(updates))])
-    with np.errstate(divide="ignore"):
-        logs = {key: np.log(updates[name].astype("float64")) for key, name in names.items()}
-    half = sum(logs[sign, "p99"] - logs[sign, "p01"] for sign in SIGNS) / (2 * len(SIGNS))
-    return half[np.isfinite(half)].groupby([updates[key] for key in ("facet", "arm", "seed")]).mean()
