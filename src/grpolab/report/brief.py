@@ -130,11 +130,11 @@ def _sentence(claim: Claim, mixed: bool) -> str:
 def _accuracies(study: Study) -> Iterator[str]:
     """`Final accuracy (mean over tasks): token .55, sequence .37.`, for each combination of the other factors."""
     factors = [f for f in study.plan["factors"] if f not in (study.plan["compare"], "task")]
+    # Several levels may be one task of other sizes.
+    tasks_of_cells = study.cells["factor/task" if "factor/task" in study.cells else "setting/task"]
     cells = study.cells.assign(
         score=by_cell(study, "final_score"),
-        task=study.cells.get(
-            "factor/task", study.cells["setting/task"]
-        ),  # several levels may be one task of other sizes
+        task=tasks_of_cells,
         where=["/".join(row) for row in study.cells[[f"factor/{f}" for f in factors]].to_numpy(dtype=str)],
     )
     for where, here in cells.groupby("where", sort=False):

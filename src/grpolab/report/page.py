@@ -347,10 +347,11 @@ def _provenance(parts: Sequence[Study]) -> str:
     commit = whole_plan.get("commit") if len(commits) > 1 else next(iter(commits), None)
     seeds = [{tuple(sorted(of)) for of in part.cells.groupby("variant")["seed"].unique()} for part in studies]
     asked = ""  # where studies have seeds of their own, their files say which
-    if any(len(of_study) > 1 for of_study in seeds) or (len(set().union(*seeds)) > 1 and whole_plan.get("looks")):
+    different = set().union(*seeds)
+    if any(len(of_study) > 1 for of_study in seeds) or (len(different) > 1 and whole_plan.get("looks")):
         asked = " --until-decided"
-    elif len(whole := set().union(*seeds)) == 1:
-        (same,) = whole
+    elif len(different) == 1:
+        (same,) = different
         listed = ",".join(map(str, same)) + ("," if len(same) == 1 else "")
         asked = f" --seeds {len(same) if same == (*range(len(same)),) else listed}"
     commands = [
