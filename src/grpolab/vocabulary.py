@@ -27,6 +27,9 @@ REGIMES = "regimes"  # the study that chooses them
 # task, of a quantity compared as a factor this one.
 MARGIN_OF_GAIN, MARGIN_FACTOR = 0.15, 1.1
 
+# A warm start below this share of its target, or of what the other seeds have, did not take: GRPO may find no reward.
+LOW_START = 0.5
+
 # --- outcomes of a cell --------------------------------------------------------------------------------------------
 COMPLETED, DIVERGED, STOPPED, FAILED, MISSING = "completed", "diverged", "stopped", "failed", "missing"
 RESULTS = (COMPLETED, DIVERGED, STOPPED)  # they say something about the cell; a failure says it about a machine

@@ -415,6 +415,19 @@ def test_a_range_is_taken_over_a_factor_and_not_where_a_level_is_missing(tmp_pat
     assert "1 seed without a value of it" in gap.sentence
 
 
+def test_a_seed_whose_warm_start_did_not_take_counts_and_is_named(tmp_path):
+    results = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=6)
+    for cell in load(results, "clip_range")[-1].plan["cells"]:
+        if cell["seed"] == 4:
+            file = results.run(cell["signature"]) / "provenance.json"
+            provenance = json.loads(file.read_text())
+            file.write_text(json.dumps(provenance | {"warm_start": {"signature": "w", "accuracy": 0.01}}))
+    (claim,) = asking(load(results, "clip_range")[-1], {})
+    assert claim.seeds == 6
+    assert "; seed 4 began at accuracy 0.010, the median seed at 0.300" in claim.sentence
+    assert claim.sentence.count("began at accuracy") == 1
+
+
 def test_a_diverged_run_counts_as_far_as_it_came(tmp_path):
     results = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=6)
     for cell in load(results, "clip_range")[-1].plan["cells"]:

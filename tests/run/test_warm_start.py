@@ -97,6 +97,16 @@ def test_without_a_target_every_step_is_taken_and_checked_once(results: Results)
     assert checks_of(with_target)[-1] == (25, accuracy)  # the same weights
 
 
+def test_a_start_that_is_nowhere_near_its_target_is_said_and_used(results: Results) -> None:
+    made = warm_start.ensure(taught(warm_start={"target_accuracy": 1.0, "max_steps": 10}), results)
+    assert made.accuracy is not None
+    assert made.accuracy < 0.5
+    told = made.told(1.0)
+    assert (told["outcome"], told["accuracy"]) == ("completed", made.accuracy)
+    assert told["reason"] == f"accuracy {made.accuracy:.3f}, its target is 1: its runs may learn nothing"
+    assert made.told(1.9 * made.accuracy)["reason"] is made.told(None)["reason"] is None
+
+
 def test_micro_batches_change_only_the_rounding(results: Results) -> None:
     """Of 64 demonstrations of 2 to 3 tokens in pieces of 5: a mean of the pieces' means would be another loss."""
     losses = []

@@ -15,7 +15,7 @@ from sweep_journals import RUN, evaluation, write_journal
 
 from grpolab.sweep import progress
 from grpolab.sweep.jobs import Job
-from grpolab.sweep.progress import Estimate, EventProgress, Events, Progress, json_lines, show_progress
+from grpolab.sweep.progress import Estimate, EventProgress, Events, LiveProgress, Progress, json_lines, show_progress
 
 
 def jobs(kind="run"):
@@ -64,6 +64,16 @@ def test_warm_starts_count_by_themselves_and_have_their_own_speed(clock, results
     assert capsys.readouterr().out == said
     shown.estimate.learn("run", 10.0, 30.0, whole=True)
     assert shown.left() == "about 33 s left"
+
+
+def test_a_warm_start_that_did_not_take_says_so(clock, results, capsys):
+    (warm, *_) = jobs("warm_start")
+    short = {"outcome": "completed", "reason": "accuracy 0.000, its target is 0.3", "seconds": 3.0}
+    Progress([warm], Estimate(1), results).finished(warm, short)
+    LiveProgress([warm], Estimate(1), results).finished(warm, short)
+    plain, live = capsys.readouterr().out.splitlines()
+    assert plain == "[warm start 1/1] completed: study a, seed 0: accuracy 0.000, its target is 0.3, 3 s"
+    assert live == "completed: study a, seed 0: accuracy 0.000, its target is 0.3"
 
 
 def test_plain_progress_is_not_silent_for_long_and_says_how_it_goes(clock, results, capsys):

@@ -49,7 +49,10 @@ def test_a_run_of_train_is_the_run_of_the_sweep_also_when_it_was_interrupted(tmp
     interrupt_at_first_step(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         train_here(plan)
-    assert "[warm start 1/1] completed: warm start sorting, seed 1, " in capsys.readouterr().out
+    assert (
+        "[warm start 1/1] completed: warm start sorting, seed 1: accuracy 0.000, its target is 0.3"
+        in capsys.readouterr().out
+    )
     write_text_atomic(report := tmp_path / "studies" / "adhoc" / "report.md", "of a sweep before")
     (checkpoint,) = tmp_path.glob("runs/*/checkpoint/latest.pt")
     assert not (checkpoint.parents[1] / "outcome.json").exists()

@@ -29,7 +29,7 @@ from grpolab.report.statistics import looks as planned
 from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED, Evidence
 from grpolab.report.statistics.tests import label_difference, rank_trend, sign_flip, sign_test
 from grpolab.report.text import NONE, count, estimate, listing, number, p_equals, signed
-from grpolab.vocabulary import DIVERGED, MARGIN_FACTOR, MARGIN_OF_GAIN, RESULTS
+from grpolab.vocabulary import DIVERGED, LOW_START, MARGIN_FACTOR, MARGIN_OF_GAIN, RESULTS
 
 VOID = "void"  # nothing could be decided by any number of seeds
 DESCRIBED = "described"  # not among the primary hypotheses of the collection that is reported
@@ -113,7 +113,7 @@ class Question:
     label: str
     why: str
     void: str  # why nothing can be decided
-    gaps: str  # which runs ended early or are left out
+    gaps: str  # which runs ended early or are left out, and which seeds began low
 
     @property
     def logarithmic(self) -> bool:
@@ -298,6 +298,7 @@ def _question(
     gaps += f"; {count(valueless, 'seed')} without a value of it" if valueless else ""
     if waits in finished.index and finished[waits]:
         gaps += f"; seed {waits} has no value of it, and no look goes past a seed"
+    gaps += _low_starts(cells[cells["seed"].isin(wide.index)])
     looks = tuple((entry or owner.plan).get("looks") or LOOKS)
     # Margin and condition are those of the first look: later seeds must not change what was decided.
     first = here[here["seed"].isin(wide.index[: looks[0]])]
@@ -313,6 +314,19 @@ def _question(
     if hypothesis["direction"] == "equal" and np.isnan(margin_T).any():
         void = void or "where its baseline gains nothing, no difference is small"
     return replace(question, void=void)
+
+
+def _low_starts(cells: pd.DataFrame) -> str:
+    """Seeds whose warm start did not take; said and kept, for which seeds count was decided before."""
+    if cells.empty:
+        return ""
+    starts = cells["warm_start_accuracy"].astype("float64").groupby([cells["task"], cells["seed"]]).min()
+    usual = starts.groupby("task").transform("median")
+    low = starts[starts < LOW_START * usual]
+    return "".join(
+        f"; seed {seed} began at accuracy {number(low[task, seed])}, the median seed at {number(usual[task, seed])}"
+        for task, seed in low.index
+    )
 
 
 def _margin(study: Study, hypothesis: Hypothesis, here: pd.DataFrame) -> float:

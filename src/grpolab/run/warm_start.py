@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from grpolab.run.provenance import set_up_torch
 from grpolab.settings.run import RunSettings
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Example, Task
+from grpolab.vocabulary import COMPLETED, LOW_START
 
 DRAWS = 32  # uniform numbers that a demonstration may use
 TRAINING_ITEMS = 10**9  # all of them
@@ -52,6 +54,13 @@ class WarmStart:
     def weights(self) -> dict[str, Tensor] | None:
         """The weights; None where the warm start has no step and the model is used as it is."""
         return load_weights(self.folder / "policy.safetensors") if self.steps else None
+
+    def told(self, target: float | None) -> dict[str, Any]:
+        """Its outcome as a sweep says it; a `reason` where its best check was nowhere near the target."""
+        reason = None
+        if target is not None and self.accuracy is not None and self.accuracy < LOW_START * target:
+            reason = f"accuracy {self.accuracy:.3f}, its target is {target:g}: its runs may learn nothing"
+        return {"outcome": COMPLETED, "reason": reason, "accuracy": self.accuracy, "seconds": self.seconds}
 
 
 def ensure(settings: RunSettings, results: Results, on_step: Callable[[int], None] = lambda step: None) -> WarmStart:

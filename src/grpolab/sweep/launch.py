@@ -42,7 +42,7 @@ from grpolab.sweep.pool import WORKER_COMMAND, Pool, slots
 from grpolab.sweep.progress import Estimate, Events, print_table, show_progress
 from grpolab.sweep.ray_engine import RayEngine
 from grpolab.sweep.slurm_engine import SlurmEngine
-from grpolab.vocabulary import COMPLETED, FAILED, MISSING, RESULTS
+from grpolab.vocabulary import FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
 
@@ -211,7 +211,8 @@ def _do_here(request: Request, todo: list[Job], events: Events | None) -> None:
             outcome: dict[str, Any]
             try:
                 if job.kind == WARM_START:
-                    outcome = {"outcome": COMPLETED, "seconds": warm_start.ensure(settings, results, on_step).seconds}
+                    made = warm_start.ensure(settings, results, on_step)
+                    outcome = made.told(settings.warm_start.target_accuracy)
                 else:
                     refuse_another(job.signature, signature(settings.identity()), settings)
                     outcome = train.run(settings, results, on_step=on_step, stop=lambda: bool(asked))

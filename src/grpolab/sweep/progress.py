@@ -199,7 +199,7 @@ class LiveProgress(Progress):
     """The same as a table that is redrawn in place; only failures and notes scroll by."""
 
     def say_finished(self, job: Job, outcome: dict[str, Any], journal: JournalReader | None) -> None:
-        if outcome["outcome"] != COMPLETED:
+        if outcome["outcome"] != COMPLETED or outcome.get("reason"):
             self.note(outcome_line(job, outcome))
 
     def say_where(self) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from grpolab.run.parallel import die_with_parent
-from grpolab.vocabulary import COMPLETED, FAILED, MISSING
+from grpolab.vocabulary import FAILED, MISSING
 
 Send = Callable[[dict[str, Any]], None]
 
@@ -120,7 +120,7 @@ def do(
         if is_run:
             return train.run(settings, results, on_step=lambda step: on_step(step, steps), stop=stop)
         made = warm_start.ensure(settings, results, lambda step: on_step(step, steps))
-        return {"outcome": COMPLETED, "reason": None, "accuracy": made.accuracy, "seconds": made.seconds}
+        return made.told(settings.warm_start.target_accuracy)
     except train.Interrupted:
         return LEFT
     except Exception as error:
