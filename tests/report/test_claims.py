@@ -24,9 +24,9 @@ from grpolab.report.claims import (
     VOID,
     Claim,
     decide,
-    margins,
 )
 from grpolab.report.load import Study, load, study_of
+from grpolab.report.questions import margins
 from grpolab.report.reference import read_all
 from grpolab.report.statistics.looks import level_at
 from grpolab.report.statistics.tests import rank_trend, sign_flip

@@ -14,7 +14,7 @@ from report_results import write_run, write_study
 
 from grpolab.cli import main
 from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
-from grpolab.report import brief, claims, page, regimes, tables
+from grpolab.report import brief, page, questions, regimes, tables
 from grpolab.report.load import load
 from grpolab.report.reference import default_study, export_reference, outcome_at
 from grpolab.report.registered import CONFIRMATORY
@@ -260,7 +260,7 @@ def test_every_caption_says_what_was_registered_before_its_runs(tmp_path, monkey
     assert re.findall(r"^\*\*F1\.\*\* .* Exploratory\. ", text, re.MULTILINE)
     manifest = results.output("clip_range") / "figures" / "clip_range_learning_curves.json"
     assert json.loads(manifest.read_text())["caption"].endswith(" Exploratory.")
-    monkeypatch.setattr(claims, "label_of", lambda *_: (CONFIRMATORY, ""))
+    monkeypatch.setattr(questions, "label_of", lambda *_: (CONFIRMATORY, ""))
     text = page.write(results, "clip_range").read_text()
     assert re.findall(r"^\*\*F1\.\*\* .* Confirmatory: H6; the rest is exploratory\. ", text, re.MULTILINE)
 

@@ -8,9 +8,10 @@ import pytest
 from report_results import write_study
 from scipy import stats
 
-from grpolab.report import claims
-from grpolab.report.claims import VOID, Question, decide
+from grpolab.report import claims, questions
+from grpolab.report.claims import VOID, decide
 from grpolab.report.load import load
+from grpolab.report.questions import Question
 from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
 
 RNG = np.random.default_rng(0)
@@ -34,8 +35,8 @@ def question(of, minus=None, margin=1.0, looks=LOOKS, **hypothesis):
     )
 
 
-def decided(*questions):
-    return claims._decide_together(questions)
+def decided(*asked):
+    return claims._decide_together(asked)
 
 
 def test_ties_do_not_turn_a_difference_around():
@@ -159,13 +160,13 @@ def test_later_seeds_do_not_void_what_is_decided(study, monkeypatch):
     condition = {"metric": "clip/active", "of": "symmetric", "above": 0.01}
     before = asked(study, entry(), provided=condition)
     assert (before.verdict, before.n) == (OPPOSITE, 5)
-    by_cell = claims.by_cell
+    by_cell = questions.by_cell
 
     def fallen(study, metric):
         values = by_cell(study, metric)
         return values.where(study.cells["seed"] < 5, -100.0) if metric == "clip/active" else values
 
-    monkeypatch.setattr(claims, "by_cell", fallen)
+    monkeypatch.setattr(questions, "by_cell", fallen)
     assert asked(study, entry(), provided=condition).verdict == OPPOSITE
 
 

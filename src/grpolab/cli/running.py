@@ -128,8 +128,8 @@ def _decide(results: Results, documents: list[dict[str, Any]]) -> list[Answer]:
 
 def _register(arguments: argparse.Namespace) -> None:
     from grpolab.identity import ABSENT, absent
-    from grpolab.report.claims import margins
     from grpolab.report.load import study_of
+    from grpolab.report.questions import margins
     from grpolab.report.reference import read_all
     from grpolab.sweep.ledger import committed_outcomes
     from grpolab.sweep.plan import plans
