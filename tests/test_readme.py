@@ -10,8 +10,11 @@ import pytest
 
 from grpolab import cli
 from grpolab.paths import SWEEP_STUDY
+from grpolab.report.claims import decide
+from grpolab.report.load import load
 from grpolab.report.page import screen
 from grpolab.report.reference import outcome_at
+from grpolab.report.statistics.looks import SUPPORTED
 from grpolab.sweep import launch
 
 ROOT = Path(__file__).parents[1]
@@ -60,3 +63,23 @@ def test_the_readme_is_short_and_its_numbers_are_the_reports() -> None:
     effects = re.findall(r"[+×-][\d.e-]+%? \[[^\]]+\]", text)
     assert len(effects) >= 4
     assert [effect for effect in effects if effect not in report] == []
+
+
+def test_the_page_on_scale_says_what_was_decided() -> None:
+    claims = decide(load(outcome_at(ROOT / "results" / "reference"), "scale"))
+    decided = {
+        (claim.where, claim.id): f"**{claim.size}**" if claim.verdict == SUPPORTED else claim.size for claim in claims
+    }
+    page = (ROOT / "docs" / "scale.md").read_text()
+    rows = re.findall(r"^\| (\S+M), (\d+) \| (.*) \|$", page, re.MULTILINE)
+    names = ("S_sequence", "S_no_clip", "S_gspo", "S_gspo_clips")
+    said = {
+        (f"{size}/{length}", name): cell
+        for size, length, cells in rows
+        for name, cell in zip(names, cells.split(" | "), strict=True)
+    }
+    assert said == decided
+    supported = [name for (_, name), cell in decided.items() if cell.startswith("**")]
+    assert [supported.count(name) for name in names] == [7, 4, 0, 8]
+    assert f"{len(supported)} of {len(claims)} questions are supported" in page
+    assert "ratio at .2 ends lower at seven, and training without clip\n  at four" in README.read_text()

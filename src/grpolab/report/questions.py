@@ -196,7 +196,7 @@ def _low_starts(cells: pd.DataFrame) -> str:
     usual = starts.groupby("task").transform("median")
     low = starts[starts < LOW_START * usual]
     return "".join(
-        f"; seed {seed} began at accuracy {number(low[task, seed])}, the median seed at {number(usual[task, seed])}"
+        f"; seed {seed} began at accuracy {low[task, seed]:.3f}, the median seed at {usual[task, seed]:.3f}"
         for task, seed in low.index
     )
 
