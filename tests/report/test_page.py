@@ -15,7 +15,9 @@ from report_results import write_run, write_study
 from grpolab.cli import main
 from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
 from grpolab.report import brief, page, questions, regimes, tables
+from grpolab.report.figures import draw
 from grpolab.report.load import load
+from grpolab.report.measures import by_cell
 from grpolab.report.reference import default_study, export_reference, outcome_at
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.sentences import findings
@@ -430,3 +432,22 @@ def test_the_screen_tells_levels_of_one_task_apart_and_names_every_model(tmp_pat
     said = brief.screen([dataclasses.replace(study, cells=cells)], [])
     assert "final accuracy (mean of 2 tasks): `symmetric`" in said
     assert "12 runs of smol, tiny transformers on sorting" in said
+
+
+def test_arms_with_seeds_of_their_own_are_compared_over_those_that_all_have(tmp_path):
+    """A look adds seeds to the arms that are not decided; a mean over others would be of other starts."""
+    results = write_study(tmp_path, factors={"clip": ["symmetric", "clip_higher", "no_clip"], "task": ["sorting"]})
+    plan = json.loads(results.plan("clip_range").read_text())
+    fewer = [cell for cell in plan["cells"] if cell["levels"]["clip"] != "clip_higher" or cell["seed"] < 2]
+    every, some = (load_with(results, plan | {"cells": cells}) for cells in (plan["cells"], fewer))
+    first_two = every.cells[every.cells["seed"] < 2].assign(score=by_cell(every, "final_score"))
+    means = first_two.groupby("arm")["score"].mean()
+    said = ", ".join(f"`{arm}`{' (baseline)' * (arm == 'symmetric')} {number(means[arm])}" for arm in every.arms)
+    assert f"final accuracy (sorting, 2 seeds): {said}" in brief.screen([some], [])
+    assert "Variants have 2 to 3 seeds." in draw(some, "F1")[1].caption
+    assert "Variants have" not in draw(every, "F1")[1].caption
+
+
+def load_with(results, plan):
+    write_json_atomic(results.plan("clip_range"), plan)
+    return load(results, "clip_range")[-1]

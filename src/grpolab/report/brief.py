@@ -128,7 +128,10 @@ def _sentence(claim: Claim, mixed: bool) -> str:
 
 
 def _accuracies(study: Study) -> Iterator[str]:
-    """`Final accuracy (mean over tasks): token .55, sequence .37.`, for each combination of the other factors."""
+    """`final accuracy (mean of 2 tasks): token .55, sequence .37`, for each combination of the other factors.
+
+    Of the seeds that all of these arms have: looks add some to those alone that are not decided.
+    """
     factors = [f for f in study.plan["factors"] if f not in (study.plan["compare"], "task")]
     # Several levels may be one task of other sizes.
     tasks_of_cells = study.cells["factor/task" if "factor/task" in study.cells else "setting/task"]
@@ -138,13 +141,17 @@ def _accuracies(study: Study) -> Iterator[str]:
         where=["/".join(row) for row in study.cells[[f"factor/{f}" for f in factors]].to_numpy(dtype=str)],
     )
     for where, here in cells.groupby("where", sort=False):
-        means = here.groupby(["arm", "task"])["score"].mean().unstack()
-        arms = [arm for arm in study.arms if arm in means.index and means.loc[arm].notna().all()]
-        if len(arms) > 1:
+        scores = here.groupby(["seed", "arm", "task"])["score"].mean().unstack(["arm", "task"])
+        tasks = list(here["task"].unique())
+        arms = [arm for arm in study.arms if all((arm, t) in scores and scores[arm, t].notna().any() for t in tasks)]
+        shared = scores[[(arm, task) for arm in arms for task in tasks]].dropna()
+        if len(arms) > 1 and len(shared):
             named = {study.baseline: f"`{study.baseline}` (baseline)"}
-            listed = ", ".join(f"{named.get(arm, f'`{arm}`')} {number(means.loc[arm].mean())}" for arm in arms)
-            tasks = f"mean of {count(means.shape[1], 'task')}" if means.shape[1] > 1 else str(means.columns[0])
-            yield f"final accuracy ({tasks}{f', {where}' if where else ''}): {listed}"
+            listed = ", ".join(f"{named.get(arm, f'`{arm}`')} {number(shared[arm].mean().mean())}" for arm in arms)
+            over = [f"mean of {count(len(tasks), 'task')}" if len(tasks) > 1 else str(tasks[0])]
+            over += [where] if where else []
+            over += [count(len(shared), "seed")] if len(shared) < here["seed"].nunique() else []
+            yield f"final accuracy ({', '.join(over)}): {listed}"
 
 
 def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:

@@ -31,7 +31,7 @@ from grpolab.report.regimes import unmet
 from grpolab.report.sentences import findings
 from grpolab.report.style import Manifest, cell_names, save
 from grpolab.report.tables import Table, checks, described, tables, verdicts
-from grpolab.report.text import BITS, begun, count, listing, markdown_table, number
+from grpolab.report.text import BITS, begun, count, listing, markdown_table, number, spans
 from grpolab.report.tuning import page as tuning
 from grpolab.vocabulary import COMPLETED, OUTCOMES
 
@@ -293,7 +293,7 @@ def _study(part: Part, above: Path = Path()) -> str:
         if not manifest.numbers:
             blocks.append(f"**{manifest.figure}.** {manifest.caption}")
             continue
-        seeds = f" Seeds: {', '.join(map(str, manifest.seeds))}." if manifest.seeds else ""
+        seeds = f" Seeds: {spans(manifest.seeds)}." if manifest.seeds else ""
         blocks.append(_picture(manifest, above / path, seeds))
     for table in part.tables:
         blocks += [table.caption, markdown_table(table.shown)]

@@ -172,6 +172,12 @@ class Manifest:
         return path
 
 
+def _uneven(study: Study) -> str:
+    """That variants have seeds of different numbers, as looks leave them: their means are not over the same ones."""
+    seeds = study.done.groupby("variant")["seed"].nunique()
+    return f"Variants have {seeds.min()} to {seeds.max()} seeds." if seeds.nunique() > 1 else ""
+
+
 def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: list[Series], alt: str = "") -> Manifest:
     """The manifest of a figure that shows `study`; the alt text is the caption with the arms, unless it is given."""
     done, absent = study.done, study.absent
@@ -183,7 +189,7 @@ def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: l
     return Manifest(
         figure=figure,
         study=study.name,
-        caption=" ".join(filter(None, (caption, study.standing if numbers else ""))),
+        caption=" ".join([caption, *filter(None, (_uneven(study), study.standing))] if numbers else [caption]),
         alt=alt or caption + ("" if study.cells.empty else f" Arms of {study.name}: {', '.join(study.arms)}."),
         statistic=statistic,
         seeds=sorted(int(seed) for seed in done["seed"].unique()),
