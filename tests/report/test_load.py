@@ -14,7 +14,7 @@ from grpolab.report import journals, page
 from grpolab.report.claims import decide
 from grpolab.report.figures import FIGURES, draw
 from grpolab.report.load import load
-from grpolab.report.reference import export_reference, read_plan
+from grpolab.report.reference import export_reference, read_all, read_plan
 from grpolab.report.stability import stability_table
 from grpolab.report.tables import tables
 from grpolab.vocabulary import DIVERGED, FAILED, MISSING, RESULTS
@@ -295,3 +295,35 @@ def test_an_export_of_another_program_is_not_appended_to(reference):
     shutil.rmtree(reference.run(cell_of(reference, "no_clip/addition", 0)["signature"]))
     with pytest.raises(RequestError, match=r"the reference would mix runs of lock_sha256 .*: without --append it is"):
         export_reference(reference, "clip_range", append=True)
+
+
+def test_a_seed_is_not_half_of_this_machine_and_half_of_the_committed_one(tmp_path):
+    """Runs of another kind of CPU are other draws: shown where a study is whole, and never beside the rest."""
+    results = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]})
+    cells = load(results, "clip_range")[-1].plan["cells"]
+    of_kind(results, cells, "committed")
+    export_reference(results, "clip_range")
+    names = [cell["signature"] for cell in cells]
+    of_kind(results, cells, "here")
+    assert set(read_all(results, names)["outcomes"]["hardware"].map(cpu_of)) == {"here"}
+    shutil.rmtree(results.run(names[0]))
+    mixed = read_all(results, names)
+    assert set(mixed["outcomes"]["hardware"].map(cpu_of)) == {"committed"}
+    assert sorted(mixed["outcomes"]["signature"]) == sorted(names)
+    assert mixed["evaluations"].groupby("signature").size().nunique() == 1
+    own = write_study(tmp_path, "own", {"clip": ["symmetric"], "task": ["sorting"]}).run
+    extra = [cell["signature"] for cell in load(results, "own")[-1].plan["cells"]]
+    assert own(extra[0]).is_dir()
+    both = read_all(results, [*names, *extra])["outcomes"]
+    assert sorted(both["signature"]) == sorted([*names, *extra])  # what is not committed is of this machine
+
+
+def of_kind(results, cells, cpu):
+    for cell in cells:
+        file = results.run(cell["signature"]) / "provenance.json"
+        hardware = {"cpu": cpu, "cpu_capability": "AVX512", "mkl": "2024.2", "float32": cpu}
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"hardware": hardware}))
+
+
+def cpu_of(hardware):
+    return json.loads(hardware)["cpu"]

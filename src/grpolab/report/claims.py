@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from grpolab.quantities import LABELS
-from grpolab.report.load import Study, kind_of_cpu
+from grpolab.report.journals import kind_of_cpu
+from grpolab.report.load import Study
 from grpolab.report.questions import Question, questions
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.statistics import looks as planned

@@ -15,7 +15,8 @@ import pandas as pd
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results
-from grpolab.report.load import NOT_RECORDED, Study, kind_of_cpu, load
+from grpolab.report.journals import NOT_RECORDED, kind_of_cpu
+from grpolab.report.load import Study, load
 from grpolab.report.measures import at, is_share, measure
 from grpolab.report.reference import outcome_at, studies_of
 from grpolab.report.statistics.power import POWER, detectable_difference, detectable_rate_difference

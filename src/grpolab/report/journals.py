@@ -26,6 +26,8 @@ from grpolab.paths import Results, write_atomic
 from grpolab.vocabulary import POSITIONS, RESULTS
 
 TABLES = ("updates", "rollouts", "evaluations", "histograms", "timings")
+KIND_OF_CPU = ("cpu", "cpu_capability", "mkl", "float32")  # what of a run's hardware decides the bits of its numbers
+NOT_RECORDED = "not recorded"
 # Nullable integers, so that beside missing cells version 1 does not become 1.0.
 _COUNTS = ("rollout_steps", "optimizer_steps", "threads", "results_version", "evaluation_items")
 
@@ -198,3 +200,10 @@ def largest(values: NDArray) -> float:
 def tail_length(n: int, share: float) -> int:
     """How many of `n` points a tail of `share` holds: at least one."""
     return max(1, round(share * n))
+
+
+def kind_of_cpu(hardware: str) -> str:
+    """What of a run's hardware (JSON of provenance.json) decides the bits of its numbers, in words."""
+    machine = json.loads(hardware)
+    # A run from before it was written down has no `float32`.
+    return ", ".join(f"{key} {machine[key]}" for key in KIND_OF_CPU) if "float32" in machine else NOT_RECORDED

@@ -5,7 +5,6 @@ The plan says which cells there ought to be, so what is missing is known without
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,8 +25,6 @@ from grpolab.vocabulary import MISSING, RESULTS
 Plan = dict[str, Any]
 # What of a cell stands beside every record of its run.
 _CELL_KEYS = ["study", "variant", "arm", "facet", "seed"]
-KIND_OF_CPU = ("cpu", "cpu_capability", "mkl", "float32")  # what of a run's hardware decides the bits of its numbers
-NOT_RECORDED = "not recorded"
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,13 +210,6 @@ def _refuse_mixtures(study: str, cells: pd.DataFrame) -> None:
                 f"study={study} mixes runs of more than one {what}: {kinds}; no figure or claim may: delete the run"
                 f" folders of all but one ({listing(fewest, 2)}) and run `grpolab sweep {study}` again"
             )
-
-
-def kind_of_cpu(hardware: str) -> str:
-    """What of a run's hardware (JSON of provenance.json) decides the bits of its numbers, in words."""
-    machine = json.loads(hardware)
-    # A run from before it was written down has no `float32`.
-    return ", ".join(f"{key} {machine[key]}" for key in KIND_OF_CPU) if "float32" in machine else NOT_RECORDED
 
 
 def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -8,7 +8,7 @@ same of the claims without training, and draws these figures.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from grpolab.errors import RequestError
 from grpolab.frameworks.names import CLIP_METRIC, convention
-from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_json_atomic
-from grpolab.report.journals import NUMBERS, TABLES, Runs, at_quarters, count_clipped, read_runs
+from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, read_json, write_json_atomic
+from grpolab.report.journals import NUMBERS, TABLES, Runs, at_quarters, count_clipped, kind_of_cpu, read_runs
 from grpolab.report.statistics.looks import LOOKS
 from grpolab.vocabulary import LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
 
@@ -122,20 +122,39 @@ def read_reference(results: Results, table: str, signatures: Iterable[str]) -> p
 def read_all(results: Results, signatures: Iterable[str]) -> Runs:
     """The runs among `signatures` that have an outcome: from their folders, where there is none from the reference."""
     asked = list(signatures)
-    runs = read_runs(results, asked)
-    here = set(runs["outcomes"]["signature"])
-    if not (results.reference / "outcomes.parquet").is_file() or here >= set(asked):
+    absent = _of_reference(results, asked)
+    runs = read_runs(results, (signature for signature in asked if signature not in absent))
+    if not absent:
         return runs
-    absent = [signature for signature in asked if signature not in here]
     return {table: _joined(frame, read_reference(results, table, absent)) for table, frame in runs.items()}
+
+
+def _of_reference(results: Results, asked: Sequence[str]) -> set[str]:
+    """The runs that are read from the reference: those without a folder.
+
+    And where there are such, those too whose folder is of another kind of CPU. Rounding makes that another draw of the
+    seed, and arms of one seed are compared with each other.
+    """
+    here = {signature for signature in asked if (results.run(signature) / "outcome.json").is_file()}
+    if not (results.reference / "outcomes.parquet").is_file() or here >= set(asked):
+        return set()
+    committed = read_reference(results, "outcomes", asked).set_index("signature")["hardware"]
+    absent = set(committed.index) - here
+    both = committed[committed.index.isin(here)] if absent else committed[:0]
+    return absent | {name for name, hardware in both.items() if _kind_here(results, str(name)) != kind_of_cpu(hardware)}
+
+
+def _kind_here(results: Results, signature: str) -> str:
+    """The kind of CPU that a run folder is of."""
+    provenance = read_json(results.run(signature) / "provenance.json") or {}
+    return kind_of_cpu(json.dumps(provenance.get("hardware") or {}))
 
 
 def tokens_clipped(results: Results, signatures: Iterable[str]) -> pd.DataFrame:
     """`count_clipped` of runs with a folder, and what the reference holds of the others."""
-    here, absent = list[str](), list[str]()
-    for signature in signatures:
-        (here if (results.run(signature) / "outcome.json").is_file() else absent).append(signature)
-    counted = count_clipped(results, here)
+    asked = list(signatures)
+    absent = _of_reference(results, asked)
+    counted = count_clipped(results, [signature for signature in asked if signature not in absent])
     kept = (results.reference / "tokens.parquet").is_file() and absent
     return _joined(counted, read_reference(results, "tokens", absent)) if kept else counted
 
