@@ -122,11 +122,11 @@ def read_reference(results: Results, table: str, signatures: Iterable[str]) -> p
 def read_all(results: Results, signatures: Iterable[str]) -> Runs:
     """The runs among `signatures` that have an outcome: from their folders, where there is none from the reference."""
     asked = list(signatures)
-    absent = _of_reference(results, asked)
-    runs = read_runs(results, (signature for signature in asked if signature not in absent))
-    if not absent:
+    committed = _of_reference(results, asked)
+    runs = read_runs(results, (signature for signature in asked if signature not in committed))
+    if not committed:
         return runs
-    return {table: _joined(frame, read_reference(results, table, absent)) for table, frame in runs.items()}
+    return {table: _joined(frame, read_reference(results, table, committed)) for table, frame in runs.items()}
 
 
 def _of_reference(results: Results, asked: Sequence[str]) -> set[str]:
@@ -138,10 +138,12 @@ def _of_reference(results: Results, asked: Sequence[str]) -> set[str]:
     here = {signature for signature in asked if (results.run(signature) / "outcome.json").is_file()}
     if not (results.reference / "outcomes.parquet").is_file() or here >= set(asked):
         return set()
-    committed = read_reference(results, "outcomes", asked).set_index("signature")["hardware"]
-    absent = set(committed.index) - here
-    both = committed[committed.index.isin(here)] if absent else committed[:0]
-    return absent | {name for name, hardware in both.items() if _kind_here(results, str(name)) != kind_of_cpu(hardware)}
+    hardware = read_reference(results, "outcomes", asked).set_index("signature")["hardware"]
+    absent = set(hardware.index) - here
+    if not absent:
+        return set()
+    both = here.intersection(hardware.index)
+    return absent | {name for name in both if _kind_here(results, name) != kind_of_cpu(hardware[name])}
 
 
 def _kind_here(results: Results, signature: str) -> str:
@@ -153,10 +155,10 @@ def _kind_here(results: Results, signature: str) -> str:
 def tokens_clipped(results: Results, signatures: Iterable[str]) -> pd.DataFrame:
     """`count_clipped` of runs with a folder, and what the reference holds of the others."""
     asked = list(signatures)
-    absent = _of_reference(results, asked)
-    counted = count_clipped(results, [signature for signature in asked if signature not in absent])
-    kept = (results.reference / "tokens.parquet").is_file() and absent
-    return _joined(counted, read_reference(results, "tokens", absent)) if kept else counted
+    committed = _of_reference(results, asked)
+    counted = count_clipped(results, [signature for signature in asked if signature not in committed])
+    kept = (results.reference / "tokens.parquet").is_file() and committed
+    return _joined(counted, read_reference(results, "tokens", committed)) if kept else counted
 
 
 def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:

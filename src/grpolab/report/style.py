@@ -182,6 +182,7 @@ def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: l
     """The manifest of a figure that shows `study`; the alt text is the caption with the arms, unless it is given."""
     done, absent = study.done, study.absent
     failed = absent["outcome"] == FAILED
+    notes = (_uneven(study), study.standing) if numbers else ()
 
     def distinct(column: str) -> list:
         return sorted(done[column].dropna().unique().tolist()) if column in done else []
@@ -189,7 +190,7 @@ def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: l
     return Manifest(
         figure=figure,
         study=study.name,
-        caption=" ".join([caption, *filter(None, (_uneven(study), study.standing))] if numbers else [caption]),
+        caption=" ".join(filter(None, (caption, *notes))),
         alt=alt or caption + ("" if study.cells.empty else f" Arms of {study.name}: {', '.join(study.arms)}."),
         statistic=statistic,
         seeds=sorted(int(seed) for seed in done["seed"].unique()),
