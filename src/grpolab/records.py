@@ -78,7 +78,9 @@ def read_result(folder: Path) -> Record | None:
             except OSError as error:
                 raise Damaged(f"{path} cannot be read: {error.strerror}") from error
             check_journal(folder, recorded, found)
-        read_provenance(folder)
+        provenance = read_provenance(folder)
+        if provenance or recorded is not None:  # else another program's
+            check_provenance(folder, provenance)
         read_lines(folder / TIMING)
     return outcome
 
@@ -95,6 +97,13 @@ def check_journal(folder: Path, recorded: str, found: str) -> None:
     """Raises Damaged where a journal's hash is not the one in outcome.json."""
     if found != recorded:
         raise Damaged(f"{folder / JOURNAL} is not the journal that outcome.json was written for (journal_sha256)")
+
+
+def check_provenance(folder: Path, provenance: Record) -> None:
+    """Raises Damaged where what a run was made of does not say what a report needs; TRL's runs are not reported."""
+    items = (provenance.get("dataset") or {}).get("evaluation_items")
+    if "framework" not in provenance and not isinstance(items, int):
+        raise Damaged(f"{folder / 'provenance.json'} does not say how many items were evaluated")
 
 
 def check_policy(folder: Path, outcome: Record) -> None:

@@ -85,6 +85,28 @@ def test_what_is_committed_is_repeated_where_that_is_asked(fake_sweep, capsys, t
     assert f"{same} {len(kept)} are equal to the bit\n" in capsys.readouterr().out
 
 
+def test_a_damaged_run_is_named_and_trained_anew_where_that_is_asked(fake_sweep, capsys, tmp_path):
+    fake_sweep(seeds=[0])
+    file = min(Results(tmp_path).runs.iterdir()) / "outcome.json"
+    file.write_text('{"a": 1}')
+    capsys.readouterr()
+    assert fake_sweep(seeds=[0]) == (1, [])
+    said = capsys.readouterr().out
+    assert f"({file.parent.name}): {file} has no outcome that is one of" in said
+    assert "--retry-failed trains them anew" in said
+    code, jobs = fake_sweep(seeds=[0], retry_failed=True)
+    assert (code, [job[1] for job in jobs]) == (0, [file.parent.name])
+
+
+def test_a_damaged_warm_start_is_made_anew(fake_sweep, tmp_path):
+    fake_sweep(seeds=[0])
+    (made,) = Results(tmp_path).warm_starts.iterdir()
+    (made / "outcome.json").write_text("")
+    shutil.rmtree(Results(tmp_path).runs)
+    code, jobs = fake_sweep(seeds=[0])
+    assert (code, jobs[0][:2]) == (0, ["warm_start", made.name])
+
+
 def test_a_sweep_ends_with_what_its_runs_lack_and_where_the_report_is(tmp_path, monkeypatch, capsys):
     def draw(results, study):
         for name in REPORT_FILES:

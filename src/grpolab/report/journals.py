@@ -29,6 +29,7 @@ from grpolab.records import (
     TIMING,
     Record,
     check_journal,
+    check_provenance,
     parse_lines,
     read_bytes,
     read_outcome,
@@ -62,12 +63,13 @@ def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
         try:
             if (outcome := read_outcome(folder)) is None:
                 continue
-            row = _flat(outcome, read_provenance(folder))
+            row = _flat(outcome, provenance := read_provenance(folder))
             if outcome["outcome"] in RESULTS:
+                check_provenance(folder, provenance)
                 journal = read_journal(folder, outcome.get("journal_sha256"))
                 journals.append(journal.add_column(0, "signature", pa.array([signature] * len(journal), pa.string())))
         except Damaged as damage:
-            row = {"outcome": DAMAGED, "reason": str(damage)}
+            row = _flat({}, {}) | {"outcome": DAMAGED, "reason": str(damage)}
         outcomes.append({"signature": signature, **row})
     frame = pd.DataFrame(outcomes, columns=None if outcomes else ["signature", "outcome"])
     frame = frame.astype({column: "Int64" for column in _COUNTS if column in frame})

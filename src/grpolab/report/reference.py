@@ -23,7 +23,7 @@ from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_json_atomic
 from grpolab.report.journals import NUMBERS, TABLES, Runs, at_quarters, count_clipped, kind_of_cpu, read_runs
 from grpolab.report.statistics.looks import LOOKS
-from grpolab.vocabulary import DAMAGED, LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
+from grpolab.vocabulary import DAMAGED, FIGURES, LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
 
 Plan = dict[str, Any]
 
@@ -89,6 +89,8 @@ def read_plan(path: Path) -> Plan:
     for cell in plan["cells"]:
         if not cell.keys() >= _CELL_KEYS or compared not in cell["levels"]:
             raise Damaged(f"{path} is no plan that a report can be made of: {cell!r:.60} lacks something")
+    if strange := [figure for figure in plan.get("figures", []) if figure not in FIGURES]:
+        raise Damaged(f"{path} asks for figures={strange[0]!r:.60}, which is not one of {', '.join(FIGURES)}")
     if plan["cells"] and (lacking := _COMPARED - plan.keys()):
         raise Damaged(f"{path} is no plan that a report can be made of: it lacks {', '.join(sorted(lacking))}")
     return plan
