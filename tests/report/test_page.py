@@ -10,11 +10,12 @@ import shutil
 
 import numpy as np
 import pytest
+import report_results
 from report_results import write_run, write_study
 
 from grpolab.cli import main
 from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
-from grpolab.report import brief, page, questions, regimes, tables
+from grpolab.report import brief, claims, page, questions, regimes, tables
 from grpolab.report.figures import draw
 from grpolab.report.load import load
 from grpolab.report.measures import by_cell
@@ -115,6 +116,38 @@ def test_every_verdict_has_its_sentence_and_the_screen_is_the_same_without_drawi
     assert f"Looks: {planned}; open after fewer than 5: clip_range.\n" in screen
     assert "Limits: 27 runs of tiny transformers on addition, seeds 0 to 2;" in screen
     assert len(screen.splitlines()) < 40
+
+
+def test_the_page_says_what_was_tested_and_the_appendix_what_was_registered(tmp_path, capsys):
+    """Words of the page alone: verdict and numbers stay; and what each arm's own rate says stands beside it."""
+    (claim,) = report_results.HYPOTHESES
+    words = {"tested": "Without clipping, it ends lower.", "also": "clip_tuned.H6"}
+    plain, said = (write_study(tmp_path / n, hypotheses=[claim | of], seeds=5) for n, of in (("a", {}), ("b", words)))
+    write_study(tmp_path / "b", "clip_tuned", seeds=5)
+    write_collection(said, "both", ["clip_range", "clip_tuned"])
+    before, after, both = load(plain, "clip_range"), load(said, "clip_range"), load(said, "both")
+    assert [c.verdict for c in claims.decide(before)] == [c.verdict for c in claims.decide(after)] != []
+    screen = brief.screen(after, claims.decide(after))
+    assert "Without clipping, it ends lower (stressed): accuracy `symmetric` -> `no_clip`: 0.5" in screen
+    assert claim["says"].rstrip(".") not in screen
+    assert "each arm at its own learning rate: " not in screen
+    beside = brief.screen(both, claims.decide(both))
+    assert re.search(r"ends lower \(stressed\).*; each arm at its own learning rate: supported, -0\.", beside)
+    text = page.write(said, "clip_range").read_text()
+    assert f"- clip_range H6: {claim['says']}" in text.split("## Verdicts")[1].split("As registered")[1]
+    assert "As registered" not in page.write(plain, "clip_range").read_text()
+
+
+def test_a_void_hypothesis_is_named_with_its_reason(tmp_path):
+    condition = {"metric": "clip/active", "of": "no_clip", "above": 9.0}
+    hypotheses = [report_results.HYPOTHESES[0] | {"provided": condition}]
+    studies = load(write_study(tmp_path, hypotheses=hypotheses, seeds=5), "clip_range")
+    screen = brief.screen(studies, claims.decide(studies))
+    assert "2 void" in screen
+    line = (
+        "  - void, for nothing can be told apart: Without clipping, accuracy is lower (healthy) (its condition fails in"
+    )
+    assert line in screen
 
 
 def test_verdicts_come_as_csv_and_latex(whole):

@@ -270,8 +270,19 @@ def _verdicts(claims: Sequence[Claim], output: Path | None = None) -> list[str]:
         if output:
             table.write(output / "tables")
         sentences = _bullets(f"{claim.study} {claim.sentence}" for claim in of_kind) if title == "Verdicts" else ""
-        sections.append(_blocks([f"## {title}", table.caption, markdown_table(table.shown), sentences]))
+        sections.append(
+            _blocks([f"## {title}", table.caption, markdown_table(table.shown), sentences, _as_registered(of_kind)])
+        )
     return sections
+
+
+def _as_registered(claims: Sequence[Claim]) -> str:
+    """The words that were registered, of claims of which the page says less; empty where it says all as it is."""
+    words = {f"{claim.study} {claim.id}": claim.registered for claim in claims if claim.registered}
+    if not words:
+        return ""
+    head = "As registered (above stands what was tested, which is less; the registered words decide nothing more):"
+    return f"{head}\n\n{_bullets(f'{name}: {text}' for name, text in words.items())}"
 
 
 def _picture(manifest: Manifest, path: Path, seeds: str = "") -> str:
