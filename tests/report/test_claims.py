@@ -476,8 +476,11 @@ def test_a_seed_whose_warm_start_did_not_take_counts_and_is_named(tmp_path):
             file.write_text(json.dumps(provenance | {"warm_start": {"signature": "w", "accuracy": 0.01}}))
     (claim,) = asking(load(results, "clip_range")[-1], {})
     assert claim.seeds == 6
-    assert "; seed 4 began at accuracy 0.010, the median seed at 0.300" in claim.sentence
-    assert claim.sentence.count("began at accuracy") == 1
+    assert (
+        "; the warm start of seed 4 came to accuracy 0.010 on training prompts, the median seed's to 0.300"
+        in claim.sentence
+    )
+    assert claim.sentence.count("came to accuracy") == 1
 
 
 def test_a_diverged_run_counts_as_far_as_it_came(tmp_path):

@@ -23,6 +23,7 @@ from grpolab.report.reference import default_study, export_reference, outcome_at
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.sentences import findings
 from grpolab.report.text import number, spans
+from grpolab.sweep.plan import expand_single
 
 
 @pytest.fixture(scope="module")
@@ -460,11 +461,27 @@ def test_the_screen_tells_levels_of_one_task_apart_and_names_every_model(tmp_pat
     factors = {"clip": ["symmetric", "no_clip"], "task": ["sorting", "long_sorting"]}
     study = load(write_study(tmp_path, factors=factors), "clip_range")[-1]
     cells = study.cells.assign(
-        **{"setting/task": "sorting", "setting/model": np.where(study.cells["seed"], None, "smol")}
+        **{"setting/task": "sorting", "task_title": "sorting"},
+        **{"setting/model": np.where(study.cells["seed"], None, "smol")},
     )
     said = brief.screen([dataclasses.replace(study, cells=cells)], [])
     assert "final accuracy (mean of 2 tasks): `symmetric`" in said
     assert "12 runs of smol, tiny transformers on sorting" in said
+
+
+def test_a_task_of_ones_own_is_named_by_its_file_and_class(tmp_path):
+    files = ["task=jsonl", "task.train_file=data/letters.jsonl", "task.evaluation_file=data/test.jsonl"]
+    own = ["task=custom", "task.path=lab/reverse.py:Reverse"]
+    cells = [expand_single(overrides).cells[0].document() for overrides in (files, own, [])]
+    assert [cell.get("task_title") for cell in cells] == ["letters.jsonl", "reverse.py:Reverse", None]
+    assert [cell["settings"]["task"] for cell in cells] == ["jsonl", "custom", "addition"]
+    results = write_study(tmp_path, trained=False)
+    plan = json.loads(results.plan("clip_range").read_text())
+    plan["cells"] = [cell | {"task_title": "letters.jsonl"} for cell in plan["cells"][:3]]
+    write_json_atomic(results.plan("clip_range"), plan)
+    for cell in plan["cells"]:
+        write_run(results, cell)
+    assert "3 runs of tiny transformers on letters.jsonl, seeds" in brief.screen(load(results, "clip_range"), [])
 
 
 def test_arms_with_seeds_of_their_own_are_compared_over_those_that_all_have(tmp_path):

@@ -173,7 +173,7 @@ def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
     yield f"**Not to be concluded:** {'; '.join(no)}."
     yield from _looks(studies[-1].plan.get("looks") or LOOKS, [claim for claim in claims if claim.is_finding])
     runs = runs_of(studies)
-    tasks = sorted({str(task) for study in studies if len(study.done) for task in study.done["setting/task"]})
+    tasks = sorted({str(task) for study in studies if len(study.done) for task in study.done["task_title"]})
     models = runs.get("setting/model", pd.Series(index=runs.index, dtype=str)).fillna("tiny transformers")
     of = f" of {', '.join(sorted({*models.astype(str)}) or ['tiny transformers'])}"
     seeds = spans(int(seed) for seed in runs["seed"]) if len(runs) else "none"

@@ -215,7 +215,8 @@ def _low_starts(cells: pd.DataFrame) -> str:
     usual = starts.groupby("task").transform("median")
     low = starts[starts < LOW_START * usual]
     return "".join(
-        f"; seed {seed} began at accuracy {low[task, seed]:.3f}, the median seed at {usual[task, seed]:.3f}"
+        f"; the warm start of seed {seed} came to accuracy {low[task, seed]:.3f} on training prompts, the median seed's"
+        f" to {usual[task, seed]:.3f}"
         for task, seed in low.index
     )
 
