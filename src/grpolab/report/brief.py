@@ -12,13 +12,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from grpolab.quantities import GAINS
-<<<<<<< HEAD
-from grpolab.report.checklist import compute, runs_of
-from grpolab.report.claims import VERDICTS, VOID, Claim
-=======
 from grpolab.report.checklist import compute, damaged, runs_of
-from grpolab.report.claims import VERDICTS, Claim
->>>>>>> main
+from grpolab.report.claims import VERDICTS, VOID, Claim
 from grpolab.report.load import Study
 from grpolab.report.measures import SCALES, by_cell
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY
