@@ -314,6 +314,8 @@ def read_run(folder: Path) -> Evidence:
         state = f"unfinished after {steps}: this is a diagnosis of what there is"
     else:
         state = f"still going, after {steps} of {beat.get('rollout_steps')}: this is a diagnosis so far"
+    if damaged:
+        state += "; damaged: its files are not those that it ended with, and no report counts it"
     return Evidence(
         run=folder.name,
         state=state,
