@@ -177,7 +177,7 @@ def test_verl_that_collapsed_is_named(tmp_path: Path) -> None:
     score = np.linspace(0.5, 0.0, 30)
     frame = pd.DataFrame({"step": range(30), **VERL, "actor/pg_clipfrac": 0.1, "critic/score/mean": score})
     frame.to_csv(tmp_path / "log.csv", index=False)
-    assert [finding.cause for finding in diagnose_log("verl", tmp_path / "log.csv").findings] == ["collapse"]
+    assert [finding.cause for finding in diagnose_log("verl", tmp_path / "log.csv").findings] == ["destroyed_policy"]
 
 
 def test_roll_logs_ratios(tmp_path: Path) -> None:
