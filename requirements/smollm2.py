@@ -37,7 +37,7 @@ def install(folder: Path) -> None:
     uv = os.environ.get("UV", shutil.which("uv") or "")
     installer = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
     listed = Path(__file__).with_suffix(".txt")
-    command = [*installer, "--quiet", "--no-deps", "--target", str(folder), "-r", str(listed)]
+    command = [*installer, "--quiet", "--no-deps", "--require-hashes", "--target", str(folder), "-r", str(listed)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]

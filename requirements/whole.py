@@ -1,0 +1,42 @@
+"""Which installed packages lack a file, or have one of another size, by what their installer wrote down (RECORD).
+
+A line for each, `NAME: FILE`, with the first of its files, and exit code 1; nothing and 0 where the environment is whole.
+It takes a second, and imports nothing of what it looks at: a damaged package may be any.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distributions
+
+
+def damaged(places: list[str]) -> Iterator[tuple[str, str]]:
+    """Names of the packages below some folders that are not as they were installed, each with a file."""
+    for package in distributions(path=places):
+        if file := _damaged_file(package):
+            yield package.name, file
+
+
+def _damaged_file(package: Distribution) -> str | None:
+    if package.files is None:
+        return "RECORD"
+    for file in package.files:
+        if file.suffix == ".pyc":  # Python's own, made again when it is missed
+            continue
+        try:
+            size = package.locate_file(file).stat().st_size  # type: ignore[attr-defined]
+        except OSError:
+            return str(file)
+        names_a_place = file.suffix == ".pth" or file.parts[0] == ".."  # a script names its Python
+        if file.size not in (None, size) and not names_a_place:
+            return str(file)
+    return None
+
+
+if __name__ == "__main__":
+    found = list(damaged(sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})))
+    for name, file in found:
+        print(f"{name}: {file}")
+    sys.exit(bool(found))
