@@ -29,8 +29,9 @@ def _damaged_file(package: Distribution) -> str | None:
             size = package.locate_file(file).stat().st_size  # type: ignore[attr-defined]
         except OSError:
             return str(file)
-        names_a_place = file.suffix == ".pth" or file.parts[0] == ".."  # a script names its Python
-        if file.size not in (None, size) and not names_a_place:
+        # Those that name a folder are rewritten where an environment is moved: scripts, and what says where we are.
+        names_a_folder = file.parts[0] == ".." or file.suffix == ".pth" or file.parent.suffix == ".dist-info"
+        if file.size not in (None, size) and not names_a_folder:
             return str(file)
     return None
 
