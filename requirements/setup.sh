@@ -59,8 +59,8 @@ make_venv() {
   if [ -n "$uv" ]; then
     [ -x "$venv/bin/python" ] || "$uv" venv --allow-existing --python "${python:->=3.11,<3.14}" "$venv"
   else
-    { [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"; } &&
-      { "$venv/bin/python" -m pip --version || "$venv/bin/python" -m ensurepip; }
+    { [ -x "$venv/bin/python" ] || "$python" -P -m venv "$venv"; } &&
+      { "$venv/bin/python" -P -m pip --version || "$venv/bin/python" -P -m ensurepip; }
   fi
 }
 
@@ -70,7 +70,7 @@ install() {
   if [ -n "$uv" ]; then
     "$uv" pip install --compile-bytecode --python "$venv/bin/python" "$@"
   else
-    "$venv/bin/python" -m pip install --no-input "$@"
+    "$venv/bin/python" -P -m pip install --no-input "$@"
   fi
 }
 
@@ -91,7 +91,7 @@ remove() {
   if [ -n "$uv" ]; then
     "$uv" pip uninstall --python "$venv/bin/python" "$@"
   else
-    "$venv/bin/python" -m pip uninstall --yes "$@"
+    "$venv/bin/python" -P -m pip uninstall --yes "$@"
   fi
 }
 
@@ -102,7 +102,7 @@ check() {
   if [ -n "$uv" ]; then
     "$uv" pip check --python "$venv/bin/python"
   else
-    "$venv/bin/python" -m pip check
+    "$venv/bin/python" -P -m pip check
   fi && damaged
 }
 
@@ -145,7 +145,7 @@ done
 step "grpolab, editable" install --no-deps --no-build-isolation --editable .
 step "Check" check
 
-"$venv/bin/python" - "$(($(seconds) - begun))" <<'PYTHON'
+"$venv/bin/python" -P - "$(($(seconds) - begun))" <<'PYTHON'
 import platform, sys, torch
 cuda = "available" if torch.cuda.is_available() else "not available"
 print(f"Ready in {sys.argv[1]} s: Python {platform.python_version()}, torch {torch.__version__}, CUDA {cuda}")

@@ -67,5 +67,6 @@ def test_a_file_cut_short_names_its_package(packages: Path, damaged: Callable[..
 
 
 def test_this_environment_is_whole() -> None:
-    done = subprocess.run([sys.executable, "-I", str(ROOT / "requirements" / "whole.py")], capture_output=True, text=True)
+    command = [sys.executable, "-I", str(ROOT / "requirements" / "whole.py")]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")

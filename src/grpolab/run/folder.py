@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpolab.credentials import without_secrets_in
 from grpolab.errors import RequestError
 from grpolab.identity import is_library
 from grpolab.paths import json_bytes, plain, read_json, write_atomic, write_json_atomic, write_new
@@ -193,7 +194,7 @@ def is_begun(folder: Path) -> bool:
 
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """Write a run's outcome, which is done once, and return the one that stands."""
-    record, file = asdict(outcome), folder / "outcome.json"
+    record, file = without_secrets_in(asdict(outcome)), folder / "outcome.json"
     if not write_new(file, json_bytes(record)):
         if standing := read_json(file):
             record = standing

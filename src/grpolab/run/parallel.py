@@ -20,8 +20,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grpolab.credentials import masked_output
 from grpolab.identity import signature
-from grpolab.paths import Results, read_json
+from grpolab.paths import PYTHON, Results, read_json
 from grpolab.settings.run import RunSettings
 from grpolab.vocabulary import RESULTS
 
@@ -64,7 +65,7 @@ def _others(settings: RunSettings, results: Results, meeting: str) -> Iterator[N
     """The processes but the first, ready to be joined in a folder where they meet."""
     from grpolab.grpo.parallel import LostProcess
 
-    command = [sys.executable, "-m", "grpolab.run.parallel"]
+    command = [*PYTHON, "-m", "grpolab.run.parallel"]
     size = settings.data_parallel or 1
     others = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(1, size)]
     try:
@@ -154,7 +155,8 @@ def main() -> int:
     os.write(ready, b".")
     os.close(ready)
     settings, results = RunSettings.model_validate(request["settings"]), Results.open(request["results"])
-    return follow(settings, results, request["place"], request["meeting"])
+    with masked_output():
+        return follow(settings, results, request["place"], request["meeting"])
 
 
 if __name__ == "__main__":

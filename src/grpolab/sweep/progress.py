@@ -37,6 +37,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from grpolab.credentials import without_secrets_in
 from grpolab.paths import Results, plain
 from grpolab.sweep.jobs import RUN, WARM_START, Job
 from grpolab.sweep.ledger import JournalReader, duration, first_line
@@ -232,7 +233,7 @@ class Events(io.TextIOBase):
     def send(self, event: str, **values: Any) -> None:
         """One line, at once."""
         record = {"event": event, "time": round(time.time(), 3), **values}
-        self._out.write(json.dumps(plain(record), allow_nan=False) + "\n")
+        self._out.write(json.dumps(without_secrets_in(plain(record)), allow_nan=False) + "\n")
         self._out.flush()
 
     def write(self, text: str) -> int:

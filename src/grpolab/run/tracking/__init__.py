@@ -13,7 +13,6 @@ import os
 import re
 import sqlite3
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable
@@ -23,7 +22,7 @@ from urllib.parse import urlsplit
 
 from grpolab.credentials import password_problem
 from grpolab.errors import RequestError
-from grpolab.paths import Results
+from grpolab.paths import PYTHON, Results
 
 AUTO = "auto"
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
@@ -92,7 +91,7 @@ def check_answer(uri: str) -> None:
     """
     if sqlite_file(uri):
         return
-    command = [sys.executable, "-m", __name__, "--check", "--uri", uri]
+    command = [*PYTHON, "-m", __name__, "--check", "--uri", uri]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
     except subprocess.TimeoutExpired:
@@ -179,7 +178,7 @@ class MirrorProcess:
         repair: bool = False,
     ) -> None:
         """`say` hears, from a thread, when the store can no longer be used, and when it can again."""
-        command = [sys.executable, "-m", __name__, "--results", str(results.root), "--uri", uri, *["--repair"] * repair]
+        command = [*PYTHON, "-m", __name__, "--results", str(results.root), "--uri", uri, *["--repair"] * repair]
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
         self._process = subprocess.Popen(
             [*command, *studies],
