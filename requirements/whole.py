@@ -1,15 +1,17 @@
 """Which installed packages lack a file, or have one of another size, by what their installer wrote down (RECORD).
 
-A line for each, `NAME: FILE`, with the first of its files, and exit code 1; nothing and 0 where the environment is whole.
-It takes a second, and imports nothing of what it looks at: a damaged package may be any.
+A line for each, `NAME: FILE`, with the first of its files, and exit code 1; nothing and 0 where all is whole. It takes a
+second, and imports nothing of what it looks at: a damaged package may be any.
 """
 
 from __future__ import annotations
 
+import csv
 import sys
 import sysconfig
 from collections.abc import Iterator
 from importlib.metadata import Distribution, distributions
+from pathlib import Path, PurePosixPath
 
 
 def damaged(places: list[str]) -> Iterator[tuple[str, str]]:
@@ -20,19 +22,21 @@ def damaged(places: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _damaged_file(package: Distribution) -> str | None:
-    if package.files is None:
+    record = package.read_text("RECORD")  # `package.files` leaves out what is not there
+    if not record:
         return "RECORD"
-    for file in package.files:
+    for name, _, size in csv.reader(record.splitlines()):
+        file = PurePosixPath(name)
         if file.suffix == ".pyc":  # Python's own, made again when it is missed
             continue
         try:
-            size = package.locate_file(file).stat().st_size  # type: ignore[attr-defined]
+            found = Path(str(package.locate_file(file))).stat().st_size
         except OSError:
-            return str(file)
+            return name
         # Those that name a folder are rewritten where an environment is moved: scripts, and what says where we are.
         names_a_folder = file.parts[0] == ".." or file.suffix == ".pth" or file.parent.suffix == ".dist-info"
-        if file.size not in (None, size) and not names_a_folder:
-            return str(file)
+        if size and int(size) != found and not names_a_folder:
+            return name
     return None
 
 
