@@ -1,7 +1,7 @@
 """Which installed packages lack a file, or have one of another size, by what their installer wrote down (RECORD).
 
-A line for each, `NAME: FILE`, with the first of its files, and exit code 1; nothing and 0 where all is whole. It takes a
-second, and imports nothing of what it looks at: a damaged package may be any.
+A line for each, `NAME: FILE`, with the first of its files, and exit code 1; nothing and 0 where all is whole. It takes
+a second, and imports nothing of what it looks at: a damaged package may be any.
 """
 
 from __future__ import annotations

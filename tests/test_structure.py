@@ -27,6 +27,7 @@ LEAVES = {
     "paths",
     "registry",
     "seeds",
+    "terminal",
 }
 # Tables of names, and the bounded reader of config files, import nothing but leaves: every room may look here.
 TABLES = {"frameworks.names", "frameworks.config_files"}

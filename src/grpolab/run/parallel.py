@@ -24,6 +24,7 @@ from grpolab.credentials import masked_output
 from grpolab.identity import signature
 from grpolab.paths import PYTHON, Results, read_json
 from grpolab.settings.run import RunSettings
+from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def follow(settings: RunSettings, results: Results, place: int, meeting: str | N
     except LostProcess:  # whoever was lost, or the first, has said why
         return 1
     except Exception as error:
-        print(f"grpolab: process {place} of {settings.data_parallel}: {reason_of(error)}", file=sys.stderr, flush=True)
+        say(f"grpolab: process {place} of {settings.data_parallel}: {reason_of(error)}", error=True, flush=True)
         return 1
     return 0
 

@@ -16,6 +16,7 @@ from grpolab.errors import RequestError
 from grpolab.paths import PYTHON, Results, read_json
 from grpolab.run.tracking import SQLITE, check_store, set_environment, sqlite_file
 from grpolab.run.tracking.pages import EVERY_VARIANT, address, views
+from grpolab.terminal import say
 
 HOST = "127.0.0.1"
 PORTS_TRIED = 50
@@ -29,7 +30,7 @@ ENVIRONMENT = {
 }
 
 
-def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callable[[str], None] = print) -> None:
+def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callable[[str], None] = say) -> None:
     """Show the store at `uri`, say the link to the study's charts, and stay until Ctrl-C.
 
     A store that is a server already is only linked to. Raises RequestError when there is nothing to show.
