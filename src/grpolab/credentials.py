@@ -181,6 +181,11 @@ def plain_secrets(value: Any, key: str) -> Iterator[str]:
         yield key
 
 
+def variables_named(value: Any) -> list[str]:
+    """Names of the variables that a nested value has as `${oc.env:NAME}`."""
+    return [match[1] for match in _REFERENCE.finditer(json.dumps(value))]
+
+
 def with_environment(value: Any) -> Any:
     """A value in which what is named as `${oc.env:NAME}` stands. Raises KeyError where the environment has no NAME."""
 

@@ -85,6 +85,7 @@ def test_no_secret_leaves_a_process(project: Path) -> None:
         assert [name for name, content in read.items() if secret.encode() in content] == []
     assert any(b"asked with ***" in content for name, content in read.items() if name.endswith("worker-0.log"))
     assert any(b"${oc.env:JUDGE_API_KEY}" in content for name, content in read.items() if "settings.yaml" in name)
+    assert any(b'"JUDGE_API_KEY": "set"' in content for name, content in read.items() if "provenance" in name)
     (diff, *_) = [content for name, content in read.items() if name.endswith("provenance.json")]
     assert b'+api_key = \\"***\\"' in diff
     assert b"+    if calls > 1:" in diff, "the rest of the diff stays"
