@@ -174,7 +174,7 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
     runs, refused = list[FoundRun](), list[str]()
     for folder in folders:
         place = Path(folder, "mlflow.db") if Path(folder).is_dir() else Path(folder)
-        uri = folder if "://" in folder else f"{tracking.SQLITE}{place.resolve()}"
+        uri = folder if "://" in folder else tracking.sqlite_uri(place)
         if Path(folder).is_dir() and not place.is_file() and any(Path(folder).glob("*/meta.yaml")):
             os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # it is only read; MLflow refuses such a store by default
             uri = Path(folder).resolve().as_uri()

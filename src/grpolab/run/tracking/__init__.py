@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from grpolab.credentials import password_problem
 from grpolab.errors import RequestError
@@ -51,13 +51,18 @@ def set_environment() -> None:
 def store_uri(setting: str | None, results: Results) -> str | None:
     """The URI that `machine.tracking_uri` means: `auto` is SQLite in the results folder; None: no tracking."""
     if setting == AUTO:
-        return f"{SQLITE}{results.store.resolve()}"
+        return sqlite_uri(results.store)
     return setting or None
+
+
+def sqlite_uri(file: Path) -> str:
+    """The URI of an SQLite file. Its path is decoded where it is opened, so `a%20b` would be the folder `a b`."""
+    return SQLITE + re.sub("[%?:]", lambda char: f"%{ord(char[0]):02X}", str(file.resolve()))
 
 
 def sqlite_file(uri: str) -> Path | None:
     """The file of an SQLite store; None for every other kind of store."""
-    return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+    return Path(unquote(uri.removeprefix(SQLITE))) if uri.startswith(SQLITE) else None
 
 
 def is_server(uri: str) -> bool:

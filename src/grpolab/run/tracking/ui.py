@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 from grpolab.errors import RequestError
 from grpolab.paths import PYTHON, Results, read_json
-from grpolab.run.tracking import SQLITE, check_store, set_environment, sqlite_file
+from grpolab.run.tracking import check_store, set_environment, sqlite_file, sqlite_uri
 from grpolab.run.tracking.pages import EVERY_VARIANT, address, views
 from grpolab.terminal import say
 
@@ -91,7 +91,7 @@ def _experiment_id(root: str, name: str) -> str | None:
 def _server(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """MLflow's server, ready; it ends with the block, however that is left."""
     file = sqlite_file(uri)
-    store = f"{SQLITE}{file.resolve()}" if file else uri
+    store = sqlite_uri(file) if file else uri
     where = ["--backend-store-uri", store, "--host", HOST, "--port", str(port), "--workers", "1"]
     command, environment = [*PYTHON, "-m", "mlflow", "ui", *where], {**os.environ, **ENVIRONMENT}
     # In an empty folder: uvicorn imports from where it is started, whatever Python is told.
