@@ -35,6 +35,7 @@ from grpolab.run.provenance import set_up_torch
 from grpolab.settings.run import RunSettings
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Example, Task
+from grpolab.terminal import say
 from grpolab.vocabulary import COMPLETED, LOW_START
 
 DRAWS = 32  # uniform numbers that a demonstration may use
@@ -80,7 +81,7 @@ def ensure(settings: RunSettings, results: Results, on_step: Callable[[int], Non
 
 
 def _standing(folder: Path, name: str, loud: bool = False) -> WarmStart | None:
-    """The warm start that is there; None where there is none, or it is damaged: it is made anew, said where it is `loud`.
+    """The warm start that is there; None where there is none, or it is damaged: it is made anew, `loud` or not.
 
     The settings, and with them the name, say all that it depends on: made anew it has the same weights.
     """
