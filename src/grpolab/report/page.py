@@ -71,7 +71,7 @@ def write(
 
     Beside it stand report.html and gallery.html. `progress` is told what is being done, and at the end the screen that
     the report begins with; `diagnosis` writes the section about runs in which something is wrong
-    (`doctor.page.section`). Raises RequestError when the study has not been planned, or mixes runs that must not be
+    (`doctor.section.section`). Raises RequestError when the study has not been planned, or mixes runs that must not be
     compared.
     """
     output = results.output(study)
