@@ -15,10 +15,6 @@ import yaml
 from grpolab.errors import RequestError
 from grpolab.identity import SIGNATURE_LENGTH, dotted, short_hash
 from grpolab.paths import Results, read_json
-from grpolab.report.journals import read_runs
-from grpolab.report.load import study_of
-from grpolab.report.measures import at, measure
-from grpolab.report.statistics.tests import paired_difference
 from grpolab.report.text import NONE, count, estimate, number, p_equals, signed
 from grpolab.vocabulary import METRICS
 
@@ -110,6 +106,12 @@ def _settings_of(folder: Path) -> dict[str, Any]:
 
 def _paired_effects(results: Results, a: str, b: str) -> Iterator[str]:
     """A sentence for each study that asks for both runs, as different variants."""
+    # Here, because what looks at one run needs no statistics.
+    from grpolab.report.journals import read_runs
+    from grpolab.report.load import study_of
+    from grpolab.report.measures import at, measure
+    from grpolab.report.statistics.tests import paired_difference
+
     for file in sorted(results.studies.glob("*/plan.json")):
         plan = json.loads(file.read_text())
         lefts, rights = ({cell["variant"] for cell in plan["cells"] if cell["signature"] == run} for run in (a, b))

@@ -18,12 +18,11 @@ import pyarrow.parquet as pq
 
 from grpolab.errors import RequestError
 from grpolab.frameworks.names import CLIP_METRIC, convention
-from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, read_json, write_json_atomic
+from grpolab.paths import Results, read_json, write_json_atomic
 from grpolab.report.journals import NUMBERS, TABLES, Runs, at_quarters, count_clipped, kind_of_cpu, read_runs
+from grpolab.report.plans import Plan, read_plan, reference_plan
 from grpolab.report.statistics.looks import LOOKS
 from grpolab.vocabulary import LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
-
-Plan = dict[str, Any]
 
 # Of the other tables everything is kept; updates and histograms are the bulk.
 _UPDATE_METRICS = (
@@ -59,35 +58,6 @@ def studies_of(results: Results) -> list[str]:
     """Studies, collections left out, that are planned in a results folder or that its reference holds."""
     files = [*results.studies.glob("*/plan.json"), *results.reference.glob("plans/*.json")]
     return sorted({plan["study"] for plan in map(read_plan, files) if plan["cells"]})
-
-
-def default_study(results: Results) -> str:
-    """The study that is meant where none is named: what is planned here, else what the committed reference holds."""
-    names = (REFERENCE_STUDY, SWEEP_STUDY)
-    planned = [name for name in names if results.plan(name).is_file()]
-    committed = [name for name in names if reference_plan(results, name).is_file()]
-    return [*planned, *committed, SWEEP_STUDY][0]
-
-
-def reference_plan(results: Results, study: str) -> Path:
-    """The plan of a study of the reference, which knows the study where there is this file."""
-    return results.reference / "plans" / f"{study}.json"
-
-
-def read_plan(path: Path) -> Plan:
-    """A plan as it was written, or as it was packed for the reference."""
-    plan = json.loads(path.read_text())
-    variants = plan.pop("variants", None)
-    if variants is not None:
-        common = plan.pop("settings", {})
-        plan["cells"] = [_cell(variant, common, int(seed)) for variant in variants for seed in variant["runs"]]
-    return plan
-
-
-def _cell(variant: dict[str, Any], common: dict[str, Any], seed: int) -> dict[str, Any]:
-    shared = {key: value for key, value in variant.items() if key != "runs"}
-    settings = {**common, **variant["settings"], "seed": seed}
-    return {**shared, "seed": seed, "signature": variant["runs"][str(seed)], "settings": settings}
 
 
 def _packed(plan: Plan) -> Plan:
