@@ -5,14 +5,17 @@ Nothing here needs a table, so that a command can begin with it.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from grpolab.errors import RequestError
+from grpolab import records
+from grpolab.errors import Damaged, RequestError
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results
+from grpolab.vocabulary import FIGURES
 
 Plan = dict[str, Any]
+_COMPARED = {"compare", "baseline", "factors", "question", "seeds", "figures", "hypotheses"}  # what a report asks of it
+_CELL_KEYS = {"levels", "settings", "rollout_steps"}
 
 
 def default_study(results: Results) -> str:
@@ -46,16 +49,18 @@ def reference_plan(results: Results, study: str) -> Path:
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan as it was written, or as it was packed for the reference."""
-    plan = json.loads(path.read_text())
-    variants = plan.pop("variants", None)
-    if variants is not None:
-        common = plan.pop("settings", {})
-        plan["cells"] = [_cell(variant, common, int(seed)) for variant in variants for seed in variant["runs"]]
+    """A plan as it was written, or as it was packed for the reference. Raises Damaged where none can be read."""
+    plan = records.read_plan(path)
+    if plan is None:
+        raise Damaged(f"{path} is not there")
+    if "study" not in plan:
+        raise Damaged(f"{path} is no plan that a report can be made of: it lacks study")
+    compared = plan.get("compare")
+    for cell in plan["cells"]:
+        if not cell.keys() >= _CELL_KEYS or compared not in cell["levels"]:
+            raise Damaged(f"{path} is no plan that a report can be made of: {cell!r:.60} lacks something")
+    if strange := [figure for figure in plan.get("figures", []) if figure not in FIGURES]:
+        raise Damaged(f"{path} asks for figures={strange[0]!r:.60}, which is not one of {', '.join(FIGURES)}")
+    if plan["cells"] and (lacking := _COMPARED - plan.keys()):
+        raise Damaged(f"{path} is no plan that a report can be made of: it lacks {', '.join(sorted(lacking))}")
     return plan
-
-
-def _cell(variant: dict[str, Any], common: dict[str, Any], seed: int) -> dict[str, Any]:
-    shared = {key: value for key, value in variant.items() if key != "runs"}
-    settings = {**common, **variant["settings"], "seed": seed}
-    return {**shared, "seed": seed, "signature": variant["runs"][str(seed)], "settings": settings}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grpolab.errors import RequestError
+from grpolab import records
+from grpolab.errors import Damaged, RequestError
 from grpolab.frameworks.names import CLIP_METRIC, convention
-from grpolab.paths import Results, read_json, write_json_atomic
+from grpolab.paths import Results, write_json_atomic
 from grpolab.report.journals import NUMBERS, TABLES, Runs, at_quarters, count_clipped, kind_of_cpu, read_runs
 from grpolab.report.plans import Plan, read_plan, reference_plan
 from grpolab.report.statistics.looks import LOOKS
-from grpolab.vocabulary import LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
+from grpolab.vocabulary import DAMAGED, LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
 
 # Of the other tables everything is kept; updates and histograms are the bulk.
 _UPDATE_METRICS = (
@@ -113,13 +115,15 @@ def _of_reference(results: Results, asked: Sequence[str]) -> set[str]:
     if not absent:
         return set()
     both = here.intersection(hardware.index)
-    return absent | {name for name in both if _kind_here(results, name) != kind_of_cpu(hardware[name])}
+    return absent | {name for name in both if _is_of_another(results, name, kind_of_cpu(hardware[name]))}
 
 
-def _kind_here(results: Results, signature: str) -> str:
-    """The kind of CPU that a run folder is of."""
-    provenance = read_json(results.run(signature) / "provenance.json") or {}
-    return kind_of_cpu(json.dumps(provenance.get("hardware") or {}))
+def _is_of_another(results: Results, signature: str, kind: str) -> bool:
+    """Whether a run folder is of another kind of CPU; a damaged one is said to be damaged, by whoever reads it."""
+    with suppress(Damaged):
+        provenance = records.read_provenance(results.run(signature))
+        return kind_of_cpu(json.dumps(provenance.get("hardware") or {})) != kind
+    return False
 
 
 def tokens_clipped(results: Results, signatures: Iterable[str]) -> pd.DataFrame:
@@ -143,14 +147,15 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     `append`: what is there stays, and the seeds of the study that are finished in every variant are added; a run folder
     is then not needed any more. A collection there that has `shown` says of these too which are kept whole.
 
-    Raises RequestError when the study has not been planned here, a cell has no outcome (a reference with holes would be
-    taken for the truth), or what is there is of another results_version or lock file.
+    Raises RequestError when the study has not been planned here, a run is damaged, a cell has no outcome (a reference
+    with holes would be taken for the truth), or what is there is of another results_version or lock file.
     """
     if not results.plan(study).is_file():
         raise RequestError(f"study={study} has not been planned in {results.root}: run `grpolab sweep {study}` first")
     whole = read_plan(results.plan(study))
     plans = [whole, *(read_plan(results.plan(part)) for part in whole["includes"])]
     runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
+    _refuse_damaged(runs["outcomes"], study)
     done = set(runs["outcomes"]["signature"])
     kept = [read_plan(file) for file in results.reference.glob("plans/*.json")] if append else []
     shown: list[str] = next((plan["shown"] for plan in (whole, *kept) if plan.get("shown")), [])
@@ -163,6 +168,7 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     whole_runs = _shown(shown, plans)
     if append:
         runs = read_all(results, signatures)
+        _refuse_damaged(runs["outcomes"], study)
         _refuse_mixture(runs["outcomes"])
         # What has its updates in the reference alone keeps them.
         folders = {name for name in signatures if (results.run(name) / "outcome.json").is_file()}
@@ -260,6 +266,18 @@ def _begun(plans: list[Plan]) -> list[Plan]:
         elif plan["cells"]:
             kept.append(plan)
     return kept
+
+
+def _refuse_damaged(outcomes: pd.DataFrame, study: str) -> None:
+    """What is kept is what was trained. Raises RequestError with every run that is damaged."""
+    damaged = outcomes[outcomes["outcome"] == DAMAGED]
+    if len(damaged):
+        raise RequestError(
+            [
+                *(f"run {run.signature} is damaged: {run.reason}" for run in damaged.itertuples()),
+                f"study={study}: nothing was written; `grpolab sweep {study} --retry-failed` trains them anew",
+            ]
+        )
 
 
 def _refuse_mixture(outcomes: pd.DataFrame) -> None:

@@ -66,13 +66,13 @@ def state_of(results: Results, name: str) -> str:
         *sorted(results.reference.glob("*.parquet")),
         *sorted(Path(__file__).parents[1].rglob("*.py")),
     ]
-    whole = hashlib.sha256(repr([sys.version, *map(version, COMPUTED_BY)]).encode())
+    whole = hashlib.sha256(repr([str(results.root), sys.version, *map(version, COMPUTED_BY)]).encode())
     for path in files:
         try:
             with path.open("rb") as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError:
-            content = "none"
+        except OSError as error:
+            content = type(error).__name__
         whole.update(f"{path.name} {content}\n".encode())
     return whole.hexdigest()
 

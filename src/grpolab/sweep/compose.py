@@ -268,7 +268,7 @@ def _page(groups: Sequence[Entry], keys: Sequence[Entry]) -> Iterator[str]:
         sections.setdefault(name.rpartition(".")[0], []).append(name)
     for names in sections.values():
         yield textwrap.fill(" ".join(names), HELP_WIDTH, initial_indent="  ", subsequent_indent="  ")
-    yield "\nWhat a name means: `grpolab train --help dialect`, or another group, key or section; `--help all`: all of them"
+    yield "\nWhat a name means: `grpolab train --help dialect`, or another group, key or section; `--help all`: all"
 
 
 def key_for(word: str) -> str:
