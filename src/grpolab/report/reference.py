@@ -65,13 +65,8 @@ def default_study(results: Results) -> str:
     """The study that is meant where none is named: what is planned here, else what the committed reference holds."""
     names = (REFERENCE_STUDY, SWEEP_STUDY)
     planned = [name for name in names if results.plan(name).is_file()]
-    committed = [name for name in names if reference_plan(results, name).is_file()]
+    committed = [name for name in names if results.committed_plan(name).is_file()]
     return [*planned, *committed, SWEEP_STUDY][0]
-
-
-def reference_plan(results: Results, study: str) -> Path:
-    """The plan of a study of the reference, which knows the study where there is this file."""
-    return results.reference / "plans" / f"{study}.json"
 
 
 def read_plan(path: Path) -> Plan:
@@ -177,7 +172,7 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     taken for the truth), or what is there is of another results_version or lock file.
     """
     if not results.plan(study).is_file():
-        raise RequestError(f"study={study} has not been planned in {results.root}: run `grpolab sweep {study}` first")
+        raise results.not_planned(study)
     whole = read_plan(results.plan(study))
     plans = [whole, *(read_plan(results.plan(part)) for part in whole["includes"])]
     runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
@@ -212,7 +207,7 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     for file in results.reference.glob("plans/*.json"):
         file.unlink()
     for plan in plans:
-        write_json_atomic(reference_plan(results, plan["study"]), _packed(plan))
+        write_json_atomic(results.committed_plan(plan["study"]), _packed(plan))
     for table, frame in tables.items():
         _write_table(results.reference / f"{table}.parquet", frame)
     return sorted(path for path in results.reference.rglob("*") if path.is_file())

@@ -18,12 +18,11 @@ import yaml
 from grpolab import FOLDER_FORMAT, RESULTS_VERSION
 from grpolab.errors import RequestError
 from grpolab.identity import absent, file_sha256, identified, in_words, keys_with_content, signature, unrecorded
-from grpolab.paths import Results, read_json, write_json_atomic
+from grpolab.paths import Results, available, read_json, write_json_atomic
 from grpolab.run.folder import is_begun
 from grpolab.run.lease import Lease, is_taken
-from grpolab.sweep.ledger import Record, planned_studies
+from grpolab.sweep.ledger import Record
 from grpolab.sweep.plan import plans
-from grpolab.sweep.study import available
 from grpolab.vocabulary import RESULTS
 
 MB = 1e6
@@ -97,7 +96,7 @@ def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
         for key in absent(cell.settings.content()):
             unknown[key].add(name)
     runs, warm_starts = {cell.signature for _, cell in cells}, {cell.warm_start for _, cell in cells}
-    for name in planned_studies(results):
+    for name in results.planned():
         plan = read_json(results.plan(name))
         if plan is None:
             raise RequestError(f"{results.plan(name)} cannot be read: without it nobody knows what it asks for")
@@ -170,8 +169,8 @@ def take_over(source: Path, ours: Results) -> bool:
         elif here is None:
             write_json_atomic(ours.plan(study), plan)
         elif {**plan, "created": None, "commit": None} != {**here, "created": None, "commit": None}:
-            stays = "the plan here stays"
-            print(f"study {study} is planned otherwise here: {stays}, `grpolab sweep {study}` writes it anew")
+            stays, named = "the plan here stays", here.get("file", study)
+            print(f"study {study} is planned otherwise here: {stays}, `grpolab sweep {named}` writes it anew")
     summary = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     print(f"{source}: {summary or 'no run'}")
     return not counts[REFUSED]

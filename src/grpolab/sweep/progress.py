@@ -159,6 +159,7 @@ class Progress:
         parts = [outcome_line(job, outcome)]
         parts += [duration(outcome["seconds"])] if outcome.get("seconds") else []
         parts += [short] if journal and (short := journal.in_short()) else []
+        parts += ["the reward never moved"] if journal and journal.only_reward is not None else []
         self.note(f"{self.count(job.kind)} {', '.join(parts)}{self._left_in_brackets()}")
 
     def say_where(self) -> None:
