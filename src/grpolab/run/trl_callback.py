@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from grpolab.errors import Damaged
 from grpolab.frameworks.names import LOG_NAMES, TRL_NAMES
 from grpolab.identity import signature
 from grpolab.paths import Results, plain, write_json_atomic, write_text_atomic
@@ -75,7 +76,7 @@ class RunFolder(TrainerCallback):
             self._beat.beat(_rollout_step(args, state.global_step + 1), time.time())
             where = shlex.quote(str(folder))
             print(f"this run is written to {folder}: `grpolab diagnose {where}` reads it", file=sys.stderr)
-        except (OSError, LeaseLost) as error:
+        except (OSError, LeaseLost, Damaged) as error:
             self._give_up(error)
 
     def on_log(

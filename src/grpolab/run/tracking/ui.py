@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from grpolab.errors import RequestError
-from grpolab.paths import Results, read_json
+from grpolab.paths import Results
+from grpolab.records import read_plan
 from grpolab.run.tracking import check_store, set_environment, sqlite_file
 from grpolab.run.tracking.pages import EVERY_VARIANT, address, views
 
@@ -52,10 +53,10 @@ def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callabl
 
 def _refuse_without_runs(results: Results, study: str) -> None:
     """Raise RequestError where the study is not planned, or nothing of it has begun: its pages would be empty."""
-    plan = read_json(results.plan(study))
+    plan = read_plan(results.plan(study))
     if plan is None:
         raise results.not_planned(study)
-    plans = [plan, *(read_json(results.plan(part)) or {"cells": []} for part in plan["includes"])]
+    plans = [plan, *(read_plan(results.plan(part)) or {"cells": []} for part in plan["includes"])]
     if not any(results.run(cell["signature"]).is_dir() for part in plans for cell in part["cells"]):
         named = plan.get("file", study)
         raise RequestError(f"study {study} has no run in {results.runs} yet: run `grpolab sweep {named}` first")
@@ -76,8 +77,8 @@ def free_port(port: int) -> int:
 
 def _say_links(root: str, results: Results, study: str, say: Callable[[str], None]) -> None:
     """The study's chart pages, the arms at each combination of the other factors first; of each that it includes."""
-    for name in (read_json(results.plan(study)) or {}).get("includes") or [study]:
-        experiment, plan = _experiment_id(root, name), read_json(results.plan(name))
+    for name in (read_plan(results.plan(study)) or {}).get("includes") or [study]:
+        experiment, plan = _experiment_id(root, name), read_plan(results.plan(name))
         if experiment is None and plan is None:
             raise results.not_planned(name)
         if experiment is None:
