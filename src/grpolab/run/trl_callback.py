@@ -25,6 +25,7 @@ from grpolab.paths import Results, plain, write_json_atomic, write_text_atomic
 from grpolab.run.folder import Heartbeat, Journal, Outcome, Tail, conclude, line
 from grpolab.run.lease import Lease, LeaseLost
 from grpolab.run.provenance import of_program
+from grpolab.terminal import say
 from grpolab.vocabulary import COMPLETED, DIVERGED, METRICS
 
 # Arguments of TRL that are called here as there.
@@ -75,7 +76,7 @@ class RunFolder(TrainerCallback):
             self._beat = Heartbeat(folder, _rollout_step(args, state.max_steps) + 1)
             self._beat.beat(_rollout_step(args, state.global_step + 1), time.time())
             where = shlex.quote(str(folder))
-            print(f"this run is written to {folder}: `grpolab diagnose {where}` reads it", file=sys.stderr)
+            say(f"this run is written to {folder}: `grpolab diagnose {where}` reads it", error=True)
         except (OSError, LeaseLost, Damaged) as error:
             self._give_up(error)
 
@@ -151,7 +152,7 @@ class RunFolder(TrainerCallback):
             number += 1
 
     def _give_up(self, error: Exception) -> None:
-        print(f"{self.folder} is not written any more, training goes on: {error}", file=sys.stderr)
+        say(f"{self.folder} is not written any more, training goes on: {error}", error=True)
         if self.folder in held:
             held.pop(self.folder).release()
         self.folder = None
