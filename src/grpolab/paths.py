@@ -119,6 +119,10 @@ class Results:
         """The study's plan.json."""
         return self.studies / study / "plan.json"
 
+    def assessment(self, study: str) -> Path:
+        """What report and doctor say of each run of the study, for the tracking store."""
+        return self.studies / study / "assessment.json"
+
     def trials(self, study: str) -> Path:
         """What a tuning of the study has tried, for the report."""
         return self.studies / study / "tuning" / "trials.json"

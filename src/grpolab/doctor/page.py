@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,6 +28,7 @@ from grpolab.report.journals import column
 from grpolab.report.load import Study
 from grpolab.report.stability import after_first_step
 from grpolab.report.statistics.intervals import share_band
+from grpolab.report.style import paper_style
 from grpolab.report.text import count, listing, markdown_table, number
 from grpolab.vocabulary import METRICS
 
@@ -202,6 +204,11 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def passes(study: Study) -> Figure:
     """Clip fraction by pass over the batch: 0 on the first, by construction."""
+    with paper_style():
+        return _passes(study)
+
+
+def _passes(study: Study) -> Figure:
     sheet = panels.Sheet(study, study.facets, ["clipped tokens by pass over the batch"], share_x=False)
     for (facet, _), panel in sheet.grid.items():
         for arm, updates in study.by_arm("updates", facet):
@@ -216,6 +223,11 @@ def passes(study: Study) -> Figure:
 
 def reach(study: Study) -> Figure:
     """Largest ratio - 1 on updates after a batch's first, over the run, and the usual clip range."""
+    with paper_style():
+        return _reach(study)
+
+
+def _reach(study: Study) -> Figure:
     later = after_first_step(study.updates)
     shown = replace(study, updates=later.assign(reach=later["ratio/token_max"] - 1))
     sheet = panels.lines_by_arm(shown, {"largest ratio - 1": ("updates", "reach")})
@@ -226,17 +238,19 @@ def reach(study: Study) -> Figure:
     return sheet.figure
 
 
-def section(parts: Sequence[Study]) -> str:
-    """One row per run with a cause, the surest cause only; the others are counted. Empty where nothing was run."""
+@lru_cache(maxsize=4)
+def diagnoses(parts: tuple[Study, ...]) -> dict[str, Diagnosis]:
+    """Signature -> what the journals say of each run with a result. A run that several studies share is examined once.
+
+    Kept: the report's section and the tracking store both ask for it.
+    """
     cells = {cell["signature"]: (part, cell) for part in parts for cell in part.done.to_dict("records")}
-    if not cells:
-        return ""
     journals = {  # study -> table -> signature
         part.name: {name: dict(iter(getattr(part, name).groupby("signature"))) for name in TABLES.values()}
         for part in parts
     }
-    rows = []
-    for signature, (part, cell) in cells.items():  # a run that several studies share is examined once
+    found = {}
+    for signature, (part, cell) in cells.items():
         tables = {
             name: runs.get(signature, pd.DataFrame()).dropna(axis=1, how="all")
             for name, runs in journals[part.name].items()
@@ -245,7 +259,18 @@ def section(parts: Sequence[Study]) -> str:
         settings = {key: value for key, value in given.items() if pd.notna(value) and key not in PLANTED}
         if pd.notna(cell.get("evaluation_items")):
             settings["evaluation.items"] = cell["evaluation_items"]
-        findings = examine(Evidence(run=signature, state=cell["outcome"], settings=settings, **tables)).findings
+        found[signature] = examine(Evidence(run=signature, state=cell["outcome"], settings=settings, **tables))
+    return found
+
+
+def section(parts: Sequence[Study]) -> str:
+    """One row per run with a cause, the surest cause only; the others are counted. Empty where nothing was run."""
+    cells = {cell["signature"]: cell for part in parts for cell in part.done.to_dict("records")}
+    if not cells:
+        return ""
+    rows = []
+    for signature, diagnosis in diagnoses(tuple(parts)).items():
+        cell, findings = cells[signature], diagnosis.findings
         if findings:
             rows.append(
                 {

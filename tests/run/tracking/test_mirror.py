@@ -32,7 +32,9 @@ def test_a_run_is_mirrored_with_its_tags_params_data_and_artifacts(results: Resu
         "outcome": "completed",
         "clip": "low",
         "factor.task": "addition",
+        "line": tags["line"],
     }
+    assert tags["line"].rstrip() == "low/addition"
     assert tags.keys() - vocabulary.TAGS.keys() == {"clip", "factor.task"}, "one for each factor of the study"
     assert run.info.status == "FINISHED"
     assert (run.info.start_time, run.info.end_time) == (T0, T0 + 300)

@@ -15,6 +15,7 @@ from grpolab.identity import dotted
 from grpolab.paths import Results, read_json
 from grpolab.registry import SURROGATES
 from grpolab.run.lease import is_taken
+from grpolab.run.tracking.colours import LINE, RUN_COLOUR, line_of
 from grpolab.vocabulary import FAILED, METRICS, TAGS
 
 Record = dict[str, Any]
@@ -47,6 +48,34 @@ def status(folder: Path, outcome: Record | None) -> str:
 
 
 @dataclass(frozen=True)
+class Assessment:
+    """What report and doctor say of each run of a study, as the command that drew it wrote it down."""
+
+    runs: Record  # signature -> its `metrics` and `tags`
+
+    @classmethod
+    def read(cls, results: Results, study: str) -> Assessment:
+        """Of no run where nothing was drawn yet."""
+        return cls(read_json(results.assessment(study)) or {})
+
+    def of(self, cell: Record, outcome: Record | None) -> Record | None:
+        """Of one cell's run; None where nothing is said of it, or it has no result any more."""
+        return self.runs.get(cell["signature"]) if is_final(outcome) else None
+
+    def points(self, cell: Record, outcome: Record | None, end: int) -> dict[tuple[str, int], Point]:
+        """Its numbers as points at the end of the run."""
+        if (said := self.of(cell, outcome)) is None:
+            return {}
+        step = int((outcome or {}).get("rollout_steps") or 0)
+        return {(name, step): Point(name, value, end, step) for name, value in said["metrics"].items()}
+
+    def tags(self, cell: Record, outcome: Record | None) -> dict[str, str]:
+        """Its words."""
+        said = self.of(cell, outcome)
+        return dict(said["tags"]) if said else {}
+
+
+@dataclass(frozen=True)
 class Course:
     """The points of a run by metric and rollout step, and when it began and ended its last rollout step."""
 
@@ -54,10 +83,11 @@ class Course:
     start: int  # milliseconds since 1970
     end: int
 
-    def last(self) -> dict[tuple[str, int], Point]:
-        """The last point of each metric."""
-        steps = dict(sorted(self.points))
-        return {key: point for key, point in self.points.items() if key[1] == steps[key[0]]}
+
+def last_of(points: dict[tuple[str, int], Point]) -> dict[tuple[str, int], Point]:
+    """The last point of each metric."""
+    steps = dict(sorted(points))
+    return {key: point for key, point in points.items() if key[1] == steps[key[0]]}
 
 
 def course_of(folder: Path, outcome: Record | None) -> Course:
@@ -123,16 +153,18 @@ def params_of(folder: Path) -> dict[str, str]:
     return {key: str(value)[:MAX_PARAM_LENGTH] for key, value in dotted(shown)}
 
 
-def labels_of(plan: Record, cell: Record) -> dict[str, str]:
+def labels_of(plan: Record, cell: Record, colour: str) -> dict[str, str]:
     """The tags by which a run is found and grouped: those of the vocabulary, and one for each factor of the study.
 
-    A factor that is called as one of the vocabulary's tags (`task`) is `factor.task`.
+    A factor that is called as one of the vocabulary's tags (`task`) is `factor.task`. `colour`: of its variant.
     """
     factors = {f"factor.{name}" if name in TAGS else name: level for name, level in cell["levels"].items()}
     return {
         **factors,
         "study": plan["study"],
         "variant": cell["variant"],
+        LINE: line_of(cell["variant"], colour),
+        RUN_COLOUR: colour,
         "arm": str(cell["levels"].get(plan["compare"], cell["variant"])),
         "task": str(cell["settings"]["task"]),
         "seed": str(cell["seed"]),
