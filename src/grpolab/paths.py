@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from grpolab import FOLDER_FORMAT
-from grpolab.errors import RequestError
+from grpolab.errors import Damaged, RequestError
 
 # The study whose outcome is committed: it stands at the top of results/. Hours of training.
 REFERENCE_STUDY = "claims"
@@ -24,6 +25,9 @@ REFERENCE_STUDY = "claims"
 SWEEP_STUDY = "reference"
 # The model of `model=smollm2`, below the project; `make smollm2` makes it.
 SMOLLM2 = Path("results", "models", "smollm2-135m-instruct")
+# A run's name: its signature; those that TRL trained have a number behind it where there is more than one.
+SIGNATURE = re.compile(r"[0-9a-f]{16}(-[1-9][0-9]*)?")
+STUDY_NAME = re.compile(r"\w[\w.+-]*")
 # What a report consists of, in `Results.output`, beside figures/ and tables/; the last is written last.
 REPORT_FILES = ("report.html", "gallery.html", "reproducibility.md", "report.md")
 
@@ -70,7 +74,11 @@ def results_folder(root: str | Path) -> Path:
 
 
 class Results:
-    """The results folder, and where everything lies in it."""
+    """The results folder, and where everything lies in it.
+
+    Names of runs and studies are read from files that others may have written: one that is no such name, and might
+    lead out of the folder, raises Damaged.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -109,15 +117,15 @@ class Results:
 
     def run(self, signature: str) -> Path:
         """Folder of a run."""
-        return self.runs / signature
+        return self._place(self.runs, signature, SIGNATURE, "a run's signature")
 
     def warm_start(self, signature: str) -> Path:
         """Folder of a warm start."""
-        return self.warm_starts / signature
+        return self._place(self.warm_starts, signature, SIGNATURE, "a warm start's signature")
 
     def plan(self, study: str) -> Path:
         """The study's plan.json."""
-        return self.studies / study / "plan.json"
+        return self._study(study) / "plan.json"
 
     def assessment(self, study: str) -> Path:
         """What report and doctor say of each run of the study, for the tracking store."""
@@ -125,11 +133,28 @@ class Results:
 
     def trials(self, study: str) -> Path:
         """What a tuning of the study has tried, for the report."""
-        return self.studies / study / "tuning" / "trials.json"
+        return self._study(study) / "tuning" / "trials.json"
 
     def output(self, study: str) -> Path:
         """Where the study's REPORT_FILES, figures/ and tables/ go: beside the runs for the study that is committed."""
-        return self.root if study == REFERENCE_STUDY else self.studies / study
+        return self.root if study == REFERENCE_STUDY else self._study(study)
+
+    def _study(self, name: str) -> Path:
+        return self._place(self.studies, name, STUDY_NAME, "a study's name")
+
+    def _place(self, folder: Path, name: str, form: re.Pattern[str], what: str) -> Path:
+        if not isinstance(name, str) or not form.fullmatch(name):
+            raise Damaged(f"{folder}: {name!r} is not {what}, which is like {form.pattern}")
+        return folder / name
+
+    def refuse_outside(self, path: Path) -> None:
+        """Raises Damaged where a link leads what would be written at `path` out of the results folder.
+
+        The folders at the top may be links themselves, as to a larger disk.
+        """
+        top = self.root / path.relative_to(self.root).parts[0]
+        if not path.resolve().is_relative_to(top.resolve()):
+            raise Damaged(f"{path} leads out of {top}, to {path.resolve()}: nothing is written there")
 
 
 def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from grpolab.cli.common import FAILURE, OK, Add, assess_runs, ensure_geometry, results_of, tracking_uri
 from grpolab.errors import RequestError
-from grpolab.paths import REFERENCE_STUDY, Results, read_json
+from grpolab.paths import REFERENCE_STUDY, Results
+from grpolab.records import read_plan
 from grpolab.vocabulary import RESULTS
 
 
@@ -74,7 +75,7 @@ def _track_sync(arguments: argparse.Namespace) -> int:
 
     results, uri, studies = _tracked(arguments)
     tracking.check_answer(uri)
-    parts = {part for study in studies for part in (read_json(results.plan(study)) or {}).get("includes", [])}
+    parts = {part for study in studies for part in (read_plan(results.plan(study)) or {}).get("includes", [])}
     for study in studies:
         if study not in parts:
             assess_runs(results, study)
