@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime
+from datetime import UTC, datetime
 
 from grpolab.paths import SWEEP_STUDY, Results
 from grpolab.report.reference import default_study, read_plan, reference_plan, studies_of
@@ -37,8 +37,8 @@ def own_studies(results: Results) -> dict[str, datetime]:
     A part of a newer collection is none by itself, and a single run (`grpolab train`) compares nothing.
     """
     plans = [read_plan(file) for file in results.studies.glob("*/plan.json")]
-    plans = [plan for plan in plans if plan["includes"] or len(plan["cells"]) > 1]
-    made = {plan["study"]: datetime.fromisoformat(plan["created"]) for plan in plans}
+    plans = [plan for plan in plans if plan.get("created") and (plan["includes"] or len(plan["cells"]) > 1)]
+    made = {plan["study"]: datetime.fromisoformat(plan["created"]).astimezone(UTC) for plan in plans}
     whole = {part: plan["study"] for plan in plans for part in plan["includes"]}
     alone = {name: at for name, at in made.items() if name not in whole or at > made[whole[name]]}
     return dict(sorted(alone.items(), key=lambda item: item[1], reverse=True))

@@ -173,7 +173,7 @@ def labels_of(plan: Record, cell: Record, colour: str) -> dict[str, str]:
         LINE: line_of(cell["variant"], colour),
         RUN_COLOUR: colour,
         "arm": str(cell["levels"].get(plan["compare"], cell["variant"])),
-        "task": str(cell["settings"]["task"]),
+        "task": str(cell.get("task_title") or cell["settings"]["task"]),
         "seed": str(cell["seed"]),
         "signature": cell["signature"],
     }
