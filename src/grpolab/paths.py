@@ -10,6 +10,7 @@ import math
 import os
 import re
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,12 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from grpolab import FOLDER_FORMAT
+from grpolab.credentials import without_secrets_in
 from grpolab.errors import Damaged, RequestError
+
+# How every process is started. -P: what lies in the working directory is imported only where a run names it, as in the
+# command itself; a random.py of the user's stands in for nothing.
+PYTHON = (sys.executable, "-P")
 
 # The study whose outcome is committed: it stands at the top of results/. Hours of training.
 REFERENCE_STUDY = "claims"
@@ -234,8 +240,8 @@ def write_json_atomic(path: Path, value: Any, *, durable: bool = True) -> None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as it stands in a JSON file."""
-    return (json.dumps(plain(value), allow_nan=False, indent=1) + "\n").encode()
+    """A value as it stands in a JSON file, which holds no secrets."""
+    return (json.dumps(without_secrets_in(plain(value)), allow_nan=False, indent=1) + "\n").encode()
 
 
 def write_csv_atomic(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -10,6 +10,7 @@ import yaml
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root, write_csv_atomic
+from grpolab.terminal import say
 
 if TYPE_CHECKING:
     from grpolab.report.load import Study
@@ -78,7 +79,7 @@ def draw_all(results: Results, study: str) -> None:
         return section(studies)
 
     ensure_geometry(results)
-    page.write(results, study, print, diagnosis)
+    page.write(results, study, say, diagnosis)
 
 
 def assess_runs(results: Results, study: str) -> None:
@@ -89,7 +90,7 @@ def assess_runs(results: Results, study: str) -> None:
     try:
         assess(results, load(results, study))
     except RequestError as error:  # the runs must not be compared; what is written is not more wrong than before
-        print(f"{study}: no run is assessed: {error}")
+        say(f"{study}: no run is assessed: {error}")
 
 
 def unmet(results: Results, study: str) -> list[str]:

@@ -10,6 +10,7 @@ from grpolab.cli.common import FAILURE, OK, Add, assess_runs, ensure_geometry, r
 from grpolab.errors import RequestError
 from grpolab.paths import REFERENCE_STUDY, Results
 from grpolab.records import read_plan
+from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS
 
 
@@ -43,7 +44,7 @@ def _geometry(arguments: argparse.Namespace) -> None:
     for path in (results.geometry, results.surface):
         path.unlink(missing_ok=True)
     ensure_geometry(results)
-    print(results.geometry, results.surface, sep="\n")
+    say(f"{results.geometry}\n{results.surface}")
 
 
 def _surrogate(arguments: argparse.Namespace) -> None:
@@ -60,14 +61,14 @@ def _surrogate(arguments: argparse.Namespace) -> None:
         )
     from grpolab.run.surrogate_tables import extend_table
 
-    print(extend_table(results, list(signatures), print))
+    say(extend_table(results, list(signatures), say))
 
 
 def _export_reference(arguments: argparse.Namespace) -> None:
     from grpolab.report.reference import export_reference
 
     for file in export_reference(results_of(arguments), arguments.study, arguments.append):
-        print(file)
+        say(file)
 
 
 def _track_sync(arguments: argparse.Namespace) -> int:
@@ -80,9 +81,9 @@ def _track_sync(arguments: argparse.Namespace) -> int:
         if study not in parts:
             assess_runs(results, study)
     if problem := tracking.synchronise(results, uri, studies, arguments.repair):
-        print(problem, file=sys.stderr)
+        say(problem, error=True)
         return FAILURE
-    print(f"up to date with the run folders: {uri} ({', '.join(studies) or 'no study is planned yet'})")
+    say(f"up to date with the run folders: {uri} ({', '.join(studies) or 'no study is planned yet'})")
     return OK
 
 

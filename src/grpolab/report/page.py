@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing import get_context
@@ -188,7 +188,10 @@ def _drawn(studies: Sequence[Study], output: Path, progress: Progress, shown: bo
     workers = min(cores, MOST_WORKERS) if len(wanted) >= MANY_FIGURES else 1
     drawn: dict[str, list[Picture]] = {study.name: [] for study in studies}
     with (
-        ProcessPoolExecutor(workers, get_context("spawn"), _given, (studies,)) if workers > 1 else nullcontext() as pool
+        _safe_path(),
+        ProcessPoolExecutor(workers, get_context("spawn"), _given, (studies,))
+        if workers > 1
+        else nullcontext() as pool,
     ):
         asked = [
             pool.submit(_draw_given, study.name, figure, output / path) if pool else None
@@ -199,6 +202,18 @@ def _drawn(studies: Sequence[Study], output: Path, progress: Progress, shown: bo
             manifest = future.result() if future else _draw_one(study, figure, output / path)
             drawn[study.name].append((manifest, path))
     return drawn
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """The -P of `paths.PYTHON` for processes whose command is Python's own."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
 
 
 def _draw_one(study: Study, figure: str, path: Path) -> Manifest:

@@ -41,7 +41,7 @@ from grpolab.grpo.step import (
     make_optimizer,
     step_norm,
 )
-from grpolab.identity import signature
+from grpolab.identity import environment_read, signature
 from grpolab.paths import Results, is_refusal, plain, remove_parts, write_json_atomic, write_text_atomic
 from grpolab.registry import FAULTS, resolve
 from grpolab.run import checkpoint, parallel, provenance, warm_start
@@ -235,6 +235,7 @@ def _begin(settings: RunSettings, warm: WarmStart, lease: Lease, processes: Proc
     made_of = {
         **provenance.of_program(),
         "content": content,
+        "environment": environment_read(settings.model_dump()),
         "dataset": parts.dataset,
         "warm_start": {name: getattr(warm, name) for name in ("signature", "sha256", "accuracy", "steps", "seconds")},
     }

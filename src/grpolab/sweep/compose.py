@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
+from grpolab.credentials import plain_secrets, secrets_named
 from grpolab.errors import RequestError, near_matches
 from grpolab.frameworks.names import our_names
 from grpolab.paths import project_root
@@ -171,6 +172,7 @@ def _values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         where = f"{error.full_key}: an interpolation cannot be resolved: {_one_line(error)}"
         raise RequestError([*problems, where]) from error
+    _name_secrets(container, config, problems)
 
     def clean(node: Any, key: str) -> Any:
         if node == NO_VALUE:
@@ -180,6 +182,19 @@ def _values(config: DictConfig, problems: list[str]) -> dict[str, Any]:
         return _INFINITIES.get(node, node) if isinstance(node, str) else node
 
     return clean(container, "")
+
+
+def _name_secrets(container: Any, config: DictConfig, problems: list[str]) -> None:
+    """In a user's own options, which are free, a secret stays the name of the variable that holds it."""
+    task = container.get("task")
+    if not (isinstance(task, dict) and task.get("options")):
+        return
+    task["options"] = secrets_named(task["options"], OmegaConf.to_container(config.task.options))
+    problems += [
+        f"{key} is a secret, and would be written down with every run: set NAME=... in the environment, and give"
+        f" {key}='${{oc.env:NAME}}'"
+        for key in plain_secrets(task["options"], "task.options")
+    ]
 
 
 def _own_task(text: str) -> list[str]:

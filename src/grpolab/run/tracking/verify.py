@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -29,6 +28,7 @@ from grpolab.run.tracking.points import (
     status,
 )
 from grpolab.run.tracking.store import JOURNAL, UNUSABLE, Store, StoredRun, ask, unusable
+from grpolab.terminal import say
 
 SHOWN = 5  # differences of a study that are printed
 
@@ -63,9 +63,9 @@ def print_verification(results: Results, uri: str, studies: Sequence[str], as_js
                 if location := misplaced(uri, results.artifacts.resolve()).get(checked.study):
                     checked.differences.append(f"artefacts lie in {location}, which is not in this results folder")
     except UNUSABLE as error:
-        print(unusable(error), file=sys.stderr)
+        say(unusable(error), error=True)
         return False
-    print(json.dumps([asdict(checked) for checked in checks], indent=1) if as_json else "\n".join(_lines(checks)))
+    say(json.dumps([asdict(checked) for checked in checks], indent=1) if as_json else "\n".join(_lines(checks)))
     return not any(checked.differences for checked in checks)
 
 
