@@ -96,8 +96,8 @@ def write(runs: Sequence[Examined]) -> str:
     sentences = [
         f"{len(lost):,} of {count(len(runs), 'run')} are lost{f' ({ended})' if ended else ''}:",
         f"{known} with a cause that the doctor knows, {len(lost) - known} without.",
-        f"Of the other {len(runs) - len(lost):,}, {ill} have a cause of trouble and"
-        f" {len(runs) - len(lost) - ill:,} have none that is known.",
+        f"Of the other {len(runs) - len(lost):,}, {ill} have a cause of trouble and {len(runs) - len(lost) - ill:,}"
+        " have none that is known.",
     ]
     rows = [_row(arm, [run for run in runs if run.arm == arm]) for arm in _arms(runs)]
     head = (
