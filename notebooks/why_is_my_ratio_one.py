@@ -17,7 +17,7 @@
 from IPython.display import Image, Markdown, display
 
 from grpolab.doctor import QUESTIONS
-from grpolab.doctor.page import passes, reach
+from grpolab.doctor.pictures import passes, reach
 from grpolab.doctor.section import section
 from grpolab.report.load import load
 from grpolab.report.notebook import chosen

@@ -12,8 +12,8 @@ from grpolab import cli
 from grpolab.paths import SWEEP_STUDY
 from grpolab.report.claims import decide
 from grpolab.report.load import load
-from grpolab.report.page import screen
 from grpolab.report.reference import outcome_at
+from grpolab.report.screen import screen
 from grpolab.report.statistics.looks import SUPPORTED
 from grpolab.sweep import launch
 from grpolab.sweep.plan import expand_single

@@ -92,6 +92,7 @@ class Results:
         self.warm_starts = root / "warm_starts"  # the same of warm starts
         self.content = root / "content"  # hashes of large files that runs name, so that each is read once
         self.studies = root / "studies"  # one folder per study
+        self.screens = root / "screens"  # what `report --brief` said, as long as nothing that it is from has changed
         self.reference = root / "reference"  # the committed compact data of the reference outcome
         self.store = root / "mlflow.db"  # MLflow's SQLite file
         self.artifacts = root / "mlartifacts"

@@ -14,7 +14,8 @@ from grpolab.report import journals, page
 from grpolab.report.claims import decide
 from grpolab.report.figures import FIGURES, draw
 from grpolab.report.load import load
-from grpolab.report.reference import export_reference, read_all, read_plan
+from grpolab.report.plans import read_plan
+from grpolab.report.reference import export_reference, read_all
 from grpolab.report.stability import stability_table
 from grpolab.report.tables import tables
 from grpolab.vocabulary import DIVERGED, FAILED, MISSING, RESULTS

@@ -114,9 +114,9 @@ def _report(arguments: argparse.Namespace) -> None:
     results = results_of(arguments)
     study = _study_of(arguments, results)
     if arguments.brief:
-        from grpolab.report import page
+        from grpolab.report.screen import screen
 
-        say(page.screen(results, study))
+        say(screen(results, study))
         return
     draw_all(results, study)
     for sentence in unmet(results, study):
@@ -193,7 +193,7 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
 
 
 def _study_of(arguments: argparse.Namespace, results: Results) -> str:
-    from grpolab.report.reference import default_study
+    from grpolab.report.plans import default_study
 
     return arguments.study or default_study(results)
 

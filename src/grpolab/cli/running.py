@@ -60,14 +60,15 @@ def add_commands(add: Add) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from grpolab.run import parallel
-    from grpolab.sweep import launch
-    from grpolab.sweep.compose import help_text
-    from grpolab.sweep.plan import expand_multirun, expand_single
-
     if arguments.page:
+        from grpolab.sweep.compose import help_text
+
         say(help_text(arguments.overrides))
         return OK
+    from grpolab.run import parallel
+    from grpolab.sweep import launch
+    from grpolab.sweep.plan import expand_multirun, expand_single
+
     with _events(arguments.json_lines) as events:
         plan = (expand_multirun if arguments.multirun else expand_single)(arguments.overrides, arguments.name)
         if parallel.rank() and not arguments.multirun:  # of torchrun's; the first process does the rest

@@ -6,7 +6,8 @@ import os
 from datetime import UTC, datetime
 
 from grpolab.paths import SWEEP_STUDY, Results
-from grpolab.report.reference import default_study, read_plan, reference_plan, studies_of
+from grpolab.report.plans import default_study, read_plan, reference_plan
+from grpolab.report.reference import studies_of
 from grpolab.report.text import listing
 
 
