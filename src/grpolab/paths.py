@@ -209,6 +209,10 @@ class Results:
         """Its plan in the committed reference, which knows the study where there is this file."""
         return self.reference / "plans" / f"{study}.json"
 
+    def assessment(self, study: str) -> Path:
+        """What report and doctor say of each run of the study, for the tracking store."""
+        return self.studies / study / "assessment.json"
+
     def trials(self, study: str) -> Path:
         """What a tuning of the study has tried, for the report."""
         return self._study(study) / "tuning" / "trials.json"

@@ -6,9 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from grpolab.cli.common import FAILURE, OK, Add, ensure_geometry, results_of, tracking_uri
+from grpolab.cli.common import FAILURE, OK, Add, assess_runs, ensure_geometry, results_of, tracking_uri
 from grpolab.errors import RequestError
 from grpolab.paths import REFERENCE_STUDY, Results
+from grpolab.records import read_plan
 from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS
 
@@ -24,7 +25,7 @@ def add_commands(add: Add) -> None:
     )
     export.add_argument("--append", action="store_true", help="add its finished seeds to what is there")
     sync = add("track sync", _track_sync, "bring the tracking store up to date with the run folders, or make it anew")
-    sync.add_argument("--repair", action="store_true", help="look at every point; make wrong runs again")
+    sync.add_argument("--repair", action="store_true", help="look at every point; make wrong runs again, artefacts too")
     verify = add("track verify", _track_verify, "compare the tracking store with the run folders; writes nothing")
     verify.add_argument("--json", action="store_true")
     for track in (sync, verify):
@@ -77,6 +78,10 @@ def _track_sync(arguments: argparse.Namespace) -> int:
 
     results, uri, studies = _tracked(arguments)
     tracking.check_answer(uri)
+    parts = {part for study in studies for part in (read_plan(results.plan(study)) or {}).get("includes", [])}
+    for study in studies:
+        if study not in parts:
+            assess_runs(results, study)
     if problem := tracking.synchronise(results, uri, studies, arguments.repair):
         say(problem, error=True)
         return FAILURE

@@ -10,7 +10,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
 from grpolab.cli import checking
-from grpolab.cli.common import OK, Add, count, draw_all, results_of, seeds, unmet
+from grpolab.cli.common import OK, Add, assess_runs, count, draw_all, results_of, seeds, unmet
 from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root
 from grpolab.terminal import say
@@ -76,7 +76,7 @@ def _train(arguments: argparse.Namespace) -> int:
             return parallel.follow(settings, Results.open(settings.machine.results), parallel.rank())
         checking.warn([plan])
         if not arguments.multirun:
-            return launch.train_here(plan, events)
+            return launch.train_here(plan, events, assess_runs)
         return launch.sweep([plan], draw_all, arguments.jobs, arguments.retry_failed, events=events)
 
 

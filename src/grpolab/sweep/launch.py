@@ -159,8 +159,11 @@ def _how_much(request: Request, todo: list[Job], places: int) -> str:
     return f"{runs} run{'' if runs == 1 else 's'}" + (f", {left}" if left else "")
 
 
-def train_here(plan: Plan, events: Events | None = None) -> int:
-    """Train the one run of a plan in this process, again where it failed before; the exit code. Raises as `sweep`."""
+def train_here(plan: Plan, events: Events | None = None, assess: Draw = lambda results, study: None) -> int:
+    """Train the one run of a plan in this process, again where it failed before; the exit code. Raises as `sweep`.
+
+    `assess` writes down what the tracking store is told of it besides its journal.
+    """
     # Whoever asks for one run wants its folder.
     request = Request([plan], count_committed=False, workers=False)
     todo = request.jobs(retry_failed=True)
@@ -170,6 +173,8 @@ def train_here(plan: Plan, events: Events | None = None) -> int:
     with interruptible(), mirrored(request.results, request.tracking_uri, request.name):
         if todo:
             _do_here(request, todo, events)
+            if request.tracking_uri:
+                assess(request.results, request.name)
         else:
             say("0 cells to train: the run has its outcome")
     folder = request.results.run(plan.cells[0].signature)
