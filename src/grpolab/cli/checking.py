@@ -160,13 +160,16 @@ def _conformance(arguments: argparse.Namespace) -> int:
         raise RequestError("conformance needs PATH: an archive, a folder or a .json file of vectors")
     if arguments.sensitivity:
         planted = list(conformance.plant_in_archive(Path(arguments.path)))
-        print("\n".join(conformance.sensitivity_lines(planted)))
-        return OK if conformance.sensitive(planted) else FAILURE
+        print("\n".join(map(printable, conformance.sensitivity_lines(planted))))
+        return OK if planted and conformance.sensitive(planted) else FAILURE
     verdicts = list(conformance.replay_archive(Path(arguments.path)))
     if arguments.json:
         print(json.dumps(conformance.as_json(verdicts), indent=1))
     else:
-        print("\n".join(conformance.lines(verdicts, arguments.each)))
+        print("\n".join(map(printable, conformance.lines(verdicts, arguments.each))))
+    if not any(verdict.compared for verdict in verdicts):
+        print(f"{arguments.path}: nothing was replayed, so that nothing is known to agree", file=sys.stderr)
+        return FAILURE
     return OK if all(verdict.agrees for verdict in verdicts) else FAILURE
 
 
