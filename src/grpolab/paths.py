@@ -222,6 +222,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a file; None where there is no file, or no whole object in it."""
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

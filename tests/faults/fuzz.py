@@ -1,9 +1,10 @@
 """Wrong requests and spoilt folders by the thousand: `make fuzz` (`python tests/faults/fuzz.py --examples 1500`).
 
 `fuzz_folders.py` says what is promised of a folder or an archive that somebody has spoilt. Each request is wrong by
-construction: a way to break something (`fuzz_overrides.py`, `fuzz_studies.py`) is drawn and applied to something valid. What is promised of each: exit code 2, sentences that name the key or the value, no
-traceback, and not a byte written. The command is stopped where it would write its first plan, so a request that is
-valid after all (only free text can be) starts nothing either; it is counted apart.
+construction: a way to break something (`fuzz_overrides.py`, `fuzz_studies.py`) is drawn and applied to something valid.
+What is promised of each: exit code 2, sentences that name the key or the value, no traceback, and not a byte written.
+The command is stopped where it would write its first plan, so a request that is valid after all (only free text can be)
+starts nothing either; it is counted apart.
 """
 
 from __future__ import annotations
