@@ -25,6 +25,7 @@ LEAVES = {
     "identity",
     "settings",
     "paths",
+    "records",
     "registry",
     "seeds",
 }

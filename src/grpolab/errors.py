@@ -21,6 +21,13 @@ class RequestError(Exception):
         super().__init__("\n".join(self.problems))
 
 
+class Damaged(RequestError):
+    """What stands in a file of a results folder is not what was written there; the sentence begins with its path.
+
+    Whoever reads many runs leaves this one out and says so.
+    """
+
+
 def printable(text: str) -> str:
     """One line that a terminal shows as it is: a line break or a control character that a user gave is spelled out."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

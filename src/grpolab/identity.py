@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from grpolab import RESULTS_VERSION
-from grpolab.paths import plain, read_json, write_json_atomic
+from grpolab.paths import open_file, plain, read_json, write_json_atomic
 
 SIGNATURE_LENGTH = 16
 ABSENT = "absent"  # key of a content that is named and cannot be read
@@ -171,7 +171,7 @@ def file_sha256(file: Path, cache: Path | None = None) -> str:
     if known and known["state"] == state:
         return str(known["sha256"])
     began = time.time()
-    with file.open("rb") as opened:
+    with open(file, "rb", opener=open_file) as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     if _state(file) == state and began - state["changed_ns"] / 1e9 > SETTLED_SECONDS:
         _hashed[place] = known = {"path": place, "state": state, "sha256": digest}

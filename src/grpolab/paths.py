@@ -8,6 +8,8 @@ import io
 import json
 import math
 import os
+import re
+import stat
 import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from grpolab import FOLDER_FORMAT
-from grpolab.errors import RequestError
+from grpolab.errors import Damaged, RequestError
 
 # The study whose outcome is committed: it stands at the top of results/. Hours of training.
 REFERENCE_STUDY = "claims"
@@ -24,6 +26,9 @@ REFERENCE_STUDY = "claims"
 SWEEP_STUDY = "reference"
 # The model of `model=smollm2`, below the project; `make smollm2` makes it.
 SMOLLM2 = Path("results", "models", "smollm2-135m-instruct")
+# A run's name: its signature; those that TRL trained have a number behind it where there is more than one.
+SIGNATURE = re.compile(r"[0-9a-f]{16}(-[1-9][0-9]*)?")
+STUDY_NAME = re.compile(r"\w[\w.+-]*")
 # What a report consists of, in `Results.output`, beside figures/ and tables/; the last is written last.
 REPORT_FILES = ("report.html", "gallery.html", "reproducibility.md", "report.md")
 
@@ -70,7 +75,11 @@ def results_folder(root: str | Path) -> Path:
 
 
 class Results:
-    """The results folder, and where everything lies in it."""
+    """The results folder, and where everything lies in it.
+
+    Names of runs and studies are read from files that others may have written: one that is no such name, and might
+    lead out of the folder, raises Damaged.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -109,23 +118,40 @@ class Results:
 
     def run(self, signature: str) -> Path:
         """Folder of a run."""
-        return self.runs / signature
+        return self._place(self.runs, signature, SIGNATURE, "a run's signature")
 
     def warm_start(self, signature: str) -> Path:
         """Folder of a warm start."""
-        return self.warm_starts / signature
+        return self._place(self.warm_starts, signature, SIGNATURE, "a warm start's signature")
 
     def plan(self, study: str) -> Path:
         """The study's plan.json."""
-        return self.studies / study / "plan.json"
+        return self._study(study) / "plan.json"
 
     def trials(self, study: str) -> Path:
         """What a tuning of the study has tried, for the report."""
-        return self.studies / study / "tuning" / "trials.json"
+        return self._study(study) / "tuning" / "trials.json"
 
     def output(self, study: str) -> Path:
         """Where the study's REPORT_FILES, figures/ and tables/ go: beside the runs for the study that is committed."""
-        return self.root if study == REFERENCE_STUDY else self.studies / study
+        return self.root if study == REFERENCE_STUDY else self._study(study)
+
+    def _study(self, name: str) -> Path:
+        return self._place(self.studies, name, STUDY_NAME, "a study's name")
+
+    def _place(self, folder: Path, name: str, form: re.Pattern[str], what: str) -> Path:
+        if not isinstance(name, str) or not form.fullmatch(name):
+            raise Damaged(f"{folder}: {name!r} is not {what}, which is like {form.pattern}")
+        return folder / name
+
+    def refuse_outside(self, path: Path) -> None:
+        """Raises Damaged where a link leads what would be written at `path` out of the results folder.
+
+        The folders at the top may be links themselves, as to a larger disk.
+        """
+        top = self.root / path.relative_to(self.root).parts[0]
+        if not path.resolve().is_relative_to(top.resolve()):
+            raise Damaged(f"{path} leads out of {top}, to {path.resolve()}: nothing is written there")
 
 
 def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -218,10 +244,23 @@ def write_csv_atomic(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_text_atomic(path, text.getvalue())
 
 
+def open_file(path: str, flags: int) -> int:
+    """An `opener` of what somebody may have made: a pipe would be waited for, and a device may never end.
+
+    Raises OSError where it is no file.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no file", path)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a file; None where there is no file, or no whole object in it."""
     try:
-        content = json.loads(path.read_text())
+        with open(path, opener=open_file) as file:
+            content = json.load(file)
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

@@ -32,6 +32,7 @@ LOW_START = 0.5
 
 # --- outcomes of a cell --------------------------------------------------------------------------------------------
 COMPLETED, DIVERGED, STOPPED, FAILED, MISSING = "completed", "diverged", "stopped", "failed", "missing"
+DAMAGED = "damaged"
 RESULTS = (COMPLETED, DIVERGED, STOPPED)  # they say something about the cell; a failure says it about a machine
 OUTCOMES = {
     COMPLETED: "ran to its end: the first of rollout_steps, max_completions, max_optimizer_steps and max_seconds",
@@ -39,6 +40,7 @@ OUTCOMES = {
     STOPPED: "its early stop found it hopeless: the metric of `early_stop` stayed at or below the threshold; the last evaluation is carried forward",
     FAILED: "an error ended it; the error is kept",
     MISSING: "planned, and not run yet",
+    DAMAGED: "it ended, and its files are not those that were written then: left out; `--retry-failed` trains it anew",
 }
 
 # --- states of a tuning's trial, in trials.json; it diverges and fails as a run does ---------------------------------

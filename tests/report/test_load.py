@@ -93,7 +93,9 @@ def test_a_shared_run_is_parsed_once(results, monkeypatch):
     write_json_atomic(results.plan("both"), whole)
     read = []
     original = journals.read_journal
-    monkeypatch.setattr(journals, "read_journal", lambda folder: (read.append(folder.name), original(folder))[1])
+    monkeypatch.setattr(
+        journals, "read_journal", lambda folder, *of: (read.append(folder.name), original(folder, *of))[1]
+    )
     parts = load(results, "both")
     assert [part.name for part in parts] == ["clip_range", "again", "both"]
     assert len(parts[0].updates) == len(parts[1].updates) > 0

@@ -10,7 +10,7 @@ import shutil
 
 import numpy as np
 import pytest
-from report_results import write_run, write_study
+from report_results import rewrite, write_run, write_study
 
 from grpolab.cli import main
 from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
@@ -50,7 +50,7 @@ def edit_updates(results, signature, **changes):
     path = results.run(signature) / "journal.jsonl"
     records = [json.loads(line) for line in path.open()]
     edited = [record | changes if record["kind"] == "update" else record for record in records]
-    path.write_text("".join(json.dumps(record) + "\n" for record in edited))
+    rewrite(path, "".join(json.dumps(record) + "\n" for record in edited))
 
 
 def test_a_collection_is_one_report_with_claims_first(whole):
@@ -156,7 +156,7 @@ def test_a_figure_without_anything_to_show_is_a_sentence_and_no_file(tmp_path, c
     names = ("learning_curves", "log_ratio_spread")
     assert {path.name for path in folder.glob("*.png")} == {f"clip_range_{name}.png" for name in names}
     for path in results.runs.glob("*/journal.jsonl"):  # now nobody has the quantiles
-        path.write_text(path.read_text().replace("_p50_", "_p49_"))
+        rewrite(path, path.read_text().replace("_p50_", "_p49_"))
     assert main(["figures", "clip_range", "--seeds", "--results", str(tmp_path)]) == 0
     assert {path.stem for path in folder.iterdir()} == {"clip_range_learning_curves"}
     assert capsys.readouterr().out.splitlines() == [str(folder / "clip_range_learning_curves.png")]
@@ -192,7 +192,7 @@ def weaken(results, arm, regime, to):
             evaluations = [record for record in records if record["kind"] == "evaluation"]
             for n, record in enumerate(evaluations):
                 record["eval/accuracy_expected"] = 0.3 + to * n / (len(evaluations) - 1) + 1e-3 * cell["seed"] * n
-            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+            rewrite(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
 def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsys, monkeypatch):
@@ -346,7 +346,7 @@ def test_no_table_or_sentence_gives_a_share_an_interval_outside_0_and_1(tmp_path
             wild = (0.0, 0.02, 1.0)[cell["seed"]]
             changed = {name: wild for name in record if name.startswith(("clip/", "cf/", "eval/accuracy"))}
             record.update(changed)
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        rewrite(path, "".join(json.dumps(record) + "\n" for record in records))
     study = load(results, "clip_range")[-1]
     numbers = [tables.scores(study).numbers[["final_low", "final_high"]]]
     clipping = tables.clipping(study).numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -171,3 +172,33 @@ def test_weights_round_trip_bit_for_bit(tmp_path: Path) -> None:
     assert loaded.keys() == weights.keys()
     assert all((loaded[name] == value).all() for name, value in weights.items())
     assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]
+
+
+def _flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-2] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("policy.safetensors", _flip),
+        ("policy.safetensors", Path.unlink),
+        ("outcome.json", lambda file: file.write_bytes(b"")),
+        ("outcome.json", lambda file: file.write_bytes(b'{"a": 1}')),
+        ("outcome.json", lambda file: file.write_bytes(b"\xff\0")),
+    ],
+)
+def test_a_damaged_one_is_made_anew_and_that_is_said(
+    results: Results, capsys: pytest.CaptureFixture[str], name: str, damage: Callable[[Path], Any]
+) -> None:
+    settings = taught(rollout_steps=1)
+    made = warm_start.ensure(settings, results)
+    before = (made.folder / "policy.safetensors").read_bytes()
+    damage(made.folder / name)
+    assert run(settings, results)["outcome"] == "completed"
+    assert (made.folder / "policy.safetensors").read_bytes() == before
+    assert warm_start.ensure(settings, results).sha256 == made.sha256
+    said = capsys.readouterr().err
+    assert said.count(f"warm start {made.signature} is damaged and made anew: {made.folder / name}") == 1

@@ -17,12 +17,12 @@ from grpolab import RESULTS_VERSION
 from grpolab.cli import main
 from grpolab.identity import signature
 from grpolab.paths import Results, project_root, read_json, write_json_atomic
+from grpolab.records import weights_sha256
 from grpolab.run.checkpoint import save_weights
 from grpolab.run.lease import HERE, Lease, leased
 from grpolab.run.train import run
 from grpolab.sweep import housekeeping
 from grpolab.sweep.housekeeping import prune as delete_unasked
-from grpolab.sweep.housekeeping import weights_sha256
 
 NO_CLIP, WIDE = "    no_clip: [kernel=ratio]\n", "    wide: [epsilon=0.4]\n"
 
@@ -107,19 +107,20 @@ def test_a_run_that_somebody_works_on_is_never_touched(tmp_path: Path, project: 
 def test_warm_starts_go_with_the_last_run_that_needs_them(tmp_path: Path, project: Path) -> None:
     results = Results.open(tmp_path / "results")
     for digit in "ab":
-        write_json_atomic(results.run(digit * 16) / "provenance.json", {"warm_start": {"signature": 2 * digit}})
-        write_json_atomic(results.warm_start(2 * digit) / "outcome.json", {})
-    write_json_atomic(results.plan("adhoc"), {"includes": [], "cells": [{"signature": "a" * 16}]})
+        write_json_atomic(results.run(digit * 16) / "provenance.json", {"warm_start": {"signature": 16 * digit}})
+        write_json_atomic(results.warm_start(16 * digit) / "outcome.json", {})
+    cell = {"variant": "v", "seed": 0, "signature": "a" * 16}
+    write_json_atomic(results.plan("adhoc"), {"study": "adhoc", "includes": [], "cells": [cell]})
     assert prune(results, "--yes") == 0
-    assert (names(results.runs), names(results.warm_starts)) == ({"a" * 16}, {"aa"})
+    assert (names(results.runs), names(results.warm_starts)) == ({"a" * 16}, {"a" * 16})
 
 
 def test_a_warm_start_that_is_being_made_stays(tmp_path: Path, project: Path) -> None:
     results = Results.open(tmp_path / "results")
-    results.warm_start("aa").mkdir(parents=True)
-    with leased(results.warm_start("aa")):
+    results.warm_start("a" * 16).mkdir(parents=True)
+    with leased(results.warm_start("a" * 16)):
         assert prune(results, "--yes") == 0
-        assert names(results.warm_starts) == {"aa"}
+        assert names(results.warm_starts) == {"a" * 16}
 
 
 def test_what_begins_while_a_person_is_asked_stays(tmp_path: Path, project: Path) -> None:
@@ -177,13 +178,13 @@ def test_a_run_whose_data_was_not_recorded_goes_only_where_it_is_named(
     for folder, said in ((old, {}), (new, {"content": content})):
         write_json_atomic(folder / "settings.yaml", OLD)
         write_json_atomic(folder / "outcome.json", {"outcome": "completed"})
-        write_json_atomic(folder / "provenance.json", {"warm_start": {"signature": folder.name[:2]}, **said})
-        write_json_atomic(results.warm_start(folder.name[:2]) / "outcome.json", {})
+        write_json_atomic(folder / "provenance.json", {"warm_start": {"signature": folder.name}, **said})
+        write_json_atomic(results.warm_start(folder.name) / "outcome.json", {})
     assert prune(results, "--yes") == 0
     out = capsys.readouterr().out
     assert f"kept: run {old.name}: completed, jsonl, seed 3, 0.0 MB: the content of its task.train_file" in out
     assert f"run {new.name}: completed, jsonl, seed 3, task.train_file " in out
-    assert (names(results.runs), names(results.warm_starts)) == ({old.name}, {"aa"})
+    assert (names(results.runs), names(results.warm_starts)) == ({old.name}, {old.name})
     assert prune(results, "--yes", "c" * 16) == 2
     assert f"RUN={'c' * 16} is no run" in capsys.readouterr().err
     assert prune(results, "--yes", old.name) == 0
@@ -308,8 +309,8 @@ def _edit(old: str, new: str):
         ("settings.yaml", _edit("beta: 0.0", "beta: 0.5"), "its settings.yaml is that of run"),
         ("settings.yaml", _edit("beta: 0.0", "- ]"), "its settings.yaml cannot be read"),
         ("provenance.json", _edit(f'_version": {RESULTS_VERSION}', '_version": 9'), "results_version is 9"),
-        ("../../warm_starts/{warm}/policy.safetensors", _spoil, "the weights of its warm start"),
-        ("../../warm_starts/{warm}/outcome.json", _edit('"sha256": "', '"sha256": "0'), "its warm start"),
+        ("../../warm_starts/{warm}/policy.safetensors", _spoil, "policy.safetensors has not the weights"),
+        ("../../warm_starts/{warm}/outcome.json", _edit('"sha256": "', '"sha256": "0'), "(sha256)"),
     ],
 )
 def test_a_damaged_run_is_refused_by_name(
@@ -442,7 +443,8 @@ def test_another_one_of_the_same_signature_is_a_conflict_and_stays(
         (here / "settings.yaml").write_text("{}")
     else:
         warm = (read_json(folder / "provenance.json") or {})["warm_start"]["signature"]
-        write_json_atomic(results.warm_start(warm) / "outcome.json", {"sha256": "0"})
+        made = read_json(theirs.warm_start(warm) / "outcome.json") or {}
+        write_json_atomic(results.warm_start(warm) / "outcome.json", {**made, "sha256": "0", "steps": 0})
     before = content(results)
     assert take_over(theirs, results) == 1
     said = {
@@ -520,3 +522,49 @@ def test_wrong_folders(theirs: Results, results: Results, tmp_path: Path, capsys
         assert take_over(Results(folder), results) == 2
         (sentence,) = capsys.readouterr().err.splitlines()
         assert said in sentence
+
+
+def test_a_name_in_a_file_leads_nowhere_out_of_the_folder(
+    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = first(theirs)
+    made = read_json(folder / "provenance.json") or {}
+    shutil.copytree(theirs.warm_starts / made["warm_start"]["signature"], theirs.root / "dot_ssh")
+    made["warm_start"]["signature"] = "../dot_ssh"
+    write_json_atomic(folder / "provenance.json", made)
+    (tmp_path / "plan").mkdir()
+    for name, inner in (("outer", {"study": "../../../plan"}), ("parts", {"includes": ["../plan"]})):
+        plan = {"study": name, "includes": [], "cells": []} | inner
+        write_json_atomic(theirs.plan(name), plan)
+    cell = {"variant": "v", "seed": 0, "signature": "../../plan"}
+    write_json_atomic(theirs.plan("cells"), {"study": "cells", "includes": [], "cells": [cell]})
+    before = {path for path in tmp_path.rglob("*") if not path.is_relative_to(results.root)}
+    assert take_over(theirs, results) == 1
+    out = capsys.readouterr().out
+    assert f"refused: run {folder.name}: " in out
+    for said in ("'../dot_ssh' is not a warm start's signature", "'../../../plan'", "'../plan'", "'../../plan'"):
+        assert said in out
+    assert {path for path in tmp_path.rglob("*") if not path.is_relative_to(results.root)} == before
+    assert names(results.runs) == names(theirs.runs) - {folder.name}
+    assert names(results.studies) == {"mine"}
+
+
+def test_a_link_in_the_results_folder_leads_no_copy_out_of_it(
+    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    outside = tmp_path / "home"
+    outside.mkdir()
+    for link in (results.run(first(theirs).name), results.plan("mine").parent):
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(outside)
+    assert take_over(theirs, results) == 1
+    assert capsys.readouterr().out.count(f"to {outside}") == 2
+    assert not list(outside.rglob("*"))
+    assert len(names(results.runs)) == 2, "the link, and the other run"
+
+
+def test_the_runs_may_lie_on_another_disk(theirs: Results, results: Results, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    results.runs.symlink_to(tmp_path / "disk")
+    assert take_over(theirs, results) == 0
+    assert names(tmp_path / "disk") == names(theirs.runs)

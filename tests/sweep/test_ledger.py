@@ -55,7 +55,7 @@ def test_states_of_all_kinds(results, plan):
     (results.run(plan[4])).mkdir(parents=True)
     (results.run(plan[4]) / "outcome.json").write_text('{"outcome": "comp')
     rows = status(results, "all", NOW)["mine"]["cells"]
-    assert [row["state"] for row in rows] == ["completed", "stopped", "failed", "running", "missing", "missing"]
+    assert [row["state"] for row in rows] == ["completed", "stopped", "failed", "running", "damaged", "missing"]
     assert (rows[3]["rollout_step"], rows[3]["rollout_steps"]) == (3, 9)
 
 
@@ -141,15 +141,15 @@ def test_duration(seconds, said):
 
 
 def test_a_journal_is_read_as_it_grows_and_anew_where_it_was_cut_back(results):
-    write_journal(results, "a", *RUN[:3])
-    reader = JournalReader(results.run("a"))
+    write_journal(results, "a" * 16, *RUN[:3])
+    reader = JournalReader(results.run("a" * 16))
     assert reader.read().facts() == {
         **{"accuracy_start": 0.3, "accuracy_end": 0.3, "clip_low": 0.01, "clip_high": 0.02},
         **{"ratio_min": 0.5, "ratio_max": 1.5},
     }
-    file = results.run("a") / "journal.jsonl"
+    file = results.run("a" * 16) / "journal.jsonl"
     before = file.read_bytes()
-    write_journal(results, "a", *RUN[3:])
+    write_journal(results, "a" * 16, *RUN[3:])
     file.write_bytes(file.read_bytes() + b'{"kind": "half a li')
     facts = reader.read().facts()
     assert {name: facts[name] for name in ("accuracy_end", "reward_start", "reward_end", "entropy_end")} == {
@@ -162,8 +162,8 @@ def test_a_journal_is_read_as_it_grows_and_anew_where_it_was_cut_back(results):
 
 
 def test_a_table_has_the_means_of_a_variant_over_its_runs(results):
-    write_journal(results, "a", *RUN)
-    facts = JournalReader(results.run("a")).read().facts()
+    write_journal(results, "a" * 16, *RUN)
+    facts = JournalReader(results.run("a" * 16)).read().facts()
     other = {**facts, "accuracy_end": 0.55, "ratio_max": 8.0}
     row = variant_row([({"outcome": "completed", "seconds": 2.0}, facts), ({"outcome": "diverged"}, other)])
     assert cells_of_row("wide", row) == [

@@ -1,5 +1,6 @@
 """Sweeps with workers that cost nothing: what is run, in which order, how often, and what an edit to a study costs."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -63,10 +64,10 @@ def test_what_is_committed_in_compact_form_is_not_trained_again(fake_sweep, caps
 
 
 def test_what_is_committed_is_repeated_where_that_is_asked(fake_sweep, capsys, tmp_path):
-    results = Results(tmp_path)
+    results, empty = Results(tmp_path), hashlib.sha256().hexdigest()
     fake_sweep(seeds=[0])
     kept = [{"signature": run.name, **(read_json(run / "outcome.json") or {})} for run in results.runs.iterdir()]
-    frame = pd.DataFrame(kept)[["signature", "outcome", "reason"]].assign(journal_sha256="0")
+    frame = pd.DataFrame(kept)[["signature", "outcome", "reason"]].assign(journal_sha256=empty)
     results.reference.mkdir()
     frame.to_parquet(results.reference / "outcomes.parquet")
     shutil.rmtree(results.runs)
@@ -77,10 +78,33 @@ def test_what_is_committed_is_repeated_where_that_is_asked(fake_sweep, capsys, t
     assert f"{same} 0 are equal to the bit; another kind of CPU" in capsys.readouterr().out
     for run in results.runs.iterdir():
         (run / "outcome.json").write_text(
-            json.dumps({**(read_json(run / "outcome.json") or {}), "journal_sha256": "0"})
+            json.dumps({**(read_json(run / "outcome.json") or {}), "journal_sha256": empty})
         )
+        (run / "journal.jsonl").write_text("")
     assert fake_sweep(seeds=[0], repeat=True) == (0, [])
     assert f"{same} {len(kept)} are equal to the bit\n" in capsys.readouterr().out
+
+
+def test_a_damaged_run_is_named_and_trained_anew_where_that_is_asked(fake_sweep, capsys, tmp_path):
+    fake_sweep(seeds=[0])
+    file = min(Results(tmp_path).runs.iterdir()) / "outcome.json"
+    file.write_text('{"a": 1}')
+    capsys.readouterr()
+    assert fake_sweep(seeds=[0]) == (1, [])
+    said = capsys.readouterr().out
+    assert f"({file.parent.name}): {file} has no outcome that is one of" in said
+    assert "--retry-failed trains them anew" in said
+    code, jobs = fake_sweep(seeds=[0], retry_failed=True)
+    assert (code, [job[1] for job in jobs]) == (0, [file.parent.name])
+
+
+def test_a_damaged_warm_start_is_made_anew(fake_sweep, tmp_path):
+    fake_sweep(seeds=[0])
+    (made,) = Results(tmp_path).warm_starts.iterdir()
+    (made / "outcome.json").write_text("")
+    shutil.rmtree(Results(tmp_path).runs)
+    code, jobs = fake_sweep(seeds=[0])
+    assert (code, jobs[0][:2]) == (0, ["warm_start", made.name])
 
 
 def test_a_sweep_ends_with_what_its_runs_lack_and_where_the_report_is(tmp_path, monkeypatch, capsys):

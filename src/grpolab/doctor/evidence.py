@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
-import yaml
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from grpolab.errors import RequestError
+from grpolab.errors import Damaged, RequestError
 from grpolab.identity import dotted
-from grpolab.paths import read_json
+from grpolab.paths import Results, read_json
 from grpolab.quantities import Thresholds
+from grpolab.records import WEIGHTS, check_policy, read_outcome, read_provenance, read_result, read_settings
 from grpolab.report.journals import both, column, table, tail_length
 from grpolab.report.text import count
 
 Floats = NDArray[np.float64]
+Read = TypeVar("Read")
 
 MOST = 0.9  # share of updates or rollout steps that 'nearly all' means
 ROUNDING = 1e-4  # |log ratio| that two float32 forward passes of one policy can differ by (the loop asserts it)
@@ -205,18 +206,20 @@ class Evidence:
 def read_run(folder: Path) -> Evidence:
     """The evidence in a run folder. Raises RequestError where its settings cannot be read."""
     try:
-        settings = dict(dotted(yaml.safe_load((folder / "settings.yaml").read_text())))
-    except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
-        raise RequestError(f"run {folder.name}: settings.yaml cannot be read ({type(error).__name__})") from error
-    outcome, beat = read_json(folder / "outcome.json"), read_json(folder / "running.json")
+        if not (settings := dict(dotted(read_settings(folder)))):
+            raise Damaged(f"{folder / 'settings.yaml'} is not there, or says nothing")
+    except Damaged as wrong:
+        raise RequestError(f"run {folder.name}: settings.yaml cannot be read: {wrong}") from wrong
+    beat, damaged = read_json(folder / "running.json"), list[str]()
+    outcome = _read_or_note(read_outcome, folder, damaged)
+    if outcome:
+        _read_or_note(read_result, folder, damaged)
     tables, damage, not_finite = _journal(folder / "journal.jsonl", running=outcome is None)
     samples, unreadable = _samples(folder)
     weights = None
-    provenance = read_json(folder / "provenance.json") or {}
+    provenance = _read_or_note(read_provenance, folder, damaged) or {}
     if outcome:
-        warm_start = provenance.get("warm_start") or {}
-        start = folder.parents[1] / "warm_starts" / str(warm_start.get("signature")) / "policy.safetensors"
-        weights = compare(folder / "policy.safetensors", start)
+        weights = _read_or_note(partial(_weights, outcome, provenance.get("warm_start") or {}), folder, damaged)
     steps = count(len(tables["rollouts"]), "rollout step")
     if outcome:
         state = f"{outcome.get('outcome')} after {steps}" + (f": {outcome['reason']}" if outcome.get("reason") else "")
@@ -230,13 +233,31 @@ def read_run(folder: Path) -> Evidence:
         settings={key: value for key, value in settings.items() if key not in PLANTED},
         samples=samples,
         weights=weights,
-        unknown=(*damage, *unreadable, *([] if weights else ["the weights: they are kept when a run ends"])),
+        unknown=(*damaged, *damage, *unreadable, *([] if weights else ["the weights: they are kept when a run ends"])),
         not_finite=not_finite,
         framework=(provenance.get("framework") or {}).get(
             "name", "grpolab"
         ),  # run/trl_callback.py writes such a folder
         **tables,
     )
+
+
+def _read_or_note(read: Callable[[Path], Read], folder: Path, damaged: list[str]) -> Read | None:
+    """What `read` says of a folder; None where that is damaged, which is added to what is, each once."""
+    try:
+        return read(folder)
+    except Damaged as damage:
+        if str(damage) not in damaged:
+            damaged.append(str(damage))
+        return None
+
+
+def _weights(outcome: Mapping[str, Any], warm_start: Mapping[str, Any], folder: Path) -> Weights | None:
+    """Raises Damaged where the weights are not those of the outcome."""
+    check_policy(folder, dict(outcome))
+    made = warm_start.get("signature")
+    start = Results(folder.parents[1]).warm_start(made) / WEIGHTS if made else folder / "no warm start"
+    return compare(folder / WEIGHTS, start)
 
 
 def _journal(path: Path, running: bool) -> tuple[dict[str, pd.DataFrame], list[str], dict[str, list[int]]]:
@@ -257,7 +278,7 @@ def _journal(path: Path, running: bool) -> tuple[dict[str, pd.DataFrame], list[s
         try:
             record = json.loads(line)
             kind = record.pop("kind")
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             damage.append(f"the journal from line {number} of {len(lines)} on: the line is damaged")
             break
         if kind in TABLES:

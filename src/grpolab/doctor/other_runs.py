@@ -96,7 +96,7 @@ def find(framework: str | None, folders: Sequence[str]) -> tuple[list[FoundRun],
         files = [root] if root.is_file() else list(islice(root.rglob("*"), MOST_FILES + 1))
         if len(files) > MOST_FILES:
             raise RequestError(
-                f"FOLDER={folder} holds more than {MOST_FILES} files and folders: give folders below it, a part at a time"
+                f"FOLDER={folder} holds more than {MOST_FILES} files and folders: give folders below it, one by one"
             )
         logs = Counter(file.parent for file in files if _is_log(file))
         for name, log in _logs(root, sorted(files)):
@@ -120,7 +120,7 @@ def find(framework: str | None, folders: Sequence[str]) -> tuple[list[FoundRun],
 
 
 def _logs(root: Path, files: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """The logs among the files of a folder, each with the name of its run: of a trainer's checkpoints the last state."""
+    """The logs among the files of a folder, each with the name of its run: of a trainer's checkpoints the last."""
     own = {file.parent for file in files if file.name == "journal.jsonl"}
     states: dict[Path, Path] = {}
     for file in files:

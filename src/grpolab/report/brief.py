@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from grpolab.quantities import GAINS
-from grpolab.report.checklist import compute, runs_of
+from grpolab.report.checklist import compute, damaged, runs_of
 from grpolab.report.claims import VERDICTS, Claim
 from grpolab.report.load import Study
 from grpolab.report.measures import SCALES, by_cell
@@ -163,6 +163,8 @@ def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
     no += [f"real, and smaller than the margin: {count(len(small), 'difference')}"] if small else []
     yield f"**Not to be concluded:** {'; '.join(no)}."
     yield from _looks(studies[-1].plan.get("looks") or LOOKS, [claim for claim in claims if claim.is_finding])
+    if damage := damaged(studies):
+        yield f"**Damaged and left out:** {damage}."
     runs = runs_of(studies)
     tasks = sorted({str(task) for study in studies if len(study.done) for task in study.done["setting/task"]})
     models = runs.get("setting/model", pd.Series(index=runs.index, dtype=str)).fillna("tiny transformers")

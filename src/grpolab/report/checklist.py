@@ -16,12 +16,25 @@ from grpolab.report.claims import Claim
 from grpolab.report.load import Study
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.text import count, listing, markdown_table, number
-from grpolab.vocabulary import OUTCOMES, REGISTRY, RESULTS
+from grpolab.vocabulary import DAMAGED, OUTCOMES, REGISTRY, RESULTS
 
 
 def runs_of(studies: Sequence[Study]) -> pd.DataFrame:
     """Every run that has a result, once, however many studies share it."""
     return pd.concat([study.done for study in studies]).drop_duplicates("signature")
+
+
+def damaged(studies: Sequence[Study]) -> str:
+    """How many runs are damaged, which, and what to do about them; empty where none is."""
+    cells = pd.concat([study.cells for study in studies])
+    ill = cells[cells["outcome"] == DAMAGED].drop_duplicates("signature")
+    if ill.empty:
+        return ""
+    names = listing(
+        [f"{cell.study} {cell.variant} seed {cell.seed} ({cell.signature})" for cell in ill.itertuples()], 3
+    )
+    again = f"`grpolab sweep {studies[-1].name} --retry-failed` trains them anew"
+    return f"{count(len(ill), 'run')}, whose files are not those that they ended with: {names}; {again}"
 
 
 def compute(runs: pd.DataFrame) -> str:

@@ -28,7 +28,9 @@ from grpolab.report.statistics.tests import (
     welch_difference,
     welch_error,
 )
+from grpolab.report.style import cell_names
 from grpolab.report.text import BITS, NONE, count, estimate, listing, markdown_table, number, probability, signed
+from grpolab.vocabulary import DAMAGED
 
 ALPHA = 0.05
 # Each with what training changes of it in the baseline: it gains accuracy, begins to clip, loses entropy. A share of
@@ -69,20 +71,23 @@ class Row:
 def compare(results: Results, folder: Path, study: str | None = None) -> tuple[str, str]:
     """What there is to say of the studies that both know (of `study` alone), and the verdict of the whole.
 
-    It is DIFFERS where a row differs, OPEN where none does and not all agree, else AGREES. `folder` is a results folder
-    or an exported reference. Raises RequestError where nothing can be compared.
+    It is DIFFERS where a row differs, OPEN where none does and not all agree or a run is damaged, else AGREES.
+    `folder` is a results folder or an exported reference. Raises RequestError where nothing can be compared.
     """
     other = outcome_at(folder)
     names = _shared(results, other, study)
     rows: list[Row] = []
     parts: list[str] = []
+    unread = 0
     for name in names:
         here, there = load(results, name)[-1], load(other, name)[-1]
         same = _same_runs(here, there)
         rows += _rows(here, there, same)
         parts.append(_summary(here, there, same))
+        unread += sum(int((side.cells["outcome"] == DAMAGED).sum()) for side in (here, there))
     if not rows:
-        raise RequestError(f"FOLDER={folder}: no variant of {', '.join(names)} has a result both there and here")
+        lack = f"FOLDER={folder}: no variant of {', '.join(names)} has a result both there and here"
+        raise RequestError([lack, *parts] if unread else lack)
     tested = [row for row in rows if row.how != "bits"]
     _judge(tested)
     differ, agree = (sum(row.verdict == verdict for row in tested) for verdict in (DIFFERS, AGREES))
@@ -91,7 +96,7 @@ def compare(results: Results, folder: Path, study: str | None = None) -> tuple[s
         parts += [_table(tested), f"{tally}; {agree} agree; {len(tested) - differ - agree} stay open.", _RULES]
     else:
         parts.append(f"{tally}.")
-    return "\n\n".join(parts), DIFFERS if differ else OPEN if agree < len(tested) else AGREES
+    return "\n\n".join(parts), DIFFERS if differ else OPEN if unread or agree < len(tested) else AGREES
 
 
 def _shared(results: Results, other: Results, study: str | None) -> list[str]:
@@ -172,6 +177,9 @@ def _detectable(row: Row, level: float) -> float | None:
 def _summary(here: Study, there: Study, same: pd.DataFrame) -> str:
     """How many runs are the same ones, and which of them are not the same to the bit."""
     text = f"{here.name}: {count(len(here.done), 'run')} here, {len(there.done)} there"
+    for where, side in (("here", here), ("there", there)):
+        if names := cell_names(side.cells[side.cells["outcome"] == DAMAGED]):
+            text += f"; damaged {where} and left out, called neither equal nor different: {listing(names, 3)}"
     if same.empty:
         versions = [listing(sorted(map(str, side.done["results_version"].unique()))) for side in (here, there)]
         reason = f" (results_version {versions[0]} here, {versions[1]} there)" if versions[0] != versions[1] else ""

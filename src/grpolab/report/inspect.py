@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator
 from itertools import product
@@ -10,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from grpolab.errors import RequestError
 from grpolab.identity import SIGNATURE_LENGTH, dotted, short_hash
-from grpolab.paths import Results, read_json
+from grpolab.paths import Results
+from grpolab.records import outcome_or_damage, read_provenance, read_settings
 from grpolab.report.journals import read_runs
 from grpolab.report.load import study_of
 from grpolab.report.measures import at, measure
+from grpolab.report.reference import read_plan
 from grpolab.report.statistics.tests import paired_difference
 from grpolab.report.text import NONE, count, estimate, number, p_equals, signed
-from grpolab.vocabulary import METRICS
+from grpolab.vocabulary import DAMAGED, METRICS
 
 WIDTH = 110
 CLIP_MARKS = {"low": "v", "high": "^", "": ""}
@@ -88,8 +88,9 @@ def diff(results: Results, first: str, second: str) -> str:
     for key in dict.fromkeys([*left, *right]):
         if left.get(key, NONE) != right.get(key, NONE):
             lines.append(_row(key, left.get(key, NONE), right.get(key, NONE)))
-    outcomes = [read_json(run / "outcome.json") or {} for run in (a, b)]
+    outcomes = [outcome_or_damage(run) or {} for run in (a, b)]
     lines.append("\n" + _row("outcome", *(outcome.get("outcome", NONE) for outcome in outcomes)))
+    lines += [f"{outcome['reason']}" for outcome in outcomes if outcome.get("outcome") == DAMAGED]
     finals = [outcome.get("final") or {} for outcome in outcomes]
     for metric in METRICS:
         if any(final.get(metric) is not None for final in finals):
@@ -103,15 +104,15 @@ def _row(key: str, left: object, right: object) -> str:
 
 def _settings_of(folder: Path) -> dict[str, Any]:
     """Dotted settings of a run, and for what they name the hash of its content."""
-    settings = dict(dotted(yaml.safe_load((folder / "settings.yaml").read_text())))
-    content = (read_json(folder / "provenance.json") or {}).get("content", {})
+    settings = dict(dotted(read_settings(folder)))
+    content = read_provenance(folder).get("content") or {}
     return settings | {f"content of {key}": short_hash(value) for key, value in content.items()}
 
 
 def _paired_effects(results: Results, a: str, b: str) -> Iterator[str]:
     """A sentence for each study that asks for both runs, as different variants."""
     for file in sorted(results.studies.glob("*/plan.json")):
-        plan = json.loads(file.read_text())
+        plan = read_plan(file)
         lefts, rights = ({cell["variant"] for cell in plan["cells"] if cell["signature"] == run} for run in (a, b))
         for left, right in product(lefts, rights):
             if left == right:

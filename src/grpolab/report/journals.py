@@ -21,9 +21,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import feather
 
+from grpolab.errors import Damaged
 from grpolab.identity import in_words
 from grpolab.paths import Results, write_atomic
-from grpolab.vocabulary import POSITIONS, RESULTS
+from grpolab.records import (
+    JOURNAL,
+    TIMING,
+    Record,
+    check_journal,
+    check_provenance,
+    parse_lines,
+    read_bytes,
+    read_outcome,
+    read_provenance,
+)
+from grpolab.vocabulary import DAMAGED, POSITIONS, RESULTS
 
 TABLES = ("updates", "rollouts", "evaluations", "histograms", "timings")
 KIND_OF_CPU = ("cpu", "cpu_capability", "mkl", "float32")  # what of a run's hardware decides the bits of its numbers
@@ -40,28 +52,33 @@ NUMBERS = "numbers"
 
 
 def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
-    """The runs among `signatures` whose outcome is written. A run without one is not done, and is not read."""
+    """The runs among `signatures` whose outcome is written. A run without one is not done, and is not read.
+
+    Of a run whose files are not those that its outcome was written for nothing is read: its outcome is `damaged`.
+    """
     outcomes: list[dict[str, Any]] = []
     journals: list[pa.Table] = []
     for signature in signatures:
         folder = results.run(signature)
-        if not (folder / "outcome.json").is_file():
-            continue
-        outcomes.append({"signature": signature, **_outcome(folder)})
-        if outcomes[-1]["outcome"] in RESULTS:
-            journal = read_journal(folder)
-            journals.append(journal.add_column(0, "signature", pa.array([signature] * len(journal), pa.string())))
+        try:
+            if (outcome := read_outcome(folder)) is None:
+                continue
+            row = _flat(outcome, provenance := read_provenance(folder))
+            if outcome["outcome"] in RESULTS:
+                check_provenance(folder, provenance)
+                journal = read_journal(folder, outcome.get("journal_sha256"))
+                journals.append(journal.add_column(0, "signature", pa.array([signature] * len(journal), pa.string())))
+        except Damaged as damage:
+            row = _flat({}, {}) | {"outcome": DAMAGED, "reason": str(damage)}
+        outcomes.append({"signature": signature, **row})
     frame = pd.DataFrame(outcomes, columns=None if outcomes else ["signature", "outcome"])
     frame = frame.astype({column: "Int64" for column in _COUNTS if column in frame})
     none = {NUMBERS: pd.DataFrame(columns=["signature"])}
     return {"outcomes": frame} | none | {name: _frame(_of_kind(journals, name.removesuffix("s"))) for name in TABLES}
 
 
-def _outcome(folder: Path) -> dict[str, Any]:
+def _flat(outcome: Record, provenance: Record) -> dict[str, Any]:
     """The flat part of outcome.json, and of provenance.json what a report says about a run."""
-    outcome = json.loads((folder / "outcome.json").read_text())
-    provenance_file = folder / "provenance.json"  # a run that failed before its first step has none
-    provenance = json.loads(provenance_file.read_text()) if provenance_file.exists() else {}
     warm_start, dataset = provenance.get("warm_start") or {}, provenance.get("dataset") or {}
     return {
         **{key: outcome.get(key) for key in ("outcome", "reason", "rollout_steps", "optimizer_steps", "seconds")},
@@ -97,21 +114,29 @@ _EXACT = {*POSITIONS, "time_ms"}
 _FORMAT = " ".join(("1", *sorted(_EXACT)))  # raise the number when the same journal becomes other columns
 
 
-def read_journal(folder: Path) -> pa.Table:
+def read_journal(folder: Path, recorded: str | None = None) -> pa.Table:
     """A run's journal and timing as one table: a row per record with its `kind` (of the latter: timing).
+
+    Raises Damaged where the journal has not the hash that is `recorded` in outcome.json, if it is.
 
     Parsed once, then read from journal.arrow, which is used only where it was made from these very bytes. A folder that
     cannot be written has no cache.
     """
-    files = [folder / "journal.jsonl", folder / "timing.jsonl"]
-    journal, timing = (file.read_bytes() if file.is_file() else b"" for file in files)
-    key = hashlib.sha256(b"\0".join((_FORMAT.encode(), journal, timing))).hexdigest().encode()
+    files = [folder / JOURNAL, folder / TIMING]
+    journal, timing = (read_bytes(file) or b"" for file in files)
+    digests = [hashlib.sha256(content).hexdigest() for content in (journal, timing)]
+    if recorded is not None:
+        check_journal(folder, recorded, digests[0])
+    key = " ".join((_FORMAT, *digests)).encode()
     with suppress(OSError, pa.ArrowInvalid):  # there is no cache, or half of one
         cached = feather.read_table(folder / CACHE, memory_map=True)
         if (cached.schema.metadata or {}).get(b"key") == key:
             return cached.replace_schema_metadata()
-    records = [json.loads(line) for line in journal.splitlines()]
-    table = columns([*records, *({"kind": "timing", **json.loads(line)} for line in timing.splitlines())])
+    records = parse_lines(journal, files[0])
+    try:
+        table = columns([*records, *({"kind": "timing", **row} for row in parse_lines(timing, files[1]))])
+    except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:  # a word where a number should be
+        raise Damaged(f"{folder}: a journal's record is damaged: {str(error)[:120]}") from error
     with suppress(OSError), BytesIO() as file:
         feather.write_feather(table.replace_schema_metadata({"key": key}), file, compression="lz4")
         write_atomic(folder / CACHE, file.getvalue(), durable=False)

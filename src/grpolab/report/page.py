@@ -33,7 +33,7 @@ from grpolab.report.style import Manifest, cell_names, save
 from grpolab.report.tables import Table, checks, described, tables, verdicts
 from grpolab.report.text import BITS, begun, count, listing, markdown_table, number, spans
 from grpolab.report.tuning import page as tuning
-from grpolab.vocabulary import COMPLETED, OUTCOMES
+from grpolab.vocabulary import COMPLETED, DAMAGED, OUTCOMES
 
 # Said of every study, once; with how its arms are compared, and where it is decided.
 BRACKETS = (
@@ -330,11 +330,14 @@ def _provenance(parts: Sequence[Study]) -> str:
         first, last = (f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M}" for end in ends)
         period = f", trained from {first} to {last} UTC"
     machines = [json.loads(text) for text in sorted(runs["hardware"].dropna().unique())]
+    without = int(runs["journal_sha256"].isna().sum())
+    unchecked = count(without, "run") if without else ""
     has_content = "content" in runs and runs["content"].notna().any()
     lines = [
         f"{count(len(runs), 'run')} for {count(sum(len(part.done) for part in parts), 'cell')},"
         f" {compute(runs)}{period}",
         f"commit {_distinct(runs['commit'])}" + (" (with uncommitted changes)" if runs["dirty"].any() else ""),
+        *([f"without a recorded hash of the journal, so that it was not checked: {unchecked}"] if unchecked else []),
         f"results_version {_distinct(runs['results_version'])}, lock {_distinct(runs['lock_sha256'].str[:12])}",
         f"Python {_distinct(runs['python'])}, {_distinct(runs['threads'])} thread(s) a run",
         *("hardware: " + ", ".join(f"{key} {value}" for key, value in machine.items()) for machine in machines),
@@ -374,6 +377,7 @@ def _missing(parts: Sequence[Study]) -> str:
     """Every cell without a result; every run that diverged or was stopped."""
     cells = pd.concat([part.cells for part in parts])
     names = {outcome: cell_names(cells[cells["outcome"] == outcome]) for outcome in OUTCOMES}
+    reasons = cells.loc[cells["outcome"] == DAMAGED, "reason"].unique() if "reason" in cells else []
     head = f"{len(names.pop(COMPLETED))} of {count(len(cells), 'planned cell')} completed."
     lines = [f"{outcome} ({OUTCOMES[outcome]}): {', '.join(named)}" for outcome, named in names.items() if named]
-    return _blocks(["## What is missing", head, _bullets(lines)])
+    return _blocks(["## What is missing", head, _bullets([*lines, *reasons])])

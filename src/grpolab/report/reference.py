@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grpolab.errors import RequestError
+from grpolab import records
+from grpolab.errors import Damaged, RequestError
 from grpolab.frameworks.names import CLIP_METRIC, convention
-from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, read_json, write_json_atomic
+from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_json_atomic
 from grpolab.report.journals import NUMBERS, TABLES, Runs, at_quarters, count_clipped, kind_of_cpu, read_runs
 from grpolab.report.statistics.looks import LOOKS
-from grpolab.vocabulary import LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
+from grpolab.vocabulary import DAMAGED, FIGURES, LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
 
 Plan = dict[str, Any]
 
@@ -41,6 +43,8 @@ _ROLLOUT_METRICS = {
 }
 # Kept of the updates at the ends of a run's quarters alone.
 _QUARTER_METRICS = [quantile_metric(level, q, sign) for level in LEVELS for q in QUANTILES for sign in SIGNS]
+_COMPARED = {"compare", "baseline", "factors", "question", "seeds", "figures", "hypotheses"}  # what a report asks of it
+_CELL_KEYS = {"levels", "settings", "rollout_steps"}
 _OF_SHOWN = ("updates", "histograms", "timings")
 _HISTOGRAM_PREFIXES = ("excess/", "position/", "position_end/", "probability/")
 
@@ -75,19 +79,21 @@ def reference_plan(results: Results, study: str) -> Path:
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan as it was written, or as it was packed for the reference."""
-    plan = json.loads(path.read_text())
-    variants = plan.pop("variants", None)
-    if variants is not None:
-        common = plan.pop("settings", {})
-        plan["cells"] = [_cell(variant, common, int(seed)) for variant in variants for seed in variant["runs"]]
+    """A plan as it was written, or as it was packed for the reference. Raises Damaged where none can be read."""
+    plan = records.read_plan(path)
+    if plan is None:
+        raise Damaged(f"{path} is not there")
+    if "study" not in plan:
+        raise Damaged(f"{path} is no plan that a report can be made of: it lacks study")
+    compared = plan.get("compare")
+    for cell in plan["cells"]:
+        if not cell.keys() >= _CELL_KEYS or compared not in cell["levels"]:
+            raise Damaged(f"{path} is no plan that a report can be made of: {cell!r:.60} lacks something")
+    if strange := [figure for figure in plan.get("figures", []) if figure not in FIGURES]:
+        raise Damaged(f"{path} asks for figures={strange[0]!r:.60}, which is not one of {', '.join(FIGURES)}")
+    if plan["cells"] and (lacking := _COMPARED - plan.keys()):
+        raise Damaged(f"{path} is no plan that a report can be made of: it lacks {', '.join(sorted(lacking))}")
     return plan
-
-
-def _cell(variant: dict[str, Any], common: dict[str, Any], seed: int) -> dict[str, Any]:
-    shared = {key: value for key, value in variant.items() if key != "runs"}
-    settings = {**common, **variant["settings"], "seed": seed}
-    return {**shared, "seed": seed, "signature": variant["runs"][str(seed)], "settings": settings}
 
 
 def _packed(plan: Plan) -> Plan:
@@ -143,13 +149,15 @@ def _of_reference(results: Results, asked: Sequence[str]) -> set[str]:
     if not absent:
         return set()
     both = here.intersection(hardware.index)
-    return absent | {name for name in both if _kind_here(results, name) != kind_of_cpu(hardware[name])}
+    return absent | {name for name in both if _is_of_another(results, name, kind_of_cpu(hardware[name]))}
 
 
-def _kind_here(results: Results, signature: str) -> str:
-    """The kind of CPU that a run folder is of."""
-    provenance = read_json(results.run(signature) / "provenance.json") or {}
-    return kind_of_cpu(json.dumps(provenance.get("hardware") or {}))
+def _is_of_another(results: Results, signature: str, kind: str) -> bool:
+    """Whether a run folder is of another kind of CPU; a damaged one is said to be damaged, by whoever reads it."""
+    with suppress(Damaged):
+        provenance = records.read_provenance(results.run(signature))
+        return kind_of_cpu(json.dumps(provenance.get("hardware") or {})) != kind
+    return False
 
 
 def tokens_clipped(results: Results, signatures: Iterable[str]) -> pd.DataFrame:
@@ -173,14 +181,15 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     `append`: what is there stays, and the seeds of the study that are finished in every variant are added; a run folder
     is then not needed any more. A collection there that has `shown` says of these too which are kept whole.
 
-    Raises RequestError when the study has not been planned here, a cell has no outcome (a reference with holes would be
-    taken for the truth), or what is there is of another results_version or lock file.
+    Raises RequestError when the study has not been planned here, a run is damaged, a cell has no outcome (a reference
+    with holes would be taken for the truth), or what is there is of another results_version or lock file.
     """
     if not results.plan(study).is_file():
         raise RequestError(f"study={study} has not been planned in {results.root}: run `grpolab sweep {study}` first")
     whole = read_plan(results.plan(study))
     plans = [whole, *(read_plan(results.plan(part)) for part in whole["includes"])]
     runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
+    _refuse_damaged(runs["outcomes"], study)
     done = set(runs["outcomes"]["signature"])
     kept = [read_plan(file) for file in results.reference.glob("plans/*.json")] if append else []
     shown: list[str] = next((plan["shown"] for plan in (whole, *kept) if plan.get("shown")), [])
@@ -193,6 +202,7 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     whole_runs = _shown(shown, plans)
     if append:
         runs = read_all(results, signatures)
+        _refuse_damaged(runs["outcomes"], study)
         _refuse_mixture(runs["outcomes"])
         # What has its updates in the reference alone keeps them.
         folders = {name for name in signatures if (results.run(name) / "outcome.json").is_file()}
@@ -290,6 +300,18 @@ def _begun(plans: list[Plan]) -> list[Plan]:
         elif plan["cells"]:
             kept.append(plan)
     return kept
+
+
+def _refuse_damaged(outcomes: pd.DataFrame, study: str) -> None:
+    """What is kept is what was trained. Raises RequestError with every run that is damaged."""
+    damaged = outcomes[outcomes["outcome"] == DAMAGED]
+    if len(damaged):
+        raise RequestError(
+            [
+                *(f"run {run.signature} is damaged: {run.reason}" for run in damaged.itertuples()),
+                f"study={study}: nothing was written; `grpolab sweep {study} --retry-failed` trains them anew",
+            ]
+        )
 
 
 def _refuse_mixture(outcomes: pd.DataFrame) -> None:

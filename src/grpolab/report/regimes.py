@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from grpolab.paths import Results, read_json
+from grpolab.paths import Results
+from grpolab.records import read_plan
 from grpolab.report.load import Study, load
 from grpolab.report.measures import at, mean_interval, means_after_first_step, measure
 from grpolab.report.statistics.intervals import Interval, t_interval
@@ -85,7 +86,7 @@ def unmet(studies: Sequence[Study]) -> list[str]:
 
 def unmet_of(results: Results, name: str) -> list[str]:
     """`unmet` of a study that is planned here, or of those that it includes. Raises RequestError as `load`."""
-    plan = read_json(results.plan(name)) or {"includes": []}
+    plan = read_plan(results.plan(name)) or {"includes": []}
     parts = [part for part in (*plan["includes"], name) if part in CONCERNED]
     return unmet([load(results, part)[-1] for part in parts])
 

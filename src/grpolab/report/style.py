@@ -24,7 +24,8 @@ from PIL import Image
 from grpolab.frameworks.names import FRAMEWORK_METRICS
 from grpolab.paths import write_text_atomic
 from grpolab.report.load import Study
-from grpolab.vocabulary import DIVERGED, FAILED, STOPPED
+from grpolab.report.text import listing
+from grpolab.vocabulary import DAMAGED, DIVERGED, FAILED, STOPPED
 
 TEXT_WIDTH = 6.8  # inches: both columns of a two-column paper
 COLUMN_WIDTH = 3.3
@@ -178,11 +179,17 @@ def _uneven(study: Study) -> str:
     return f"Variants have {seeds.min()} to {seeds.max()} seeds." if seeds.nunique() > 1 else ""
 
 
+def _damaged(study: Study) -> str:
+    """That runs are damaged, and therefore not in the figure."""
+    names = cell_names(study.cells[study.cells["outcome"] == DAMAGED])
+    return f"Damaged and left out: {listing(names, 2)}." if names else ""
+
+
 def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: list[Series], alt: str = "") -> Manifest:
     """The manifest of a figure that shows `study`; the alt text is the caption with the arms, unless it is given."""
     done, absent = study.done, study.absent
     failed = absent["outcome"] == FAILED
-    notes = (_uneven(study), study.standing) if numbers else ()
+    notes = (_uneven(study), _damaged(study), study.standing) if numbers else ()
 
     def distinct(column: str) -> list:
         return sorted(done[column].dropna().unique().tolist()) if column in done else []

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import socket
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +18,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpolab.errors import RequestError
+from grpolab.errors import Damaged, RequestError
 from grpolab.identity import is_library
-from grpolab.paths import json_bytes, plain, read_json, write_atomic, write_json_atomic, write_new
+from grpolab.paths import json_bytes, plain, write_atomic, write_json_atomic, write_new
+from grpolab.records import parse_object, read_outcome
 from grpolab.run.lease import LeaseLost
 from grpolab.vocabulary import FAILED
 
@@ -101,7 +103,7 @@ class Tail:
         self.restarts = 0  # how often it was read again from its start
 
     def read(self) -> list[dict[str, Any]]:
-        """Records since the last call."""
+        """Records since the last call. Raises Damaged where its first lines are none."""
         try:
             with self._path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self._offset:
@@ -112,8 +114,9 @@ class Tail:
             return []
         lines = lines[: lines.rfind(b"\n") + 1]  # the last line may still be on its way
         try:
-            records = [json.loads(line) for line in lines.splitlines() if line.startswith(self._beginning)]
-        except json.JSONDecodeError:
+            kept = [line for line in lines.splitlines() if line.startswith(self._beginning)]
+            records = [parse_object(line, str(self._path)) for line in kept]
+        except Damaged:
             if not self._offset:
                 raise
             self._restart()
@@ -191,11 +194,20 @@ def is_begun(folder: Path) -> bool:
     return (folder / "settings.yaml").exists() or (folder / "outcome.json").exists()
 
 
+def standing_outcome(folder: Path) -> dict[str, Any] | None:
+    """A run's outcome; None where there is none, or one that says nothing: its run is done again."""
+    try:
+        return read_outcome(folder)
+    except Damaged as damage:
+        print(f"run {folder.name}: {damage}: it is trained anew", file=sys.stderr, flush=True)
+        return None
+
+
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """Write a run's outcome, which is done once, and return the one that stands."""
     record, file = asdict(outcome), folder / "outcome.json"
     if not write_new(file, json_bytes(record)):
-        if standing := read_json(file):
+        if standing := standing_outcome(folder):
             record = standing
         else:  # it was damaged, and said nothing
             write_json_atomic(file, record)

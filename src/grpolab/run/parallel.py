@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpolab.identity import signature
-from grpolab.paths import Results, read_json
+from grpolab.paths import Results
 from grpolab.settings.run import RunSettings
 from grpolab.vocabulary import RESULTS
 
@@ -112,10 +112,10 @@ def follow(settings: RunSettings, results: Results, place: int, meeting: str | N
     """Do the share of a process that is not the first; the exit code. A run that has its outcome is left as it is."""
     from grpolab.grpo.parallel import LostProcess
     from grpolab.run import train
-    from grpolab.run.folder import reason_of
+    from grpolab.run.folder import reason_of, standing_outcome
 
     settings = settings.resolved()
-    outcome = read_json(results.run(signature(settings.identity())) / "outcome.json")
+    outcome = standing_outcome(results.run(signature(settings.identity())))
     if outcome and outcome["outcome"] in RESULTS:  # the first process has found the same, and waits for nobody
         return 0
     _leave_signals_to_the_first()

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import torch
-import yaml
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -26,7 +25,8 @@ from grpolab.grpo.loss import LossInputs, Objective, policy_loss, surrogate
 from grpolab.grpo.model import Policy, prefix_places
 from grpolab.grpo.step import Diverged, Learner
 from grpolab.identity import in_words, unrecorded
-from grpolab.paths import Results, read_json, write_csv_atomic
+from grpolab.paths import Results, write_csv_atomic
+from grpolab.records import read_provenance, read_settings
 from grpolab.run import preflight, warm_start
 from grpolab.run.provenance import set_up_torch
 from grpolab.run.train import assemble
@@ -171,7 +171,7 @@ def first_updates(results: Results, signature: str) -> Iterator[tuple[Learner, P
 
 def _settings(folder: Path, results: Results) -> RunSettings:
     """A run's settings. Raises RequestError where they, its data or its device are not here any more."""
-    written = yaml.safe_load((folder / "settings.yaml").read_text())
+    written = read_settings(folder)
     unset = dict.fromkeys(RunSettings.model_fields)  # keys that are younger than the run
     try:
         settings = RunSettings.model_validate({**unset, **written})
@@ -179,7 +179,7 @@ def _settings(folder: Path, results: Results) -> RunSettings:
         problem = error.errors()[0]
         key = ".".join(map(str, problem["loc"]))
         raise RequestError(f"run {folder.name}: {key} of its settings.yaml is not allowed: {problem['msg']}") from error
-    content = (read_json(folder / "provenance.json") or {}).get("content", {})
+    content = read_provenance(folder).get("content") or {}
     problems = preflight.check(settings, results)
     if (now := settings.content()) != content or unrecorded(written, content):
         problems.append(f"what it was trained on was {in_words(content) or 'not recorded'}, now it is {in_words(now)}")

@@ -42,10 +42,10 @@ from grpolab.grpo.step import (
     step_norm,
 )
 from grpolab.identity import signature
-from grpolab.paths import Results, is_refusal, plain, read_json, remove_parts, write_json_atomic, write_text_atomic
+from grpolab.paths import Results, is_refusal, plain, remove_parts, write_json_atomic, write_text_atomic
 from grpolab.registry import FAULTS, resolve
 from grpolab.run import checkpoint, parallel, provenance, warm_start
-from grpolab.run.folder import Outcome, conclude, reason_of, record_failure
+from grpolab.run.folder import Outcome, conclude, reason_of, record_failure, standing_outcome
 from grpolab.run.lease import Lease, LeaseLost, leased
 from grpolab.run.preflight import refuse_another
 from grpolab.run.recorder import Recorder, Silent, journal_misfit, say_recovery
@@ -177,9 +177,9 @@ def run(
     """
     settings = settings.resolved()
     folder = results.run(signature(settings.identity()))
-    while not (outcome := read_json(folder / "outcome.json")):
+    while not (outcome := standing_outcome(folder)):
         with contextlib.suppress(LeaseLost), leased(folder) as lease:  # who has it now is waited for, as from the start
-            outcome = read_json(folder / "outcome.json")
+            outcome = standing_outcome(folder)
             return outcome or _run(settings, results, lease, on_step, stop)
     return outcome
 

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from grpolab.errors import Damaged
 from grpolab.frameworks.names import LOG_NAMES, TRL_NAMES
 from grpolab.identity import signature
 from grpolab.paths import Results, plain, write_json_atomic, write_text_atomic
@@ -71,7 +72,7 @@ class RunFolder(TrainerCallback):
             write_json_atomic(folder / "provenance.json", {**of_program(), "framework": framework, "name": self.name})
             self._beat = Heartbeat(folder, _rollout_step(args, state.max_steps) + 1)
             self._beat.beat(_rollout_step(args, state.global_step + 1), time.time())
-        except (OSError, LeaseLost) as error:
+        except (OSError, LeaseLost, Damaged) as error:
             self._give_up(error)
 
     def on_log(

@@ -6,7 +6,7 @@ Without a target it takes all its steps. Its step is next-token loss on demonstr
 from __future__ import annotations
 
 import copy
-import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,12 +20,14 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from grpolab import seeds
+from grpolab.errors import Damaged
 from grpolab.grpo.batch import text_tensors
 from grpolab.grpo.evaluation import Evaluator
 from grpolab.grpo.model import Policy, make_policy, text_places
 from grpolab.grpo.places import chosen, read
 from grpolab.identity import signature
 from grpolab.paths import Results, json_bytes, write_new
+from grpolab.records import WEIGHTS, read_warm_start
 from grpolab.run.checkpoint import load_weights, save_weights
 from grpolab.run.folder import Journal
 from grpolab.run.lease import Lease, LeaseLost, leased
@@ -53,7 +55,7 @@ class WarmStart:
 
     def weights(self) -> dict[str, Tensor] | None:
         """The weights; None where the warm start has no step and the model is used as it is."""
-        return load_weights(self.folder / "policy.safetensors") if self.steps else None
+        return load_weights(self.folder / WEIGHTS) if self.steps else None
 
     def told(self, target: float | None) -> dict[str, Any]:
         """Its outcome as a sweep says it; a `reason` where its best check was nowhere near the target."""
@@ -70,11 +72,28 @@ def ensure(settings: RunSettings, results: Results, on_step: Callable[[int], Non
     """
     name = signature(settings.warm_start_identity())
     folder = results.warm_start(name)
-    while not (folder / "outcome.json").exists():
+    while (made := _standing(folder, name)) is None:
         with suppress(LeaseLost), leased(folder) as lease:  # who has it now is waited for, as from the start
-            if not (folder / "outcome.json").exists():
+            if _standing(folder, name, say=True) is None:
+                (folder / "outcome.json").unlink(missing_ok=True)  # of a damaged one
                 _make(settings.resolved(), lease, name, on_step)
-    return WarmStart(folder, **json.loads((folder / "outcome.json").read_text()))
+    return made
+
+
+def _standing(folder: Path, name: str, say: bool = False) -> WarmStart | None:
+    """The warm start that is there; None where there is none, or it is damaged: it is made anew, which one may `say`.
+
+    The settings, and with them the name, say all that it depends on: made anew it has the same weights.
+    """
+    try:
+        made = read_warm_start(folder)
+        if made and made["signature"] != name:
+            raise Damaged(f"{folder / 'outcome.json'} is that of {made['signature']}")
+    except Damaged as damage:
+        if say:
+            print(f"warm start {name} is damaged and made anew: {damage}", file=sys.stderr, flush=True)
+        return None
+    return WarmStart(folder, **made) if made else None
 
 
 def _make(settings: RunSettings, lease: Lease, name: str, on_step: Callable[[int], None]) -> None:
@@ -93,7 +112,7 @@ def _make(settings: RunSettings, lease: Lease, name: str, on_step: Callable[[int
         accuracy, steps = _train(settings, task, policy, journal, checked)
         journal.close()
         lease.check()
-        save_weights(folder / "policy.safetensors", policy.weights())
+        save_weights(folder / WEIGHTS, policy.weights())
     refuse_another(name, signature(settings.warm_start_identity()), settings)  # files were read meanwhile
     outcome = {"signature": name, "sha256": policy.fingerprint(), "accuracy": accuracy, "steps": steps}
     lease.check()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import mmap
 import os
 import shutil
 import stat
@@ -15,13 +12,20 @@ from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from pathlib import Path
 
-import yaml
-
 from grpolab import FOLDER_FORMAT, RESULTS_VERSION
-from grpolab.errors import RequestError
-from grpolab.frameworks.config_files import written
+from grpolab.errors import Damaged, RequestError
 from grpolab.identity import absent, file_sha256, identified, in_words, keys_with_content, signature, unrecorded
 from grpolab.paths import Results, is_refusal, read_json, write_json_atomic
+from grpolab.records import (
+    JOURNAL,
+    WEIGHTS,
+    read_outcome,
+    read_plan,
+    read_provenance,
+    read_settings,
+    read_warm_start,
+    weights_sha256,
+)
 from grpolab.run.folder import is_begun
 from grpolab.run.lease import Lease, is_taken
 from grpolab.sweep.ledger import Record, planned_studies
@@ -103,20 +107,28 @@ def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
             unknown[key].add(name)
     runs, warm_starts = {cell.signature for _, cell in cells}, {cell.warm_start for _, cell in cells}
     for name in planned_studies(results):
-        plan = read_json(results.plan(name))
-        if plan is None:
-            raise RequestError(f"{results.plan(name)} cannot be read: without it nobody knows what it asks for")
+        try:
+            plan = read_plan(results.plan(name)) or {"cells": []}  # deleted meanwhile
+        except Damaged as damage:
+            raise RequestError(f"{damage}: without it nobody knows what it asks for") from damage
         runs |= {cell["signature"] for cell in plan["cells"]}
+    any_warm_start = False  # may be that of a run whose provenance cannot be read
     for folder in _folders(results.runs):
-        provenance = read_json(folder / "provenance.json") or {}
-        warm_start, content = provenance.get("warm_start", {}).get("signature", ""), provenance.get("content", {})
+        try:
+            provenance, is_asked = read_provenance(folder), folder.name in runs or is_taken(folder)
+            settings, outcome = ({}, None) if is_asked else (read_settings(folder), read_outcome(folder))
+        except Damaged as damage:
+            any_warm_start = True
+            if folder.name not in runs and not is_taken(folder):
+                yield Unasked("run", folder, f"damaged ({damage})", "" if folder.name in named else "files")
+            continue
+        warm_start = (provenance.get("warm_start") or {}).get("signature", "")
+        content = provenance.get("content") or {}
         if "framework" in provenance and folder.name not in named:  # TRL trained it: no command here makes it again
             continue
-        if folder.name in runs or is_taken(folder):
+        if is_asked:
             warm_starts.add(warm_start)
             continue
-        file, outcome = folder / "settings.yaml", folder / "outcome.json"
-        settings = (yaml.safe_load(file.read_text()) if file.exists() else None) or {}
         if doubt := [key for key in keys_with_content(settings) if key in unknown]:
             raise RequestError(
                 f"experiments/{name}.yaml: what its {key} names cannot be read: without it nobody knows whether it asks"
@@ -124,14 +136,14 @@ def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
                 for key in doubt
                 for name in sorted(unknown[key])
             )
-        lacking = unrecorded(settings, content) if outcome.exists() else ""
+        lacking = unrecorded(settings, content) if outcome else ""
         if lacking and folder.name not in named:
             warm_starts.add(warm_start)
-        words = [(read_json(outcome) or {}).get("outcome", "unfinished")]
+        words = [(outcome or {}).get("outcome", "unfinished")]
         words += [settings["task"]["name"], f"seed {settings['seed']}"] if "task" in settings else []
         yield Unasked("run", folder, ", ".join(filter(None, [*words, in_words(content)])), lacking)
     for folder in _folders(results.warm_starts):
-        if not unknown and folder.name not in warm_starts and not is_taken(folder):
+        if not (unknown or any_warm_start) and folder.name not in warm_starts and not is_taken(folder):
             yield Unasked("warm start", folder, "of no run that stays")
 
 
@@ -163,7 +175,7 @@ def take_over(source: Path, ours: Results) -> bool:
     for folder in _folders(theirs.runs):
         try:
             counts[_take_run(folder.name, theirs, ours)] += 1
-        except (Refused, KeyError) as refusal:
+        except (Refused, Damaged, KeyError) as refusal:
             counts[REFUSED] += 1
             what = f"its files lack the key {refusal}" if isinstance(refusal, KeyError) else refusal
             print(f"refused: run {folder.name}: {what}")
@@ -176,12 +188,11 @@ def take_over(source: Path, ours: Results) -> bool:
         study = file.parent.name
         try:
             _refuse_links(file, theirs)
-            if not file.is_file():
-                raise Refused("its plan there is no file")
-            plan, here = read_json(file), read_json(ours.plan(study))
-            if not plan or plan.get("study") != study:
-                raise Refused("its plan there cannot be read, or is that of another study")
-        except Refused as refusal:
+            plan, here = read_plan(file) or {}, read_plan(ours.plan(study))
+            if plan.get("study") != study:
+                raise Refused(f"its plan there is that of {plan.get('study')}")
+            ours.refuse_outside(ours.plan(study))
+        except (Refused, Damaged) as refusal:
             counts[REFUSED] += 1
             print(f"refused: study {study}: {refusal}")
             continue
@@ -199,20 +210,21 @@ def _take_run(name: str, theirs: Results, ours: Results) -> str:
     """What was done about a run. Raises Refused."""
     folder, target = theirs.run(name), ours.run(name)
     _files(folder, theirs)
-    outcome = read_json(folder / "outcome.json") or {}
+    outcome = read_outcome(folder) or {}
     if outcome.get("outcome") not in RESULTS or is_taken(folder):
         return UNFINISHED
+    ours.refuse_outside(target)
     if is_begun(target) or is_taken(target):
-        here = read_json(target / "outcome.json")
+        here = read_outcome(target)
         if here is None:
             raise Refused("it is begun here and has no outcome yet")
         keys = ("outcome", "journal_sha256", "policy_sha256")
         if different := [key for key in keys if outcome.get(key) != here.get(key)]:
             raise Refused(f"the run of this signature that is here has another {' and '.join(different)}; it stays")
         return PRESENT
-    provenance = read_json(folder / "provenance.json") or {}
+    provenance = read_provenance(folder)
     _check_identity(folder, provenance)
-    _take_warm_start(provenance.get("warm_start", {}), theirs, ours)
+    _take_warm_start(provenance.get("warm_start") or {}, theirs, ours)
     _copy(theirs, folder, target, lambda part: _check_content(part, outcome))
     return TAKEN
 
@@ -222,15 +234,14 @@ def _take_warm_start(made: Record, theirs: Results, ours: Results) -> None:
     name = made.get("signature", "")
     folder, target = theirs.warm_start(name), ours.warm_start(name)
     _files(folder, theirs)
-    here, there = read_json(target / "outcome.json"), read_json(folder / "outcome.json")
+    ours.refuse_outside(target)
+    here, there = read_warm_start(target), read_warm_start(folder)
     if there is None or there["sha256"] != made["sha256"]:
         raise Refused(f"its warm start {name} is not the one in {folder}")
 
-    is_trained = there["steps"] > 0  # else it keeps no weights
-
     def check(part: Path) -> None:
-        if is_trained and made["sha256"] != weights_sha256(part / "policy.safetensors"):
-            raise Refused(f"the weights of its warm start {name} are not those of its outcome.json (sha256)")
+        if read_warm_start(part) != there:
+            raise Refused(f"its warm start {name} has changed meanwhile")
 
     if here is None:
         _copy(theirs, folder, target, check)
@@ -244,12 +255,12 @@ def _check_identity(folder: Path, provenance: Record) -> None:
     if version != RESULTS_VERSION:
         raise Refused(f"its results_version is {version}, this program's is {RESULTS_VERSION}: it would not be found")
     try:
-        settings = written(str(folder / "settings.yaml"))
-        content = provenance.get("content", {})
+        settings = read_settings(folder)
+        content = provenance.get("content") or {}
         lacking = unrecorded(settings, content)
         name = signature(identified(_set_keys({**settings, "machine": None}), content))
-    except (RequestError, TypeError) as error:
-        raise Refused(f"its settings.yaml cannot be read: {error}") from error
+    except (Damaged, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise Refused(f"its settings.yaml cannot be read: {str(error).splitlines()[0]}") from error
     if lacking:
         raise Refused(f"the content of its {lacking} was not recorded: it would not be found")
     if name != folder.name:
@@ -264,34 +275,14 @@ def _set_keys(settings: Record) -> Record:
 
 def _check_content(folder: Path, outcome: Record) -> None:
     """Raises Refused where journal or weights are not those that the outcome was written for."""
-    journal = folder / "journal.jsonl"
+    journal = folder / JOURNAL
     hashes = {
-        "journal.jsonl": ("journal_sha256", file_sha256(journal) if journal.exists() else None),
-        "policy.safetensors": ("policy_sha256", weights_sha256(folder / "policy.safetensors")),
+        JOURNAL: ("journal_sha256", file_sha256(journal) if journal.exists() else None),
+        WEIGHTS: ("policy_sha256", weights_sha256(folder / WEIGHTS)),
     }
     for file, (key, sha256) in hashes.items():
         if outcome[key] != sha256:
             raise Refused(f"its {file} is not the one that outcome.json was written for ({key})")
-
-
-def weights_sha256(file: Path) -> str | None:
-    """`Policy.fingerprint` of the weights in a safetensors file, without torch; None where it is no such file.
-
-    The format: the header's length in eight bytes, a JSON header with each tensor's place, the tensors' bytes.
-    """
-    digest = hashlib.sha256()
-    try:
-        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            start = 8 + int.from_bytes(data[:8], "little")
-            header = json.loads(data[8:start])
-            header.pop("__metadata__", None)
-            for name, tensor in sorted(header.items()):
-                begin, end = tensor["data_offsets"]
-                digest.update(name.encode())
-                digest.update(data[start + begin : start + end])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return digest.hexdigest()
 
 
 def _files(folder: Path, theirs: Results) -> list[Path]:

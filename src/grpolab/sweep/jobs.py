@@ -6,18 +6,20 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from grpolab.errors import RequestError
+from grpolab.errors import Damaged, RequestError
 from grpolab.paths import Results, commit, plain, project_root, read_json, write_atomic
+from grpolab.records import read_outcome, read_warm_start
 from grpolab.run import preflight, tracking
 from grpolab.run.lease import is_taken
 from grpolab.sweep.ledger import RUNNING, CellState, cell_state, committed_outcomes, set_failure_aside
 from grpolab.sweep.plan import Cell, Plan
-from grpolab.vocabulary import COMPLETED, FAILED, MISSING, RESULTS
+from grpolab.vocabulary import COMPLETED, DAMAGED, FAILED, MISSING, RESULTS
 
 RUN: Literal["run"] = "run"
 WARM_START: Literal["warm_start"] = "warm_start"
@@ -40,11 +42,13 @@ class Job:
         return results.run(self.signature) if self.kind == RUN else results.warm_start(self.signature)
 
     def outcome(self, results: Results) -> dict[str, Any] | None:
-        """The outcome that some command has reached; None where there is none yet."""
-        outcome = read_json(self.folder(results) / "outcome.json")
-        if self.kind == WARM_START and outcome is not None:
-            return {"outcome": COMPLETED, "reason": None, **outcome}
-        return outcome
+        """The outcome that some command has reached; None where there is none yet, or none that can be read."""
+        with suppress(Damaged):
+            if self.kind == RUN:
+                return read_outcome(self.folder(results))
+            if made := read_warm_start(self.folder(results)):
+                return {"outcome": COMPLETED, "reason": None, **made}
+        return None
 
     def is_taken(self, results: Results) -> bool:
         """Whether a process does it now, on this machine or another: no cell is run twice at once."""
@@ -77,9 +81,9 @@ def _as_planned(cell: Cell) -> dict[str, Any]:
 
 
 def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
-    """The warm starts that cells wait for and that are not there yet."""
+    """The warm starts that cells wait for and that are not there yet, or damaged."""
     jobs = [warm_start_job(cell) for cell in {cell.warm_start: cell for cell in cells}.values()]
-    return [job for job in jobs if not (job.folder(results) / "outcome.json").exists()]
+    return [job for job in jobs if job.outcome(results) is None]
 
 
 class Request:
@@ -131,11 +135,11 @@ class Request:
     def write_plans(self, retry_failed: bool = False) -> None:
         """Write plan.json of every study; one that says what it said before keeps its date.
 
-        `retry_failed`: the outcomes of failed cells are set aside.
+        `retry_failed`: the outcomes of failed and damaged cells are set aside.
         """
         for name, state in self.states().items() if retry_failed else ():
-            if state.state == FAILED:
-                set_failure_aside(self.results.run(name))
+            if state.state in (FAILED, DAMAGED):
+                set_failure_aside(self.results.run(name), damaged=state.state == DAMAGED)
         created, head = datetime.now(UTC).isoformat(timespec="seconds"), commit(project_root())
         for plan in self.plans:
             file = self.results.plan(plan.study.name)
@@ -162,9 +166,9 @@ class Request:
     def jobs(self, retry_failed: bool = False) -> list[Job]:
         """The cells without an outcome, and the warm starts that they wait for and that are not there yet.
 
-        `retry_failed`: a failure is none.
+        `retry_failed`: a failure is none, nor is what is damaged.
         """
-        open_ = {MISSING, RUNNING, *([FAILED] if retry_failed else [])}
+        open_ = {MISSING, RUNNING, *([FAILED, DAMAGED] if retry_failed else [])}
         todo = [self.cells[name] for name, state in self.states().items() if state.state in open_]
         return warm_start_jobs(todo, self.results) + [run_job(cell, self.labels[cell.signature]) for cell in todo]
 

@@ -10,13 +10,14 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Any
 
-from grpolab.errors import RequestError
+from grpolab.errors import Damaged, RequestError
 from grpolab.identity import signature
-from grpolab.paths import DISK_ERRORS, REPORT_FILES, Results, is_refusal, plain, project_root, read_json
+from grpolab.paths import DISK_ERRORS, REPORT_FILES, Results, is_refusal, plain, project_root
+from grpolab.records import JOURNAL, outcome_or_damage, read_warm_start
 from grpolab.run import tracking
 from grpolab.run.folder import reason_of, record_failure
 from grpolab.run.preflight import refuse_another
@@ -42,7 +43,7 @@ from grpolab.sweep.pool import WORKER_COMMAND, Pool, slots
 from grpolab.sweep.progress import Estimate, Events, print_table, show_progress
 from grpolab.sweep.ray_engine import RayEngine
 from grpolab.sweep.slurm_engine import SlurmEngine
-from grpolab.vocabulary import FAILED, MISSING, RESULTS
+from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
 
@@ -173,7 +174,7 @@ def train_here(plan: Plan, events: Events | None = None) -> int:
     folder = request.results.run(plan.cells[0].signature)
     if events:
         _say_results(request, events)
-    elif outcome := read_json(folder / "outcome.json"):
+    elif (outcome := outcome_or_damage(folder)) and outcome["outcome"] != DAMAGED:
         print("\n".join(result_lines(outcome, JournalReader(folder).read().facts())))
     print(f"run folder: {folder}")
     return _conclude(request, events)
@@ -247,8 +248,10 @@ def _estimate(request: Request, workers: int) -> Estimate:
         if state.outcome and state.outcome.get("seconds"):
             estimate.learn(RUN, request.cells[name].cost, state.outcome["seconds"], whole=True)
     for name, cell in {cell.warm_start: cell for cell in request.cells.values()}.items():
-        made = read_json(request.results.warm_start(name) / "outcome.json")
-        if made and made.get("steps"):
+        made = None
+        with suppress(Damaged):
+            made = read_warm_start(request.results.warm_start(name))
+        if made and made["steps"]:
             estimate.learn(WARM_START, warm_start_job(cell).cost, made["seconds"], whole=True)
     return estimate
 
@@ -275,7 +278,7 @@ def _is_drawn(request: Request) -> bool:
     """
     report = request.results.output(request.name) / "report.md"
     made_of = [request.results.plan(plan.study.name) for plan in request.plans]
-    made_of += [request.results.run(name) / "outcome.json" for name in request.cells]
+    made_of += [request.results.run(name) / file for name in request.cells for file in ("outcome.json", JOURNAL)]
     made_of += [request.results.reference / "outcomes.parquet"]
     changed = max(file.stat().st_ctime for file in made_of if file.exists())
     return report.exists() and report.stat().st_ctime >= changed
@@ -324,7 +327,7 @@ def _say_results(request: Request, events: Events | None) -> None:
     results = {
         name: (state.outcome, JournalReader(request.results.run(name)).read().facts())
         for name, state in request.states().items()
-        if state.outcome and not state.committed
+        if state.outcome and not state.committed and state.state != DAMAGED
     }
     for plan in request.plans:
         runs = defaultdict[str, list[tuple[Record, Facts]]](list)
@@ -343,7 +346,7 @@ def _repeated(request: Request) -> str:
     """How many of the runs that are committed too came out the same, by their journals' hashes; empty for none."""
     committed, states = committed_outcomes(request.results), request.states()
     both = [(committed[name], state.outcome) for name, state in states.items() if state.outcome and name in committed]
-    equal = sum(kept["journal_sha256"] == made.get("journal_sha256") for kept, made in both)
+    equal = sum(kept["journal_sha256"] == made.get("journal_sha256") for kept, made in both)  # of a damaged one: none
     if not both:
         return ""
     end = (
@@ -361,10 +364,12 @@ def _conclude(request: Request, events: Events | None, drawn: bool | None = None
     runs = "1 run" if len(states) == 1 else f"{len(states)} runs"
     print(f"{runs}: {', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}")
     for name, state in states.items():
-        if state.state == FAILED:
-            print(f"failed: {request.labels[name]} ({name}): {first_line(state.outcome)}")
+        if state.state in (FAILED, DAMAGED):
+            print(f"{state.state}: {request.labels[name]} ({name}): {first_line(state.outcome)}")
     if counts[FAILED]:
         print(f"the whole error: outcome.json in {request.results.runs}/; --retry-failed runs them again")
+    if counts[DAMAGED]:
+        print("damaged runs are left out of every report: --retry-failed trains them anew")
     if counts[MISSING]:
         print("missing runs have no outcome: the same command goes on with them")
     # What another command has drawn of runs of the same name is none of this one's.

@@ -10,6 +10,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpolab.errors import RequestError, near_matches
+from grpolab.errors import Damaged, RequestError, near_matches
 from grpolab.paths import Results, read_json
+from grpolab.records import outcome_or_damage, parse_object, read_plan
 from grpolab.run.folder import Tail
 from grpolab.run.lease import is_taken
-from grpolab.vocabulary import FAILED, MISSING, RESULTS
+from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
 
 Record = dict[str, Any]
 Facts = dict[str, float]
@@ -74,7 +76,7 @@ class CellState:
 def cell_state(cell: Record, results: Results, committed: Mapping[str, Record], is_begun: bool = True) -> CellState:
     """State of one planned cell; a run folder goes before what is `committed`. Not `is_begun`: there is no folder."""
     folder = results.run(cell["signature"])
-    if is_begun and (outcome := read_json(folder / "outcome.json")):
+    if is_begun and (outcome := outcome_or_damage(folder)):
         return CellState(cell, outcome["outcome"], outcome=outcome)
     if is_begun and is_taken(folder):
         return CellState(cell, RUNNING, running=read_json(folder / "running.json"))
@@ -100,9 +102,9 @@ def committed_outcomes(results: Results) -> dict[str, Record]:
 def study_states(results: Results, study: str) -> dict[str, list[CellState]]:
     """States of a study's cells by study; a collection gives those of the studies that it includes.
 
-    Raises RequestError where the study has not been planned.
+    Raises RequestError where the study has not been planned, or its plan cannot be read.
     """
-    plan = read_json(results.plan(study))
+    plan = read_plan(results.plan(study))
     if plan is None:
         planned = planned_studies(results)
         have = f"planned are {', '.join(planned)}" if planned else "none is"
@@ -124,8 +126,10 @@ def no_outcome(error: OSError, folder: Path) -> Record:
     return {"outcome": MISSING, "reason": reason, "disk_full": error.errno in (errno.ENOSPC, errno.EDQUOT)}
 
 
-def set_failure_aside(folder: Path) -> None:
-    """Let a failed run be tried again; its outcome is kept beside."""
+def set_failure_aside(folder: Path, damaged: bool = False) -> None:
+    """Let a failed run be tried again; its outcome is kept beside. A damaged one begins anew, from no checkpoint."""
+    if damaged:
+        shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     kept = len(list(folder.glob("outcome.failed-*.json")))
     with suppress(FileNotFoundError):  # another command was faster
         os.replace(folder / "outcome.json", folder / f"outcome.failed-{kept + 1}.json")
@@ -137,8 +141,8 @@ def last_row(timing: Path) -> Record | None:
         with timing.open("rb") as file:
             file.seek(-min(LAST_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
             rows = [row for row in file.read().splitlines(keepends=True) if row.endswith(b"\n")]
-        return dict(json.loads(rows[-1])) if rows else None
-    except (OSError, ValueError):
+        return parse_object(rows[-1], str(timing)) if rows else None
+    except (OSError, Damaged):
         return None
 
 
@@ -157,6 +161,8 @@ def print_status(results: Results, study: str | None, as_json: bool) -> None:
             for row in summary["cells"]:
                 if details := _details(row):
                     print(f"  {row['state']}: {row['variant']}, seed {row['seed']} ({row['signature']}): {details}")
+            if DAMAGED in summary["states"]:
+                print(f"  damaged runs are left out: `grpolab sweep {name} --retry-failed` trains them anew")
 
 
 def status(results: Results, study: str | None, now: float) -> Record:
@@ -198,7 +204,7 @@ def _details(row: Record) -> str:
         left = "no estimate yet" if row["seconds_left"] is None else f"about {duration(row['seconds_left'])} left"
         where = f"step {row['rollout_step']} of {row['rollout_steps']} on {row['host']} (pid {row['pid']})"
         return f"{where}, heartbeat {duration(row['heartbeat_seconds_ago'])} ago, {left}"
-    if row["state"] == FAILED:
+    if row["state"] in (FAILED, DAMAGED):
         return first_line(row) or "no reason given"
     return f"interrupted at step {row['interrupted_at_step']}, will go on" if "interrupted_at_step" in row else ""
 
@@ -219,7 +225,9 @@ class JournalReader:
 
     def read(self) -> JournalReader:
         """Read the whole lines that were added since the last time; all where it was cut back to a checkpoint."""
-        records = self._journal.read()
+        records = []
+        with suppress(Damaged):  # it is for looking only; who reads the whole journal says what is wrong with it
+            records = self._journal.read()
         if self._journal.restarts != self._restarts:
             self._forget()
         for record in records:

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from grpolab.errors import near_matches
 from grpolab.frameworks.names import our_names
 from grpolab.identity import dotted
+from grpolab.paths import STUDY_NAME
 from grpolab.settings import Seed
 
 Schema = dict[str, Any]
@@ -164,7 +165,7 @@ def different(names: Sequence[Any]) -> Sequence[Any]:
 Different = AfterValidator(different)
 NAME = r"[^\s/]+"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
-StudyName = Annotated[str, Field(pattern=r"^\w[\w.+-]*$", max_length=100)]  # also the name of a folder
+StudyName = Annotated[str, Field(pattern=f"^{STUDY_NAME.pattern}$", max_length=100)]  # also the name of a folder
 Figures = Annotated[list[str], Different]
 SeedCount = Annotated[int, Field(ge=1, le=MOST_SEEDS, strict=True)]  # strict: `seeds: true` is not 1
 SeedNames = Annotated[list[Annotated[Seed, Field(strict=True)]], Field(min_length=1), Different]

@@ -215,3 +215,16 @@ def test_a_study_that_includes_others_mirrors_them(results: Results) -> None:
     client = MlflowClient(uri(results))
     (summary,) = client.search_runs([client.get_experiment_by_name("reference").experiment_id])
     assert summary.info.run_name == "summary"
+
+
+def test_a_run_whose_journal_is_another_is_named_and_not_copied(results: Results) -> None:
+    cells = study(results, seeds=2, arms=("low",))["cells"]
+    for cell in cells:
+        FakeRun(results, cell).take(1).end()
+    file = results.run(cells[0]["signature"]) / "outcome.json"
+    write_json_atomic(file, json.loads(file.read_text()) | {"journal_sha256": "0" * 64})
+    problem = StudyMirror(results, uri(results), [STUDY]).attempt(last=True)
+    assert problem is not None
+    assert f"run {cells[0]['signature']} is damaged and not copied: {file.parent / 'journal.jsonl'} is not" in problem
+    assert set(tracked(results)) >= {"low/addition, seed 1"}
+    assert "low/addition, seed 0" not in tracked(results)

@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
 from grpolab.errors import RequestError
-from grpolab.paths import Results, read_json
+from grpolab.paths import Results
+from grpolab.records import read_object
 from grpolab.report.figures.panels import log_axis
 from grpolab.vocabulary import COMPLETE, RUNNING
 
@@ -176,7 +177,7 @@ def load_trials(results: Results, study: str) -> Tuning:
     Raises RequestError where it has not been tuned in this results folder, or by a program of another format.
     """
     path = results.trials(study)
-    document = read_json(path)
+    document = read_object(path)
     if document is None:
         raise RequestError(f"study={study} has no trials in {path}: run `grpolab tune {study}` first")
     if document.get("format") != FORMAT:

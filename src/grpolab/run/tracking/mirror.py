@@ -5,14 +5,17 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mlflow import entities
 from mlflow.entities import LoggedModelStatus, Metric, Param, Run, RunTag
 
+from grpolab.errors import Damaged
 from grpolab.identity import SIGNATURE_LENGTH
-from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, read_json
+from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results
+from grpolab.records import check_policy, read_outcome, read_provenance, read_result
 from grpolab.run.folder import exclusive, is_begun
 from grpolab.run.tracking import pages, sqlite_file
 from grpolab.run.tracking.points import (
@@ -57,6 +60,8 @@ class StudyMirror:
                     self._experiments, self._copied = {}, {}  # its file is another one now
                     self._store = Store(self._uri, self._results.artifacts)
                 problems = self._synchronise(self._store, last)
+        except Damaged as damage:  # of a plan
+            problems = [str(damage)[:MAX_PROBLEM]]
         except UNUSABLE as error:
             self._store = None  # it may be another one when it is back
             problems = [unusable(error)]
@@ -69,16 +74,19 @@ class StudyMirror:
             for cell in plan["cells"]:
                 key = plan["study"], cell["variant"], cell["seed"], cell["signature"]
                 folder = self._results.run(cell["signature"])
-                outcome = read_json(folder / "outcome.json")  # before the journals: they are whole where it stands
                 if not is_begun(folder):
                     continue
-                state = status(folder, outcome)
-                stamps = [file.stat().st_mtime_ns for name in JOURNALS if (file := folder / name).exists()]
-                if self._copied.get(key) == [state, outcome, stamps]:
-                    continue
                 try:
+                    outcome = read_outcome(folder)  # before the journals: they are whole where it stands
+                    state = status(folder, outcome)
+                    stamps = [file.stat().st_mtime_ns for name in JOURNALS if (file := folder / name).exists()]
+                    if self._copied.get(key) == [state, outcome, stamps]:
+                        continue
+                    outcome = read_result(folder)
                     self._copy(store, experiment_id, plan, cell, outcome, state)
                     self._copied[key] = [state, outcome, stamps]
+                except Damaged as damage:
+                    problems.append(f"run {folder.name} is damaged and not copied: {damage}"[:MAX_PROBLEM])
                 except (ValueError, KeyError, OSError) as error:  # one damaged folder does not keep the others waiting
                     problems.append(f"run folder {folder} cannot be copied: {error!r}"[:MAX_PROBLEM])
             if last:
@@ -108,12 +116,12 @@ class StudyMirror:
         planned = {cell["signature"] for cell in plan["cells"]}
         for run in store.runs(experiment_id, "attributes.status = 'RUNNING'"):
             signature = run.data.tags.get("signature", "")
-            folder = self._results.run(signature)
-            if not signature or signature in planned or not folder.exists():
+            if not signature or signature in planned:
                 continue
-            state = status(folder, read_json(folder / "outcome.json"))
-            if state != "RUNNING":
-                store.client.set_terminated(run.info.run_id, state, course_of(folder, None).end)
+            with suppress(Damaged):  # the tag is no signature, or nobody knows how the run ended
+                folder = self._results.run(signature)
+                if folder.exists() and (state := status(folder, read_outcome(folder))) != "RUNNING":
+                    store.client.set_terminated(run.info.run_id, state, course_of(folder, None).end)
 
     def _summarise(self, store: Store, experiment_id: str, plan: Record) -> None:
         """The run that holds what the report made of the study."""
@@ -189,6 +197,7 @@ class StudyMirror:
         for at in range(0, len(metrics), MAX_POINTS):
             client.log_batch(run_id, metrics=metrics[at : at + MAX_POINTS])
         if outcome:
+            check_policy(folder, outcome)
             commit = _log_files(store, run_id, folder, list(course.points.values()), labels["task"])
             _log_model(store, experiment_id, run_id, folder / "policy.safetensors", pages.model_name(cell), tags)
             _log_tags(store, run_id, commit | ending)  # the outcome's tag comes last
@@ -225,8 +234,8 @@ def _log_tags(store: Store, run_id: str, tags: dict[str, str]) -> None:
 def _log_files(store: Store, run_id: str, folder: Path, points: list[Point], task: str) -> dict[str, str]:
     """What else is in the folder of a run that has ended: data sets, artefacts, picture and table. Returns tags."""
     client, tags = store.client, {}
-    provenance = read_json(folder / "provenance.json") or {}
-    hashes = provenance.get("dataset", {})
+    provenance = read_provenance(folder)
+    hashes = provenance.get("dataset") or {}
     for split, context in (("train", "training"), ("evaluation", "evaluation")):
         if digest := hashes.get(f"{split}_sha256"):
             dataset = entities.Dataset(

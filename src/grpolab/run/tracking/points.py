@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from grpolab.frameworks.names import FRAMEWORK_METRICS
 from grpolab.identity import dotted
-from grpolab.paths import Results, read_json
+from grpolab.paths import Results
+from grpolab.records import JOURNAL, TIMING, parse_lines, parse_object, read_plan, read_settings
 from grpolab.registry import SURROGATES
 from grpolab.run.lease import is_taken
 from grpolab.vocabulary import FAILED, METRICS, TAGS
@@ -70,19 +68,20 @@ def course_of(folder: Path, outcome: Record | None) -> Course:
     """
     records: list[Record] = []
     last_update = b""  # as it stands in the file: most of them are not parsed
-    for line in _whole_lines(folder / "journal.jsonl"):
+    journal, timing = folder / JOURNAL, folder / TIMING
+    for line in _whole_lines(journal):
         if line.startswith(UPDATE):
             last_update = line
             continue
-        record = json.loads(line)
+        record = parse_object(line, str(journal))
         if record["kind"] == "rollout" and last_update:
-            records.append(json.loads(last_update))
+            records.append(parse_object(last_update, str(journal)))
             last_update = b""
         records.append(record)
     if last_update and is_final(outcome):  # it diverged in the middle of a rollout step
-        records.append(json.loads(last_update))
+        records.append(parse_object(last_update, str(journal)))
     clock: dict[int, int] = {}  # rollout step -> milliseconds at its end; -1: the start
-    for row in map(json.loads, _whole_lines(folder / "timing.jsonl")):
+    for row in parse_lines(b"\n".join(_whole_lines(timing)), timing):
         records.append({**row, "kind": "timing"})
         clock[row["rollout_step"]] = row["time_ms"]
         if row["rollout_step"] == 0:
@@ -115,8 +114,7 @@ def params_of(folder: Path) -> dict[str, str]:
 
     A clip range stands in every run's settings; where the surrogate has none it is no param.
     """
-    file = folder / "settings.yaml"
-    settings: dict[str, Any] = yaml.safe_load(file.read_text()) if file.exists() else {}
+    settings = read_settings(folder)
     surrogate = SURROGATES.get(settings.get("kernel", ""))
     silent = {"machine", *(("epsilon", "epsilon_high") if surrogate and not surrogate.clips else ())}
     shown = {key: value for key, value in settings.items() if key not in silent}
@@ -144,7 +142,7 @@ def plans_of(results: Results, studies: Iterable[str]) -> list[Record]:
     """Plans of these studies and of those that they include, as far as they are written, each once."""
     plans: dict[str, Record] = {}
     for study in studies:
-        if study not in plans and (plan := read_json(results.plan(study))):
+        if study not in plans and (plan := read_plan(results.plan(study))):
             plans[study] = plan
             plans |= {part["study"]: part for part in plans_of(results, plan["includes"])}
     return list(plans.values())

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from grpolab.errors import RequestError
-from grpolab.paths import Results, read_json
+from grpolab.paths import Results
+from grpolab.records import read_plan
 from grpolab.run.tracking import check_store, set_environment, sqlite_file
 from grpolab.run.tracking.pages import EVERY_VARIANT, address, views
 
@@ -64,12 +65,12 @@ def free_port(port: int) -> int:
 
 def _say_links(root: str, results: Results, study: str, say: Callable[[str], None]) -> None:
     """The study's chart pages, the arms at each combination of the other factors first; of each that it includes."""
-    for name in (read_json(results.plan(study)) or {}).get("includes") or [study]:
+    for name in (read_plan(results.plan(study)) or {}).get("includes") or [study]:
         experiment = _experiment_id(root, name)
         if experiment is None:
             say(f"{name}: not tracked yet (`grpolab sweep {name}`)")
             continue
-        plan = read_json(results.plan(name))
+        plan = read_plan(results.plan(name))
         for view in views(plan) if plan else [EVERY_VARIANT]:
             say(f"{name}, {view.title}: {root}/{address(experiment, view.key)}")
 

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
-from grpolab.errors import RequestError
-from grpolab.paths import Results, read_json
+from grpolab.errors import Damaged, RequestError
+from grpolab.paths import Results
+from grpolab.records import read_outcome, read_result
 from grpolab.run.folder import exclusive, is_begun
 from grpolab.run.tracking import pages, sqlite_file
 from grpolab.run.tracking.check import problem_of
@@ -69,15 +70,26 @@ def _study(results: Results, store: Store, plan: Record) -> Checked:
     found = [runs_of.get((cell["variant"], str(cell["seed"])), []) for cell in begun]
     contents = store.contents([run for runs_of_cell in found for run in runs_of_cell])
     for cell, runs_of_cell in zip(begun, found, strict=True):
-        _cell(results, plan, cell, [(run, *next(contents)) for run in runs_of_cell], checked)
+        stored = [(run, *next(contents)) for run in runs_of_cell]
+        try:
+            _cell(results, plan, cell, stored, checked)
+        except Damaged as damage:
+            checked.differences.append(f"{pages.run_name(cell)} ({cell['signature']}) is damaged: {damage}")
     planned = {cell["signature"] for cell in plan["cells"]}
     for run in runs:
         signature = run.tags.get("signature")
-        folder = results.run(signature or "")
-        if signature and not is_begun(folder):
+        if not signature:
+            continue
+        try:
+            folder = results.run(signature)
+            outcome = read_outcome(folder)
+        except Damaged as damage:
+            checked.differences.append(f"{run.name} ({signature}): {damage}")
+            continue
+        if not is_begun(folder):
             checked.unknown.append(f"{run.name} ({signature}, {run.id})")
-        elif signature and signature not in planned and run.status == "RUNNING":
-            checked.differences += _wrong_status(run, status(folder, read_json(folder / "outcome.json")))
+        elif signature not in planned and run.status == "RUNNING":
+            checked.differences += _wrong_status(run, status(folder, outcome))
     return checked
 
 
@@ -86,7 +98,7 @@ def _cell(
 ) -> None:
     """Compare the runs that stand for a cell, which must be one, with its folder."""
     folder = results.run(cell["signature"])
-    outcome = read_json(folder / "outcome.json")
+    outcome = read_result(folder)
     state = status(folder, outcome)
     alive = state == "RUNNING"
     checked.runs += 1

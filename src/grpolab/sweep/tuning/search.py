@@ -21,15 +21,16 @@ import yaml
 from optuna.trial import FrozenTrial, TrialState
 
 from grpolab import RESULTS_VERSION
-from grpolab.errors import RequestError
+from grpolab.errors import Damaged, RequestError
 from grpolab.paths import Results, commit, plain, project_root, read_json, write_json_atomic, write_text_atomic
+from grpolab.records import outcome_or_damage
 from grpolab.run.folder import Tail, exclusive
 from grpolab.sweep.jobs import RUN, Job, Schedule, run_job, warm_start_jobs
 from grpolab.sweep.ledger import Record, first_line, last_row
 from grpolab.sweep.plan import Cell, Plan
 from grpolab.sweep.tuning.arms import TRIAL, WATCHED, Arms, override, point_of
 from grpolab.sweep.tuning.storage import OWNER, RECORD, ArmTrials, Owner
-from grpolab.vocabulary import COMPLETE, DIVERGED, FAILED, PRUNED, RUNNING
+from grpolab.vocabulary import COMPLETE, DAMAGED, DIVERGED, FAILED, PRUNED, RUNNING
 
 TOLD = {COMPLETE: TrialState.COMPLETE, DIVERGED: TrialState.COMPLETE, PRUNED: TrialState.PRUNED}
 
@@ -72,8 +73,9 @@ class RunningTrial:
     def advance(self) -> bool:
         """Read what is there; whether the trial has ended."""
         while self.state is None:
-            outcome = read_json(self._results.run(self.cell.signature) / "outcome.json")  # before the journal
-            self._judge()
+            outcome = outcome_or_damage(self._results.run(self.cell.signature))  # before the journal
+            with suppress(Damaged):  # the outcome says so, or the run is still there to be judged later
+                self._judge()
             if self.state is None and outcome is None:
                 return False
             if self.state is None and outcome is not None:
@@ -127,9 +129,10 @@ class RunningTrial:
     def _finish_seed(self, outcome: Record) -> None:
         """Take a run's scores; the next seed is begun, unless this was the last one or the trial ends with it."""
         seed = self.cell.settings.seed
-        self._decided += outcome["optimizer_steps"] or 0
-        if outcome["outcome"] in (FAILED, DIVERGED):
-            self.state, self.reason = outcome["outcome"], f"seed {seed}: {first_line(outcome)}"
+        self._decided += outcome.get("optimizer_steps") or 0
+        if outcome["outcome"] in (FAILED, DAMAGED, DIVERGED):
+            self.state = DIVERGED if outcome["outcome"] == DIVERGED else FAILED
+            self.reason = f"seed {seed}: {first_line(outcome)}"
             if self.state == DIVERGED:
                 self._scores[seed] = self._worst
             return
@@ -181,7 +184,7 @@ class RunningTrial:
     def _spent(self, cell: Cell) -> tuple[int, float]:
         """Optimiser steps and seconds that a run has had, whoever did them."""
         folder = self._results.run(cell.signature)
-        outcome = read_json(folder / "outcome.json") or {}
+        outcome = outcome_or_damage(folder) or {}
         if outcome.get("optimizer_steps") is not None:
             return outcome["optimizer_steps"], outcome["seconds"]
         row: dict[str, Any] = last_row(folder / "timing.jsonl") or {}

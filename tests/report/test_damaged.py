@@ -1,0 +1,160 @@
+"""A file that is not what was written costs one run, by name: the others are read, nothing of it is called a result."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from report_results import rewrite, write_study
+
+from grpolab.cli import main
+from grpolab.errors import RequestError
+from grpolab.paths import Results
+from grpolab.report import page
+from grpolab.report.compare import OPEN, compare
+from grpolab.report.figures import draw
+from grpolab.report.load import load
+from grpolab.report.reference import export_reference
+from grpolab.vocabulary import DAMAGED
+
+FACTORS = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
+AGAIN = "grpolab sweep clip_range --retry-failed"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return write_study(tmp_path_factory.mktemp("results"), factors=FACTORS, seeds=4)
+
+
+@pytest.fixture
+def results(original: Results, tmp_path: Path) -> Results:
+    shutil.copytree(original.root, tmp_path / "copy")
+    return Results(tmp_path / "copy")
+
+
+def first(results: Results) -> Path:
+    return results.run(json.loads(results.plan("clip_range").read_text())["cells"][0]["signature"])
+
+
+def alter(folder: Path) -> None:
+    """Better scores, under the hash of the true ones."""
+    journal = folder / "journal.jsonl"
+    journal.write_text(re.sub(r'(accuracy_expected": )[-\d.]+', r"\g<1>0.99", journal.read_text()))
+
+
+def test_altered_scores_are_left_out_and_named(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = first(results)
+    page.screen(results, "clip_range")  # so that the cache of the true journal is there
+    alter(folder)
+    (study,) = load(results, "clip_range")
+    (ill,) = study.cells[study.cells["outcome"] == DAMAGED].itertuples()
+    assert ill.signature == folder.name
+    assert len(study.done) == len(study.cells) - 1
+    assert folder.name not in set(study.evaluations["signature"])
+    brief = page.screen(results, "clip_range")
+    assert "Damaged and left out: 1 run, whose files are not those that they ended with" in brief
+    assert f"clip_range {ill.variant} seed {ill.seed} ({folder.name})" in brief
+    assert AGAIN in brief
+    said = f"{folder / 'journal.jsonl'} is not the journal that outcome.json was written for (journal_sha256)"
+    assert said in page.write(results, "clip_range").read_text()
+    assert f"Damaged and left out: {ill.variant} seed {ill.seed}." in draw(study, "F1")[1].caption
+    assert main(["status", "clip_range", "--results", str(results.root)]) == 0
+    status = capsys.readouterr().out
+    assert "8 planned: 7 completed, 1 damaged" in status
+    assert said in status
+    assert AGAIN in status
+
+
+def test_what_is_as_it_was_recorded_is_read_though_it_is_other_than_before(results: Results) -> None:
+    """The hash is the measure, not the cache and not the time of the file."""
+    journal = first(results) / "journal.jsonl"
+    page.screen(results, "clip_range")
+    rewrite(journal, journal.read_text().replace('"grad_norm": ', '"grad_norm": 1'))
+    assert not (load(results, "clip_range")[0].cells["outcome"] == DAMAGED).any()
+
+
+def test_emptied_journals_are_not_called_equal(original: Results, results: Results) -> None:
+    (first(results) / "journal.jsonl").write_text("")
+    text, verdict = compare(results, original.root)
+    assert "7 of the same signature, 7 of them with equal journals" in text
+    assert "damaged here and left out, called neither equal nor different: symmetric/addition seed 0" in text
+    assert verdict == OPEN
+    for folder in results.runs.iterdir():
+        (folder / "journal.jsonl").write_text("")
+    with pytest.raises(RequestError, match="damaged here and left out"):
+        compare(results, original.root)
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_nothing_damaged_is_exported(results: Results, append: bool) -> None:
+    alter(first(results))
+    with pytest.raises(RequestError, match=f"(?s)run {first(results).name} is damaged: .*{AGAIN}"):
+        export_reference(results, "clip_range", append)
+    assert not results.reference.exists()
+
+
+def test_a_result_without_a_recorded_hash_is_read_and_counted(results: Results) -> None:
+    file = first(results) / "outcome.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"journal_sha256": None}))
+    alter(first(results))
+    text = page.write(results, "clip_range").read_text()
+    assert "without a recorded hash of the journal, so that it was not checked: 1 run\n" in text
+
+
+DAMAGE = {
+    "half a line": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "NUL": lambda data: data[:20] + b"\0" + data[21:],
+    "no UTF-8": lambda data: data[:20] + b"\xff" + data[21:],
+    "another object": lambda data: b'{"a": 1}\n',
+    "a list": lambda data: b"[]",
+    "deep": lambda data: b"[" * 100_000,
+    "words for numbers": lambda data: re.sub(rb'("[a-z_/]+": )-?[\d.e-]+', rb'\1"many"', data),
+}
+FILES = ("outcome.json", "provenance.json", "journal.jsonl", "timing.jsonl")
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("name", FILES)
+def test_one_damaged_file_is_one_sentence_and_the_other_runs_go_on(
+    original: Results, results: Results, capsys: pytest.CaptureFixture[str], name: str, kind: str
+) -> None:
+    file = first(results) / name
+    file.write_bytes(DAMAGE[kind](file.read_bytes()))
+    recorded = first(results) / "outcome.json"
+    if name == "journal.jsonl" and kind != "empty":  # of an old program that kept no hash
+        recorded.write_text(json.dumps(json.loads(recorded.read_text()) | {"journal_sha256": None}))
+    (study,) = load(results, "clip_range")
+    harmless = (name, kind) in {
+        ("timing.jsonl", "empty"),
+        ("timing.jsonl", "another object"),
+        ("journal.jsonl", "another object"),
+    }
+    ill = study.cells[study.cells["outcome"] == DAMAGED]
+    assert len(ill) == (not harmless), "nothing is missing, and what is not read is said"
+    assert all(str(first(results)) in reason for reason in ill["reason"])
+    here = ["--results", str(results.root)]
+    for command in (["report", "clip_range", "--brief"], ["status", "clip_range"], ["compare", str(original.root)]):
+        assert main([*command, *here]) in (0, 3), command
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["half a line", "empty", "NUL", "no UTF-8", "another object", "a list", "deep"])
+def test_a_damaged_plan_is_one_sentence(results: Results, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    file = results.plan("clip_range")
+    file.write_bytes(DAMAGE[kind](file.read_bytes()))
+    for command in (["report", "clip_range", "--brief"], ["status", "clip_range"], ["export-reference", "clip_range"]):
+        assert main([*command, "--results", str(results.root)]) == 2
+        assert str(file) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("inner", [{"study": "../../../out"}, {"study": "/tmp/out"}, {"figures": ["../../../F1"]}])
+def test_no_inner_name_of_a_plan_writes_outside(results: Results, inner: dict, tmp_path: Path) -> None:
+    file = results.plan("clip_range")
+    file.write_text(json.dumps(json.loads(file.read_text()) | inner))
+    outside = {path for path in tmp_path.rglob("*") if not path.is_relative_to(results.root)}
+    assert main(["figures", "clip_range", "--results", str(results.root)]) == 2
+    assert {path for path in tmp_path.rglob("*") if not path.is_relative_to(results.root)} == outside
