@@ -52,7 +52,7 @@ NAMED_BY = {
     "length_blow_up": {"length_pathology"},
     "truncated_from_the_start": {"length_pathology"},
     "tiny_epsilon": {"clip_saturation"},
-    "collapse": {"plateau", "reward_hacking"},  # 'has been declining'; reward and held-out score part
+    "destroyed_policy": {"plateau", "reward_hacking"},  # 'has been declining'; reward and held-out score part
     "plateau": {"plateau"},
     # A clip that stays idle beside a sampler that lags: the one finding of probe-the-harness about a single run.
     "growing_sampler_gap": {"IDLE_CLIP"},

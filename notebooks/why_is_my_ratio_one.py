@@ -21,7 +21,8 @@ import os
 from IPython.display import Image, Markdown, display
 
 from grpolab.doctor import QUESTIONS
-from grpolab.doctor.page import passes, reach, section
+from grpolab.doctor.page import passes, reach
+from grpolab.doctor.section import section
 from grpolab.paths import REFERENCE_STUDY, Results
 from grpolab.report.load import load
 from grpolab.report.style import png

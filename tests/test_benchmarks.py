@@ -127,7 +127,7 @@ def test_doctor_peers_gives_every_tool_the_log_that_trl_would_have_written(tmp_p
 def test_doctor_peers_counts_what_each_tool_names() -> None:
     answers = pd.DataFrame({"planted": ["kl_explosion", "dropout", doctor_check.NO_CAUSE]})
     answers[doctor_peers.FOLDER] = [["kl_explosion"], ["dropout"], []]
-    answers[doctor_peers.OURS] = [["collapse", "kl_explosion"], [], []]
+    answers[doctor_peers.OURS] = [["destroyed_policy", "kl_explosion"], [], []]
     answers[doctor_peers.RLDOCTOR] = [["kl_drift"], ["kl_drift"], ["plateau"]]
     answers[doctor_peers.HARNESS] = [[], [], []]
     scores = doctor_peers.scores(answers).set_index("tool")

@@ -45,6 +45,24 @@ def test_sound_folder(tmp_path: Path) -> None:
     assert "No cause found" in page.text(diagnosis)
 
 
+def test_a_journal_that_is_not_the_recorded_one_is_said(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    outcome = json.loads((folder / "outcome.json").read_text())
+    (folder / "outcome.json").write_text(json.dumps(outcome | {"journal_sha256": "0" * 64}))
+    diagnosis = diagnose(folder)
+    assert "; damaged: its files are not those that it ended with" in diagnosis.state
+    said = f"{folder / 'journal.jsonl'} is not the journal that outcome.json was written for (journal_sha256)"
+    assert said in diagnosis.unknown
+
+
+@pytest.mark.parametrize("signature", ["../../elsewhere", "/etc", 7])
+def test_weights_are_compared_with_no_file_outside_of_the_results(tmp_path: Path, signature: object) -> None:
+    folder = write_run(tmp_path / "results" / "runs" / ("a" * 16))
+    (folder / "provenance.json").write_text(json.dumps({"warm_start": {"signature": signature}}))
+    diagnosis = diagnose(folder)
+    assert any(f"{signature!r} is not a warm start's signature" in sentence for sentence in diagnosis.unknown)
+
+
 def test_planted_fault_is_not_read_from_the_settings(tmp_path: Path) -> None:
     """Neither its name nor the module of a planted reward reaches a rule: the check would be worth nothing."""
     reward = {"function": "grpolab.grpo.faults:always_the_same"}
@@ -159,7 +177,7 @@ def test_verl_that_collapsed_is_named(tmp_path: Path) -> None:
     score = np.linspace(0.5, 0.0, 30)
     frame = pd.DataFrame({"step": range(30), **VERL, "actor/pg_clipfrac": 0.1, "critic/score/mean": score})
     frame.to_csv(tmp_path / "log.csv", index=False)
-    assert [finding.cause for finding in diagnose_log("verl", tmp_path / "log.csv").findings] == ["collapse"]
+    assert [finding.cause for finding in diagnose_log("verl", tmp_path / "log.csv").findings] == ["destroyed_policy"]
 
 
 def test_roll_logs_ratios(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from grpolab.report.questions import margins
 from grpolab.report.reference import read_all
 from grpolab.report.statistics.looks import level_at
 from grpolab.report.statistics.tests import rank_trend, sign_flip
-from grpolab.report.text import number
+from grpolab.report.text import number, signed
 from grpolab.sweep.plan import plans
 from grpolab.vocabulary import MARGIN_FACTOR, MARGIN_OF_GAIN
 
@@ -117,8 +117,17 @@ def test_where_tasks_disagree_they_lead_and_nothing_is_negligible(claimed):
     (claim,) = claimed(values, EQUAL)
     assert claim.disagreement < 0.001
     assert claim.verdict == INCONCLUSIVE  # the mean is 0, and inside the margin
-    assert claim.short.startswith("addition +0.1")
-    assert "the tasks disagree" in claim.short
+    assert claim.short.startswith("accuracy `symmetric` -> `no_clip`: addition 0.000 -> 0.1")
+    assert "; the tasks disagree, together +0.0" in claim.short
+    assert "of the baseline's gain" not in claim.short, "no mean speaks for them"
+    loud = {"no_clip": {"addition": 0.5 + noise[0], "sorting": noise[1]}, "symmetric": np.zeros(10)}
+    (claim,) = claimed(loud, HIGHER)
+    assert (claim.verdict, claim.found) == (SUPPORTED, "supported on addition, not shown on sorting")
+    assert claim.sentence.startswith("H0 is supported on addition, not shown on sorting (exploratory)")
+    (claim,) = claimed(loud | {"no_clip": {"addition": 0.5 + noise[0], "sorting": 0.2 + noise[1]}}, LOWER)
+    assert claim.found == "opposite on each task, by different amounts"
+    (claim,) = claimed(loud | {"no_clip": {"addition": 0.5 + noise[0], "sorting": noise[1] - 0.2}}, HIGHER)
+    assert claim.found == "supported on addition, the other way on sorting"
     outside = {"no_clip": {"addition": 0.2 + noise[0], "sorting": 0.0 + noise[1] * 8}, "symmetric": np.zeros(10)}
     assert claimed(outside, EQUAL)[0].verdict != SUPPORTED  # one task is beyond its margin
 
@@ -131,6 +140,49 @@ def test_a_study_with_a_regime_is_asked_in_each_unless_where_says_one(tmp_path):
     assert stressed.tasks[0].effect == pytest.approx(-0.35, abs=0.05)
     with pytest.raises(RequestError, match=r"metric=final_scor .*did you mean final_score"):
         asking(found, {"metric": "final_scor"})
+
+
+def test_an_effect_says_accuracies_first_and_a_share_of_its_own_seeds_gain(study):
+    (claim,) = asking(study, {})
+    of, base, gain = (
+        measures.measure(study, metric).unstack("arm")[arm].unstack("facet").iloc[: claim.n].mean()
+        for metric, arm in (("final_score", "no_clip"), ("final_score", "symmetric"), ("gain", "symmetric"))
+    )
+    ends = [f"{task} {base[task]:.3f} -> {of[task]:.3f}" for task in TASKS]  # invented arms begin apart: no start
+    share = round(100 * ((of - base) / gain).mean())
+    assert claim.short.startswith(f"accuracy `symmetric` -> `no_clip`: {', '.join(ends)}; together ")
+    assert claim.short.endswith(f"], {share:+d}% of the baseline's gain")
+    together = (of - base) @ (1 / np.array([task_margin(study, task) for task in TASKS]))
+    together /= (1 / np.array([task_margin(study, task) for task in TASKS])).sum()
+    assert f"together {signed(together)} [" in claim.short, "points, weighted as it is decided"
+
+
+def task_margin(study, task):
+    """.15 of the baseline's gain over the seeds of the first look."""
+    return MARGIN_OF_GAIN * measures.at(measures.measure(study, "gain"), task, "symmetric").iloc[:5].mean()
+
+
+def test_no_share_is_said_of_a_gain_that_may_be_nothing_and_the_start_where_arms_share_it(study, monkeypatch):
+    real, noise = measures.measure, np.random.default_rng(5).normal(0, 1, 200)
+
+    def unsure(of, metric):
+        values = real(of, metric)
+        if metric == "start":
+            return values * 0 + 0.25
+        return values * 0 + noise[: len(values)] if metric == "gain" else values
+
+    monkeypatch.setattr(measures, "measure", unsure)
+    (claim,) = asking(study, {"margin": 0.05})
+    assert "of the baseline's gain" not in claim.short
+    assert claim.short.count("(start 0.250)") == 2
+
+
+def test_a_look_that_stops_at_a_seed_which_was_not_asked_of_every_arm_says_so(study):
+    entry = {"seeds": list(range(10)), "looks": [5, 10, 15, 20], "margins": {}, "line": LINE}
+    asked = study.cells[(study.cells["seed"] < 5) | (study.cells["arm"] == "symmetric")]
+    (claim,) = asking(dataclasses.replace(study, cells=asked), {}, registered={"H0": entry})
+    assert "; no look goes past seed 5, of which not every arm was asked for" in claim.sentence
+    assert "has no value of it" not in claim.sentence
 
 
 def test_the_margin_of_a_score_is_a_share_of_the_baselines_gain(study):
@@ -424,8 +476,11 @@ def test_a_seed_whose_warm_start_did_not_take_counts_and_is_named(tmp_path):
             file.write_text(json.dumps(provenance | {"warm_start": {"signature": "w", "accuracy": 0.01}}))
     (claim,) = asking(load(results, "clip_range")[-1], {})
     assert claim.seeds == 6
-    assert "; seed 4 began at accuracy 0.010, the median seed at 0.300" in claim.sentence
-    assert claim.sentence.count("began at accuracy") == 1
+    assert (
+        "; the warm start of seed 4 came to accuracy 0.010 on training prompts, the median seed's to 0.300"
+        in claim.sentence
+    )
+    assert claim.sentence.count("came to accuracy") == 1
 
 
 def test_a_diverged_run_counts_as_far_as_it_came(tmp_path):

@@ -8,6 +8,7 @@ from scipy import stats
 from tuning_results import BEST_RATES, TUNED, write_evaluation, write_trials
 
 from grpolab.errors import RequestError
+from grpolab.paths import write_json_atomic
 from grpolab.report import page
 from grpolab.report.load import load
 from grpolab.report.measures import at, measure
@@ -107,8 +108,18 @@ def test_the_report_has_a_section(results, monkeypatch):
 def test_a_study_that_names_a_tuning_from_elsewhere_says_where_its_trials_are_not(tmp_path):
     results = write_evaluation(tmp_path, "evaluation", tuned=[{**TUNED, "study": "ratio"}])
     text = page.write(results, "evaluation").read_text()
-    assert "The trials of `tuned=ratio` are not in this results folder." in text
+    said = "Tuned values are those of `conf/tuned/ratio.yaml`; the trials behind them are not in this results folder."
+    assert said in text
     assert "figures/evaluation_tuned_values.png" in text
+
+
+def test_studies_of_one_report_have_one_section_on_tuning(tmp_path):
+    for name in ("evaluation", "second"):
+        results = write_evaluation(tmp_path, name, tuned=[{**TUNED, "study": "ratio"}])
+    whole = {"format": 1, "study": "both", "question": "Whole?", "figures": [], "cells": []}
+    write_json_atomic(results.plan("both"), whole | {"includes": ["evaluation", "second"]})
+    text = page.write(results, "both").read_text()
+    assert (text.count("## Tuning"), text.count("`conf/tuned/ratio.yaml`")) == (1, 1)
 
 
 def test_a_study_that_has_nothing_to_do_with_tuning_has_no_section(tmp_path):

@@ -295,7 +295,7 @@ def test_an_export_of_another_program_is_not_appended_to(reference):
     pd.read_parquet(file).assign(lock_sha256="0" * 64).to_parquet(file)
     write_study(reference.root, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=3)
     shutil.rmtree(reference.run(cell_of(reference, "no_clip/addition", 0)["signature"]))
-    with pytest.raises(RequestError, match=r"the reference would mix runs of lock_sha256 .*: without --append it is"):
+    with pytest.raises(RequestError, match=r"the committed outcome would mix runs of lock_sha256 .*: without --append"):
         export_reference(reference, "clip_range", append=True)
 
 

@@ -59,6 +59,16 @@ def test_f13_colours_what_differs_within_seeds_and_leaves_noise_pale(mapped):
             assert shades == pytest.approx(np.array([below, below, above, above]), abs=0.02)
 
 
+def test_f13_says_no_error_of_what_is_exactly_0_in_every_seed(mapped):
+    """The KL of one pass over a batch: what its difference to the mean of all has of spread is the others'."""
+    entropy = np.where(mapped.rollouts["arm"] == "2", 0.1 * (1 + mapped.rollouts["seed"]) ** 2, 0.0)
+    rollouts = mapped.rollouts.assign(**{"entropy/behaviour": entropy})
+    picture, _ = draw(dataclasses.replace(mapped, rollouts=rollouts), "F13")
+    first = texts_of(picture)[:4]
+    assert first[:2] == ["0", "0"]
+    assert all("±" in text for text in first[2:])
+
+
 def test_f13_says_which_cells_are_missing_and_which_lack_seeds(mapped):
     cells = mapped.cells
     whole = (cells["variant"] == "1/stressed/sorting") | (

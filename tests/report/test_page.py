@@ -10,11 +10,12 @@ import shutil
 
 import numpy as np
 import pytest
+import report_results
 from report_results import rewrite, write_run, write_study
 
 from grpolab.cli import main
 from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
-from grpolab.report import brief, page, questions, regimes, tables
+from grpolab.report import brief, claims, page, questions, regimes, tables
 from grpolab.report.figures import draw
 from grpolab.report.load import load
 from grpolab.report.measures import by_cell
@@ -22,6 +23,7 @@ from grpolab.report.reference import default_study, export_reference, outcome_at
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.sentences import findings
 from grpolab.report.text import number, spans
+from grpolab.sweep.plan import expand_single
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +119,38 @@ def test_every_verdict_has_its_sentence_and_the_screen_is_the_same_without_drawi
     assert len(screen.splitlines()) < 40
 
 
+def test_the_page_says_what_was_tested_and_the_appendix_what_was_registered(tmp_path, capsys):
+    """Words of the page alone: verdict and numbers stay; and what each arm's own rate says stands beside it."""
+    (claim,) = report_results.HYPOTHESES
+    words = {"tested": "Without clipping, it ends lower.", "also": "clip_tuned.H6"}
+    plain, said = (write_study(tmp_path / n, hypotheses=[claim | of], seeds=5) for n, of in (("a", {}), ("b", words)))
+    write_study(tmp_path / "b", "clip_tuned", seeds=5)
+    write_collection(said, "both", ["clip_range", "clip_tuned"])
+    before, after, both = load(plain, "clip_range"), load(said, "clip_range"), load(said, "both")
+    assert [c.verdict for c in claims.decide(before)] == [c.verdict for c in claims.decide(after)] != []
+    screen = brief.screen(after, claims.decide(after))
+    assert "Without clipping, it ends lower (stressed): accuracy `symmetric` -> `no_clip`: 0.5" in screen
+    assert claim["says"].rstrip(".") not in screen
+    assert "each arm at its own learning rate: " not in screen
+    beside = brief.screen(both, claims.decide(both))
+    assert re.search(r"ends lower \(stressed\).*; each arm at its own learning rate: supported, -0\.", beside)
+    text = page.write(said, "clip_range").read_text()
+    assert f"- clip_range H6: {claim['says']}" in text.split("## Verdicts")[1].split("As registered")[1]
+    assert "As registered" not in page.write(plain, "clip_range").read_text()
+
+
+def test_a_void_hypothesis_is_named_with_its_reason(tmp_path):
+    condition = {"metric": "clip/active", "of": "no_clip", "above": 9.0}
+    hypotheses = [report_results.HYPOTHESES[0] | {"provided": condition}]
+    studies = load(write_study(tmp_path, hypotheses=hypotheses, seeds=5), "clip_range")
+    screen = brief.screen(studies, claims.decide(studies))
+    assert "2 void" in screen
+    line = (
+        "  - void, for nothing can be told apart: Without clipping, accuracy is lower (healthy) (its condition fails in"
+    )
+    assert line in screen
+
+
 def test_verdicts_come_as_csv_and_latex(whole):
     folder = whole[0].parent / "tables"
     rows = list(csv.DictReader((folder / "verdicts.csv").open()))
@@ -179,7 +213,10 @@ def test_without_a_name_it_is_the_study_that_is_here(tmp_path):
     assert path.parent == results.root
     assert {name for name in os.listdir(results.root) if name in REPORT_FILES} == set(REPORT_FILES)
     first = "\n".join(path.read_text().splitlines()[:6])
-    assert f"*This is the report of the study `{REFERENCE_STUDY}`, whose outcome is committed with the code." in first
+    assert (
+        f"*This is the report of the study `{REFERENCE_STUDY}`, from the committed outcome (`results/reference/`)."
+        in first
+    )
     assert "studies/<study>/" in first
 
 
@@ -427,11 +464,27 @@ def test_the_screen_tells_levels_of_one_task_apart_and_names_every_model(tmp_pat
     factors = {"clip": ["symmetric", "no_clip"], "task": ["sorting", "long_sorting"]}
     study = load(write_study(tmp_path, factors=factors), "clip_range")[-1]
     cells = study.cells.assign(
-        **{"setting/task": "sorting", "setting/model": np.where(study.cells["seed"], None, "smol")}
+        **{"setting/task": "sorting", "task_title": "sorting"},
+        **{"setting/model": np.where(study.cells["seed"], None, "smol")},
     )
     said = brief.screen([dataclasses.replace(study, cells=cells)], [])
     assert "final accuracy (mean of 2 tasks): `symmetric`" in said
     assert "12 runs of smol, tiny transformers on sorting" in said
+
+
+def test_a_task_of_ones_own_is_named_by_its_file_and_class(tmp_path):
+    files = ["task=jsonl", "task.train_file=data/letters.jsonl", "task.evaluation_file=data/test.jsonl"]
+    own = ["task=custom", "task.path=lab/reverse.py:Reverse"]
+    cells = [expand_single(overrides).cells[0].document() for overrides in (files, own, [])]
+    assert [cell.get("task_title") for cell in cells] == ["letters.jsonl", "reverse.py:Reverse", None]
+    assert [cell["settings"]["task"] for cell in cells] == ["jsonl", "custom", "addition"]
+    results = write_study(tmp_path, trained=False)
+    plan = json.loads(results.plan("clip_range").read_text())
+    plan["cells"] = [cell | {"task_title": "letters.jsonl"} for cell in plan["cells"][:3]]
+    write_json_atomic(results.plan("clip_range"), plan)
+    for cell in plan["cells"]:
+        write_run(results, cell)
+    assert "3 runs of tiny transformers on letters.jsonl, seeds" in brief.screen(load(results, "clip_range"), [])
 
 
 def test_arms_with_seeds_of_their_own_are_compared_over_those_that_all_have(tmp_path):

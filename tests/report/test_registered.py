@@ -13,8 +13,9 @@ from report_results import write_run
 
 from grpolab.cli import main
 from grpolab.errors import RequestError
-from grpolab.paths import Results
+from grpolab.paths import Results, project_root
 from grpolab.report import registered as labels
+from grpolab.report.reference import outcome_at, read_plan
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY, label
 from grpolab.sweep import registration
 from grpolab.sweep.compose import Composer
@@ -25,6 +26,7 @@ from grpolab.vocabulary import CONFIRMATION_SEEDS, DIVERGED, MISSING, REGISTRY
 
 FRESH = [CONFIRMATION_SEEDS + number for number in range(20)]
 LOOKS = [5, 10, 15, 20]
+REFERENCE = project_root() / "results" / "reference"
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +121,40 @@ def test_a_changed_hypothesis_is_not_the_one_that_was_registered(
     added = Hypothesis(**{**first.model_dump(), "id": "H_late"})
     late = study.model_copy(update={"hypotheses": [*study.hypotheses, added]})
     assert registered("clip_range", texts(late, settings)).keys() == said.keys(), "added after its runs"
+
+
+def test_what_the_page_says_is_no_part_of_a_registration(
+    plan: Plan, study: Study, said: dict[str, str], repository: Path
+) -> None:
+    """A sentence that says more than its test is mended on the page: hash, runs and label stay."""
+    write_down(said)
+    commit_of = commit(repository)
+    settings = {cell.variant: cell.settings for cell in plan.cells}
+    mended = [claim.model_copy(update={"tested": "It is lower.", "also": "other.H"}) for claim in study.hypotheses]
+    changed = study.model_copy(update={"hypotheses": mended})
+    assert texts(changed, settings) == said
+    assert labelled(texts(changed, settings), [commit_of]) == (CONFIRMATORY, "")
+    planned = expand(changed, Composer(), seeds=FRESH[:1])
+    assert planned.registered.keys() == said.keys()
+    assert [cell.signature for cell in planned.cells] == [cell.signature for cell in plan.cells]
+    document = planned.document("now", None)
+    assert [claim["tested"] for claim in document["hypotheses"]] == ["It is lower."] * len(mended), "on its way"
+
+
+def test_the_committed_outcome_says_what_the_study_files_say() -> None:
+    """A fresh clone reports from the plans in results/reference/: a sentence that is mended is mended there too."""
+    committed = {plan["study"]: plan for plan in map(read_plan, outcome_at(REFERENCE).reference.glob("plans/*.json"))}
+    asked = {name: load(name) for name in committed}
+    hypotheses = {
+        name: [claim.model_dump() for claim in study.hypotheses]
+        for name, study in asked.items()
+        if isinstance(study, Study)
+    }
+    assert hypotheses == {name: committed[name]["hypotheses"] for name in hypotheses}
+    named = {f"{name}.{claim['id']}" for name, of in hypotheses.items() for claim in of}
+    assert {claim["also"] for of in hypotheses.values() for claim in of} - {""} <= named
+    registered_now = {name: plans(name, seeds=FRESH[:1])[-1].registered for name in ("claims", "reference", "scale")}
+    assert registered_now == {name: committed[name]["registered"] for name in registered_now}
 
 
 def test_a_registry_that_was_edited_afterwards_registers_nothing(said: dict[str, str], repository: Path) -> None:

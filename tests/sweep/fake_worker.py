@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from grpolab.identity import signature
-from grpolab.paths import Results, write_json_atomic
+from grpolab.paths import Results, read_json, write_json_atomic
 from grpolab.run.lease import leased
 from grpolab.run.parallel import die_with_parent
 from grpolab.settings.run import RunSettings
@@ -59,8 +59,8 @@ def do(job: str, name: str, settings: RunSettings) -> dict:
     results = Results.open(settings.machine.results)
     folder = results.run(name) if job == "run" else results.warm_start(name)
     with leased(folder):
-        if (folder / "outcome.json").exists():
-            return json.loads((folder / "outcome.json").read_text())
+        if standing := read_json(folder / "outcome.json"):
+            return standing
         attempt = enter(Path(ORDERS["log"]), f"{job} {name} {settings.seed} {settings.rollout_steps}")
         instead = ORDERS.get("misdeeds", {}).get(label, [])[attempt : attempt + 1]
         if instead and (outcome := MISDEEDS[instead[0]]()):

@@ -81,6 +81,7 @@ def test_what_is_committed_is_repeated_where_that_is_asked(fake_sweep, capsys, t
             json.dumps({**(read_json(run / "outcome.json") or {}), "journal_sha256": empty})
         )
         (run / "journal.jsonl").write_text("")
+        (run / "provenance.json").write_text('{"dataset": {"evaluation_items": 1}}')
     assert fake_sweep(seeds=[0], repeat=True) == (0, [])
     assert f"{same} {len(kept)} are equal to the bit\n" in capsys.readouterr().out
 

@@ -66,6 +66,21 @@ def test_warm_starts_count_by_themselves_and_have_their_own_speed(clock, results
     assert shown.left() == "about 33 s left"
 
 
+def test_the_accuracy_of_a_warm_start_says_that_it_is_of_other_prompts(results, capsys):
+    """A run begins with the same weights and prints another number: it is evaluated on held-out prompts."""
+    for kind, said in (("warm_start", "accuracy 0.100 -> 0.300 on training prompts ("), ("run", "0.100 -> 0.300 (")):
+        job, other, _ = jobs(kind)
+        checks = [evaluation(0, 0.1), evaluation(5, 0.3)]
+        if kind == "warm_start":
+            checks = [{"step": step, "accuracy": accuracy} for step, accuracy in ((0, 0.1), (5, 0.3))]
+        job.folder(results).mkdir(parents=True)
+        (job.folder(results) / "journal.jsonl").write_text("".join(json.dumps(check) + "\n" for check in checks))
+        shown = Progress([job, other], Estimate(workers=1), results)
+        shown.started(job, 0)
+        shown.finished(job, {"outcome": "completed", "seconds": 3.0})
+        assert said in capsys.readouterr().out
+
+
 def test_a_warm_start_that_did_not_take_says_so(clock, results, capsys):
     (warm, *_) = jobs("warm_start")
     short = {"outcome": "completed", "reason": "accuracy 0.000, its target is 0.3", "seconds": 3.0}

@@ -66,7 +66,7 @@ def seeds(text: str) -> list[int]:
 
 def draw_all(results: Results, study: str) -> None:
     """Figures, tables and report of a study, with the screen that it begins with printed at the end."""
-    from grpolab.doctor.page import section
+    from grpolab.doctor.section import section
     from grpolab.report import page
 
     ensure_geometry(results)

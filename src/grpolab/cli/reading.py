@@ -72,7 +72,7 @@ def add_commands(add: Add) -> None:
     show.add_argument("--prompts", type=count, default=2, metavar="N", help="prompts to show")
     diff = add("diff", _diff, "settings in which two runs differ, and the paired effect where a study compares them")
     diff.add_argument("runs", nargs=2, metavar="RUN")
-    add("regimes", _regimes, "whether the reference's baseline learns and clipping acts, as docs/regimes.md")
+    add("regimes", _regimes, "whether the committed baseline learns and clipping acts, as docs/regimes.md")
     add("vocabulary", _vocabulary, "every metric, tag and outcome with its meaning, as Markdown", results=False)
     diagnose = add("diagnose", _diagnose, "why a run looks the way it does: causes with evidence, and what is normal")
     diagnose.add_argument(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,9 @@ from grpolab.paths import Results, read_json
 from grpolab.quantities import Thresholds
 from grpolab.records import WEIGHTS, check_policy, read_outcome, read_provenance, read_result, read_settings
 from grpolab.report.journals import both, column, table, tail_length
+from grpolab.report.stability import collapsed, final_score
 from grpolab.report.text import count
+from grpolab.vocabulary import DIVERGED, STOPPED
 
 Floats = NDArray[np.float64]
 Read = TypeVar("Read")
@@ -36,6 +38,13 @@ ROUNDING = 1e-4  # |log ratio| that two float32 forward passes of one policy can
 TRUNCATED = 0.5  # share of completions that are cut off, above which the usual one has no end
 STILL_REACH = 0.2  # largest |ratio - 1| of nearly all updates on a used batch: the usual clip range, never reached
 STILL_KL = 1e-4  # nat per token from the start, at the end of the run; only where no batch is reused
+REWARD = "reward/mean"  # the score of a run that was not evaluated
+SCORES = ("eval/accuracy_expected", "eval/accuracy_greedy", REWARD)  # the first that a run has is its score
+SPANS = 10  # equal pieces of a log, whose mean rewards stand for evaluations
+NOISE = 4  # standard errors of a piece's mean that a fall must be larger than, to be called a collapse
+HALF = 0.5  # of a run: a batch has too few groups to count one alone
+LEAST_OF_TREND = 4  # rewards: fewer have no trend with an error
+ONE_SIDE = 0.9  # of the groups with equal rewards (or of the range of the rewards): nearly all on one side
 # The field's clip range at each ratio level: PPO's and GRPO's, and GSPO's.
 USUAL_RANGE = {"token": 0.2, "sequence": 3e-4}
 
@@ -75,6 +84,27 @@ def trend(values: Floats) -> tuple[float, float]:
     return float(slope), float(np.sqrt((residuals**2).sum() / freedom)) / length
 
 
+def pieces(rollouts: pd.DataFrame) -> list[tuple[int, float]]:
+    """Last step and mean reward of each of SPANS equal pieces of a log (fewer where it has fewer rows)."""
+    kept = rollouts[rollouts[REWARD].notna()] if REWARD in rollouts else rollouts.iloc[:0]
+    parts = [kept.iloc[rows] for rows in np.array_split(np.arange(len(kept)), min(SPANS, len(kept)) or 1)]
+    return [(int(part["rollout_step"].max()), float(part[REWARD].mean())) for part in parts if len(part)]
+
+
+def least_fall(logs: Sequence[pd.DataFrame]) -> float:
+    """How far the mean reward of these rollouts must fall to be a collapse: out of the noise, and a tenth of its range.
+
+    The noise of a piece's mean is that of its rows, whose differences from row to row have no trend.
+    """
+    means = [reward for log in logs for _, reward in pieces(log)]
+    least = [Thresholds.collapse_drop * max(1.0, max(means) - min(means))] if means else []
+    for values in (column(log, REWARD) for log in logs):
+        if len(values) > 2:
+            noise = float(np.std(np.diff(values))) / np.sqrt(2)
+            least.append(NOISE * noise / np.sqrt(max(1, len(values) // SPANS)))
+    return max(least, default=Thresholds.collapse_drop)
+
+
 @dataclass(frozen=True)
 class Weights:
     """The weights at the end of a run beside those at its start."""
@@ -101,6 +131,10 @@ class Evidence:
     not_finite: Mapping[str, Sequence[int]] = field(default_factory=dict)  # metric -> steps where it is NaN or infinite
     framework: str = "grpolab"  # whose log it is
     config: Mapping[str, Any] = field(default_factory=dict)  # what a log prints of its config, dotted, in its own words
+    # `stability.run_quantities` of a run whose updates are not kept: what is left of them
+    numbers: Mapping[str, float | bool] = field(default_factory=dict)
+    thresholds: Thresholds | None = None  # of its study, and the metric that this is about; empty: of no study
+    metric: str = ""
 
     def setting(self, key: str, default: float = 0.0) -> float:
         """A number among the settings; empty is 0."""
@@ -173,12 +207,65 @@ class Evidence:
     @cached_property
     def score(self) -> tuple[str, Floats]:
         """How good the policy is over time: on held-out items where it was evaluated twice, else the mean reward."""
-        for metric in ("eval/accuracy_expected", "eval/accuracy_greedy", "reward/mean"):
-            values = column(self.rollouts if metric == "reward/mean" else self.evaluations, metric)
+        for metric in dict.fromkeys((*([self.metric] if self.metric else []), *SCORES)):
+            values = column(self.rollouts if metric == REWARD else self.evaluations, metric)
             values = values[np.isfinite(values)]
             if len(values) > 1:
                 break
         return metric, values
+
+    @cached_property
+    def course(self) -> Floats:
+        """The score as reports have it: that of each evaluation, or mean rewards of the pieces of a log."""
+        metric, values = self.score
+        return np.array([reward for _, reward in pieces(self.rollouts)]) if metric == REWARD else values
+
+    @property
+    def final_score(self) -> float:
+        """The score at the end, as reports have it."""
+        return final_score(self.course, self._thresholds.score_tail)
+
+    @property
+    def is_collapsed(self) -> bool:
+        """Whether the run lost its score and did not win it back: the report's label, however the run ended."""
+        return collapsed(self.course, self._thresholds)
+
+    @property
+    def lost(self) -> str:
+        """How the run was lost, by the report's labels; empty where it was not."""
+        ended = next((how for how in (DIVERGED, STOPPED) if self.state.startswith(how)), "")
+        return ended or ("collapsed" if self.is_collapsed else "")
+
+    @property
+    def _thresholds(self) -> Thresholds:
+        drop = least_fall([self.rollouts]) if self.score[0] == REWARD else Thresholds.collapse_drop
+        return self.thresholds or Thresholds(collapse_drop=drop)
+
+    @cached_property
+    def reward_went(self) -> Literal["up", "down", "nowhere", "unknown"]:
+        """Where the mean reward went over the run: the trend, where it is larger than two standard errors."""
+        rewards = column(self.rollouts, REWARD)
+        if len(rewards) < LEAST_OF_TREND:
+            return "unknown"
+        change, error = trend(rewards)
+        return "nowhere" if abs(change) <= 2 * error else "up" if change > 0 else "down"
+
+    @cached_property
+    def why_equal(self) -> Literal["right", "wrong", "mixed", "unknown"]:
+        """Why groups have equal rewards in the second half of the run: nearly all of these are right, or wrong, or not.
+
+        A log does not say what is right: there the mean reward lies at an end of what it logs as the range of rewards.
+        """
+        equal = self.ends("zero_variance/share", HALF)[1]
+        right, wrong = (self.ends(f"zero_variance/all_{what}", HALF)[1] for what in ("right", "wrong"))
+        if equal > 0 and not np.isnan(right + wrong):
+            return "right" if right > ONE_SIDE * equal else "wrong" if wrong > ONE_SIDE * equal else "mixed"
+        least, most = (column(self.rollouts, f"reward/{end}") for end in ("min", "max"))
+        reward = self.ends(REWARD, HALF)[1]
+        if not len(least) or not len(most) or not (width := most.max() - least.min()) > 0 or np.isnan(reward):
+            return "unknown"
+        place = (reward - least.min()) / width
+        return "right" if place > ONE_SIDE else "wrong" if place < 1 - ONE_SIDE else "mixed"
 
     @cached_property
     def equal_groups(self) -> Floats:
@@ -227,6 +314,8 @@ def read_run(folder: Path) -> Evidence:
         state = f"unfinished after {steps}: this is a diagnosis of what there is"
     else:
         state = f"still going, after {steps} of {beat.get('rollout_steps')}: this is a diagnosis so far"
+    if damaged:
+        state += "; damaged: its files are not those that it ended with, and no report counts it"
     return Evidence(
         run=folder.name,
         state=state,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import logit
 
-from grpolab.doctor.causes import Finding, Question, certain, likely
+from grpolab.doctor.causes import Finding, Question, certain, likely, possible
 from grpolab.doctor.evidence import MOST, ROUNDING, Evidence, median
 from grpolab.report.journals import column
 from grpolab.report.text import number
@@ -55,7 +55,7 @@ def visible_padding(run: Evidence) -> Finding | None:
         " and read the same tokens",
     )
     if not (policies := _two_policies(run)):
-        return Finding("possible", evidence, ("temperature_mismatch", "mask_mismatch"))
+        return possible(*evidence, instead=("temperature_mismatch", "mask_mismatch"))
     return likely(*evidence, f"no temperature explains it: their entropies are as {number(policies[0])} to 1")
 
 
@@ -100,8 +100,9 @@ def mask_mismatch(run: Evidence) -> Finding | None:
 
 
 @FIRST_RATIO_IS_NOT_ONE.cause(
-    says="Sampler and trainer compute in different precision: a small difference on every token, without a direction.",
-    remedy="Use one precision for both, or correct with truncated importance weights (sampler_correction).",
+    says="Sampler and trainer differ by about what rounding to bfloat16 does, on every token.",
+    remedy="Use one precision and the same kernels for both, or correct with truncated importance weights"
+    " (sampler_correction).",
 )
 def precision_mismatch(run: Evidence) -> Finding | None:
     """The ratio is off by what rounding to bfloat16 does, and no more."""
@@ -110,8 +111,13 @@ def precision_mismatch(run: Evidence) -> Finding | None:
     sampler, trainer = (run.settings.get(key) for key in ("sampler_dtype", "dtype"))
     evidence = (_size(run), "rounding to bfloat16 makes a KL of about 1e-5 to 5e-4")
     if sampler and sampler != trainer:
-        return certain(*evidence, f"sampler_dtype={sampler}, dtype={trainer}")
-    return Finding("possible", evidence, ("dropout",))
+        return certain(
+            *evidence,
+            f"sampler_dtype={sampler}, dtype={trainer}",
+            says="Sampler and trainer compute in different precision: a small difference on every token.",
+            remedy="Use one precision for both, or correct with truncated importance weights (sampler_correction).",
+        )
+    return possible(*evidence, instead=("dropout",))
 
 
 def ratio_is_off(run: Evidence) -> bool:

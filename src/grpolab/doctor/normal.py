@@ -48,8 +48,8 @@ def zero_first_loss(run: Evidence) -> Finding | None:
 
 
 @NORMAL.cause(
-    says="The loss is beta times the KL: the rest of it is 0 at ratio 1, as advantages are centred. It begins at 0 and"
-    " grows with the distance from the reference. This is normal.",
+    says="The loss is beta times the KL: the rest of it is 0 at ratio 1, as advantages are centred. It rises and falls"
+    " with the distance from the reference. This is normal.",
 )
 def loss_is_beta_kl(run: Evidence) -> Finding | None:
     """One factor explains nearly every loss by its row's KL."""

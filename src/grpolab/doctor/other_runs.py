@@ -7,7 +7,7 @@ and the mean reward of a piece stands where an evaluation does. Everything else 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from grpolab.doctor.causes import Finding
-from grpolab.doctor.evidence import TABLES, Evidence, read_run
+from grpolab.doctor import section
+from grpolab.doctor.evidence import REWARD as SCORE
+from grpolab.doctor.evidence import SPANS, TABLES, Evidence, least_fall, pieces, read_run
 from grpolab.doctor.logs import read_log
 from grpolab.doctor.page import examine
 from grpolab.errors import RequestError, printable
@@ -26,16 +27,12 @@ from grpolab.frameworks.config_files import load, mapping
 from grpolab.frameworks.names import LOG_NAMES
 from grpolab.identity import dotted
 from grpolab.paths import Results
-from grpolab.quantities import Thresholds
 from grpolab.report.journals import NUMBERS, column
 from grpolab.report.load import Study, study_of
 from grpolab.report.page import write_found
 from grpolab.report.text import count, listing, markdown_table, number
 from grpolab.vocabulary import COMPLETED, DIVERGED, MISSING, POSITIONS
 
-SPANS = 10
-NOISE = 4  # standard errors of a piece's mean that a fall must be larger than, to be called a collapse
-SCORE = "reward/mean"
 SCORED = f"score: the mean training reward; a log is cut into {SPANS} equal pieces, which stand for evaluations"
 FIGURES = ["D2", "F27", "F16"]
 # What tables and figures show, as far as a log has it.
@@ -262,7 +259,7 @@ def study(
         raise RequestError(f"--baseline={baseline} is none of the arms: {listing(arms)}")
     arms = [baseline, *(arm for arm in arms if arm != baseline)]
     tables = {name: [_of(run, name) for run in runs] for name in TABLES.values()}
-    evaluations = [_spans(run) for run in runs]
+    evaluations = [_evaluations(run) for run in runs]
     plan = {
         "study": name,
         "question": f"{count(len(runs), 'run')} of {next(iter(frameworks))}, as their logs show them.",
@@ -275,7 +272,7 @@ def study(
         "placebo": [],
         "hypotheses": [],
         "figures": FIGURES if len(arms) > 1 else [figure for figure in FIGURES if figure != "F27"],
-        "stability": {"collapse_drop": _collapse_drop(runs, pd.concat(evaluations)[SCORE])},
+        "stability": {"collapse_drop": least_fall([run.evidence.rollouts for run in runs])},
         "seeds": sorted({run.seed for run in runs if run.seed is not None}),
         "cells": [_cell(run) for run in runs],
     }
@@ -320,27 +317,10 @@ def _of(run: FoundRun, table: str) -> pd.DataFrame:
     return rows.assign(signature=_signature(run)) if len(rows) else rows
 
 
-def _spans(run: FoundRun) -> pd.DataFrame:
-    """The mean reward of each of SPANS equal pieces of a log (fewer where it has fewer rows), at its last step."""
-    rollouts = run.evidence.rollouts
-    kept = rollouts[rollouts[SCORE].notna()] if SCORE in rollouts else rollouts.iloc[:0]
-    pieces = [kept.iloc[rows] for rows in np.array_split(np.arange(len(kept)), min(SPANS, len(kept)) or 1)]
-    rows = [(int(piece["rollout_step"].max()), float(piece[SCORE].mean())) for piece in pieces if len(piece)]
-    return pd.DataFrame(rows, columns=["rollout_step", SCORE]).astype({SCORE: float}).assign(signature=_signature(run))
-
-
-def _collapse_drop(runs: Sequence[FoundRun], rewards: pd.Series) -> float:
-    """How far a reward must fall: a tenth of its range, if that is wider than an accuracy's, and out of the noise.
-
-    The noise of a piece's mean is that of its rows, whose differences from row to row have no trend.
-    """
-    least = [Thresholds.collapse_drop * max(1.0, float(rewards.max() - rewards.min()))] if len(rewards) else []
-    for run in runs:
-        values = column(run.evidence.rollouts, SCORE)
-        if len(values) > 2:
-            noise = float(np.std(np.diff(values))) / np.sqrt(2)
-            least.append(NOISE * noise / np.sqrt(max(1, len(values) // SPANS)))
-    return max(least, default=Thresholds.collapse_drop)
+def _evaluations(run: FoundRun) -> pd.DataFrame:
+    """The pieces of a run's log, in the place of evaluations."""
+    frame = pd.DataFrame(pieces(run.evidence.rollouts), columns=["rollout_step", SCORE])
+    return frame.astype({SCORE: float}).assign(signature=_signature(run))
 
 
 def _last_step(run: FoundRun) -> int:
@@ -401,18 +381,12 @@ def write(
     drop = f"a fall of {number(read.study.thresholds.collapse_drop)} or more may be a collapse: less is noise"
     said = "\n".join(f"- {note}" for note in (*notes, *read.notes, f"{SCORED}; {drop}"))
     runs = f"## The runs that were found\n\n{said}\n\n{markdown_table(_table(read))}"
-    ill: dict[str, list[tuple[FoundRun, Finding]]] = defaultdict(list)
-    for run in read.runs:
-        if findings := examine(run.evidence).findings:
-            ill[findings[0].cause.replace("_", " ")].append((run, findings[0]))
-    causes = [
-        f"- {cause}: {count(len(of), 'run')} ({listing([f'{run.arm}, {run.name}' for run, _ in of], 3)}); the first"
-        f" ({of[0][1].confidence}): {'; '.join(of[0][1].evidence)}"
-        for cause, of in ill.items()
-    ]
-    well = len(read.runs) - sum(map(len, ill.values()))
-    healthy = f"{well} of {count(len(read.runs), 'run')} without a known cause of trouble."
-    diagnosis = "\n\n".join(filter(None, ("## Diagnosis", healthy, "\n".join(causes))))
+    # As the study sees them: by the training reward, and the fall that is more than noise in all of its runs.
+    as_seen = {
+        _signature(run): replace(run.evidence, thresholds=read.study.thresholds, metric=SCORE) for run in read.runs
+    }
+    causes = {signature: examine(run).findings for signature, run in as_seen.items()}
+    diagnosis = section.write([*section.examined(read.study, causes)])
     return write_found(read.study, output, runs, read.lacks, diagnosis)
 
 
@@ -425,7 +399,7 @@ def _table(found: OtherRuns) -> pd.DataFrame:
             "run": f"{run.folder}: {run.name}",
             "rows": len(run.evidence.rollouts) or len(run.evidence.updates),
             "last step": _last_step(run),
-            "last reward": number(float(_spans(run)[SCORE].tail(1).mean())),
+            "last reward": number(float(_evaluations(run)[SCORE].tail(1).mean())),
         }
         for run in sorted(found.runs, key=lambda run: (found.study.arms.index(run.arm), run.seed or 0))
     ]

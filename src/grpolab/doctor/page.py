@@ -1,4 +1,4 @@
-"""A diagnosis: what all causes find in a run, in words and as JSON; pictures of the ratio; a report's section."""
+"""A diagnosis: what all causes find in a run, in words and as JSON; pictures of the ratio."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from grpolab.doctor.breakdown import GAPS, METRIC_MISLEADS, TRAINING_GOES_WRONG, fall
+from grpolab.doctor.breakdown import TRAINING_GOES_WRONG, fall
 from grpolab.doctor.causes import Cause, Confidence, Finding
-from grpolab.doctor.evidence import PLANTED, TABLES, USUAL_RANGE, Evidence, median, read_run
+from grpolab.doctor.decline import GAPS, METRIC_MISLEADS
+from grpolab.doctor.evidence import USUAL_RANGE, Evidence, median, read_run
 from grpolab.doctor.first_pass import FIRST_RATIO_IS_NOT_ONE
 from grpolab.doctor.logs import Row, read_log, read_rows
 from grpolab.doctor.no_progress import NO_PROGRESS
 from grpolab.doctor.normal import NORMAL
 from grpolab.doctor.ratio_is_one import RATIO_IS_ONE
-from grpolab.frameworks.names import LOG_NAMES
+from grpolab.frameworks.names import LOG_NAMES, in_their_names
 from grpolab.report.figures import panels
 from grpolab.report.journals import column
 from grpolab.report.load import Study
 from grpolab.report.stability import after_first_step
 from grpolab.report.statistics.intervals import share_band
-from grpolab.report.text import count, listing, markdown_table, number
+from grpolab.report.text import count, listing, number
 from grpolab.vocabulary import METRICS
 
 QUESTIONS = (NO_PROGRESS, RATIO_IS_ONE, FIRST_RATIO_IS_NOT_ONE, TRAINING_GOES_WRONG, METRIC_MISLEADS)
@@ -64,6 +64,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     notes: tuple[Finding, ...]
     unknown: tuple[str, ...]  # what could not be looked at, one sentence each
+    lost: str  # by the labels of reports: collapsed, diverged or stopped; empty where it is not
     fall: str | None  # that accuracy (or reward, where only that is there) fell, with the numbers
 
 
@@ -89,13 +90,15 @@ def examine(run: Evidence) -> Diagnosis:
     """The causes in a run's evidence, surest first (among equals the one that explains the others), and the rest."""
     findings = sorted(_findings(run, CAUSES), key=lambda finding: get_args(Confidence).index(finding.confidence))
     notes = tuple(_findings(run, NOTES))
-    return Diagnosis(run.run, run.state, tuple(findings), notes, (*_not_looked_at(run), *run.unknown), fall(run))
+    unknown = (*_not_looked_at(run), *run.unknown)
+    return Diagnosis(run.run, run.state, tuple(findings), notes, unknown, run.lost, fall(run))
 
 
 def _findings(run: Evidence, causes: dict[str, Cause]) -> Iterator[Finding]:
     for name, cause in causes.items():
         if finding := cause.rule(run):
-            yield replace(finding, cause=name)
+            remedy = in_their_names(run.framework, finding.remedy or cause.remedy)
+            yield replace(finding, cause=name, says=finding.says or cause.says, remedy=remedy)
 
 
 def _not_looked_at(run: Evidence) -> Iterator[str]:
@@ -147,27 +150,29 @@ def text(diagnosis: Diagnosis) -> str:
     def write(head: str, sentence: str) -> None:
         lines.extend(textwrap.wrap(sentence, WIDTH, initial_indent=head, subsequent_indent=" " * len(head)))
 
-    if diagnosis.fall:
-        write("", f"{diagnosis.fall}.")
+    lost = f"lost, as reports count it ({diagnosis.lost})" if diagnosis.lost else ""
+    if told := list(filter(None, (lost, diagnosis.fall))):
+        write("", f"{': '.join(told)}.")
     for place, finding in enumerate(diagnosis.findings, start=1):
         lines += ["", f"{place}. {finding.cause} ({finding.confidence})"]
-        write("   ", CAUSES[finding.cause].says)
+        write("   ", finding.says)
         for sentence in finding.evidence:
             write("   - ", sentence)
         if finding.instead:
             write("   ", f"Looks the same in this log: {', '.join(finding.instead)}.")
-        write("   Try: ", CAUSES[finding.cause].remedy)
+        write("   Try: ", finding.remedy)
     if not diagnosis.findings:
         lines.append("")
-        if diagnosis.fall:
-            write("", "No cause found: the fall is real, and nothing that the doctor knows explains it.")
+        if diagnosis.lost or diagnosis.fall:
+            what = "run is lost" if diagnosis.lost else "fall is real"
+            write("", f"No cause found: the {what}, and nothing that the doctor knows explains it.")
         elif diagnosis.unknown:
             write("", "No cause found in what could be looked at. What could not stands below, and may hide one.")
         else:
             write("", "No cause found: every number that the doctor knows is there, and none is known to be wrong.")
     for note in diagnosis.notes:
         lines.append("")
-        write("normal: ", f"{NOTES[note.cause].says} Here: {note.evidence[0]}.")
+        write("normal: ", f"{note.says} Here: {note.evidence[0]}.")
     if diagnosis.unknown:
         lines += ["", "not looked at:"]
         for sentence in diagnosis.unknown:
@@ -180,22 +185,20 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "run": diagnosis.run,
         "state": diagnosis.state,
+        "lost": diagnosis.lost,
         "fall": diagnosis.fall,
         "causes": [
             {
                 "cause": finding.cause,
                 "confidence": finding.confidence,
-                "says": CAUSES[finding.cause].says,
+                "says": finding.says,
                 "evidence": list(finding.evidence),
                 "instead": list(finding.instead),
-                "try": CAUSES[finding.cause].remedy,
+                "try": finding.remedy,
             }
             for finding in diagnosis.findings
         ],
-        "normal": [
-            {"note": note.cause, "says": NOTES[note.cause].says, "evidence": note.evidence[0]}
-            for note in diagnosis.notes
-        ],
+        "normal": [{"note": note.cause, "says": note.says, "evidence": note.evidence[0]} for note in diagnosis.notes],
         "unknown": list(diagnosis.unknown),
     }
 
@@ -224,39 +227,3 @@ def reach(study: Study) -> Figure:
         panel.axhline(USUAL_RANGE["token"], color="0.4", linewidth=0.7, linestyle="--")
     panels.note_gaps(sheet.figure, shown)
     return sheet.figure
-
-
-def section(parts: Sequence[Study]) -> str:
-    """One row per run with a cause, the surest cause only; the others are counted. Empty where nothing was run."""
-    cells = {cell["signature"]: (part, cell) for part in parts for cell in part.done.to_dict("records")}
-    if not cells:
-        return ""
-    journals = {  # study -> table -> signature
-        part.name: {name: dict(iter(getattr(part, name).groupby("signature"))) for name in TABLES.values()}
-        for part in parts
-    }
-    rows = []
-    for signature, (part, cell) in cells.items():  # a run that several studies share is examined once
-        tables = {
-            name: runs.get(signature, pd.DataFrame()).dropna(axis=1, how="all")
-            for name, runs in journals[part.name].items()
-        }
-        given = {key.removeprefix("setting/"): value for key, value in cell.items() if key.startswith("setting/")}
-        settings = {key: value for key, value in given.items() if pd.notna(value) and key not in PLANTED}
-        if pd.notna(cell.get("evaluation_items")):
-            settings["evaluation.items"] = cell["evaluation_items"]
-        findings = examine(Evidence(run=signature, state=cell["outcome"], settings=settings, **tables)).findings
-        if findings:
-            rows.append(
-                {
-                    "run": f"{cell['variant']}, seed {cell['seed']} ({signature})",
-                    "cause": findings[0].cause.replace("_", " "),
-                    "confidence": findings[0].confidence,
-                    "evidence": "; ".join(findings[0].evidence),
-                }
-            )
-    head = (
-        f"## Diagnosis\n\nFrom the journals alone (`grpolab diagnose RUN` looks at completions and weights too):"
-        f" {count(len(cells) - len(rows), 'run')} of {len(cells)} without a known cause of trouble."
-    )
-    return f"{head}\n\n{markdown_table(pd.DataFrame(rows))}" if rows else head

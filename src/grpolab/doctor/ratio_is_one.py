@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from grpolab.doctor.causes import Finding, Question, certain, likely
+from grpolab.doctor.causes import Finding, Question, certain, likely, of_difficulty
 from grpolab.doctor.evidence import MOST, ROUNDING, STILL_REACH, USUAL_RANGE, Evidence, largest, median, reach_of
 from grpolab.report.journals import column
 from grpolab.report.text import count, listing, number, percent
@@ -93,7 +93,7 @@ def recomputed_old_log_probs(run: Evidence) -> Finding | None:
 
 
 @RATIO_IS_ONE.cause(
-    says="All rewards of every group are equal: every advantage is 0, so there is no gradient.",
+    says="All rewards of nearly every group are equal: every advantage is 0, so the reward makes no gradient.",
     remedy="Check the reward function and the answer parser; take prompts that are sometimes right and sometimes"
     " wrong.",
 )
@@ -113,7 +113,14 @@ def constant_reward(run: Evidence) -> Finding | None:
         evidence.append(f"the completions do differ: {percent(different[0])} of a prompt's are distinct at the start")
     if median(run.updates, "grad_norm") > 0:
         evidence.append("the gradient that is left is that of other terms (KL, entropy): it follows no reward")
-    return certain(*evidence) if len(equal) >= FEW_ROWS else likely(*evidence)
+    remedy = ""
+    if run.why_equal in ("right", "wrong"):
+        parser = {
+            "right": "Check that the reward function and the answer parser can refuse a completion",
+            "wrong": "Check that the answer parser finds the answer, and that a right completion is paid",
+        }[run.why_equal]
+        remedy = f"{parser}; then {of_difficulty(run)}."
+    return (certain if len(equal) >= FEW_ROWS else likely)(*evidence, remedy=remedy)
 
 
 @RATIO_IS_ONE.cause(
@@ -164,7 +171,7 @@ def _gradient(run: Evidence) -> str:
 
 
 @RATIO_IS_ONE.cause(
-    says="There is a gradient and a learning rate, but the weights do not move at all: the optimiser does not hold the"
+    says="There is a gradient and a learning rate, but weights do not move at all: the optimiser does not hold the"
     " parameters that are used.",
     remedy="Check requires_grad and that the optimiser was made from the parameters of the model that is trained.",
 )
@@ -192,12 +199,17 @@ def frozen_parameters(run: Evidence) -> Finding | None:
     if not still or not run.is_still or not fraction >= SMALL_FRACTION:
         return None
     sentence = f"{count(len(still), 'tensor')} did not change at all from start to end: {listing(still)}"
-    return likely(sentence, instead=("tiny_learning_rate",))
+    return likely(
+        sentence,
+        instead=("tiny_learning_rate",),
+        says="Some tensors do not move at all: the optimiser does not hold them, or they are frozen on purpose.",
+        remedy="Check requires_grad of these tensors and that the optimiser holds them, unless they are meant to stay"
+        " (embeddings, the base under a LoRA adapter).",
+    )
 
 
 @RATIO_IS_ONE.cause(
-    says="The weights are kept in a precision whose spacing is wider than the update, so most updates round to"
-    " nothing.",
+    says="The weights are kept in bfloat16, whose spacing is wide beside an update: small updates round to nothing.",
     remedy="Keep float32 master weights (or raise the learning rate); autocast only the forward pass.",
 )
 def low_precision_weights(run: Evidence) -> Finding | None:
@@ -205,10 +217,15 @@ def low_precision_weights(run: Evidence) -> Finding | None:
     weights = run.weights
     if not weights or weights.on_grid < ON_GRID or not (weights.moved < FEW_MOVED or run.is_still):
         return None
+    unmoved = f"{percent(1 - weights.moved)} of them are at the end what they were at the start"
     return certain(
         f"{percent(weights.on_grid)} of the weights are bfloat16 numbers: .4 to .8% of their size apart",
-        f"{percent(1 - weights.moved)} of them are at the end what they were at the start",
+        *([] if np.isnan(weights.moved) else [unmoved]),
         f"a learning rate of {number(largest(run.updates, 'learning_rate'))} is the most that a step adds to a weight",
+        says="The weights are kept in a precision whose spacing is wider than the update, so most updates round to"
+        " nothing."
+        if weights.moved < FEW_MOVED
+        else "",
     )
 
 
@@ -242,12 +259,19 @@ def endless_warmup(run: Evidence) -> Finding | None:
     return certain(
         f"warmup_steps={warm_up}, and the run took {count(len(rates), 'optimiser step')}",
         f"the learning rate came to {number(rates.max())} of a peak of {number(run.settings['learning_rate'])}",
-        f"|ratio - 1| stayed below {number(run.farthest)}",
+        _distance(run),
     )
 
 
+def _distance(run: Evidence) -> str:
+    """How far a still policy came: on a used batch, or from the start where none is reused."""
+    if len(run.reach):
+        return f"|ratio - 1| is at most {number(run.farthest)}"
+    return f"the KL from the start is {number(largest(run.rollouts, 'kl_ref/exact'))} nat per token at most"
+
+
 @RATIO_IS_ONE.cause(
-    says="The learning rate is too small for the policy to move within a batch.",
+    says="The learning rate is too small for the policy to move.",
     remedy="Raise learning_rate.",
 )
 def tiny_learning_rate(run: Evidence) -> Finding | None:
@@ -261,7 +285,15 @@ def tiny_learning_rate(run: Evidence) -> Finding | None:
         clips = largest(run.updates, "clip/active") > 0  # then the policy moves, and a rate of 0 is a rounded one
         if not rate <= TINY_RATE or rows <= WARM_ROWS or clips:
             return None
-        return likely(f"the learning rate is {number(rate)} at most in {count(rows, 'row')}")
+        sentence = f"the learning rate is {number(rate)} at most in {count(rows, 'row')}"
+        if rate > 0:
+            return likely(sentence)
+        return likely(
+            sentence,
+            says="The learning rate is 0 in every row: no update is taken.",
+            remedy="Look at the schedule (warm-up, the number of steps that it is made for), at the optimiser's groups,"
+            " and whether the log rounds.",
+        )
     if not run.is_still or run.has_moved or run.farthest >= STILL_REACH or np.isnan(rate):
         return None
     if not _step_fraction(run) >= SMALL_FRACTION:
@@ -269,7 +301,7 @@ def tiny_learning_rate(run: Evidence) -> Finding | None:
     if frozen_parameters(run) or low_precision_weights(run) or endless_warmup(run):
         return None
     return likely(
-        f"the learning rate is {number(rate)} at most, and |ratio - 1| stayed below {number(run.farthest)}",
+        f"the learning rate is {number(rate)} at most, and {_distance(run)}",
         f"gradient norm {number(median(run.updates, 'grad_norm'))} (median), and Adam took its full step",
     )
 
@@ -289,7 +321,7 @@ def _step_fraction(run: Evidence, max_grad_norm: float | None = None) -> float:
 
 
 @RATIO_IS_ONE.cause(
-    says="The KL term holds the policy at its reference: it never moves far enough to be clipped.",
+    says="The KL term outweighs the advantages: it draws the policy back to its reference before anything is clipped.",
     remedy="Lower beta (GRPO today often uses 0).",
 )
 def strong_kl(run: Evidence) -> Finding | None:
@@ -307,14 +339,21 @@ def strong_kl(run: Evidence) -> Finding | None:
         f"beta={beta:g}: an advantage of {number(size)} (the usual size) balances the KL at a log ratio of"
         f" {number(size / beta)} to the reference, inside the clip range of {epsilon:g}",
         f"KL to the reference: {number(median(run.updates, 'kl_ref/k3'))} nat per token (median)",
-        f"clip fraction on used batches: {percent(median(run.later, 'clip/active'))} (median)",
+        *(
+            [f"clip fraction on used batches: {percent(median(run.later, 'clip/active'))} (median)"]
+            if len(run.reach)
+            else []
+        ),
     )
-    return Finding("certain" if run.is_still else "likely", evidence)
+    if run.is_still:
+        says = "The KL term holds the policy at its reference: it never moves far enough to be clipped."
+        return certain(*evidence, says=says)
+    return likely(*evidence)
 
 
 @RATIO_IS_ONE.cause(
-    says="The clip range is so narrow that nearly every token is clipped as soon as the policy moves.",
-    remedy="Widen epsilon (0.2 for token ratios, 3e-4 and up for sequence ratios).",
+    says="The clip range is so narrow that tokens are clipped as soon as the policy moves, most of those that can be.",
+    remedy="Widen epsilon and epsilon_high (0.2 for token ratios, 3e-4 and up for sequence ratios).",
 )
 def tiny_epsilon(run: Evidence) -> Finding | None:
     """Most tokens that can be clipped are, from the second update on, and a usual range would have clipped few."""
@@ -326,9 +365,11 @@ def tiny_epsilon(run: Evidence) -> Finding | None:
     clipped, otherwise = median(able, "clip/active_nz"), median(able, counterfactual(level, usual))
     if not clipped >= CLIPPED_AT_ONCE or not otherwise <= NARROW * clipped or narrow >= usual:
         return None
+    tight = [key for key in ("epsilon", "epsilon_high") if run.setting(key) < usual]
     second = median(able[able["iteration"] == able["iteration"].min()], "clip/active_nz")
     return certain(
         f"the clip range of {narrow:g} clips {percent(clipped)} of the tokens with an advantage (median of the later"
         f" updates), {percent(second)} in the first of them",
         f"a range of {usual:g} would have clipped {percent(otherwise)}",
+        remedy=f"Widen {' and '.join(tight)}: {usual:g} or more is usual for {level} ratios.",
     )

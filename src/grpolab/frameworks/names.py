@@ -8,6 +8,8 @@ loss, 'ratio-only' wherever the ratio is outside the range.
 
 from __future__ import annotations
 
+import re
+
 # The clip fraction that a framework's users look at; DeepSpeed-Chat and NeMo-RL log none.
 CLIP_METRIC = {
     "trl": "clip_ratio/region_mean",
@@ -487,6 +489,14 @@ def our_names(name: str) -> str:
         if ours := ours_of.get(last):
             frameworks_of.setdefault(ours, []).append(framework)
     return " or ".join(f"{ours} ({', '.join(frameworks)})" for ours, frameworks in frameworks_of.items())
+
+
+def in_their_names(framework: str, text: str) -> str:
+    """Advice with our options under the names that a framework has for them; one with its value (`beta=0`) stays."""
+    looked = next((names for name, names in LOOK_HERE.items() if name.lower() == framework), {})
+    theirs = {ours: called.split()[0] for ours, called in looked.items() if "," not in ours}
+    theirs |= {ours: called for called, ours in {"verl": VERL_NAMES}.get(framework, {}).items()}
+    return re.sub(r"\b\w+\b(?!=)", lambda word: theirs.get(word[0], word[0]), text)
 
 
 def convention(framework: str) -> str:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from grpolab.quantities import GAINS
 from grpolab.report.checklist import compute, damaged, runs_of
-from grpolab.report.claims import VERDICTS, Claim
+from grpolab.report.claims import VERDICTS, VOID, Claim
 from grpolab.report.load import Study
 from grpolab.report.measures import SCALES, by_cell
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY
@@ -36,7 +36,7 @@ def screen(studies: Sequence[Study], claims: Sequence[Claim]) -> str:
     """
     with_cells = [study for study in studies if len(study.cells)]
     titled = [study for study in with_cells if study.plan.get("title")]
-    axes = [_axis(study, [c for c in claims if c.study == study.name]) for study in titled or with_cells]
+    axes = [_axis(study, claims) for study in titled or with_cells]
     return "\n\n".join([_standing(claims), "\n".join(axes), "\n\n".join(_limits(studies, claims))])
 
 
@@ -64,11 +64,12 @@ def _standing(claims: Sequence[Claim]) -> str:
     return f"{'; '.join(parts)}. {' '.join(means[label] for label in means if any(c.label == label for c in tested))}"
 
 
-def _axis(study: Study, claims: Sequence[Claim]) -> str:
+def _axis(study: Study, every: Sequence[Claim]) -> str:
     """What one study answers: its decided claims, those about accuracy first; what is open; accuracies.
 
-    Of a study that asks at several scales, how far each claim carries.
+    Of a study that asks at several scales, how far each claim carries. `every`: the claims of all studies.
     """
+    claims = [claim for claim in every if claim.study == study.name]
     head = f"- **{study.plan.get('title') or study.name}**"
     if carried := _carried(study, claims):
         return "\n".join([head, *(f"  - {line}" for line in carried)])
@@ -77,13 +78,15 @@ def _axis(study: Study, claims: Sequence[Claim]) -> str:
         key=lambda claim: (claim.label != CONFIRMATORY, claim.metric not in GAINS, claim.p),
     )
     mixed = len({claim.label for claim in claims if claim.is_finding}) > 1
-    lines = [_sentence(claim, mixed) for claim in decided[:MOST_SAID]]
-    if more := [f"{_says(claim)} ({claim.verdict})" for claim in decided[MOST_SAID:]]:
+    lines = [_sentence(claim, mixed) + _at_own_rates(claim, every) for claim in decided[:MOST_SAID]]
+    if more := [f"{_says(claim)} ({claim.found}{_at_own_rates(claim, every)})" for claim in decided[MOST_SAID:]]:
         lines.append(f"decided too: {'; '.join(more)}")
     if not lines:
         lines = [f"a check, no finding: {claim.sentence}" for claim in claims if claim.id == "placebo"]
     if open_ := [_says(claim) for claim in claims if claim.verdict == INCONCLUSIVE]:
         lines.append(f"not decided: {'; '.join(open_[:MOST_OPEN])}{_more(len(open_) - MOST_OPEN)}")
+    if void := [f"{_says(claim)} ({claim.flags[0]})" for claim in claims if claim.verdict == VOID]:
+        lines.append(f"void, for nothing can be told apart: {'; '.join(void)}")
     lines += _accuracies(study)
     return "\n".join([head, *(f"  - {line}" for line in lines)])
 
@@ -124,7 +127,13 @@ def _more(n: int) -> str:
 def _sentence(claim: Claim, mixed: bool) -> str:
     """`supported: says: size (seeds)`; with its label where others of the study have another."""
     label = f", {claim.label}" if mixed else ""
-    return f"**{claim.verdict}**{label}: {_says(claim)}: {claim.short} ({count(claim.n, 'seed')})"
+    return f"**{claim.found}**{label}: {_says(claim)}: {claim.short} ({count(claim.n, 'seed')})"
+
+
+def _at_own_rates(claim: Claim, every: Sequence[Claim]) -> str:
+    """What came of the same question where each arm has a learning rate of its own."""
+    found = [f"{c.found}, {c.short.rpartition('; ')[2]}" for c in every if f"{c.study}.{c.id}" == claim.also]
+    return "".join(f"; each arm at its own learning rate: {text}" for text in found)
 
 
 def _accuracies(study: Study) -> Iterator[str]:
@@ -166,7 +175,7 @@ def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
     if damage := damaged(studies):
         yield f"**Damaged and left out:** {damage}."
     runs = runs_of(studies)
-    tasks = sorted({str(task) for study in studies if len(study.done) for task in study.done["setting/task"]})
+    tasks = sorted({str(task) for study in studies if len(study.done) for task in study.done["task_title"]})
     models = runs.get("setting/model", pd.Series(index=runs.index, dtype=str)).fillna("tiny transformers")
     of = f" of {', '.join(sorted({*models.astype(str)}) or ['tiny transformers'])}"
     seeds = spans(int(seed) for seed in runs["seed"]) if len(runs) else "none"

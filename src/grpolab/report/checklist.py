@@ -67,7 +67,7 @@ def _rows(studies: Sequence[Study], claims: Sequence[Claim], runs: pd.DataFrame)
     )
     if runs.empty:
         return
-    tasks = sorted(runs["setting/task"].astype(str).unique())
+    tasks = sorted(runs["task_title"].astype(str).unique())
     items = sorted(runs["evaluation_items"].dropna().astype(int).unique())
     yield "Data", f"{', '.join(tasks)}: generated from seeds, or the files named", "src/grpolab/tasks"
     yield "Splits", f"disjoint; {listing([str(n) for n in items])} held-out items evaluated", "provenance.json of a run"

@@ -17,6 +17,15 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from grpolab.quantities import LABELS
+from grpolab.report.effects import (
+    FEWEST_VALUES,
+    TaskEffect,
+    effect_in_words,
+    in_points,
+    mean_with_interval,
+    task_effect,
+    trend_size,
+)
 from grpolab.report.journals import kind_of_cpu
 from grpolab.report.load import Study
 from grpolab.report.questions import Question, questions
@@ -24,28 +33,14 @@ from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.statistics import looks as planned
 from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED, Evidence
 from grpolab.report.statistics.tests import label_difference, rank_trend, sign_flip, sign_test
-from grpolab.report.text import NONE, count, estimate, listing, number, p_equals, signed
-from grpolab.vocabulary import MARGIN_OF_GAIN
+from grpolab.report.text import NONE, count, listing, p_equals
 
 VOID = "void"  # nothing could be decided by any number of seeds
 DESCRIBED = "described"  # not among the primary hypotheses of the collection that is reported
 HOLDS, FAILS, NOT_RUN = "holds", "fails", "not run"  # of a check
 CHECK = "check"  # what holds by construction is no finding
 VERDICTS = (SUPPORTED, OPPOSITE, NEGLIGIBLE, INCONCLUSIVE, VOID)
-FEWEST_VALUES = 4  # different ones, for a t-test; all of fewer seeds
 SKEWED = 1.0
-
-
-@dataclass(frozen=True)
-class TaskEffect:
-    """What one task shows, on the scale on which it is written, with its share of the decision's level."""
-
-    task: str
-    effect: float
-    low: float
-    high: float
-    text: str
-    short: str  # without the interval
 
 
 @dataclass(frozen=True)
@@ -60,17 +55,20 @@ class Claim:
 
     study: str
     id: str
-    says: str
+    says: str  # what was tested
+    registered: str  # the words of the study file and its registration, where these are others; else empty
+    also: str  # the claim (`study.id`) that asks it at a learning rate of each arm's own; else empty
     source: str
     metric: str
     where: str
     contrast: str
     verdict: str
+    found: str  # the verdict for a reader: where tasks disagree, in which of them
     label: str  # confirmatory, exploratory or a check
     why: str  # it is exploratory
     n: int
     seeds: int
-    size: str
+    size: str  # of a score accuracies first: the second arm's -> the first one's, and where both began
     short: str  # the same without the intervals of single tasks
     effect: float
     low: float
@@ -240,11 +238,13 @@ def _claim(
     if n and kind == "mean":
         y_S, places = question.pooled(n), len(question.tasks)
         of_task = (interval[0], interval[1] / places, *interval[2:])
-        tasks = tuple(_task_effect(question, n, t, of_task) for t in range(places))
-        effect, low, high = _mean(y_S, interval)
+        tasks = tuple(task_effect(question, n, t, of_task) for t in range(places))
+        effect, low, high = mean_with_interval(y_S, interval)
         disagreement = _disagreement(question, n)
-        together = _whole(question, effect, low, high)
-        size, short = (_size(together, tasks, disagreement < ALPHA, wanted) for wanted in (False, True))
+        together = in_points(question, effect, low, high)
+        size, short = (
+            effect_in_words(question, n, together, tasks, disagreement < ALPHA, wanted) for wanted in (False, True)
+        )
         if np.isfinite(question.margin_T).all() and np.isfinite(y_S).all() and np.ptp(y_S):
             margin_sds = float(1 / np.std(y_S, ddof=1))
         else:
@@ -254,17 +254,22 @@ def _claim(
         runs = n * len(question.tasks)
         size = short = f"{of} of {runs} runs against {minus} of {runs}"
     elif n:
-        size = _trend_size(question, n)
+        size = trend_size(question, n)
         short = f"tau {size}"
     flags = tuple(_flags(question, verdict, n, y_S, margin_sds, (low, high), interval[1]))
     label, why = (CHECK, "") if hypothesis["by_construction"] else (question.label, question.why)
-    adjusted_p = min(adjusted_p, 1.0)
+    adjusted_p, found = min(adjusted_p, 1.0), _found(verdict, tasks, disagreement < ALPHA)
+    tested = hypothesis.get("tested")  # plans of older programs have none
     return Claim(
         study=question.study,
-        **{key: hypothesis[key] for key in ("id", "says", "source", "metric")},
+        **{key: hypothesis[key] for key in ("id", "source", "metric")},
+        says=tested or hypothesis["says"],
+        registered=hypothesis["says"] if tested else "",
+        also=hypothesis.get("also", ""),
         where=question.where,
         contrast=_contrast(question),
         verdict=verdict,
+        found=found,
         label=label,
         why=why,
         n=n,
@@ -281,8 +286,21 @@ def _claim(
         q=q,
         margin_sds=margin_sds,
         flags=flags,
-        sentence=_sentence(question, f"{verdict} ({label})", n, size, adjusted_p, flags),
+        sentence=_sentence(question, f"{found} ({label})", n, size, adjusted_p, flags),
     )
+
+
+def _found(verdict: str, tasks: Sequence[TaskEffect], disagree: bool) -> str:
+    """A verdict; of a direction on which tasks disagree, which of them show it by themselves."""
+    if not disagree or verdict not in (SUPPORTED, OPPOSITE):
+        return verdict
+    shown = 1 if verdict == SUPPORTED else -1
+    on, not_on, other = (listing([task.task for task in tasks if task.side == side]) for side in (shown, 0, -shown))
+    if not not_on and not other:
+        return f"{verdict} on each task, by different amounts"
+    parts = [f"{verdict} on {on}" if on else f"{verdict} together, on no task alone"]
+    parts += [f"not shown on {not_on}"] if not_on and on else []
+    return ", ".join(parts + ([f"the other way on {other}"] if other else []))
 
 
 def _contrast(question: Question) -> str:
@@ -302,7 +320,7 @@ def _sentence(question: Question, verdict: str, n: int, size: str, adjusted_p: f
     if hypothesis["by_construction"]:
         shows = _as_claimed(question)
         return f"{head}: {of}, as claimed in {int(shows.sum())} of {count(shows.size, 'pair')} of a seed and a task."
-    notes = "".join(f"; {note}" for note in filter(None, (question.void, *flags)))
+    notes = "".join(f"; {note}" for note in flags)
     if not n:
         first = question.looks[0]
         seeds = f"{min(len(question.values_STA), first)} of the {first} seeds of the first look, {tasks}"
@@ -312,63 +330,12 @@ def _sentence(question: Question, verdict: str, n: int, size: str, adjusted_p: f
     return f"{head}: {of} is {size} ({count(n, 'seed')}, {tasks}{chance}{late}){question.gaps}{notes}."
 
 
-def _mean(values_S: NDArray, interval: tuple[bool, float, int, int]) -> tuple[float, float, float]:
-    """Mean and interval; the median without one where a value is infinite, no interval without spread."""
-    if not np.isfinite(values_S).all():
-        return float(np.median(values_S)), np.nan, np.nan
-    if len(np.unique(values_S)) < min(FEWEST_VALUES, len(values_S)):
-        return float(values_S.mean()), np.nan, np.nan
-    return float(values_S.mean()), *planned.interval(values_S, *interval)
-
-
-def _task_effect(question: Question, n: int, t: int, interval: tuple[bool, float, int, int]) -> TaskEffect:
-    bounds = _mean(question.differences(n)[:, t], interval)
-    effect, low, high = (float(np.exp(bound)) for bound in bounds) if question.logarithmic else bounds
-    form = _times if question.logarithmic else signed
-    return TaskEffect(question.tasks[t], effect, low, high, estimate(effect, low, high, form), form(effect))
-
-
-def _size(together: str, tasks: Sequence[TaskEffect], disagree: bool, short: bool) -> str:
-    """The effect for a reader: of one task as it is; of several their mean, and each. If they disagree, they lead."""
-    if len(tasks) == 1:
-        return together
-    each = ", ".join(f"{task.task} {task.short if short else task.text}" for task in tasks)
-    return f"{each} (the tasks disagree; together {together})" if disagree else f"{together} ({each})"
-
-
-def _whole(question: Question, effect: float, low: float, high: float) -> str:
-    """An effect in units of the margins as it is said: a factor, a share of the baseline's gain, or a difference."""
-    margin = float(question.unit_T.mean())
-    if question.logarithmic:
-        mean, lower, upper = np.exp(np.array([effect, low, high]) * margin)
-        return estimate(float(mean), float(lower), float(upper), _times)
-    if len(question.tasks) == 1 or np.ptp(question.unit_T) == 0:
-        return estimate(effect * margin, low * margin, high * margin, signed)
-    share = 100 * MARGIN_OF_GAIN
-    percent = estimate(effect * share, low * share, high * share, lambda value: f"{value:+.0f}%")
-    return f"{percent} of the baseline's gain"
-
-
-def _times(factor: float) -> str:
-    return f"×{number(factor)}"
-
-
-def _trend_size(question: Question, n: int) -> str:
-    """Kendall's tau with the order of the levels, and the level's means."""
-    values_STA = question.values_STA[:n]
-    tau = rank_trend(values_STA).effect
-    means = ", ".join(
-        f"{arm} {number(mean)}" for arm, mean in zip(question.arms, values_STA.mean(axis=(0, 1)), strict=True)
-    )
-    return f"{signed(tau)} (means: {means})"
-
-
 def _at_all_seeds(question: Question, n: int) -> str:
     """What seeds after the decision say: description."""
     seeds = len(question.values_STA)
     if seeds == n or _kind(question) != "mean":
         return ""
-    return f"; at all {seeds} seeds {_whole(question, float(question.pooled(seeds).mean()), np.nan, np.nan)}"
+    return f"; at all {seeds} seeds {in_points(question, float(question.pooled(seeds).mean()), np.nan, np.nan)}"
 
 
 def _flags(
@@ -381,6 +348,8 @@ def _flags(
     level: float,
 ) -> Iterator[str]:
     """What a reader should know of a verdict; none of it changes one. `bounds`: its interval; `level`: what it had."""
+    if question.void:
+        yield question.void
     if not n or verdict not in VERDICTS:
         return
     equal, turned = question.hypothesis["direction"] == "equal", verdict in (SUPPORTED, OPPOSITE)
@@ -444,16 +413,20 @@ def _placebo(study: Study, first: str, second: str) -> Claim:
         equal, elsewhere = int(same.sum()), int((~same & ~one_kind).sum())
         different = [f"{facet} seed {seed}" for facet, seed in shared[~same & one_kind]]
     not_compared = f"; {count(elsewhere, 'pair')} of two kinds of CPU cannot be compared" if elsewhere else ""
+    verdict = FAILS if different else HOLDS if equal == pairs > 0 else NOT_RUN
     empty = dict.fromkeys(("effect", "low", "high", "disagreement", "p", "adjusted_p", "q", "margin_sds"), np.nan)
     return Claim(
         study=study.name,
         id="placebo",
         says=f"`{second}` and `{first}` are the same function.",
+        registered="",
+        also="",
         source="identity O3",
         metric=what,
         where="",
         contrast=f"{second} - {first}",
-        verdict=FAILS if different else HOLDS if equal == pairs > 0 else NOT_RUN,
+        verdict=verdict,
+        found=verdict,
         label=CHECK,
         why="",
         n=equal + len(different),

@@ -185,6 +185,7 @@ def _cells(plan: Plan) -> pd.DataFrame:
             "seed": cell["seed"],
             "signature": cell["signature"],
             "planned_steps": cell["rollout_steps"],
+            "task_title": cell.get("task_title") or cell["settings"].get("task"),
             **{f"factor/{factor}": level for factor, level in cell["levels"].items()},
             **{
                 f"setting/{key}": float(value) if value in ("inf", "-inf", "nan") else value

@@ -19,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 
 from grpolab import RESULTS_VERSION
-from grpolab.paths import REFERENCE_STUDY, Results, write_text_atomic
+from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_text_atomic
 from grpolab.report import brief, checklist, html
 from grpolab.report.checklist import compute, runs_of
 from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, standing
@@ -42,8 +42,9 @@ BRACKETS = (
     " Differences of two arms are {differences}. Rates of runs: Wilson's, unpaired. They describe; {decided}."
 )
 COMMITTED = (
-    f"*This is the report of the study `{REFERENCE_STUDY}`, whose outcome is committed with the code. Reports of other"
-    " studies, that of `make sweep` too, stand in `studies/<study>/`.*"
+    f"*This is the report of the study `{REFERENCE_STUDY}`, from the committed outcome (`results/reference/`). Reports"
+    " of other studies stand in `studies/<study>/`, that of `make sweep`, which runs the study named"
+    f" `{SWEEP_STUDY}`, too.*"
 )
 MANY_FIGURES, MOST_WORKERS = 12, 4  # a process takes some seconds to begin
 Progress = Callable[[str], None]
@@ -70,7 +71,7 @@ def write(
 
     Beside it stand report.html and gallery.html. `progress` is told what is being done, and at the end the screen that
     the report begins with; `diagnosis` writes the section about runs in which something is wrong
-    (`doctor.page.section`). Raises RequestError when the study has not been planned, or mixes runs that must not be
+    (`doctor.section.section`). Raises RequestError when the study has not been planned, or mixes runs that must not be
     compared.
     """
     output = results.output(study)
@@ -88,7 +89,7 @@ def write(
         _preconditions(studies),
         *(_study(part) for part in parts if alone or part.study is studies[-1]),
         _pages(parts[:-1]),
-        *(part.tuning.text for part in parts),
+        tuning.of_all([part.tuning for part in parts]),
         diagnosis(studies),
         _provenance(studies),
         _missing(studies),
@@ -114,7 +115,7 @@ def write_found(study: Study, output: Path, found: str, lacks: Sequence[str], di
     written = [said for table in tables(study) if (said := table.said)]
     for table in written:
         table.write(output / "tables")
-    none = tuning.Section("", [])
+    none = tuning.Section([], [], [])
     sections = [
         f"# {study.name}\n\n{study.plan['question']}",
         found,
@@ -270,8 +271,19 @@ def _verdicts(claims: Sequence[Claim], output: Path | None = None) -> list[str]:
         if output:
             table.write(output / "tables")
         sentences = _bullets(f"{claim.study} {claim.sentence}" for claim in of_kind) if title == "Verdicts" else ""
-        sections.append(_blocks([f"## {title}", table.caption, markdown_table(table.shown), sentences]))
+        sections.append(
+            _blocks([f"## {title}", table.caption, markdown_table(table.shown), sentences, _as_registered(of_kind)])
+        )
     return sections
+
+
+def _as_registered(claims: Sequence[Claim]) -> str:
+    """The words that were registered, of claims of which the page says less; empty where it says all as it is."""
+    words = {f"{claim.study} {claim.id}": claim.registered for claim in claims if claim.registered}
+    if not words:
+        return ""
+    head = "As registered (above stands what was tested, which is less; the registered words decide nothing more):"
+    return f"{head}\n\n{_bullets(f'{name}: {text}' for name, text in words.items())}"
 
 
 def _picture(manifest: Manifest, path: Path, seeds: str = "") -> str:
@@ -343,7 +355,8 @@ def _provenance(parts: Sequence[Study]) -> str:
         *("hardware: " + ", ".join(f"{key} {value}" for key, value in machine.items()) for machine in machines),
         *([f"data and code of the user's: {_distinct(runs['content'])}"] if has_content else []),
         "seeds: " + "; ".join(f"{part.name} {', '.join(map(str, part.plan['seeds']))}" for part in studies),
-        f"warm starts: {runs['warm_start'].nunique()}, accuracy {number(accuracy.min())} to {number(accuracy.max())}",
+        f"warm starts: {runs['warm_start'].nunique()}, accuracy {number(accuracy.min())} to {number(accuracy.max())},"
+        " sampled on training prompts where each ended (a run's `start` is its first evaluation, on held-out prompts)",
     ]
     commits = runs["commit"].value_counts().index
     whole_plan = parts[-1].plan

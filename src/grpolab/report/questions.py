@@ -10,7 +10,7 @@ Letters: S seeds, T tasks, A arms.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,9 @@ class Question:
     why: str
     void: str  # why nothing can be decided
     gaps: str  # which runs ended early or are left out, and which seeds began low
+    score_name: str = ""  # what a score measures, in words; empty: the metric is none
+    start_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # a score's, NaN where arms begin apart
+    gain_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # the baseline's, of the same seeds
 
     @property
     def logarithmic(self) -> bool:
@@ -169,7 +172,10 @@ def _question(
     gaps = f"; {count(diverged, 'run')} that diverged counted as far as they came" if diverged else ""
     gaps += f"; {count(valueless, 'seed')} without a value of it" if valueless else ""
     if waits in finished.index and finished[waits]:
-        gaps += f"; seed {waits} has no value of it, and no look goes past a seed"
+        asked = cells.groupby("seed").size()
+        stopped = f"no look goes past seed {waits}, of which not every arm was asked for"
+        no_value = f"seed {waits} has no value of it, and no look goes past a seed"
+        gaps += f"; {stopped if asked[waits] < asked.max() else no_value}"
     gaps += _low_starts(cells[cells["seed"].isin(wide.index)])
     looks = tuple((entry or owner.plan).get("looks") or LOOKS)
     # Margin and condition are those of the first look: later seeds must not change what was decided.
@@ -182,10 +188,23 @@ def _question(
     question = Question(
         study.name, hypothesis, where, tasks, arms, values_STA, margin_T, looks, "", label, why, "", gaps
     )
+    is_score = hypothesis["metric"] in GAINS and hypothesis["contrast"] and not hypothesis["range_over"]
+    if is_score and hypothesis["scale"] == "linear":
+        compared, baseline = here[here["arm"].isin(arms)], here[here["arm"] == study.baseline]
+        start_ST = _shared(study, compared, "start", wide.index, tasks)
+        gain_ST = _shared(study, baseline, "gain", wide.index, tasks)
+        question = replace(question, score_name=study.score_name, start_ST=start_ST, gain_ST=gain_ST)
     void = _condition_fails(study, hypothesis, first) or _nothing_differs(question, looks[0])
     if hypothesis["direction"] == "equal" and np.isnan(margin_T).any():
         void = void or "where its baseline gains nothing, no difference is small"
     return replace(question, void=void)
+
+
+def _shared(study: Study, cells: pd.DataFrame, quantity: str, seeds: pd.Index, tasks: list[str]) -> NDArray:
+    """The number that all cells of a seed and a task have; NaN where they have none, or several; (S, T)."""
+    of = by_cell(study, quantity)[cells.index].groupby([cells["seed"], cells["task"]])
+    one = of.first().where(of.nunique(dropna=False) == 1)
+    return one.unstack("task").reindex(index=seeds, columns=tasks).to_numpy(dtype=np.float64)
 
 
 def _low_starts(cells: pd.DataFrame) -> str:
@@ -196,7 +215,8 @@ def _low_starts(cells: pd.DataFrame) -> str:
     usual = starts.groupby("task").transform("median")
     low = starts[starts < LOW_START * usual]
     return "".join(
-        f"; seed {seed} began at accuracy {low[task, seed]:.3f}, the median seed at {usual[task, seed]:.3f}"
+        f"; the warm start of seed {seed} came to accuracy {low[task, seed]:.3f} on training prompts, the median seed's"
+        f" to {usual[task, seed]:.3f}"
         for task, seed in low.index
     )
 

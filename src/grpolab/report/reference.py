@@ -1,4 +1,4 @@
-"""The committed reference outcome: plans and compact tables of one study under results/reference/.
+"""The committed outcome: plans and compact tables of studies under results/reference/ (not the study `reference`).
 
 Of every run it holds the outcome, the evaluations, the rollout steps, and the numbers that tables and claims are about;
 of those that a committed figure shows (`shown:` of the collection) the updates too, in float32. A fresh clone says the
@@ -283,7 +283,7 @@ def _refuse_changed(kept: Plan, plan: Plan) -> None:
             if old[key] != new[key]:
                 raise RequestError(
                     f"study={kept['study']}: {key}={new[key]} in variant {cell['variant']}, and {old[key]} in the"
-                    " reference: without --append it is replaced"
+                    " committed outcome: without --append it is replaced"
                 )
 
 
@@ -320,7 +320,8 @@ def _refuse_mixture(outcomes: pd.DataFrame) -> None:
         kinds = sorted({str(value)[:12] for value in outcomes[column].dropna()})
         if len(kinds) > 1:
             raise RequestError(
-                f"the reference would mix runs of {column} {' and '.join(kinds)}: without --append it is replaced"
+                f"the committed outcome would mix runs of {column} {' and '.join(kinds)}: without --append it is"
+                " replaced"
             )
 
 

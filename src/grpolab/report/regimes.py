@@ -25,7 +25,7 @@ HEAD = f"""# Regimes
 
 If the baseline of an ablation does not learn, differences between its arms are noise; if clipping never acts, there is
 nothing to compare. A regime is a learning rate: `healthy` (the task's own) or `stressed` (twice that). They were chosen
-on the seeds below, which serve nothing else. Asked of each:
+on the seeds below, which also give margins and decide no hypothesis. Asked of each:
 
 1. at the healthy learning rate the baseline's mean gain in expected accuracy is at least {LEAST_GAIN}, with a 95%
    t-interval above 0;

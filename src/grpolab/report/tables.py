@@ -90,7 +90,7 @@ def verdicts(claims: Sequence[Claim]) -> Table:
             "Holm p": probability(claim.adjusted_p),
             "q": probability(claim.q),
             "margin / sd": number(claim.margin_sds),
-            "verdict": claim.verdict,
+            "verdict": claim.found,
             "label": claim.label,
             "flags": "; ".join(claim.flags) or NONE,
         }
@@ -101,6 +101,9 @@ def verdicts(claims: Sequence[Claim]) -> Table:
         " direction, and as many with a wrong 'negligible'): `supported`, `opposite` (the other side of what is"
         " claimed), `negligible` (inside the margin), `inconclusive`, `void` (nothing to tell apart). Over all tasks"
         " together, the seed being the unit; effects and intervals at the level of the decision, and of each task."
+        " Of a score the accuracies come first (`baseline` -> `arm`, and the start of both), then the difference; over"
+        " tasks it is their mean with weights of 1 / margin, as it is decided. A share of the gain is of the same"
+        " seeds' gain, and only where that is surely above 0."
         " p: repeated, then Holm's over the hypotheses of a study; q: Benjamini and Hochberg's over all studies."
         f" Margin: {MARGIN_OF_GAIN:g} of the baseline's gain for a score, a factor of {MARGIN_FACTOR:g} for a ratio,"
         " unless a study says another; with less than about 1.5 sd no difference is called negligible with"

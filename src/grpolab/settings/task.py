@@ -116,6 +116,13 @@ TaskSettings = Annotated[
 ]
 
 
+def task_title(task: TaskSettings) -> str:
+    """What a reader is told of which task it is: its name, of one's own the file or the class."""
+    if isinstance(task, JsonlTask):
+        return Path(task.train_file).name
+    return Path(task.path).name if isinstance(task, CustomTask) else task.name
+
+
 class RewardSettings(Settings):
     """The reward is the weighted sum of named parts."""
 

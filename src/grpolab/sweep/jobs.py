@@ -17,6 +17,7 @@ from grpolab.paths import Results, commit, plain, project_root, read_json, write
 from grpolab.records import read_outcome, read_warm_start
 from grpolab.run import preflight, tracking
 from grpolab.run.lease import is_taken
+from grpolab.settings.task import task_title
 from grpolab.sweep.ledger import RUNNING, CellState, cell_state, committed_outcomes, set_failure_aside
 from grpolab.sweep.plan import Cell, Plan
 from grpolab.vocabulary import COMPLETED, DAMAGED, FAILED, MISSING, RESULTS
@@ -68,7 +69,7 @@ def warm_start_job(cell: Cell) -> Job:
     return Job(
         WARM_START,
         signature=cell.warm_start,
-        label=f"warm start {settings.task.name}, seed {warm.seed}",
+        label=f"warm start {task_title(settings.task)}, seed {warm.seed}",
         settings=_as_planned(cell),
         cost=cell.warm_start_cost,
         steps=warm.max_steps,

@@ -23,6 +23,7 @@ from grpolab.identity import signature
 from grpolab.registry import SURROGATES
 from grpolab.run.memory import parameters
 from grpolab.settings.run import RunSettings
+from grpolab.settings.task import task_title
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.registration import registered, texts
 from grpolab.sweep.schema import Factors, sentences, show, unknown
@@ -95,9 +96,11 @@ class Cell:
         flat = {key: value for key, value in values.items() if not isinstance(value, dict | list)}
         if path := values["model"].get("path"):  # a tiny one has none
             flat["model"] = Path(path).name
+        titled = {"task_title": title} if (title := task_title(self.settings.task)) != self.settings.task.name else {}
         return {
             "variant": self.variant,
             "levels": self.levels,
+            **titled,
             "seed": self.settings.seed,
             "signature": self.signature,
             "rollout_steps": self.settings.planned_steps,

@@ -158,7 +158,8 @@ class Progress:
         """A line about a job that has an outcome."""
         parts = [outcome_line(job, outcome)]
         parts += [duration(outcome["seconds"])] if outcome.get("seconds") else []
-        parts += [short] if journal and (short := journal.in_short()) else []
+        of = " on training prompts" if job.kind == WARM_START else ""  # a run's is on those held out
+        parts += [short + of] if journal and (short := journal.in_short()) else []
         self.note(f"{self.count(job.kind)} {', '.join(parts)}{self._left_in_brackets()}")
 
     def say_where(self) -> None:

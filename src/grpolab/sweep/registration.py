@@ -23,20 +23,24 @@ from grpolab.vocabulary import CONFIRMATION_SEEDS, REGISTRY
 
 # Of a study, besides the hypothesis itself: what is compared, how it is trained, and how it is scored.
 _RULES = {"name", "overrides", "factors", "compare", "baseline", "skip", "primary_metric", "stability"}
+PAGE = {"tested", "also"}  # of a hypothesis
 Margins = Mapping[str, Mapping[str, float | None]]  # hypothesis -> place (levels and task) -> margin
 
 
 def texts(study: Study, settings: Mapping[str, RunSettings]) -> dict[str, str]:
     """All that a study says of each hypothesis, by id; `settings` are what its variants compose to.
 
-    Without what stands at its default, so that a new key of study files leaves registrations as they are.
+    Without what stands at its default, so that a new key of study files leaves registrations as they are, and without
+    what the page says of it (PAGE), which decides nothing.
     """
     variants = {
         name: signature(run.model_copy(update={"seed": 0}).identity()) for name, run in sorted(settings.items())
     }
     rules = study.model_dump(mode="json", include=_RULES, exclude_defaults=True), variants
     return {
-        claim.id: json.dumps([claim.model_dump(mode="json", exclude_defaults=True), *rules], sort_keys=True)
+        claim.id: json.dumps(
+            [claim.model_dump(mode="json", exclude_defaults=True, exclude=PAGE), *rules], sort_keys=True
+        )
         for claim in study.hypotheses
     }
 

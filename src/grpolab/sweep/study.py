@@ -66,6 +66,16 @@ class Hypothesis(Part):
 
     id: Name
     says: str = Field(min_length=1, description="The claim in plain words.")
+    tested: str = Field(
+        default="",
+        description="What its test tests, where `says` claims more: what pages say instead. Not registered, so that it"
+        " may be mended.",
+    )
+    also: str = Field(
+        default="",
+        description="The hypothesis (`study.id`) that asks the same with a learning rate of each arm's own: a screen"
+        " that knows both says both. Not registered either.",
+    )
     source: str = Field(min_length=1, description="Who claims it.")
     metric: str = Field(description="A name of the vocabulary, or a stability quantity of the report.")
     contrast: Contrast | None = Field(default=None, description="Two arms by seed, or one against 0.")

@@ -11,7 +11,7 @@ from fake_runs import SAMPLES, STUDY, T0, FakeRun, assert_equal_to_journals, mir
 from mlflow import MlflowClient
 
 from grpolab import vocabulary
-from grpolab.paths import Results
+from grpolab.paths import Results, write_json_atomic
 from grpolab.run.tracking import pages
 from grpolab.run.tracking.mirror import StudyMirror
 

@@ -177,7 +177,9 @@ def _draw_map(panel: Axes, cells: pd.DataFrame, y: str, x: str) -> Series:
         square = Rectangle((column - 0.5, row - 0.5), 1, 1, linewidth=0.6, edgecolor="white")
         if n > 0:
             square.set_facecolor(mpl.colormaps["RdBu_r"](0.5 + 0.3 * apart / reach))
-            spread = f"\n±{error:.1g}".replace("0.", ".", 1) if n > 1 else ""
+            # Where every seed has one value (a KL of exactly 0), the error is that of the others' mean alone.
+            one = values_PS.loc[mean_YX.index[row], mean_YX.columns[column]].nunique() == 1
+            spread = f"\n±{error:.1g}".replace("0.", ".", 1) if n > 1 and not one else ""
             words = number(mean) + spread + (f"\nn = {int(n)}" if n < n_YX.max(axis=None) else "")
             ink, box = "black", None
         else:

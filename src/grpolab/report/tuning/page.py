@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,10 +80,20 @@ def trials(tuning: Tuning) -> Table:
 
 
 class Section(NamedTuple):
-    """A part of a report, and the pictures in it."""
+    """What one study has to say about tuning, the pictures in it, and tunings whose trials are elsewhere."""
 
-    text: str
+    blocks: list[str]
     pictures: list[Path]
+    elsewhere: list[str]
+
+
+def of_all(sections: Sequence[Section]) -> str:
+    """The section on tuning of a report over several studies, under one heading; empty where none has anything."""
+    blocks = [block for section in sections for block in section.blocks]
+    if elsewhere := list(dict.fromkeys(name for section in sections for name in section.elsewhere)):
+        files = ", ".join(f"`conf/tuned/{name}.yaml`" for name in elsewhere)
+        blocks.append(f"Tuned values are those of {files}; the trials behind them are not in this results folder.")
+    return "\n\n".join(["## Tuning", *blocks]) if blocks else ""
 
 
 class _Writer:
@@ -117,11 +127,11 @@ class _Writer:
 
 
 def section(study: Study, output: Path, inner: Path = Path()) -> Section:
-    """What a study's report says about tuning; no text where the study neither was tuned nor names tuned values.
+    """What a study's report says about tuning; nothing where the study neither was tuned nor names tuned values.
 
     Figures and tables go to `output`/figures/`inner` and `output`/tables/`inner`.
     """
-    writer, blocks = _Writer(output, inner), []
+    writer, blocks, elsewhere = _Writer(output, inner), list[str](), list[str]()
     if rows := values.compare(study) if len(study.done) else []:  # common against tuned values
         with paper_style():
             drawn = values.draw(study, rows)
@@ -131,8 +141,8 @@ def section(study: Study, output: Path, inner: Path = Path()) -> Section:
         if study.results.trials(name).is_file():
             blocks += writer.blocks(load_trials(study.results, name))
         elif name != study.name:
-            blocks.append(f"The trials of `tuned={name}` are not in this results folder.")
-    return Section("\n\n".join(["## Tuning", *blocks]) if blocks else "", writer.pictures)
+            elsewhere.append(name)
+    return Section(blocks, writer.pictures, elsewhere)
 
 
 def write(results: Results, study: str, say: Callable[[str], None] = lambda line: None) -> Path:

@@ -132,7 +132,7 @@ def labels_of(plan: Record, cell: Record) -> dict[str, str]:
         "study": plan["study"],
         "variant": cell["variant"],
         "arm": str(cell["levels"].get(plan["compare"], cell["variant"])),
-        "task": str(cell["settings"]["task"]),
+        "task": str(cell.get("task_title") or cell["settings"]["task"]),
         "seed": str(cell["seed"]),
         "signature": cell["signature"],
     }

@@ -1,0 +1,126 @@
+"""What the doctor says of many runs, as a report's section: every lost run, and every arm with a cause of trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from grpolab.doctor.causes import Finding
+from grpolab.doctor.evidence import PLANTED, TABLES, Evidence
+from grpolab.doctor.page import examine
+from grpolab.report.journals import column, largest
+from grpolab.report.load import Study
+from grpolab.report.stability import numbers_of, stability_table
+from grpolab.report.text import count, markdown_table, number, spans
+
+ENDED = ("collapsed", "diverged", "stopped")  # the labels that make a run `lost`
+EFFECT = "destroyed_policy"  # says that nearly all is lost, and not why
+UNKNOWN = "no cause that the doctor knows"
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A run with what the report says of it (`stability_table`), and what the doctor does."""
+
+    arm: str  # that a row is about
+    seed: int
+    run: str  # what `grpolab diagnose` calls it
+    lost: str  # which of ENDED; empty where none
+    course: str  # start, peak and end of its score
+    findings: tuple[Finding, ...]
+
+    @property
+    def cause(self) -> str:
+        """The first cause in words; empty where the doctor knows none, or none but what a lost run is."""
+        first = self.findings[0].cause if self.findings else EFFECT
+        return "" if first == EFFECT else first.replace("_", " ")
+
+
+def section(parts: Sequence[Study]) -> str:
+    """What is wrong in the runs of some studies, from their journals alone. Empty where nothing was run."""
+    runs: dict[str, Examined] = {}
+    for part in parts:  # a run that several studies share is examined once
+        causes = {signature: examine(run).findings for signature, run in _evidence(part, seen=list(runs))}
+        runs |= {run.run: run for run in examined(part, causes, f"{part.name}: " if len(parts) > 1 else "")}
+    return write([*runs.values()]) if runs else ""
+
+
+def _evidence(part: Study, seen: Sequence[str]) -> Iterator[tuple[str, Evidence]]:
+    """Signature and evidence of the runs of a study that were not seen before."""
+    tables = {name: dict(iter(getattr(part, name).groupby("signature"))) for name in TABLES.values()}
+    kept = numbers_of(part)
+    for cell in part.done[~part.done["signature"].isin(seen)].to_dict("records"):
+        signature = cell["signature"]
+        own = {name: runs.get(signature, pd.DataFrame()).dropna(axis=1, how="all") for name, runs in tables.items()}
+        given = {key.removeprefix("setting/"): value for key, value in cell.items() if key.startswith("setting/")}
+        settings = {key: value for key, value in given.items() if pd.notna(value) and key not in PLANTED}
+        if pd.notna(cell.get("evaluation_items")):
+            settings["evaluation.items"] = cell["evaluation_items"]
+        numbers = {} if len(own["updates"]) else kept.get(signature, {})
+        state, thresholds = cell["outcome"], part.thresholds
+        yield (
+            signature,
+            Evidence(signature, state, settings, **own, numbers=numbers, thresholds=thresholds, metric=part.metric),
+        )
+
+
+def examined(part: Study, causes: Mapping[str, tuple[Finding, ...]], prefix: str = "") -> Iterator[Examined]:
+    """The runs of a study whose signature is in `causes`, with the study's own labels and numbers."""
+    for cell, labels in zip(part.done.itertuples(), stability_table(part).to_dict("records"), strict=True):
+        if cell.signature in causes:
+            peak = largest(column(part.of_cell("evaluations", cell), part.metric))
+            yield Examined(
+                arm=f"{prefix}{cell.variant}",
+                seed=cell.seed,
+                run=cell.signature,
+                lost=next((label for label in ENDED if labels[label]), ""),
+                course=f"{number(labels['start'])}, {number(peak)}, {number(labels['final_score'])}",
+                findings=causes[cell.signature],
+            )
+
+
+def write(runs: Sequence[Examined]) -> str:
+    """The section in Markdown: how many are lost and for what, then a row for each arm with a lost run or a cause."""
+    lost = [run for run in runs if run.lost]
+    known, ill = sum(bool(run.cause) for run in lost), sum(bool(run.cause) and not run.lost for run in runs)
+    ended = ", ".join(f"{n} {label}" for label in ENDED if (n := sum(run.lost == label for run in lost)))
+    sentences = [
+        f"{len(lost)} of {count(len(runs), 'run')} are lost{f' ({ended})' if ended else ''}:",
+        f"{known} with a cause that the doctor knows, {len(lost) - known} without.",
+        f"Of the other {len(runs) - len(lost)}, {ill} have a cause of trouble and {len(runs) - len(lost) - ill} have"
+        " none that is known.",
+    ]
+    rows = [_row(arm, [run for run in runs if run.arm == arm]) for arm in _arms(runs)]
+    head = (
+        "## Diagnosis\n\nFrom the journals alone (`grpolab diagnose RUN` looks at completions and weights too):"
+        f" {' '.join(sentences)} Numbers before a colon are seeds."
+    )
+    return f"{head}\n\n{markdown_table(pd.DataFrame(rows))}" if rows else head
+
+
+def _arms(runs: Sequence[Examined]) -> list[str]:
+    return list(dict.fromkeys(run.arm for run in runs if run.lost or run.cause))
+
+
+def _row(arm: str, runs: Sequence[Examined]) -> dict[str, str]:
+    """One arm: the seeds by cause, and of one run of each cause the evidence; every lost run with its course."""
+    by_cause: dict[str, list[Examined]] = {}
+    for run in sorted((run for run in runs if run.lost or run.cause), key=lambda run: run.seed):
+        by_cause.setdefault(run.cause or UNKNOWN, []).append(run)
+    causes = sorted(by_cause.items(), key=lambda of: -len(of[1]))
+    lost = sorted((run for run in runs if run.lost), key=lambda run: run.seed)
+    return {
+        "arm": arm,
+        "lost": f"{len(lost)} of {len(runs)}",
+        "seeds by cause": "; ".join(f"{spans(run.seed for run in of)}: {cause}" for cause, of in causes),
+        "start, peak and end of the lost": "; ".join(
+            f"{run.seed}: {run.course}{'' if run.lost == ENDED[0] else f' ({run.lost})'}" for run in lost
+        ),
+        "evidence": ". ".join(
+            f"{run.seed} ({run.run}, {run.findings[0].confidence}): {'; '.join(run.findings[0].evidence)}"
+            for run in (of[0] for _, of in causes)
+            if run.cause
+        ),
+    }
