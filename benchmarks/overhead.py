@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
         shutil.copy(ROOT / "results" / "geometry.csv", folder)  # committed, so no sweep pays for it
         options = ["--seeds", given.seeds, "--jobs", str(given.jobs), "--json-lines"]
-        command = [sys.executable, "-m", "grpolab", "sweep", given.study, *options, *given.overrides]
+        command = [sys.executable, "-P", "-m", "grpolab", "sweep", given.study, *options, *given.overrides]
         watched = watch([*command, f"machine.results={folder}"])
         work, rest = parts_of(watched, Path(folder), given.jobs)
     pure, wall = work.total(), watched.ended - watched.began

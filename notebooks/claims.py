@@ -25,7 +25,7 @@ from grpolab.report import brief, tables
 from grpolab.report.claims import INCONCLUSIVE, decide
 from grpolab.report.figures import draw
 from grpolab.report.load import load
-from grpolab.report.reference import default_study
+from grpolab.report.plans import default_study
 from grpolab.report.style import png
 
 results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))

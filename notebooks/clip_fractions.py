@@ -24,7 +24,7 @@ from grpolab.paths import Results
 from grpolab.report import tables
 from grpolab.report.figures import draw
 from grpolab.report.load import load
-from grpolab.report.reference import default_study
+from grpolab.report.plans import default_study
 from grpolab.report.sentences import findings
 from grpolab.report.style import png
 

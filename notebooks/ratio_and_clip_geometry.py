@@ -23,7 +23,7 @@ from IPython.display import Image, Markdown, display
 from grpolab.paths import Results
 from grpolab.report.figures import draw
 from grpolab.report.load import load
-from grpolab.report.reference import default_study
+from grpolab.report.plans import default_study
 from grpolab.report.style import png
 from grpolab.vocabulary import ANALYTIC_FIGURES
 

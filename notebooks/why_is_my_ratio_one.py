@@ -21,7 +21,7 @@ import os
 from IPython.display import Image, Markdown, display
 
 from grpolab.doctor import QUESTIONS
-from grpolab.doctor.page import passes, reach
+from grpolab.doctor.pictures import passes, reach
 from grpolab.doctor.section import section
 from grpolab.paths import REFERENCE_STUDY, Results
 from grpolab.report.load import load

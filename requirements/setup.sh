@@ -8,8 +8,9 @@
 #   VENV            where; .venv unless given
 #   UV              which uv; the one on PATH unless given; where there is none, or UV is empty, pip does the work
 #
-# torch goes first and alone: which build fits is a fact about the machine, so no lock can hold it. Once it is there,
-# later steps leave it as it is; to change the build, delete the environment first.
+# torch goes first and alone: which build fits is a fact about the machine, so no lock can hold it, nor its hash. Once it
+# is there, later steps leave it as it is; to change the build, delete the environment first. Everything else has to have
+# the hash that stands in its file. A package that has lost a file is taken out before, and so installed anew.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -58,8 +59,8 @@ make_venv() {
   if [ -n "$uv" ]; then
     [ -x "$venv/bin/python" ] || "$uv" venv --allow-existing --python "${python:->=3.11,<3.14}" "$venv"
   else
-    { [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"; } &&
-      { "$venv/bin/python" -m pip --version || "$venv/bin/python" -m ensurepip; }
+    { [ -x "$venv/bin/python" ] || "$python" -P -m venv "$venv"; } &&
+      { "$venv/bin/python" -P -m pip --version || "$venv/bin/python" -P -m ensurepip; }
   fi
 }
 
@@ -69,7 +70,7 @@ install() {
   if [ -n "$uv" ]; then
     "$uv" pip install --compile-bytecode --python "$venv/bin/python" "$@"
   else
-    "$venv/bin/python" -m pip install --no-input "$@"
+    "$venv/bin/python" -P -m pip install --no-input "$@"
   fi
 }
 
@@ -84,6 +85,25 @@ install_torch() {
     *-uv) install --torch-backend "$backend" "$torch" ;;
     *) install --index-url "$index" "$torch" ;;
   esac
+}
+
+remove() {
+  if [ -n "$uv" ]; then
+    "$uv" pip uninstall --python "$venv/bin/python" "$@"
+  else
+    "$venv/bin/python" -P -m pip uninstall --yes "$@"
+  fi
+}
+
+damaged() { "$venv/bin/python" -I requirements/whole.py; }
+
+# Do the packages that are installed fit one another, and are all of their files there?
+check() {
+  if [ -n "$uv" ]; then
+    "$uv" pip check --python "$venv/bin/python"
+  else
+    "$venv/bin/python" -P -m pip check
+  fi && damaged
 }
 
 install_local_torch() {
@@ -111,14 +131,21 @@ fi
 begun=$(seconds)
 mkdir -p "$venv"
 step "Environment in $venv, with ${uv:-pip}" make_venv
+if found=$(damaged); then :; else
+  echo "damaged, installed anew: $(echo "$found" | paste -s -d ',' -)"
+  # shellcheck disable=SC2046  # names of packages: no spaces in them
+  (step "Packages that lack a file" remove $(echo "$found" | cut -d : -f 1)) ||
+    refuse "$venv is damaged and cannot be mended: delete it and call again" 1
+fi
 step "$torch for $backend" install_torch
 set -- requirements/lock.txt "$@" # whole sets of exact versions: nothing to resolve
 for file; do
-  step "Packages of $file" install --no-deps -r "$file"
+  step "Packages of $file" install --no-deps --require-hashes -r "$file"
 done
 step "grpolab, editable" install --no-deps --no-build-isolation --editable .
+step "Check" check
 
-"$venv/bin/python" - "$(($(seconds) - begun))" <<'PYTHON'
+"$venv/bin/python" -P - "$(($(seconds) - begun))" <<'PYTHON'
 import platform, sys, torch
 cuda = "available" if torch.cuda.is_available() else "not available"
 print(f"Ready in {sys.argv[1]} s: Python {platform.python_version()}, torch {torch.__version__}, CUDA {cuda}")

@@ -35,9 +35,11 @@ made float32 again, so numbers from this folder are this folder's.
 def install(folder: Path) -> None:
     """What requirements/smollm2.txt names, unpacked in a folder; raises RequestError with the installer's last line."""
     uv = os.environ.get("UV", shutil.which("uv") or "")
-    installer = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
+    installer = (
+        [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-P", "-m", "pip", "install"]
+    )
     listed = Path(__file__).with_suffix(".txt")
-    command = [*installer, "--quiet", "--no-deps", "--target", str(folder), "-r", str(listed)]
+    command = [*installer, "--quiet", "--no-deps", "--require-hashes", "--target", str(folder), "-r", str(listed)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]

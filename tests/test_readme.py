@@ -12,8 +12,8 @@ from grpolab import cli
 from grpolab.paths import SWEEP_STUDY
 from grpolab.report.claims import decide
 from grpolab.report.load import load
-from grpolab.report.page import screen
 from grpolab.report.reference import outcome_at
+from grpolab.report.screen import screen
 from grpolab.report.statistics.looks import SUPPORTED
 from grpolab.sweep import launch
 from grpolab.sweep.plan import expand_single
@@ -67,7 +67,7 @@ def test_the_readme_is_short_and_its_numbers_are_the_reports() -> None:
     assert len(found) >= 15
     whole = (ROOT / "results" / "report.md").read_text()
     pages = {
-        name: "\n".join(re.findall(rf"^- {name} .*", whole, re.MULTILINE)) for name in ("ranking", "equal_updates")
+        name: "\n".join(re.findall(rf"^- {name} .*", whole, re.MULTILINE)) for name in ("loss_type", "equal_updates")
     }
     assert [said for said, name in found if said not in (pages | reports)[name or SWEEP_STUDY]] == []
     assert {name for _, name in found} == {"", "pretrained", "reasoning_gym", *pages}

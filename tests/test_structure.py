@@ -28,6 +28,8 @@ LEAVES = {
     "records",
     "registry",
     "seeds",
+    "terminal",
+    "user_source",
 }
 # Tables of names, and the bounded reader of config files, import nothing but leaves: every room may look here.
 TABLES = {"frameworks.names", "frameworks.config_files"}

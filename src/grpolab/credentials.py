@@ -1,10 +1,23 @@
-"""Passwords and tokens: they come from the environment alone, and reach no file and no screen."""
+"""Passwords and tokens: they come from the environment alone, and reach no file and no screen.
+
+What is written passes `without_secrets` on its way: every JSON file (`paths.json_bytes`), what a worker logs
+(`masked_output`), the screen (`terminal.say`), every refusal. Settings need none of that, because no secret stands in
+them: one that a task is to have is named, `task.options.key='${oc.env:NAME}'`, and read where the task is made. So its
+name is part of a run's identity, and its value is not: a new token is no new run, and no hash tells anything of it.
+"""
 
 from __future__ import annotations
 
 import base64
+import functools
+import json
 import os
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any, TextIO
+from urllib.parse import quote
 
 # Where MLflow, databases and object stores look for them, in the form that may be shown to nobody.
 SECRETS = (
@@ -14,10 +27,45 @@ SECRETS = (
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
 )
-USER = re.compile(r"(?<=://)([^:/?#@\s]*):[^@\s]*@")  # user:password@
-HTTP_USER = re.compile(r"(https?://)[^/?#@\s]+@")  # of a server, where a user alone may be a token
-OPTION = re.compile(r"((?:password|passwd|pwd|token|secret)\w*(?:=|%3D))[^&;%\s]+", re.IGNORECASE)
+# Other variables of the environment that hold one, by their names, where their value is no short word: HF_TOKEN.
+SECRET_NAME = re.compile(
+    r"(?:^|_)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|(?:API|ACCESS|SECRET|PRIVATE|STORAGE)_?KEY)(?:_|$)"
+    r"(?!(?:.*_)?(?:PATH|FILE|DIR|URL)$)"
+)
+SHORTEST = 8  # characters of what is taken for a secret because of the name alone
 HIDDEN = "***"
+
+USER = re.compile(r"(?<=://)([^:/?#@\s]*):[^\s\"'<>\\]{0,512}@")  # user:password@
+HTTP_USER = re.compile(r"(https?://)[^/?#@\s\"'<>\\]+@")  # of a server, where a user alone may be a token
+OPTION = re.compile(r"((?:password|passwd|pwd|token|secret)\w*(?:=|%3D))[^&;%\s]+", re.IGNORECASE)
+
+_WORDS = (
+    r"(?:password|passwd|pwd|passphrase|secret|(?:api|access|secret|private)[_-]?key|(?:api|auth|access)[_-]?token)"
+)
+# In any text; what stands in the group stays. Code must survive where it can, since diffs and tracebacks are text too:
+# `pad_token=tokenizer.eos_token` is none, `token=9f8e7d6c5b4a` is one.
+_PATTERNS = tuple(
+    re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    for pattern in (
+        r"((?:[?&;]|%20|%3B|%26)[\w.-]{0,64}(?:password|passwd|pwd|token|secret|api_?key|signature|sig)\w{0,64}(?:=|%3D))"
+        r"(?!\*\*\*)(?:[^&;%\s\"'<>\\]|%(?!3B|26|20))+",
+        rf"(\b(?:\w{{0,64}}[_-])?{_WORDS}[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"'])(?!\*\*\*)[^\"'\n\\<>{{}}$]{{4,}}(?=[\"'])",
+        rf"(\b(?:\w{{0,64}}[_-])?{_WORDS}\s{{0,8}}[=:]\s{{0,8}})(?!\*\*\*)[^\s\"'&;,()<>{{}}\[\]$\\]{{4,}}+(?![(\[])",
+        r"(\b(?:\w{0,64}[_-])?token[\"']?\s{0,8}[=:]\s{0,8}[\"']?)(?=\S{0,64}\d)(?=\S{0,64}[a-z])[\w.+/=~-]{8,}+(?![(\[])",
+        r"(\b(?:Bearer|Basic)\s+)(?=[^\s\"']{0,512}[\d=])[\w.~+/-]{8,}=*",
+        r"(Authorization[\"']?\s{0,8}[=:]\s{0,8}[\"']?(?:\w{1,16} )?)(?!\*\*\*)[\w.~+/-]{8,}=*(?=[\s\"',}]|$)",
+        r"()\b(?-i:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
+        r"|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*)",
+        r"(-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----).*?(?=-----END|$(?!.))",
+    )
+)
+# What each of them begins with: most text has nothing of the kind, and is passed on at once.
+_HINT = re.compile(
+    r"://|pass|pwd|token|secret|key|sig|bearer|basic|authori|hf_|sk-|gh[pousr]_|github_pat|glpat|xox|akia|aiza|eyj",
+    re.I,
+)
+_REFERENCE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*(?:,\s*([^{}]*?)\s*)?\}")
+_told: set[str] = set()  # values that `with_environment` has read in this process
 
 
 def password_problem(uri: str) -> str | None:
@@ -32,11 +80,123 @@ def password_problem(uri: str) -> str | None:
 
 
 def without_secrets(text: str) -> str:
-    """The text with `***` for passwords in URIs and for what the environment keeps secret, as it is or as a login."""
-    text = HTTP_USER.sub(rf"\1{HIDDEN}@", USER.sub(rf"\1:{HIDDEN}@", text))
-    text = OPTION.sub(rf"\1{HIDDEN}", text)
-    user = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
-    for secret in filter(None, (os.environ.get(name, "").strip() for name in SECRETS)):
+    """The text with `***` for passwords, tokens and keys: by their place in it, by their form, by the environment."""
+    return _masked(text, _kept_secret())
+
+
+def without_secrets_in(value: Any) -> Any:
+    """A nested value with each of its strings so."""
+    secret = _kept_secret()
+
+    def clean(node: Any) -> Any:
+        if isinstance(node, str):
+            return _masked(node, secret)
+        if isinstance(node, dict):
+            return {key: clean(item) for key, item in node.items()}
+        return [clean(item) for item in node] if isinstance(node, list) else node
+
+    return clean(value)
+
+
+def _masked(text: str, secret: re.Pattern[str] | None) -> str:
+    if _HINT.search(text):
+        text = HTTP_USER.sub(rf"\1{HIDDEN}@", USER.sub(rf"\1:{HIDDEN}@", text))
+        for pattern in _PATTERNS:
+            text = pattern.sub(rf"\1{HIDDEN}", text)
+    return secret.sub(HIDDEN, text) if secret else text
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable of the environment holds a secret, by its name."""
+    return name in SECRETS or SECRET_NAME.search(name.upper()) is not None
+
+
+def _kept_secret() -> re.Pattern[str] | None:
+    """Matches what the environment keeps secret, as it is, as a login, quoted or escaped; None where it has nothing."""
+    values = [value for name in SECRETS if (value := os.environ.get(name, "").strip())]
+    for name, value in os.environ.items():
+        if len(value.strip()) >= SHORTEST and is_secret_name(name):
+            values.append(value.strip())
+    return _any_of(frozenset(values) | _told, os.environ.get("MLFLOW_TRACKING_USERNAME", ""))
+
+
+@functools.lru_cache(maxsize=8)
+def _any_of(secrets: frozenset[str], user: str) -> re.Pattern[str] | None:
+    forms: set[str] = set()
+    for secret in secrets:
         login = base64.b64encode(f"{user}:{secret}".encode()).decode()
-        text = re.sub(rf"(?<!\w)(?:{re.escape(secret)}|{re.escape(login)})(?!\w)", HIDDEN, text)
-    return text
+        forms |= {secret, login, quote(secret, safe=""), repr(secret)[1:-1], json.dumps(secret)[1:-1]}
+    if not forms:
+        return None
+    longest_first = sorted(forms, key=len, reverse=True)
+    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)")
+
+
+@contextmanager
+def masked_output() -> Iterator[None]:
+    """Have what is printed meanwhile, by whomever, pass `without_secrets`: it is kept in a log."""
+    with redirect_stdout(_Masked(sys.stdout)), redirect_stderr(_Masked(sys.stderr)):
+        yield
+
+
+class _Masked:
+    """A text file to which nothing secret is written."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        self._file.write(without_secrets(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def reveals(key: str, value: Any) -> bool:
+    """Whether a setting would not be written down as it is."""
+    text = f"{key}={value}"
+    return without_secrets(text) != text
+
+
+def secrets_named(resolved: Any, written: Any, key: str = "") -> Any:
+    """Values whose interpolations are resolved, with those that hold a secret as they were `written`, by its name."""
+    if isinstance(written, dict):
+        return {name: secrets_named(resolved[name], item, str(name)) for name, item in written.items()}
+    if isinstance(written, list):
+        return [secrets_named(*pair, key) for pair in zip(resolved, written, strict=True)]
+    names = [match[1] for match in _REFERENCE.finditer(written)] if isinstance(written, str) else []
+    return written if names and (reveals(key, resolved) or any(map(is_secret_name, names))) else resolved
+
+
+def plain_secrets(value: Any, key: str) -> Iterator[str]:
+    """Dotted keys below `key` whose value is a secret, and not the name of one."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from plain_secrets(item, f"{key}.{name}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from plain_secrets(item, key)
+    elif not _REFERENCE.search(str(value)) and reveals(key.rpartition(".")[2], value):
+        yield key
+
+
+def variables_named(value: Any) -> list[str]:
+    """Names of the variables that a nested value has as `${oc.env:NAME}`."""
+    return [match[1] for match in _REFERENCE.finditer(json.dumps(value))]
+
+
+def with_environment(value: Any) -> Any:
+    """A value in which what is named as `${oc.env:NAME}` stands. Raises KeyError where the environment has no NAME."""
+
+    def found(match: re.Match[str]) -> str:
+        secret = os.environ[match[1]] if match[2] is None else os.environ.get(match[1], match[2])
+        if len(secret) >= SHORTEST:
+            _told.add(secret)
+        return secret
+
+    if isinstance(value, dict):
+        return {key: with_environment(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [with_environment(item) for item in value]
+    return _REFERENCE.sub(found, value) if isinstance(value, str) else value

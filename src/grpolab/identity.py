@@ -13,6 +13,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import os
 import re
 import sys
 import sysconfig
@@ -24,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from grpolab import RESULTS_VERSION
+from grpolab.credentials import is_secret_name, reveals, variables_named
 from grpolab.paths import open_file, plain, read_json, write_json_atomic
+from grpolab.user_source import folders_added, nodes, variables_read
 
 SIGNATURE_LENGTH = 16
 ABSENT = "absent"  # key of a content that is named and cannot be read
@@ -115,6 +118,28 @@ def content_of(settings: Mapping[str, Any], cache: Path | None = None) -> dict[s
     if options and (named := _with_files(options, cache)) != options:
         content["task.options"] = named
     return content
+
+
+def environment_read(settings: Mapping[str, Any]) -> dict[str, str | None]:
+    """Variables of the environment that a user's task and reward ask for by name: they are no part of a signature.
+
+    Each with the beginning of its value's SHA-256, by which two runs are told apart; `set` where the value is a secret,
+    of which no hash may tell; None where it is not set.
+    """
+    names: set[str] = set()
+    for key in keys_with_content(settings):
+        if key in ("task.path", "reward.function"):
+            group, _, last = key.partition(".")
+            folder, module, _ = place_of(settings[group][last])
+            names |= {name for source in source_files(module, folder).values() for name in variables_read(source)}
+    names |= set(variables_named((settings.get("task") or {}).get("options")))
+    return {name: _told_of(name, os.environ.get(name)) for name in sorted(names)}
+
+
+def _told_of(name: str, value: str | None) -> str | None:
+    if value is None:
+        return None
+    return "set" if is_secret_name(name) or reveals(name, value) else hashlib.sha256(value.encode()).hexdigest()[:8]
 
 
 def absent(content: Mapping[str, Any]) -> list[str]:
@@ -217,12 +242,20 @@ def sources(module: str, folder: Path) -> dict[str, str]:
     Import statements are followed wherever they stand. Libraries are left out, except that the module itself may be in
     one; what this program computes is its `RESULTS_VERSION`. Empty where there is no such module. Raises OSError.
     """
-    top = module.partition(".")[0]
-    if top == "grpolab":
+    if module.partition(".")[0] == "grpolab":
         return {module: f"results_version {RESULTS_VERSION}"}
+    read = source_files(module, folder)
+    return {name: hashlib.sha256(source).hexdigest() for name, source in read.items()} if module in read else {}
+
+
+def source_files(module: str, folder: Path) -> dict[str, bytes]:
+    """The sources of a module and of all that it imports of the user's, by module name."""
+    top = module.partition(".")[0]
     importlib.invalidate_caches()
-    hashes: dict[str, str] = {}
+    read: dict[str, bytes] = {}
     seen: set[str] = set()
+    places = [str(folder)]  # and what the modules put on `sys.path` themselves
+    missed: list[str] = []  # perhaps found in the next of them
     waiting = list(_with_packages(module))
     while waiting:
         if (name := waiting.pop()) in seen:
@@ -231,40 +264,57 @@ def sources(module: str, folder: Path) -> dict[str, str]:
         head = name.partition(".")[0]
         if head != top and (head in sys.stdlib_module_names or head == "grpolab"):
             continue
-        spec = _spec(name, folder)
-        if spec is None or not spec.has_location or spec.origin is None:
+        spec = _spec(name, places)
+        if spec is None:
+            missed.append(name)
+            continue
+        if not spec.has_location or spec.origin is None:
             continue
         file = Path(spec.origin)
         if head != top and is_library(file):
             continue
-        source = file.read_bytes()
-        hashes[name] = hashlib.sha256(source).hexdigest()
+        read[name] = source = file.read_bytes()
         waiting += _imported(source, name if spec.submodule_search_locations is not None else name.rpartition(".")[0])
-    return hashes if module in hashes else {}
+        if new := [place for place in folders_added(source, file) if place not in places]:
+            places += new
+            seen -= set(missed)
+            waiting += missed
+            missed = []
+    return read
 
 
-def _spec(name: str, folder: Path) -> ModuleSpec | None:
-    """Where Python would find a module; None where it is none."""
+def _spec(name: str, places: list[str]) -> ModuleSpec | None:
+    """Where Python would find a module, in `places` too; None where it is none."""
     parent, _, _ = name.rpartition(".")
     if not parent:
         with suppress(ImportError, ValueError):  # the latter: a module that was made by hand
             if spec := importlib.util.find_spec(name):
                 return spec
-        return PathFinder.find_spec(name, [str(folder)])
-    package = _spec(parent, folder)
-    places = package and package.submodule_search_locations
-    return PathFinder.find_spec(name, list(places)) if places else None
+        return PathFinder.find_spec(name, places)
+    try:
+        return PathFinder.find_spec(name, inside) if (inside := _inside(parent, places)) else None
+    except KeyError:  # a package without an __init__.py, of a parent that nobody has imported
+        return ModuleSpec(name, None, is_package=True)
+
+
+def _inside(package: str, places: list[str]) -> list[str]:
+    """Folders in which a package's modules are sought; none where it is no package."""
+    spec = _spec(package, places)
+    if spec is None or spec.submodule_search_locations is None:
+        return []
+    if spec.has_location:
+        return list(spec.submodule_search_locations)
+    # It has no __init__.py: to say where it is, Python would ask its parents, which nobody has imported.
+    parent, _, last = package.rpartition(".")
+    above = _inside(parent, places) if parent else [*sys.path, *places]
+    return [str(place) for folder in above if (place := Path(folder, last)).is_dir()]
 
 
 @functools.lru_cache(maxsize=1024)
 def _imported(source: bytes, package: str) -> list[str]:
     """Names that may be modules, of every import statement in the source of a module of `package`."""
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError):  # an extension module, or an error that its import will say
-        return []
     names: list[str] = []
-    for node in nodes:
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

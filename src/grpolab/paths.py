@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,12 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from grpolab import FOLDER_FORMAT
+from grpolab.credentials import without_secrets_in
 from grpolab.errors import Damaged, RequestError
+
+# How every process is started. -P: what lies in the working directory is imported only where a run names it, as in the
+# command itself; a random.py of the user's stands in for nothing.
+PYTHON = (sys.executable, "-P")
 
 # The study whose outcome is committed: it stands at the top of results/. Hours of training.
 REFERENCE_STUDY = "claims"
@@ -87,6 +93,7 @@ class Results:
         self.warm_starts = root / "warm_starts"  # the same of warm starts
         self.content = root / "content"  # hashes of large files that runs name, so that each is read once
         self.studies = root / "studies"  # one folder per study
+        self.screens = root / "screens"  # what `report --brief` said, as long as nothing that it is from has changed
         self.reference = root / "reference"  # the committed compact data of the reference outcome
         self.store = root / "mlflow.db"  # MLflow's SQLite file
         self.artifacts = root / "mlartifacts"
@@ -231,8 +238,8 @@ def write_json_atomic(path: Path, value: Any, *, durable: bool = True) -> None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as it stands in a JSON file."""
-    return (json.dumps(plain(value), allow_nan=False, indent=1) + "\n").encode()
+    """A value as it stands in a JSON file, which holds no secrets."""
+    return (json.dumps(without_secrets_in(plain(value)), allow_nan=False, indent=1) + "\n").encode()
 
 
 def write_csv_atomic(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -14,7 +14,8 @@ from grpolab.report import journals, page
 from grpolab.report.claims import decide
 from grpolab.report.figures import FIGURES, draw
 from grpolab.report.load import load
-from grpolab.report.reference import export_reference, read_all, read_plan
+from grpolab.report.plans import read_plan
+from grpolab.report.reference import export_reference, read_all
 from grpolab.report.stability import stability_table
 from grpolab.report.tables import tables
 from grpolab.vocabulary import DIVERGED, FAILED, MISSING, RESULTS
@@ -256,7 +257,7 @@ def test_a_variant_with_another_setting_is_not_appended(tmp_path):
     changed = [cell | {"seed": 1, "settings": cell["settings"] | {"learning_rate": 1.0}} for cell in plan["cells"]]
     write_json_atomic(results.plan("clip_range"), {**plan, "cells": changed, "seeds": [1]})
     with pytest.raises(
-        RequestError, match=r"learning_rate=1\.0 in variant symmetric/addition, and 0\.00015 in the ref"
+        RequestError, match=r"learning_rate=1\.0 in variant symmetric/addition, and 0\.00015 in the committed outcome"
     ):
         export_reference(results, "clip_range", append=True)
 

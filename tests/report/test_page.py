@@ -19,7 +19,8 @@ from grpolab.report import brief, claims, page, questions, regimes, tables
 from grpolab.report.figures import draw
 from grpolab.report.load import load
 from grpolab.report.measures import by_cell
-from grpolab.report.reference import default_study, export_reference, outcome_at
+from grpolab.report.plans import default_study
+from grpolab.report.reference import export_reference, outcome_at
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.sentences import findings
 from grpolab.report.text import number, spans

@@ -8,7 +8,7 @@ import yaml
 
 from grpolab.errors import RequestError
 from grpolab.paths import plain, project_root
-from grpolab.report.reference import read_plan
+from grpolab.report.plans import read_plan
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import expand_multirun, expand_single, plans
 from grpolab.sweep.study import Collection, available, load

@@ -14,6 +14,7 @@ from grpolab.cli import checking, completion, keeping, reading, running
 from grpolab.cli.common import FAILURE, INTERRUPTED, OK, WRONG_REQUEST, Command, Parser
 from grpolab.errors import RequestError, near_matches
 from grpolab.paths import DISK_ERRORS
+from grpolab.terminal import say, say_uncaught
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,13 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `compare` returns 1 where outcomes differ, and 3 where it can neither say that they do nor that they agree.
     """
+    sys.excepthook = say_uncaught
     try:
         parsed = parse(arguments)
         command: Command = parsed.command
         return command(parsed) or OK
     except RequestError as error:
         for problem in error.problems:
-            print(f"grpolab: {problem}", file=sys.stderr)
+            say(f"grpolab: {problem}", error=True)
         return WRONG_REQUEST
     except BrokenPipeError:  # `grpolab status | head`: nobody reads on, and Python's last flush must not complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -35,10 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in DISK_ERRORS:
             raise
-        print(f"grpolab: {error.filename or 'the disk'}: {error.strerror}", file=sys.stderr)
+        say(f"grpolab: {error.filename or 'the disk'}: {error.strerror}", error=True)
         return FAILURE
     except KeyboardInterrupt:
-        print("interrupted: what has an outcome stays, the same command goes on from here", file=sys.stderr)
+        say("interrupted: what has an outcome stays, the same command goes on from here", error=True)
         return INTERRUPTED
 
 

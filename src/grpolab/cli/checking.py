@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from grpolab.cli.common import FAILURE, OK, Add, count, results_of
 from grpolab.errors import RequestError, printable
+from grpolab.terminal import say
 
 if TYPE_CHECKING:
     from grpolab.frameworks.exchange import Converted
@@ -76,9 +76,9 @@ def warn(plans: Sequence[Plan]) -> None:
     if errors := [finding.line for finding in findings if finding.severity == "error"]:
         raise RequestError(errors)
     for finding in findings:
-        print(finding.line, file=sys.stderr)
+        say(finding.line, error=True)
     for line in memory.lines(cell.settings for plan in plans for cell in plan.cells):
-        print(line, file=sys.stderr)
+        say(line, error=True)
 
 
 def _lint(arguments: argparse.Namespace) -> int:
@@ -86,14 +86,14 @@ def _lint(arguments: argparse.Namespace) -> int:
     from grpolab.settings.task import without_the_hub
 
     if arguments.rules:
-        print(page(), end="")
+        say(page(), end="")
         return OK
     with without_the_hub():
         findings = _findings(arguments)
     if arguments.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=1))
+        say(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
-        print("\n".join(finding.line for finding in findings) or "nothing to say")
+        say("\n".join(finding.line for finding in findings) or "nothing to say")
     return FAILURE if any(finding.severity == "error" for finding in findings) else OK
 
 
@@ -121,11 +121,11 @@ def _import(arguments: argparse.Namespace) -> None:
 
     with without_the_hub():
         converted = _converted(arguments, arguments.file)
-    print("\n".join(converted.overrides))
+    say("\n".join(converted.overrides))
     for sentence in converted.left_out:
-        print(f"not carried: {printable(sentence)}", file=sys.stderr)
+        say(f"not carried: {printable(sentence)}", error=True)
     for sentence in converted.defaults:
-        print(f"default taken: {printable(sentence)}", file=sys.stderr)
+        say(f"default taken: {printable(sentence)}", error=True)
 
 
 def _export(arguments: argparse.Namespace) -> None:
@@ -136,9 +136,9 @@ def _export(arguments: argparse.Namespace) -> None:
     compose = Composer().compose  # one for all guesses: what Hydra made of the presets is kept
     with without_the_hub():
         exported = export(arguments.framework, compose(arguments.overrides), compose)
-    print(exported.text)
+    say(exported.text)
     for sentence in exported.remarks:
-        print(f"a little different there: {sentence}", file=sys.stderr)
+        say(f"a little different there: {sentence}", error=True)
 
 
 def _converted(arguments: argparse.Namespace, file: str) -> Converted:
@@ -154,21 +154,21 @@ def _conformance(arguments: argparse.Namespace) -> int:
     from grpolab.frameworks import conformance
 
     if arguments.not_reproduced:
-        print(conformance.not_reproduced_page(), end="")
+        say(conformance.not_reproduced_page(), end="")
         return OK
     if arguments.path is None:
         raise RequestError("conformance needs PATH: an archive, a folder or a .json file of vectors")
     if arguments.sensitivity:
         planted = list(conformance.plant_in_archive(Path(arguments.path)))
-        print("\n".join(map(printable, conformance.sensitivity_lines(planted))))
+        say("\n".join(conformance.sensitivity_lines(planted)))
         return OK if planted and conformance.sensitive(planted) else FAILURE
     verdicts = list(conformance.replay_archive(Path(arguments.path)))
     if arguments.json:
-        print(json.dumps(conformance.as_json(verdicts), indent=1))
+        say(json.dumps(conformance.as_json(verdicts), indent=1))
     else:
-        print("\n".join(map(printable, conformance.lines(verdicts, arguments.each))))
+        say("\n".join(conformance.lines(verdicts, arguments.each)))
     if not any(verdict.compared for verdict in verdicts):
-        print(f"{arguments.path}: nothing was replayed, so that nothing is known to agree", file=sys.stderr)
+        say(f"{arguments.path}: nothing was replayed, so that nothing is known to agree", error=True)
         return FAILURE
     return OK if all(verdict.agrees for verdict in verdicts) else FAILURE
 
@@ -186,7 +186,7 @@ def _dialects(_arguments: argparse.Namespace) -> None:
             lines = (composer.conf / "dialect" / f"{name}.yaml").read_text().splitlines()[1:]
             comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
             comments[name] = " ".join(line.removeprefix("#").strip() for line in comment)
-    print(page(settings, comments), end="")
+    say(page(settings, comments), end="")
 
 
 def _self_check(arguments: argparse.Namespace) -> int:
@@ -196,6 +196,6 @@ def _self_check(arguments: argparse.Namespace) -> int:
     broken = [check for check in checks if not check.holds]
     for check in broken:
         bounds = f"not between {check.low:.3f} and {check.high:.3f}"
-        print(f"{check.name}, n={check.n}: {check.kind} {check.rate:.3f}, {bounds}")
-    print(page)
+        say(f"{check.name}, n={check.n}: {check.kind} {check.rate:.3f}, {bounds}")
+    say(page)
     return FAILURE if broken else OK

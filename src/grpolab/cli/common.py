@@ -10,6 +10,7 @@ import yaml
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root, write_csv_atomic
+from grpolab.terminal import say
 
 OK, FAILURE, WRONG_REQUEST, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
 Command = Callable[[argparse.Namespace], int | None]  # an exit code; None is OK
@@ -70,7 +71,7 @@ def draw_all(results: Results, study: str) -> None:
     from grpolab.report import page
 
     ensure_geometry(results)
-    page.write(results, study, print, section)
+    page.write(results, study, say, section)
 
 
 def unmet(results: Results, study: str) -> list[str]:

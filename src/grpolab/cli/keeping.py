@@ -9,6 +9,7 @@ from pathlib import Path
 from grpolab.cli.common import FAILURE, OK, Add, ensure_geometry, results_of, tracking_uri
 from grpolab.errors import RequestError
 from grpolab.paths import REFERENCE_STUDY, Results
+from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS
 
 
@@ -42,7 +43,7 @@ def _geometry(arguments: argparse.Namespace) -> None:
     for path in (results.geometry, results.surface):
         path.unlink(missing_ok=True)
     ensure_geometry(results)
-    print(results.geometry, results.surface, sep="\n")
+    say(f"{results.geometry}\n{results.surface}")
 
 
 def _surrogate(arguments: argparse.Namespace) -> None:
@@ -59,14 +60,14 @@ def _surrogate(arguments: argparse.Namespace) -> None:
         )
     from grpolab.run.surrogate_tables import extend_table
 
-    print(extend_table(results, list(signatures), print))
+    say(extend_table(results, list(signatures), say))
 
 
 def _export_reference(arguments: argparse.Namespace) -> None:
     from grpolab.report.reference import export_reference
 
     for file in export_reference(results_of(arguments), arguments.study, arguments.append):
-        print(file)
+        say(file)
 
 
 def _track_sync(arguments: argparse.Namespace) -> int:
@@ -75,9 +76,9 @@ def _track_sync(arguments: argparse.Namespace) -> int:
     results, uri, studies = _tracked(arguments)
     tracking.check_answer(uri)
     if problem := tracking.synchronise(results, uri, studies, arguments.repair):
-        print(problem, file=sys.stderr)
+        say(problem, error=True)
         return FAILURE
-    print(f"up to date with the run folders: {uri} ({', '.join(studies) or 'no study is planned yet'})")
+    say(f"up to date with the run folders: {uri} ({', '.join(studies) or 'no study is planned yet'})")
     return OK
 
 

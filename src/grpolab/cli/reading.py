@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from grpolab.cli.common import (
 )
 from grpolab.errors import RequestError
 from grpolab.paths import REPORT_FILES, Results
+from grpolab.terminal import say
 
 if TYPE_CHECKING:
     from grpolab.doctor import Diagnosis
@@ -96,7 +96,7 @@ def _figures(arguments: argparse.Namespace) -> None:
     results = results_of(arguments)
     ensure_geometry(results)
     for path in page.draw(results, _study_of(arguments, results), arguments.seeds):
-        print(path)
+        say(path)
 
 
 def _report(arguments: argparse.Namespace) -> None:
@@ -114,19 +114,19 @@ def _report(arguments: argparse.Namespace) -> None:
     results = results_of(arguments)
     study = _study_of(arguments, results)
     if arguments.brief:
-        from grpolab.report import page
+        from grpolab.report.screen import screen
 
-        print(page.screen(results, study))
+        say(screen(results, study))
         return
     draw_all(results, study)
     for sentence in unmet(results, study):
-        print(f"precondition {sentence}")
+        say(f"precondition {sentence}")
     for name in REPORT_FILES:
-        print(results.output(study) / name)
+        say(results.output(study) / name)
     uri = tracking.store_uri(machine_defaults()["tracking_uri"], results)
     is_planned = results.plan(study).is_file()  # not where the committed reference was drawn
     if uri and is_planned and (problem := tracking.synchronise(results, uri, [study])):
-        print(problem, file=sys.stderr)
+        say(problem, error=True)
 
 
 def _report_of_others(arguments: argparse.Namespace) -> None:
@@ -150,8 +150,8 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
     name = arguments.out.name if arguments.out else Path(folders[0]).resolve().stem
     output = arguments.out or results.root / "imported" / name
     report = other_runs.write(results, name, runs, notes, told, arguments.baseline, output)
-    print(report.with_suffix(".html"))
-    print(report)
+    say(report.with_suffix(".html"))
+    say(report)
 
 
 def _arm(text: str) -> tuple[str, list[str]]:
@@ -174,7 +174,7 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
     runs, refused = list[FoundRun](), list[str]()
     for folder in folders:
         place = Path(folder, "mlflow.db") if Path(folder).is_dir() else Path(folder)
-        uri = folder if "://" in folder else f"{tracking.SQLITE}{place.resolve()}"
+        uri = folder if "://" in folder else tracking.sqlite_uri(place)
         if Path(folder).is_dir() and not place.is_file() and any(Path(folder).glob("*/meta.yaml")):
             os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # it is only read; MLflow refuses such a store by default
             uri = Path(folder).resolve().as_uri()
@@ -193,7 +193,7 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
 
 
 def _study_of(arguments: argparse.Namespace, results: Results) -> str:
-    from grpolab.report.reference import default_study
+    from grpolab.report.plans import default_study
 
     return arguments.study or default_study(results)
 
@@ -202,7 +202,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     from grpolab.report.compare import AGREES, DIFFERS, compare
 
     text, verdict = compare(results_of(arguments), arguments.folder, arguments.study)
-    print(text)
+    say(text)
     return {AGREES: OK, DIFFERS: FAILURE}.get(verdict, UNDECIDED)
 
 
@@ -217,32 +217,32 @@ def _ui(arguments: argparse.Namespace) -> None:
 def _show(arguments: argparse.Namespace) -> None:
     from grpolab.report import inspect
 
-    print(inspect.show(results_of(arguments), arguments.run, arguments.step, arguments.prompts))
+    say(inspect.show(results_of(arguments), arguments.run, arguments.step, arguments.prompts))
 
 
 def _diff(arguments: argparse.Namespace) -> None:
     from grpolab.report import inspect
 
-    print(inspect.diff(results_of(arguments), *arguments.runs))
+    say(inspect.diff(results_of(arguments), *arguments.runs))
 
 
 def _regimes(arguments: argparse.Namespace) -> None:
     from grpolab.report import regimes
 
-    print(regimes.page(results_of(arguments)))
+    say(regimes.page(results_of(arguments)))
 
 
 def _vocabulary(_arguments: argparse.Namespace) -> None:
     from grpolab.vocabulary import page
 
-    print(page(), end="")
+    say(page(), end="")
 
 
 def _diagnose(arguments: argparse.Namespace) -> None:
     from grpolab.doctor import page
 
     diagnosis = _diagnosis(arguments)
-    print(json.dumps(page.record(diagnosis), indent=1) if arguments.json else page.text(diagnosis))
+    say(json.dumps(page.record(diagnosis), indent=1) if arguments.json else page.text(diagnosis))
 
 
 def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:

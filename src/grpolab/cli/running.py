@@ -13,6 +13,7 @@ from grpolab.cli import checking
 from grpolab.cli.common import OK, Add, count, draw_all, results_of, seeds, unmet
 from grpolab.errors import RequestError
 from grpolab.paths import Results
+from grpolab.terminal import say
 from grpolab.vocabulary import REGIME_SEEDS, REGIMES, REGISTRY
 
 if TYPE_CHECKING:
@@ -59,14 +60,15 @@ def add_commands(add: Add) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
+    if arguments.page:
+        from grpolab.sweep.compose import help_text
+
+        say(help_text(arguments.overrides))
+        return OK
     from grpolab.run import parallel
     from grpolab.sweep import launch
-    from grpolab.sweep.compose import help_text
     from grpolab.sweep.plan import expand_multirun, expand_single
 
-    if arguments.page:
-        print(help_text(arguments.overrides))
-        return OK
     with _events(arguments.json_lines) as events:
         plan = (expand_multirun if arguments.multirun else expand_single)(arguments.overrides, arguments.name)
         if parallel.rank() and not arguments.multirun:  # of torchrun's; the first process does the rest
@@ -165,8 +167,8 @@ def _register(arguments: argparse.Namespace) -> None:
             for name in lonely
         )
     rules = whole.seeds, whole.study.looks, fixed
-    print(register(whole.study.name, whole.hypotheses, *rules, trained, sorted(explored), now))
-    print(f"commit {REGISTRY} before a run of these seeds begins: its commit is what makes the verdicts confirmatory")
+    say(register(whole.study.name, whole.hypotheses, *rules, trained, sorted(explored), now))
+    say(f"commit {REGISTRY} before a run of these seeds begins: its commit is what makes the verdicts confirmatory")
 
 
 def _events(wanted: bool) -> AbstractContextManager[Events | None]:
@@ -200,4 +202,4 @@ def _draw(results: Results, study: str) -> None:
     """Figures, tables and page of the tuning."""
     from grpolab.report.tuning import page
 
-    print(page.write(results, study, print))
+    say(page.write(results, study, say))

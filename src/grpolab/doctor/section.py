@@ -87,10 +87,10 @@ def write(runs: Sequence[Examined]) -> str:
     known, ill = sum(bool(run.cause) for run in lost), sum(bool(run.cause) and not run.lost for run in runs)
     ended = ", ".join(f"{n} {label}" for label in ENDED if (n := sum(run.lost == label for run in lost)))
     sentences = [
-        f"{len(lost)} of {count(len(runs), 'run')} are lost{f' ({ended})' if ended else ''}:",
+        f"{len(lost):,} of {count(len(runs), 'run')} are lost{f' ({ended})' if ended else ''}:",
         f"{known} with a cause that the doctor knows, {len(lost) - known} without.",
-        f"Of the other {len(runs) - len(lost)}, {ill} have a cause of trouble and {len(runs) - len(lost) - ill} have"
-        " none that is known.",
+        f"Of the other {len(runs) - len(lost):,}, {ill} have a cause of trouble and {len(runs) - len(lost) - ill:,}"
+        " have none that is known.",
     ]
     rows = [_row(arm, [run for run in runs if run.arm == arm]) for arm in _arms(runs)]
     head = (

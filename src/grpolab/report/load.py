@@ -18,11 +18,11 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.quantities import Thresholds
 from grpolab.report.journals import NUMBERS, TABLES, Runs
-from grpolab.report.reference import read_all, read_plan, reference_plan
+from grpolab.report.plans import Plan, plans_of
+from grpolab.report.reference import read_all
 from grpolab.report.text import count, listing
 from grpolab.vocabulary import MISSING, RESULTS
 
-Plan = dict[str, Any]
 # What of a cell stands beside every record of its run.
 _CELL_KEYS = ["study", "variant", "arm", "facet", "seed"]
 
@@ -131,16 +131,7 @@ def load(results: Results, name: str) -> list[Study]:
 
     Raises RequestError when neither knows the study, or seeds that chose its tuned values are to judge them.
     """
-    committed = not results.plan(name).is_file() and reference_plan(results, name).is_file()
-
-    def plan_of(study: str) -> Plan:
-        path = reference_plan(results, study) if committed else results.plan(study)
-        if not path.is_file():
-            raise RequestError(f"study={study} has no plan in {results.studies}: run `grpolab sweep {study}` first")
-        return read_plan(path)
-
-    whole = plan_of(name)
-    plans = [*(plan_of(part) for part in whole["includes"]), whole]
+    plans = plans_of(results, name)
     for plan in plans:
         _refuse_tuning_seeds(plan)
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing import get_context
@@ -20,7 +20,7 @@ import pandas as pd
 
 from grpolab import RESULTS_VERSION
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_text_atomic
-from grpolab.report import brief, checklist, html
+from grpolab.report import brief, checklist, forest, html, screen
 from grpolab.report.checklist import compute, runs_of
 from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, standing
 from grpolab.report.figures import FIGURES
@@ -75,17 +75,19 @@ def write(
     compared.
     """
     output = results.output(study)
+    state = screen.state_of(results, study)
     parts, claims = _make(results, study, output, progress, shown=True)
     progress("report")
-    studies, screen = [part.study for part in parts], brief.screen([part.study for part in parts], claims)
-    forest = brief.write_figure(studies[-1], claims, output)
+    studies, first = [part.study for part in parts], brief.screen([part.study for part in parts], claims)
+    screen.keep(results, study, state, studies, first)
+    picture = forest.write_figure(studies[-1], claims, output)
     alone = len(parts) == 1
     sections = [
         f"# {study}\n\n{studies[-1].plan['question']}",
         COMMITTED if study == REFERENCE_STUDY else "",
         _other_version(studies),
-        screen,
-        _picture(*forest) if forest else "",
+        first,
+        _picture(*picture) if picture else "",
         _preconditions(studies),
         *(_study(part) for part in parts if alone or part.study is studies[-1]),
         _pages(parts[:-1]),
@@ -102,7 +104,7 @@ def write(
     write_text_atomic(output / "report.html", html.from_markdown(text, output))
     write_text_atomic(output / "gallery.html", html.gallery(study, pictures, output, "report.html"))
     write_text_atomic(output / "report.md", text)  # last: it says that all is drawn
-    progress(f"\n{brief.plain(screen)}\n")
+    progress(f"\n{brief.plain(first)}\n")
     return output / "report.md"
 
 
@@ -127,12 +129,6 @@ def write_found(study: Study, output: Path, found: str, lacks: Sequence[str], di
     write_text_atomic(output / "report.html", html.from_markdown(text, output))
     write_text_atomic(output / "report.md", text)
     return output / "report.md"
-
-
-def screen(results: Results, study: str) -> str:
-    """The screen alone, as text; draws and writes nothing. Raises RequestError as `write`."""
-    studies = load(results, study)
-    return brief.plain(f"{studies[-1].plan['question']}\n\n{brief.screen(studies, decide(studies))}")
 
 
 def draw(results: Results, study: str, single_seeds: bool = False) -> list[Path]:
@@ -188,7 +184,10 @@ def _drawn(studies: Sequence[Study], output: Path, progress: Progress, shown: bo
     workers = min(cores, MOST_WORKERS) if len(wanted) >= MANY_FIGURES else 1
     drawn: dict[str, list[Picture]] = {study.name: [] for study in studies}
     with (
-        ProcessPoolExecutor(workers, get_context("spawn"), _given, (studies,)) if workers > 1 else nullcontext() as pool
+        _safe_path(),
+        ProcessPoolExecutor(workers, get_context("spawn"), _given, (studies,))
+        if workers > 1
+        else nullcontext() as pool,
     ):
         asked = [
             pool.submit(_draw_given, study.name, figure, output / path) if pool else None
@@ -199,6 +198,18 @@ def _drawn(studies: Sequence[Study], output: Path, progress: Progress, shown: bo
             manifest = future.result() if future else _draw_one(study, figure, output / path)
             drawn[study.name].append((manifest, path))
     return drawn
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """The -P of `paths.PYTHON` for processes whose command is Python's own."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
 
 
 def _draw_one(study: Study, figure: str, path: Path) -> Manifest:

@@ -11,17 +11,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 
 from grpolab.quantities import QUANTITIES, Thresholds
 from grpolab.report.journals import both, column, largest, mean, tail_length
-from grpolab.report.load import Study
 from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
+
+if TYPE_CHECKING:
+    from grpolab.report.load import Study
 
 DEFAULT = Thresholds()
 CELL_COLUMNS = ["variant", "arm", "facet", "seed", "outcome"]
@@ -180,6 +181,8 @@ def jitter(accuracy_E: NDArray) -> float:
 
     NaN below three evaluations.
     """
+    from scipy import stats  # here, because the doctor asks other things of this file, and scipy takes a while
+
     return float(stats.iqr(np.diff(accuracy_E))) if len(accuracy_E) > 2 else np.nan
 
 

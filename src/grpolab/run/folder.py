@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import socket
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,11 +17,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpolab.credentials import without_secrets_in
 from grpolab.errors import Damaged, RequestError
 from grpolab.identity import is_library
 from grpolab.paths import json_bytes, plain, write_atomic, write_json_atomic, write_new
 from grpolab.records import parse_object, read_outcome
 from grpolab.run.lease import LeaseLost
+from grpolab.terminal import say
 from grpolab.vocabulary import FAILED
 
 
@@ -199,13 +200,13 @@ def standing_outcome(folder: Path) -> dict[str, Any] | None:
     try:
         return read_outcome(folder)
     except Damaged as damage:
-        print(f"run {folder.name}: {damage}: it is trained anew", file=sys.stderr, flush=True)
+        say(f"run {folder.name}: {damage}: it is trained anew", error=True, flush=True)
         return None
 
 
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """Write a run's outcome, which is done once, and return the one that stands."""
-    record, file = asdict(outcome), folder / "outcome.json"
+    record, file = without_secrets_in(asdict(outcome)), folder / "outcome.json"
     if not write_new(file, json_bytes(record)):
         if standing := standing_outcome(folder):
             record = standing

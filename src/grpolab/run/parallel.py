@@ -20,9 +20,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grpolab.credentials import masked_output
 from grpolab.identity import signature
-from grpolab.paths import Results
+from grpolab.paths import PYTHON, Results
 from grpolab.settings.run import RunSettings
+from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def _others(settings: RunSettings, results: Results, meeting: str) -> Iterator[N
     """The processes but the first, ready to be joined in a folder where they meet."""
     from grpolab.grpo.parallel import LostProcess
 
-    command = [sys.executable, "-m", "grpolab.run.parallel"]
+    command = [*PYTHON, "-m", "grpolab.run.parallel"]
     size = settings.data_parallel or 1
     others = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(1, size)]
     try:
@@ -125,7 +127,7 @@ def follow(settings: RunSettings, results: Results, place: int, meeting: str | N
     except LostProcess:  # whoever was lost, or the first, has said why
         return 1
     except Exception as error:
-        print(f"grpolab: process {place} of {settings.data_parallel}: {reason_of(error)}", file=sys.stderr, flush=True)
+        say(f"grpolab: process {place} of {settings.data_parallel}: {reason_of(error)}", error=True, flush=True)
         return 1
     return 0
 
@@ -154,7 +156,8 @@ def main() -> int:
     os.write(ready, b".")
     os.close(ready)
     settings, results = RunSettings.model_validate(request["settings"]), Results.open(request["results"])
-    return follow(settings, results, request["place"], request["meeting"])
+    with masked_output():
+        return follow(settings, results, request["place"], request["meeting"])
 
 
 if __name__ == "__main__":

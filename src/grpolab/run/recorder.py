@@ -6,7 +6,6 @@ When to stop, when to keep a checkpoint and where to go on is the loop's (`run/t
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from grpolab.paths import write_atomic, write_json_atomic
 from grpolab.run.checkpoint import Position
 from grpolab.run.folder import Heartbeat, Journal, line
 from grpolab.settings.run import RunSettings
+from grpolab.terminal import say
 
 
 class Recorder:
@@ -178,7 +178,7 @@ def say_recovery(folder: Path, rollout_step: int, problems: list[str]) -> None:
     """Say, and keep in recovery.jsonl, that the run does not go on from its newest checkpoint."""
     how = f"goes on from rollout step {rollout_step}" if rollout_step else "begins anew"
     sentence = f"{'; '.join(problems)}: the run {how}"
-    print(f"run {folder.name}: {sentence}", file=sys.stderr, flush=True)
+    say(f"run {folder.name}: {sentence}", error=True, flush=True)
     with (folder / "recovery.jsonl").open("ab") as file:
         file.write(line({"time_ms": _unix_ms(), "what": sentence}))
 

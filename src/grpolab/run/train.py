@@ -26,8 +26,8 @@ import yaml
 from grpolab.frameworks.framework import clip_conventions, metrics_of, recipe_of
 from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.grpo.evaluation import Evaluator
-from grpolab.grpo.loss import Objective
 from grpolab.grpo.model import make_policy
+from grpolab.grpo.objective import Objective
 from grpolab.grpo.parallel import ALONE, Processes
 from grpolab.grpo.rewards import make_score
 from grpolab.grpo.rollout import Collector
@@ -41,7 +41,7 @@ from grpolab.grpo.step import (
     make_optimizer,
     step_norm,
 )
-from grpolab.identity import signature
+from grpolab.identity import environment_read, signature
 from grpolab.paths import Results, is_refusal, plain, remove_parts, write_json_atomic, write_text_atomic
 from grpolab.registry import FAULTS, resolve
 from grpolab.run import checkpoint, parallel, provenance, warm_start
@@ -235,6 +235,7 @@ def _begin(settings: RunSettings, warm: WarmStart, lease: Lease, processes: Proc
     made_of = {
         **provenance.of_program(),
         "content": content,
+        "environment": environment_read(settings.model_dump()),
         "dataset": parts.dataset,
         "warm_start": {name: getattr(warm, name) for name in ("signature", "sha256", "accuracy", "steps", "seconds")},
     }

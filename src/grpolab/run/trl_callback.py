@@ -24,6 +24,7 @@ from grpolab.paths import Results, plain, write_json_atomic, write_text_atomic
 from grpolab.run.folder import Heartbeat, Journal, Outcome, Tail, conclude, line
 from grpolab.run.lease import Lease, LeaseLost
 from grpolab.run.provenance import of_program
+from grpolab.terminal import say
 from grpolab.vocabulary import COMPLETED, DIVERGED, METRICS
 
 # Arguments of TRL that are called here as there.
@@ -147,7 +148,7 @@ class RunFolder(TrainerCallback):
             number += 1
 
     def _give_up(self, error: Exception) -> None:
-        print(f"{self.folder} is not written any more, training goes on: {error}", file=sys.stderr)
+        say(f"{self.folder} is not written any more, training goes on: {error}", error=True)
         if self.folder in held:
             held.pop(self.folder).release()
         self.folder = None

@@ -6,7 +6,6 @@ Without a target it takes all its steps. Its step is next-token loss on demonstr
 from __future__ import annotations
 
 import copy
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -36,6 +35,7 @@ from grpolab.run.provenance import set_up_torch
 from grpolab.settings.run import RunSettings
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Example, Task
+from grpolab.terminal import say
 from grpolab.vocabulary import COMPLETED, LOW_START
 
 DRAWS = 32  # uniform numbers that a demonstration may use
@@ -74,14 +74,14 @@ def ensure(settings: RunSettings, results: Results, on_step: Callable[[int], Non
     folder = results.warm_start(name)
     while (made := _standing(folder, name)) is None:
         with suppress(LeaseLost), leased(folder) as lease:  # who has it now is waited for, as from the start
-            if _standing(folder, name, say=True) is None:
+            if _standing(folder, name, loud=True) is None:
                 (folder / "outcome.json").unlink(missing_ok=True)  # of a damaged one
                 _make(settings.resolved(), lease, name, on_step)
     return made
 
 
-def _standing(folder: Path, name: str, say: bool = False) -> WarmStart | None:
-    """The warm start that is there; None where there is none, or it is damaged: it is made anew, which one may `say`.
+def _standing(folder: Path, name: str, loud: bool = False) -> WarmStart | None:
+    """The warm start that is there; None where there is none, or it is damaged: it is made anew, `loud` or not.
 
     The settings, and with them the name, say all that it depends on: made anew it has the same weights.
     """
@@ -90,8 +90,8 @@ def _standing(folder: Path, name: str, say: bool = False) -> WarmStart | None:
         if made and made["signature"] != name:
             raise Damaged(f"{folder / 'outcome.json'} is that of {made['signature']}")
     except Damaged as damage:
-        if say:
-            print(f"warm start {name} is damaged and made anew: {damage}", file=sys.stderr, flush=True)
+        if loud:
+            say(f"warm start {name} is damaged and made anew: {damage}", error=True, flush=True)
         return None
     return WarmStart(folder, **made) if made else None
 

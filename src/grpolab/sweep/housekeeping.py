@@ -31,6 +31,7 @@ from grpolab.run.lease import Lease, is_taken
 from grpolab.sweep.ledger import Record, planned_studies
 from grpolab.sweep.plan import plans
 from grpolab.sweep.study import available
+from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS
 
 MB = 1e6
@@ -71,16 +72,16 @@ def prune(results: Results, consent: Callable[[str], bool], named: Collection[st
     kept = [item for item in every if item.unrecorded and item.folder.name not in named]
     to_delete = [item for item in every if item not in kept]
     for item in kept:
-        print(
+        say(
             f"kept: {item}: the content of its {item.unrecorded} was not recorded, so that no command uses it again;"
             " `prune-runs` deletes it where it is named"
         )
     for item in to_delete:
-        print(item)
+        say(item)
     if not to_delete:
-        print(f"nothing to delete in {results.root}: every {'other ' * bool(kept)}run is asked for")
+        say(f"nothing to delete in {results.root}: every {'other ' * bool(kept)}run is asked for")
         return
-    print(f"{len(to_delete)} folders that no study asks for, {sum(item.bytes for item in to_delete) / MB:.1f} MB")
+    say(f"{len(to_delete)} folders that no study asks for, {sum(item.bytes for item in to_delete) / MB:.1f} MB")
     if not consent(f"delete them from {results.root}?"):
         return
     deleted = 0
@@ -90,7 +91,7 @@ def prune(results: Results, consent: Callable[[str], bool], named: Collection[st
         (item.folder / "outcome.json").unlink(missing_ok=True)  # first: half a folder must not look like a finished run
         shutil.rmtree(item.folder)
         deleted += 1
-    print(f"{deleted} folders deleted; the tracking store keeps what it has of them")
+    say(f"{deleted} folders deleted; the tracking store keeps what it has of them")
 
 
 def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
@@ -178,12 +179,12 @@ def take_over(source: Path, ours: Results) -> bool:
         except (Refused, Damaged, KeyError) as refusal:
             counts[REFUSED] += 1
             what = f"its files lack the key {refusal}" if isinstance(refusal, KeyError) else refusal
-            print(f"refused: run {folder.name}: {what}")
+            say(f"refused: run {folder.name}: {what}")
         except OSError as error:
             if is_refusal(error, ours.root):
                 raise
             counts[REFUSED] += 1
-            print(f"refused: run {folder.name}: it cannot be read: {error}")
+            say(f"refused: run {folder.name}: it cannot be read: {error}")
     for file in sorted(theirs.studies.glob("*/plan.json")):
         study = file.parent.name
         try:
@@ -194,15 +195,15 @@ def take_over(source: Path, ours: Results) -> bool:
             ours.refuse_outside(ours.plan(study))
         except (Refused, Damaged) as refusal:
             counts[REFUSED] += 1
-            print(f"refused: study {study}: {refusal}")
+            say(f"refused: study {study}: {refusal}")
             continue
         if here is None:
             write_json_atomic(ours.plan(study), plan)
         elif {**plan, "created": None, "commit": None} != {**here, "created": None, "commit": None}:
             stays = "the plan here stays"
-            print(f"study {study} is planned otherwise here: {stays}, `grpolab sweep {study}` writes it anew")
+            say(f"study {study} is planned otherwise here: {stays}, `grpolab sweep {study}` writes it anew")
     summary = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
-    print(f"{source}: {summary or 'no run'}")
+    say(f"{source}: {summary or 'no run'}")
     return not counts[REFUSED]
 
 

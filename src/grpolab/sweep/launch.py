@@ -43,6 +43,7 @@ from grpolab.sweep.pool import WORKER_COMMAND, Pool, slots
 from grpolab.sweep.progress import Estimate, Events, print_table, show_progress
 from grpolab.sweep.ray_engine import RayEngine
 from grpolab.sweep.slurm_engine import SlurmEngine
+from grpolab.terminal import say
 from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
@@ -89,15 +90,15 @@ def sweep(
                 if todo:
                     _say_plan(request, todo, events)
             if not trained:
-                print("0 cells to train: every run has its outcome")
+                say("0 cells to train: every run has its outcome")
             # Before the mirror ends, so that figures and tables reach the tracking store too.
             if trained or not _is_drawn(request):
                 drawn = _draw(draw, request)
     _say_results(request, events)
     for sentence in unmet(request.results, request.name):
-        print(f"precondition {sentence}")
+        say(f"precondition {sentence}")
     if repeat and (sentence := _repeated(request)):
-        print(sentence)
+        say(sentence)
     return _conclude(request, events, drawn)
 
 
@@ -108,7 +109,7 @@ def _train(request: Request, todo: list[Job], engine: Engine, events: Events | N
             progress.note(f"workers: {places}; {progress.left()}")
             engine.run(Schedule(todo), progress)
     except WorkerStartError as error:
-        print(error)
+        say(error)
 
 
 def _next_look(
@@ -122,12 +123,12 @@ def _next_look(
     while not todo:
         states = request.states().values()
         if lacking := sum(state.state not in RESULTS for state in states):
-            print(f"look {looks.size} waits: {lacking} of {len(states)} runs have no result")
+            say(f"look {looks.size} waits: {lacking} of {len(states)} runs have no result")
             break
         try:
             answers = looks.decide(request.results, [plain(plan.document("", None)) for plan in request.plans])
         except RequestError as error:
-            print(f"not decided: {error}")
+            say(f"not decided: {error}")
             break
         size, (verdicts, open_) = looks.size, tally(answers)
         if events:
@@ -140,7 +141,7 @@ def _next_look(
         elif open_:
             line += "; that was the last look"
         if not events:
-            print(line)
+            say(line)
         if not variants:
             break
     return request, todo
@@ -170,13 +171,13 @@ def train_here(plan: Plan, events: Events | None = None) -> int:
         if todo:
             _do_here(request, todo, events)
         else:
-            print("0 cells to train: the run has its outcome")
+            say("0 cells to train: the run has its outcome")
     folder = request.results.run(plan.cells[0].signature)
     if events:
         _say_results(request, events)
     elif (outcome := outcome_or_damage(folder)) and outcome["outcome"] != DAMAGED:
-        print("\n".join(result_lines(outcome, JournalReader(folder).read().facts())))
-    print(f"run folder: {folder}")
+        say("\n".join(result_lines(outcome, JournalReader(folder).read().facts())))
+    say(f"run folder: {folder}")
     return _conclude(request, events)
 
 
@@ -189,7 +190,7 @@ def _do_here(request: Request, todo: list[Job], events: Events | None) -> None:
 
     results, (settings,) = request.results, [cell.settings for cell in request.cells.values()]
     if todo[-1].is_taken(results):
-        print("another command runs it: waiting for its outcome")
+        say("another command runs it: waiting for its outcome")
     while todo[-1].is_taken(results):  # `train.run` would wait too, but Ctrl-C then ends at a step
         time.sleep(TICK_SECONDS)
     asked: list[int] = []
@@ -261,12 +262,12 @@ def _draw(draw: Draw, request: Request) -> bool:
     try:
         draw(request.results, request.name)
     except RequestError as error:
-        print(f"not drawn: {error}")
+        say(f"not drawn: {error}")
         return False
     except OSError as error:
         if error.errno not in DISK_ERRORS:
             raise
-        print(f"not drawn: {error.filename or request.results.root}: {error.strerror}")
+        say(f"not drawn: {error.filename or request.results.root}: {error.strerror}")
         return False
     return True
 
@@ -310,10 +311,10 @@ def _say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
     common = f" ({shared} cells are shared)" if shared else ""
     warm = f"{warm_starts} warm start{'' if warm_starts == 1 else 's'} to make"
     kept = f" ({committed} of them in {request.results.reference})" if committed else ""
-    print(f"{runs} different runs{common}, {done} done{kept}, {kinds[RUN]} to train, {warm}")
+    say(f"{runs} different runs{common}, {done} done{kept}, {kinds[RUN]} to train, {warm}")
     asked = request.plans[-1:] if request.plans[-1].hypotheses else request.plans  # primary ones stand for all
     if open_ := [plan.study.name for plan in asked if _unregistered(plan)]:
-        print(f"exploratory: hypotheses of {', '.join(open_)} are not registered with these seeds (`grpolab register`)")
+        say(f"exploratory: hypotheses of {', '.join(open_)} are not registered with these seeds (`grpolab register`)")
 
 
 def _unregistered(plan: Plan) -> bool:
@@ -338,7 +339,7 @@ def _say_results(request: Request, events: Events | None) -> None:
         if events and rows:
             events.send("results", study=plan.study.name, variants=rows)
         elif rows:
-            print(f"{plan.study.name}: means over runs")
+            say(f"{plan.study.name}: means over runs")
             print_table(TITLES, [cells_of_row(variant, row) for variant, row in rows.items()])
 
 
@@ -362,16 +363,16 @@ def _conclude(request: Request, events: Events | None, drawn: bool | None = None
     states = request.states()
     counts = Counter(state.state for state in states.values())
     runs = "1 run" if len(states) == 1 else f"{len(states)} runs"
-    print(f"{runs}: {', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}")
+    say(f"{runs}: {', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}")
     for name, state in states.items():
         if state.state in (FAILED, DAMAGED):
-            print(f"{state.state}: {request.labels[name]} ({name}): {first_line(state.outcome)}")
+            say(f"{state.state}: {request.labels[name]} ({name}): {first_line(state.outcome)}")
     if counts[FAILED]:
-        print(f"the whole error: outcome.json in {request.results.runs}/; --retry-failed runs them again")
+        say(f"the whole error: outcome.json in {request.results.runs}/; --retry-failed runs them again")
     if counts[DAMAGED]:
-        print("damaged runs are left out of every report: --retry-failed trains them anew")
+        say("damaged runs are left out of every report: --retry-failed trains them anew")
     if counts[MISSING]:
-        print("missing runs have no outcome: the same command goes on with them")
+        say("missing runs have no outcome: the same command goes on with them")
     # What another command has drawn of runs of the same name is none of this one's.
     reports = [request.results.output(request.name) / name for name in REPORT_FILES] if drawn is not None else []
     places = [str(file) for file in reports if file.exists()]
@@ -379,7 +380,7 @@ def _conclude(request: Request, events: Events | None, drawn: bool | None = None
         named = f" --results {request.results.root}" if request.results.root != project_root() / "results" else ""
         places.append(f"grpolab ui {request.name}{named}")
     if places:
-        print(f"look: {', '.join(places)}")
+        say(f"look: {', '.join(places)}")
     code = 0 if drawn is not False and sum(counts[name] for name in RESULTS) == len(states) else 1
     if events:
         events.send("end", counts=counts, exit_code=code)
@@ -393,10 +394,10 @@ def mirrored(results: Results, uri: str | None, study: str) -> Iterator[None]:
         yield
         return
 
-    def say(sentence: str) -> None:
-        print(f"tracking: {sentence}", flush=True)
+    def say_of_it(sentence: str) -> None:
+        say(f"tracking: {sentence}", flush=True)
 
-    mirror = tracking.MirrorProcess(results, uri, [study], say)
+    mirror = tracking.MirrorProcess(results, uri, [study], say_of_it)
     limit = INTERRUPTED_SECONDS
     try:
         yield
@@ -408,12 +409,12 @@ def mirrored(results: Results, uri: str | None, study: str) -> Iterator[None]:
         started = time.monotonic()
         closing.join(2.0)
         if closing.is_alive():
-            print("bringing the tracking store up to date ...", flush=True)
+            say("bringing the tracking store up to date ...", flush=True)
             closing.join(limit)
         if closing.is_alive():  # it then ends on its own
-            print(f"tracking goes on in the background: not up to date after {duration(time.monotonic() - started)}")
+            say(f"tracking goes on in the background: not up to date after {duration(time.monotonic() - started)}")
         elif problems and problems[0]:
-            say(f"{problems[0]}; `grpolab track sync` catches up")
+            say_of_it(f"{problems[0]}; `grpolab track sync` catches up")
 
 
 @contextmanager

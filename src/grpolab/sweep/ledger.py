@@ -24,6 +24,7 @@ from grpolab.paths import Results, read_json
 from grpolab.records import outcome_or_damage, parse_object, read_plan
 from grpolab.run.folder import Tail
 from grpolab.run.lease import is_taken
+from grpolab.terminal import say
 from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
 
 Record = dict[str, Any]
@@ -150,19 +151,19 @@ def print_status(results: Results, study: str | None, as_json: bool) -> None:
     """`grpolab status`: how far the cells of a study are, for people or as JSON."""
     summaries = status(results, study, time.time())
     if as_json:
-        print(json.dumps(summaries, indent=1))
+        say(json.dumps(summaries, indent=1))
     elif not summaries:
-        print("no study is planned yet: run `grpolab sweep STUDY`")
+        say("no study is planned yet: run `grpolab sweep STUDY`")
     else:
         for name, summary in summaries.items():
             counts = ", ".join(f"{count} {state}" for state, count in sorted(summary["states"].items()))
             kept = f" ({summary['committed']} of them committed)" if summary["committed"] else ""
-            print(f"{name}: {summary['planned']} planned: {counts}{kept}")
+            say(f"{name}: {summary['planned']} planned: {counts}{kept}")
             for row in summary["cells"]:
                 if details := _details(row):
-                    print(f"  {row['state']}: {row['variant']}, seed {row['seed']} ({row['signature']}): {details}")
+                    say(f"  {row['state']}: {row['variant']}, seed {row['seed']} ({row['signature']}): {details}")
             if DAMAGED in summary["states"]:
-                print(f"  damaged runs are left out: `grpolab sweep {name} --retry-failed` trains them anew")
+                say(f"  damaged runs are left out: `grpolab sweep {name} --retry-failed` trains them anew")
 
 
 def status(results: Results, study: str | None, now: float) -> Record:

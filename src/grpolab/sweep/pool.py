@@ -12,7 +12,6 @@ import selectors
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -23,13 +22,12 @@ from typing import Any
 
 import psutil
 
-from grpolab.paths import Results, plain
+from grpolab.paths import PYTHON, Results, plain
 from grpolab.run.memory import cores
 from grpolab.sweep.engine import GRACE_SECONDS, TICK_SECONDS, Death, Engine, Listener, WorkerStartError, passed_limit
 from grpolab.sweep.jobs import Job, Schedule
 
-# -P: what lies in the working directory is imported only where a run names it, as in the command itself.
-WORKER_COMMAND = (sys.executable, "-P", "-m", "grpolab.sweep.worker")
+WORKER_COMMAND = (*PYTHON, "-m", "grpolab.sweep.worker")
 MOST_FAILED_STARTS = 3
 # glibc gives freed tensors back to the system at once, and every step would pay for their pages again.
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(512 * 2**20), "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20)}

@@ -34,12 +34,14 @@ from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from grpolab.credentials import without_secrets_in
 from grpolab.paths import Results, plain
 from grpolab.sweep.jobs import RUN, WARM_START, Job
 from grpolab.sweep.ledger import JournalReader, duration, first_line
+from grpolab.terminal import visible
 from grpolab.vocabulary import COMPLETED, OUTCOMES
 
 STEP_SECONDS = 1.0  # least time between two `step` events of a job
@@ -172,7 +174,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         self._last_line = time.monotonic()
-        self.console.print(text, markup=False)
+        self.console.print(visible(text), markup=False)
 
     def count(self, kind: str = RUN) -> str:
         """`[12/114]`, or `[warm start 1/3]`."""
@@ -220,7 +222,7 @@ class LiveProgress(Progress):
         for active in sorted(self.active.values(), key=lambda active: active.slot):
             speed = "" if active.seconds_per_step is None else f"{active.seconds_per_step:.2g} s a step"
             about = active.journal.in_short() or "begins"
-            table.add_row(f"worker {active.slot}", active.job.label, active.at_step(), speed, about)
+            table.add_row(f"worker {active.slot}", shown(active.job.label), active.at_step(), speed, about)
         return Group(Text(" · ".join(head)), table)
 
 
@@ -233,7 +235,7 @@ class Events(io.TextIOBase):
     def send(self, event: str, **values: Any) -> None:
         """One line, at once."""
         record = {"event": event, "time": round(time.time(), 3), **values}
-        self._out.write(json.dumps(plain(record), allow_nan=False) + "\n")
+        self._out.write(json.dumps(without_secrets_in(plain(record)), allow_nan=False) + "\n")
         self._out.flush()
 
     def write(self, text: str) -> int:
@@ -311,10 +313,15 @@ def show_progress(
         yield Progress(jobs, estimate, results)
 
 
+def shown(text: str) -> Text:
+    """A cell of a table: rich would read a text as markup, and `a[red]` as a red `a`."""
+    return Text(visible(text))
+
+
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table of texts; a row is never broken where no terminal is narrow."""
-    table = Table(*titles, box=None, pad_edge=False)
+    table = Table(*(Column(shown(title)) for title in titles), box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(shown, row))
     width = None if sys.stdout.isatty() else WIDE
     Console(file=sys.stdout, highlight=False, width=width).print(table)

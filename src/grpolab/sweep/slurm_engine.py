@@ -78,7 +78,7 @@ class SlurmEngine(Cluster):
             slurm_partition=settings.partition,
             slurm_array_parallelism=len(tasks),
             slurm_additional_parameters=settings.options,
-            # -P of the pool's workers: what lies in the working directory is imported only where a run names it.
+            # The -P of `paths.PYTHON`, of a command that is submitit's.
             slurm_setup=[*setup, "export PYTHONSAFEPATH=1"],
             local_setup=[*setup, "export PYTHONSAFEPATH=1"],
         )

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grpolab.credentials import masked_output, without_secrets_in
 from grpolab.run.parallel import die_with_parent
 from grpolab.vocabulary import FAILED, MISSING
 
@@ -116,18 +117,19 @@ def do(
     is_run = kind == "run"
     steps = settings.planned_steps if is_run else settings.warm_start.max_steps
     try:
-        refuse_another(name, signature(settings.identity() if is_run else settings.warm_start_identity()), settings)
-        if is_run:
-            return train.run(settings, results, on_step=lambda step: on_step(step, steps), stop=stop)
-        made = warm_start.ensure(settings, results, lambda step: on_step(step, steps))
-        return made.told(settings.warm_start.target_accuracy)
+        with masked_output():
+            refuse_another(name, signature(settings.identity() if is_run else settings.warm_start_identity()), settings)
+            if is_run:
+                return train.run(settings, results, on_step=lambda step: on_step(step, steps), stop=stop)
+            made = warm_start.ensure(settings, results, lambda step: on_step(step, steps))
+            return made.told(settings.warm_start.target_accuracy)
     except train.Interrupted:
         return LEFT
     except Exception as error:
         if is_refusal(error, results.root):
             return no_outcome(error, results.root)
         trace = "".join(traceback.format_exception(error))
-        return {"outcome": FAILED, "reason": reason_of(error), "error": trace}
+        return without_secrets_in({"outcome": FAILED, "reason": reason_of(error), "error": trace})
 
 
 if __name__ == "__main__":

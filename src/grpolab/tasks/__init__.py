@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+from grpolab.credentials import with_environment
 from grpolab.errors import RequestError
 from grpolab.settings.task import TaskSettings
 from grpolab.tasks.addition import Addition
@@ -38,7 +39,11 @@ def make_task(settings: TaskSettings) -> Task:
     if settings.name != "custom":
         return TASKS[settings.name](**settings.model_dump(exclude={"name"}))
     try:
-        task = load_object("task.path", settings.path)(**settings.options)
+        options = with_environment(settings.options)
+    except KeyError as name:
+        raise RequestError(f"task.options asks for {name} of the environment, which is not set: export it") from name
+    try:
+        task = load_object("task.path", settings.path)(**options)
     except TypeError as error:
         raise RequestError(f"task.options={settings.options} do not fit {settings.path}: {error}") from error
     members = [name for name, _ in inspect.getmembers(Task) if not name.startswith("_")] + list(Task.__annotations__)

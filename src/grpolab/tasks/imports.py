@@ -31,7 +31,8 @@ def load_object(key: str, path: str) -> Any:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     now = sources(module, folder)
-    if _imported.get(module, now) != now:
+    before = _imported.get(module, now)
+    if before != {name: digest for name, digest in now.items() if name in before}:
         raise RequestError(f"{key}={path} was changed after this process had imported it: start the command again")
     try:
         found = resolve(f"{module}:{name}")
@@ -40,7 +41,13 @@ def load_object(key: str, path: str) -> Any:
         raise RequestError(f"{key}={path} cannot be imported: {error}{sought}{_elsewhere(module, folder)}") from error
     if elsewhere := _elsewhere(module, folder):
         raise RequestError(f"{key}={path} cannot be imported{elsewhere}")
-    _imported[module] = now
+    _imported[module] = before
+    if unread := sources(module, folder).keys() - before.keys():
+        raise RequestError(
+            f"{key}={path} imports {', '.join(sorted(unread))} from a folder that it puts on sys.path in a way that"
+            " cannot be read without running it, so that nobody could tell when that changes: write"
+            " sys.path.insert(0, str(Path(__file__).parent / 'FOLDER')), or put them beside it"
+        )
     return found
 
 

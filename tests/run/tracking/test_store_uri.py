@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from fake_runs import study, uri
+from fake_runs import FakeRun, study, uri
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.run import tracking
-from grpolab.run.tracking import MirrorProcess, check_answer, check_store, store_uri
+from grpolab.run.tracking import MirrorProcess, check_answer, check_store, sqlite_file, store_uri
 from grpolab.run.tracking.check import problem_of
+from grpolab.run.tracking.mirror import StudyMirror
+from grpolab.run.tracking.store import Store
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,7 @@ def test_what_does_not_answer_in_time_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_sqlite_store_is_not_asked(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    monkeypatch.setattr(tracking, "PYTHON", ("/no/such/python",))
     check_answer(uri(results))
 
 
@@ -149,7 +152,7 @@ def test_what_the_process_says_meanwhile_is_heard_at_once(
     process = tmp_path / "process"
     process.write_text("#!/bin/sh\necho it is away\ncat\necho traceback >&2\necho it is still away >&2\nexit 1\n")
     process.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(process))
+    monkeypatch.setattr(tracking, "PYTHON", (str(process),))
     heard: queue.Queue[str] = queue.Queue()
     mirror = MirrorProcess(results, uri(results), ["clip_range"], heard.put)
     assert heard.get(timeout=90) == "it is away"
@@ -160,3 +163,31 @@ def test_a_command_that_tracks_does_not_wait_for_mlflow_to_be_imported() -> None
     modules = "grpolab.run.tracking, grpolab.run.tracking.ui"
     code = f"import sys, {modules}; assert not {{'mlflow', 'torch', 'transformers', 'hydra'}} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+ODD = ["a b", "a%20b", "a%b", "a#b", "a?b", "a:b", "ä日"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_results_folder_may_have_any_name(tmp_path: Path, empty_store: Path, name: str) -> None:
+    """A URI's path is decoded: `a%20b` was sought, for minutes, in the folder `a b`."""
+    results = Results.open(tmp_path / name)
+    shutil.copy(empty_store, results.store)
+    check_store(uri(results))
+    assert sqlite_file(uri(results)) == results.store
+    run = FakeRun(results, study(results)["cells"][0])
+    run.take(1).end()
+    for repair in (False, True):
+        assert StudyMirror(results, uri(results), ["clip_range"], repair).attempt(last=True) is None
+    (stored,) = Store(uri(results), results.artifacts).stored_runs("1")[:1]
+    assert stored.tags["outcome"] == "completed"
+    assert len(list(results.artifacts.rglob("outcome.json"))) == 1
+    # MLflow makes the folder of a URI that it has not decoded, and leaves it empty.
+    outside = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_relative_to(results.root)]
+    assert outside == []
+
+
+def test_a_store_is_made_in_a_folder_whose_name_looks_encoded(tmp_path: Path) -> None:
+    results = Results.open(tmp_path / "a%20b")
+    Store(uri(results), results.artifacts)
+    assert results.store.is_file()

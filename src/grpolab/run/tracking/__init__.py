@@ -13,17 +13,16 @@ import os
 import re
 import sqlite3
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from grpolab.credentials import password_problem
 from grpolab.errors import RequestError
-from grpolab.paths import Results
+from grpolab.paths import PYTHON, Results
 
 AUTO = "auto"
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
@@ -52,13 +51,18 @@ def set_environment() -> None:
 def store_uri(setting: str | None, results: Results) -> str | None:
     """The URI that `machine.tracking_uri` means: `auto` is SQLite in the results folder; None: no tracking."""
     if setting == AUTO:
-        return f"{SQLITE}{results.store.resolve()}"
+        return sqlite_uri(results.store)
     return setting or None
+
+
+def sqlite_uri(file: Path) -> str:
+    """The URI of an SQLite file. Its path is decoded where it is opened, so `a%20b` would be the folder `a b`."""
+    return SQLITE + re.sub("[%?:]", lambda char: f"%{ord(char[0]):02X}", str(file.resolve()))
 
 
 def sqlite_file(uri: str) -> Path | None:
     """The file of an SQLite store; None for every other kind of store."""
-    return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+    return Path(unquote(uri.removeprefix(SQLITE))) if uri.startswith(SQLITE) else None
 
 
 def is_server(uri: str) -> bool:
@@ -92,7 +96,7 @@ def check_answer(uri: str) -> None:
     """
     if sqlite_file(uri):
         return
-    command = [sys.executable, "-m", __name__, "--check", "--uri", uri]
+    command = [*PYTHON, "-m", __name__, "--check", "--uri", uri]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
     except subprocess.TimeoutExpired:
@@ -179,7 +183,7 @@ class MirrorProcess:
         repair: bool = False,
     ) -> None:
         """`say` hears, from a thread, when the store can no longer be used, and when it can again."""
-        command = [sys.executable, "-m", __name__, "--results", str(results.root), "--uri", uri, *["--repair"] * repair]
+        command = [*PYTHON, "-m", __name__, "--results", str(results.root), "--uri", uri, *["--repair"] * repair]
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
         self._process = subprocess.Popen(
             [*command, *studies],

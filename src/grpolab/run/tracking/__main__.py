@@ -19,6 +19,7 @@ from pathlib import Path
 
 from grpolab.paths import Results
 from grpolab.run.tracking import set_environment
+from grpolab.terminal import say
 
 POLL_SECONDS, MOST_SECONDS = 5.0, 60.0  # between two looks at the run folders
 SHARE = 0.05  # of a core that looking may take
@@ -44,7 +45,7 @@ def main() -> int:
         os.nice(NICENESS)
         problem = follow(arguments.results, arguments.uri, arguments.studies, arguments.repair)
     if problem:
-        print(problem, file=sys.stderr)
+        say(problem, error=True)
     return 1 if problem else 0
 
 
@@ -60,9 +61,9 @@ def follow(root: Path, uri: str, studies: list[str], repair: bool) -> str | None
         pause = min(max(POLL_SECONDS, (time.process_time() - begun) / SHARE), MOST_SECONDS)
         with suppress(BrokenPipeError):  # the command was killed; what is left is written all the same
             if problem and not before:
-                print(f"{problem}; it is tried again", flush=True)
+                say(f"{problem}; it is tried again", flush=True)
             elif before and not problem:
-                print("the tracking store can be used again and is up to date", flush=True)
+                say("the tracking store can be used again and is up to date", flush=True)
         before = problem
     for _ in range(LAST_ATTEMPTS):
         if not (problem := mirror.attempt(last=True)):

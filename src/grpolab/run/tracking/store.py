@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from grpolab.errors import RequestError
 from grpolab.run.database import connected, reason_of
-from grpolab.run.tracking import SQLITE, is_server, sqlite_file
+from grpolab.run.tracking import is_server, sqlite_file, sqlite_uri
 from grpolab.run.tracking.check import check_tables
 from grpolab.run.tracking.points import Stored
 
@@ -204,7 +204,7 @@ def _create(file: Path) -> None:
     # The log of a deleted database, too: SQLite would take it for the new one's.
     for leftover in [*part.parent.glob(f"{part.name}*"), *(Path(f"{file}{end}") for end in ("-wal", "-shm"))]:
         leftover.unlink(missing_ok=True)
-    MlflowClient(f"{SQLITE}{part.resolve()}").search_experiments(max_results=1)
+    MlflowClient(sqlite_uri(part)).search_experiments(max_results=1)
     part.rename(file)
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -14,19 +13,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from grpolab.errors import RequestError
-from grpolab.paths import Results
+from grpolab.paths import PYTHON, Results
 from grpolab.records import read_plan
-from grpolab.run.tracking import check_store, set_environment, sqlite_file
+from grpolab.run.tracking import check_store, set_environment, sqlite_file, sqlite_uri
 from grpolab.run.tracking.pages import EVERY_VARIANT, address, views
+from grpolab.terminal import say
 
 HOST = "127.0.0.1"
 PORTS_TRIED = 50
 START_SECONDS = 120.0
 # Without job execution and with one worker the server is 2 processes and 0.5 GB instead of 14 and 2.7 GB.
-ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+# What it starts itself imports nothing from the working directory either.
+ENVIRONMENT = {
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "PYTHONSAFEPATH": "1",
+}
 
 
-def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callable[[str], None] = print) -> None:
+def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callable[[str], None] = say) -> None:
     """Show the store at `uri`, say the link to the study's charts, and stay until Ctrl-C.
 
     A store that is a server already is only linked to. Raises RequestError when there is nothing to show.
@@ -86,11 +91,16 @@ def _experiment_id(root: str, name: str) -> str | None:
 @contextmanager
 def _server(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """MLflow's server, ready; it ends with the block, however that is left."""
-    where = ["--backend-store-uri", uri, "--host", HOST, "--port", str(port), "--workers", "1"]
-    command, environment = [sys.executable, "-m", "mlflow", "ui", *where], {**os.environ, **ENVIRONMENT}
-    with tempfile.TemporaryFile() as output:
+    file = sqlite_file(uri)
+    store = sqlite_uri(file) if file else uri
+    where = ["--backend-store-uri", store, "--host", HOST, "--port", str(port), "--workers", "1"]
+    command, environment = [*PYTHON, "-m", "mlflow", "ui", *where], {**os.environ, **ENVIRONMENT}
+    # In an empty folder: uvicorn imports from where it is started, whatever Python is told.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory() as folder:
         # In a session of its own: it starts processes, and they end as one group.
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=environment, cwd=folder, start_new_session=True
+        )
         try:
             if not _ready(process, port):
                 output.seek(0)

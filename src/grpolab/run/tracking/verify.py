@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -16,6 +15,7 @@ from grpolab.run.tracking.check import problem_of
 from grpolab.run.tracking.mirror import journal_sha256, lock_of
 from grpolab.run.tracking.points import Record, Stored, compare, course_of, is_final, labels_of, plans_of, status
 from grpolab.run.tracking.store import JOURNAL, UNUSABLE, Store, StoredRun, ask, unusable
+from grpolab.terminal import say
 
 SHOWN = 5  # differences of a study that are printed
 
@@ -47,9 +47,9 @@ def print_verification(results: Results, uri: str, studies: Sequence[str], as_js
         with exclusive(lock_of(results, uri)):  # no mirror is in the middle of its work
             checks = verify(results, Store(uri, results.artifacts), studies)
     except UNUSABLE as error:
-        print(unusable(error), file=sys.stderr)
+        say(unusable(error), error=True)
         return False
-    print(json.dumps([asdict(checked) for checked in checks], indent=1) if as_json else "\n".join(_lines(checks)))
+    say(json.dumps([asdict(checked) for checked in checks], indent=1) if as_json else "\n".join(_lines(checks)))
     return not any(checked.differences for checked in checks)
 
 

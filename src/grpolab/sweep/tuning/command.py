@@ -23,6 +23,7 @@ from grpolab.sweep.progress import SILENCE_SECONDS, outcome_line, print_table
 from grpolab.sweep.tuning.arms import Arms, override
 from grpolab.sweep.tuning.search import Score, Tuner
 from grpolab.sweep.tuning.storage import JOURNAL, SQLITE, ArmTrials, Owner, check_uri, kept_in, open_storage
+from grpolab.terminal import say, visible
 from grpolab.vocabulary import COMPLETE, FAILED
 
 
@@ -86,7 +87,7 @@ class TuningProgress:
     def note(self, text: str) -> None:
         """Something to be said at once."""
         self._last_line = time.monotonic()
-        self._console.print(text, markup=False)
+        self._console.print(visible(text), markup=False)
 
     def _stop_clock(self, job: Job) -> None:
         if job.signature in self._running:
@@ -136,15 +137,15 @@ def tune(
             if tuner.book.is_done():
                 place = uri.replace(f"{results.root}/", "")  # where the results lie is this machine's
                 written = tuner.book.write_tuned(tuned, place)
-                print(f"tuned values: {tuned}" if written else "no tuned values: an arm has no complete trial")
+                say(f"tuned values: {tuned}" if written else "no tuned values: an arm has no complete trial")
             draw(results, name)
         for arm, entry in tuner.book.best(tuner.book.document()):
             values = " ".join(override(key, value) for key, value in entry["values"].items())
             scores = ", ".join(f"{metric} {score['mean']:.4g}" for metric, score in entry["scores"].items())
-            print(f"best of {arm.arm}: trial {entry['number']}: {values}: {scores}")
+            say(f"best of {arm.arm}: trial {entry['number']}: {values}: {scores}")
         for arm_name, failed in tuner.failed.items():
             if failed:
-                print(f"{arm_name}: {failed} trials failed; the same command makes up for them")
+                say(f"{arm_name}: {failed} trials failed; the same command makes up for them")
         return 0 if tuner.book.is_done() else 1
 
 
@@ -154,10 +155,10 @@ def _run(tuner: Tuner, engine: Engine) -> None:
     try:
         engine.run(tuner, progress)
     except WorkerStartError as error:
-        print(error)
+        say(error)
     if progress.busy_seconds:
         share = tuner.seconds / progress.busy_seconds
-        print(
+        say(
             f"{progress.ended} trials: {duration(progress.busy_seconds)} of workers; the tuner itself took"
             f" {tuner.seconds:.1f} s, {share:.1%} of that; pruning saved {progress.saved:.0%} of the optimiser steps"
         )
@@ -168,4 +169,4 @@ def _say_plan(arms: Arms, trials: Sequence[ArmTrials], uri: str, workers: int) -
     print_table(("arm", "keys", "trials", "done"), rows)
     tuning = arms.tuning
     how = f"sampler {tuning.sampler}, pruner {tuning.pruner.name}, seeds {', '.join(map(str, tuning.seeds))}"
-    print(f"{how}; storage {uri}; workers: {workers}" if workers else "0 trials to do: every arm has its own")
+    say(f"{how}; storage {uri}; workers: {workers}" if workers else "0 trials to do: every arm has its own")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from grpolab.paths import plain
 from grpolab.run.database import connected, reason_of
 from grpolab.run.folder import exclusive, is_held
 from grpolab.sweep.tuning.arms import Arms, pruner, sampler
+from grpolab.terminal import say
 
 JOURNAL, SQLITE, SERVERS = "journal:", "sqlite:///", ("postgresql", "mysql")
 # Of PostgreSQL: MLflow's tables may be in the same database, and both note their version in a table of one name.
@@ -96,7 +96,7 @@ def kept_in(uri: str) -> Iterator[None]:
         yield
     except (StorageInternalError, SQLAlchemyError) as error:
         lost = f"--storage {uri} was lost ({reason_of(error)}); what has an outcome stays, the same command goes on"
-        print(f"grpolab: {lost}", file=sys.stderr)
+        say(f"grpolab: {lost}", error=True)
         raise SystemExit(1) from error
 
 

@@ -1,0 +1,124 @@
+"""A user's module is read as it would run: packages without __init__.py, folders on sys.path, variables it asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grpolab.identity import environment_read, sources
+from grpolab.user_source import folders_added, variables_read
+
+FILE = Path("/home/lab/project/rewards.py")
+ADDED = [
+    ("sys.path.insert(0, 'lib')", str(Path.cwd() / "lib")),
+    ("sys.path.append('/opt/lib')", "/opt/lib"),
+    ("sys.path.insert(0, os.path.join(os.path.dirname(__file__), 'lib'))", "/home/lab/project/lib"),
+    ("sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))", "/home/lab"),
+    ("sys.path.insert(0, str(Path(__file__).parent / 'lib'))", "/home/lab/project/lib"),
+    ("sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'lib'))", "/home/lab/lib"),
+    ("HERE = Path(__file__).parent\nsys.path += [f'{HERE}/lib']", "/home/lab/project/lib"),
+    ("def late():\n    sys.path.extend(['/opt/lib'])", "/opt/lib"),
+    ("import site\nsite.addsitedir('/opt/' + 'lib')", "/opt/lib"),
+]
+WRITTEN = [
+    "os.environ['JUDGE']", "os.environ.get('JUDGE', '')", "os.getenv('JUDGE')", "environ['JUDGE']",
+    "getenv('JUDGE', 'x')", "os.environ.setdefault('JUDGE', 'x')", "'JUDGE' in os.environ",
+    "f'{os.environ[\"JUDGE\"]}/score'",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "folder"), ADDED)
+def test_folders_that_a_module_puts_on_the_path(code: str, folder: str) -> None:
+    assert folders_added(f"import os, sys\n{code}\n".encode(), FILE) == [folder]
+
+
+@pytest.mark.parametrize("code", ["sys.path.insert(0, find())", "sys.path.insert(0, os.environ['LIB'])", "(" * 9999])
+def test_what_only_running_it_could_say_is_not_guessed(code: str) -> None:
+    assert folders_added(f"import sys\nsys.path\n{code}\n".encode(), FILE) == []
+
+
+@pytest.mark.parametrize("code", WRITTEN)
+def test_variables_that_a_module_asks_for(code: str) -> None:
+    assert variables_read(f"import os\nx = {code}\n".encode()) == {"JUDGE"}
+
+
+def test_what_is_no_variable_of_the_environment_is_left_out() -> None:
+    assert variables_read(b"import os\nx = {'JUDGE': 1}['JUDGE']; y = x.get('A'); os.environ[name]; env = 1") == set()
+
+
+def test_a_run_writes_down_what_was_asked_for_and_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rewards.py").write_text("import os, helping\nos.getenv('JUDGE_TOKEN'); os.getenv('GONE')\n")
+    (tmp_path / "helping.py").write_text("import os\nos.environ['SIZE']; os.environ['PLACE']\n")
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"JUDGE_TOKEN": "abc", "SIZE": "12", "PLACE": "https://lab:hunter2@host", "N": "3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("GONE", raising=False)
+    task = {"name": "custom", "path": "rewards.py:Task", "options": {"key": "${oc.env:N}"}}
+    settings = {"task": task, "reward": {"function": "rewards.py:score"}}
+    digest = {name: hashlib.sha256(value.encode()).hexdigest()[:8] for name, value in (("SIZE", "12"), ("N", "3"))}
+    assert environment_read(settings) == {"GONE": None, "JUDGE_TOKEN": "set", "PLACE": "set"} | digest
+
+
+LOADS = """
+import sys
+from grpolab.errors import RequestError
+from grpolab.tasks.imports import load_object
+for _ in range(2):
+    try:
+        print(load_object("reward.function", sys.argv[1])("", "", ""))
+    except RequestError as error:
+        print(error)
+"""
+
+
+def loaded(folder: Path, path: str) -> list[str]:
+    """What a user's reward scores, or why it is refused, the first time and the second."""
+    done = subprocess.run([sys.executable, "-P", "-c", LOADS, path], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def put(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+@pytest.mark.parametrize("package", ["mine", "mine.deep.deeper"])
+def test_packages_without_an_init_file(tmp_path: Path, package: str) -> None:
+    place = tmp_path.joinpath(*package.split("."))
+    put(place / "rewards.py", f"from {package}.helper import one\nfrom . import other\ndef score(*given): return one\n")
+    put(place / "helper.py", "one = 0.5\n")
+    put(place / "other.py", "")
+    assert loaded(tmp_path, f"{package}.rewards:score") == ["0.5", "0.5"]
+    names = {f"{package}.{name}" for name in ("rewards", "helper", "other")}
+    assert sources(f"{package}.rewards", tmp_path).keys() == names
+
+
+def test_a_folder_on_the_path_is_followed_and_its_content_counts(tmp_path: Path) -> None:
+    put(
+        tmp_path / "rewards.py",
+        "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent / 'lib'))\n"
+        "from helping import one\nscore = lambda *given: one\n",
+    )
+    put(tmp_path / "lib" / "helping.py", "one = 0.5\n")
+    assert loaded(tmp_path, "rewards.py:score") == ["0.5", "0.5"]
+    before = sources("rewards", tmp_path)
+    assert before.keys() == {"rewards", "helping"}
+    put(tmp_path / "lib" / "helping.py", "one = 0.25\n")
+    assert sources("rewards", tmp_path) != before
+
+
+def test_a_folder_that_only_running_could_find_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    put(
+        tmp_path / "rewards.py",
+        "import sys\nsys.path.insert(0, ''.join(['l', 'ib']))\nfrom helping import one\nscore = lambda *given: one\n",
+    )
+    put(tmp_path / "lib" / "helping.py", "one = 0.5\n")
+    first, second = loaded(tmp_path, "rewards.py:score")
+    assert first == second
+    assert "imports helping from a folder that it puts on sys.path" in first
+    assert "sys.path.insert(0, str(Path(__file__).parent / 'FOLDER'))" in first
