@@ -6,7 +6,7 @@ import os
 from datetime import UTC, datetime
 
 from grpolab.paths import SWEEP_STUDY, Results
-from grpolab.report.plans import default_study, read_plan, reference_plan
+from grpolab.report.plans import default_study, read_plan
 from grpolab.report.reference import studies_of
 from grpolab.report.text import listing
 
@@ -24,7 +24,7 @@ def chosen(committed: str = SWEEP_STUDY, only: bool = False) -> tuple[Results, s
         name, swept = next(iter(own.items()))
         which = f"the study that was swept last here (planned {swept:%Y-%m-%d %H:%M} UTC)"
     elif not name:
-        name = committed if reference_plan(results, committed).is_file() else default_study(results)
+        name = committed if results.committed_plan(committed).is_file() else default_study(results)
         which = "the committed outcome, because none was swept here"
     others = [other for other in [*own, *studies_of(results)] if other != name]
     more = f" Others: {listing(list(dict.fromkeys(others)))}." if others else ""
