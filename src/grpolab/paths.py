@@ -173,6 +173,10 @@ class Results:
         """The study's plan.json."""
         return self._study(study) / "plan.json"
 
+    def assessment(self, study: str) -> Path:
+        """What report and doctor say of each run of the study, for the tracking store."""
+        return self._study(study) / "assessment.json"
+
     def planned(self) -> list[str]:
         """Names of the studies that have a plan."""
         return sorted(file.parent.name for file in self.studies.glob("*/plan.json"))
@@ -209,10 +213,6 @@ class Results:
     def committed_plan(self, study: str) -> Path:
         """Its plan in the committed reference, which knows the study where there is this file."""
         return self.reference / "plans" / f"{study}.json"
-
-    def assessment(self, study: str) -> Path:
-        """What report and doctor say of each run of the study, for the tracking store."""
-        return self.studies / study / "assessment.json"
 
     def trials(self, study: str) -> Path:
         """What a tuning of the study has tried, for the report."""
