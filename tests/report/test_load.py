@@ -104,7 +104,7 @@ def test_a_shared_run_is_parsed_once(results, monkeypatch):
 
 
 def test_an_unplanned_study_is_refused_with_what_to_do(results):
-    with pytest.raises(RequestError, match=r"study=nothing .* `grpolab sweep nothing`"):
+    with pytest.raises(RequestError, match=r"study nothing is not planned in .*: (planned are|none is)"):
         load(results, "nothing")
 
 
