@@ -50,7 +50,8 @@ def _surrogate(arguments: argparse.Namespace) -> None:
     from grpolab.sweep.ledger import study_states
 
     results = results_of(arguments)
-    states = study_states(results, arguments.study).values()  # of the study, or of those that it includes
+    study = results.name_of(arguments.study)
+    states = study_states(results, study).values()  # of the study, or of those that it includes
     here = [cell for cells in states for cell in cells if cell.state in RESULTS and not cell.committed]
     done = [cell.cell["signature"] for cell in here]  # with a folder, whose first updates can be replayed
     signatures = dict.fromkeys(done)
@@ -66,7 +67,8 @@ def _surrogate(arguments: argparse.Namespace) -> None:
 def _export_reference(arguments: argparse.Namespace) -> None:
     from grpolab.report.reference import export_reference
 
-    for file in export_reference(results_of(arguments), arguments.study, arguments.append):
+    results = results_of(arguments)
+    for file in export_reference(results, results.name_of(arguments.study), arguments.append):
         say(file)
 
 
@@ -94,13 +96,15 @@ def _track_verify(arguments: argparse.Namespace) -> int:
 
 def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
     """The results, the URI of their store, the studies that are meant. Raises RequestError."""
-    from grpolab.sweep.ledger import planned_studies, study_states
+    from grpolab.sweep.ledger import study_states
 
     results = results_of(arguments)
     uri = tracking_uri(results, arguments.uri)
-    if arguments.study:
-        study_states(results, arguments.study)  # says what is planned where this study is not
-    return results, uri, [arguments.study] if arguments.study else planned_studies(results)
+    if not arguments.study:
+        return results, uri, results.planned()
+    study = results.name_of(arguments.study)
+    study_states(results, study)  # says what is planned where this study is not
+    return results, uri, [study]
 
 
 def _prune_runs(arguments: argparse.Namespace) -> None:

@@ -158,7 +158,7 @@ def study_of(results: Results, plan: Plan, runs: Runs) -> Study:
     """
     cells = _cells(plan).merge(runs["outcomes"], on="signature", how="left")
     cells["outcome"] = cells["outcome"].fillna(MISSING)
-    _refuse_mixtures(plan["study"], cells)
+    _refuse_mixtures(plan, cells)
     keys = cells[[*_CELL_KEYS, "signature", *(c for c in cells if c.startswith("factor/"))]]
     tables = {table: keys.merge(runs[table], on="signature") for table in TABLES}
     tables["evaluations"] = _carry_forward(tables["evaluations"], cells, plan.get("primary_metric", ""))
@@ -188,7 +188,7 @@ def _cells(plan: Plan) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else [*_CELL_KEYS, "signature"])
 
 
-def _refuse_mixtures(study: str, cells: pd.DataFrame) -> None:
+def _refuse_mixtures(plan: Plan, cells: pd.DataFrame) -> None:
     """Runs of different programs are not compared: their difference could be the program's. Raises RequestError."""
     done = cells[cells["outcome"].isin(RESULTS)]
     for column, what in (("results_version", "results_version"), ("lock_sha256", "lock file (lock_sha256)")):
@@ -199,8 +199,9 @@ def _refuse_mixtures(study: str, cells: pd.DataFrame) -> None:
             kinds = ", ".join(f"{value} ({count(len(names), 'run')})" for value, names in runs.items())
             fewest = min(runs.values(), key=len)
             raise RequestError(
-                f"study={study} mixes runs of more than one {what}: {kinds}; no figure or claim may: delete the run"
-                f" folders of all but one ({listing(fewest, 2)}) and run `grpolab sweep {study}` again"
+                f"study={plan['study']} mixes runs of more than one {what}: {kinds}; no figure or claim may: delete the"
+                f" run folders of all but one ({listing(fewest, 2)}) and run"
+                f" `grpolab sweep {plan.get('file', plan['study'])}` again"
             )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -381,10 +382,11 @@ def _provenance(parts: Sequence[Study]) -> str:
         (same,) = different
         listed = ",".join(map(str, same)) + ("," if len(same) == 1 else "")
         asked = f" --seeds {len(same) if same == (*range(len(same)),) else listed}"
+    named = shlex.quote(whole_plan.get("file", parts[-1].name))
     commands = [
         *([f"git checkout {commit}"] if commit else []),
-        f"grpolab sweep {parts[-1].name}{asked}",
-        f"grpolab report {parts[-1].name}",
+        f"grpolab sweep {named}{asked}",
+        f"grpolab report {named}",
     ]
     note = f" The runs are of {len(commits)} commits; each run's is in its manifest." if len(commits) > 1 else ""
     reproduce = f"Reproduce (what has an outcome is not trained again):{note}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpolab import records
-from grpolab.errors import Damaged, RequestError
+from grpolab.errors import Damaged
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results
 from grpolab.vocabulary import FIGURES
 
@@ -22,7 +22,7 @@ def default_study(results: Results) -> str:
     """The study that is meant where none is named: what is planned here, else what the committed reference holds."""
     names = (REFERENCE_STUDY, SWEEP_STUDY)
     planned = [name for name in names if results.plan(name).is_file()]
-    committed = [name for name in names if reference_plan(results, name).is_file()]
+    committed = [name for name in names if results.committed_plan(name).is_file()]
     return [*planned, *committed, SWEEP_STUDY][0]
 
 
@@ -31,21 +31,16 @@ def plans_of(results: Results, name: str) -> list[Plan]:
 
     Raises RequestError when neither knows the study.
     """
-    committed = not results.plan(name).is_file() and reference_plan(results, name).is_file()
+    committed = not results.plan(name).is_file() and results.committed_plan(name).is_file()
 
     def plan_of(study: str) -> Plan:
-        path = reference_plan(results, study) if committed else results.plan(study)
+        path = results.committed_plan(study) if committed else results.plan(study)
         if not path.is_file():
-            raise RequestError(f"study={study} has no plan in {results.studies}: run `grpolab sweep {study}` first")
+            raise results.not_planned(study)
         return read_plan(path)
 
     whole = plan_of(name)
     return [*(plan_of(part) for part in whole["includes"]), whole]
-
-
-def reference_plan(results: Results, study: str) -> Path:
-    """The plan of a study of the reference, which knows the study where there is this file."""
-    return results.reference / "plans" / f"{study}.json"
 
 
 def read_plan(path: Path) -> Plan:

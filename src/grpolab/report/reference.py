@@ -22,7 +22,7 @@ from grpolab.errors import Damaged, RequestError
 from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.paths import Results, write_json_atomic
 from grpolab.report.journals import NUMBERS, TABLES, Runs, at_quarters, count_clipped, kind_of_cpu, read_runs
-from grpolab.report.plans import Plan, read_plan, reference_plan
+from grpolab.report.plans import Plan, read_plan
 from grpolab.report.statistics.looks import LOOKS
 from grpolab.vocabulary import DAMAGED, LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
 
@@ -151,7 +151,7 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     with holes would be taken for the truth), or what is there is of another results_version or lock file.
     """
     if not results.plan(study).is_file():
-        raise RequestError(f"study={study} has not been planned in {results.root}: run `grpolab sweep {study}` first")
+        raise results.not_planned(study)
     whole = read_plan(results.plan(study))
     plans = [whole, *(read_plan(results.plan(part)) for part in whole["includes"])]
     runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
@@ -188,7 +188,7 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     for file in results.reference.glob("plans/*.json"):
         file.unlink()
     for plan in plans:
-        write_json_atomic(reference_plan(results, plan["study"]), _packed(plan))
+        write_json_atomic(results.committed_plan(plan["study"]), _packed(plan))
     for table, frame in tables.items():
         _write_table(results.reference / f"{table}.parquet", frame)
     return sorted(path for path in results.reference.rglob("*") if path.is_file())

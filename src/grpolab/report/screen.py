@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpolab.paths import Results, read_json, write_json_atomic
-from grpolab.report.plans import plans_of, reference_plan
+from grpolab.report.plans import plans_of
 from grpolab.report.registered import registry_at
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def state_of(results: Results, name: str) -> str:
     plans = plans_of(results, name)
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
     files = [
-        *(path for plan in plans for path in (results.plan(plan["study"]), reference_plan(results, plan["study"]))),
+        *(path for plan in plans for path in (results.plan(plan["study"]), results.committed_plan(plan["study"]))),
         *(results.run(signature) / file for signature in signatures for file in OF_A_RUN),
         *sorted(results.reference.glob("*.parquet")),
         *sorted(Path(__file__).parents[1].rglob("*.py")),

@@ -37,12 +37,13 @@ def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callabl
     A store that is a server already is only linked to. Raises RequestError when there is nothing to show.
     """
     check_store(uri)
-    file = sqlite_file(uri)
-    if file and not file.exists():
-        raise RequestError(f"there is no tracking store at {file} yet: `grpolab sweep {study}` creates it")
     if uri.startswith("http"):
         _say_links(uri.rstrip("/"), results, study, say)
         return
+    _refuse_without_runs(results, study)
+    file = sqlite_file(uri)
+    if file and not file.exists():
+        raise RequestError(f"there is no tracking store at {file} yet: `grpolab track sync {study}` creates it")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` ends the server as Ctrl-C does
     chosen = free_port(port)
     if chosen != port:
@@ -53,6 +54,17 @@ def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callabl
         say("Ctrl-C ends the server.")
         with suppress(KeyboardInterrupt):
             process.wait()
+
+
+def _refuse_without_runs(results: Results, study: str) -> None:
+    """Raise RequestError where the study is not planned, or nothing of it has begun: its pages would be empty."""
+    plan = read_plan(results.plan(study))
+    if plan is None:
+        raise results.not_planned(study)
+    plans = [plan, *(read_plan(results.plan(part)) or {"cells": []} for part in plan["includes"])]
+    if not any(results.run(cell["signature"]).is_dir() for part in plans for cell in part["cells"]):
+        named = plan.get("file", study)
+        raise RequestError(f"study {study} has no run in {results.runs} yet: run `grpolab sweep {named}` first")
 
 
 def free_port(port: int) -> int:
@@ -71,11 +83,12 @@ def free_port(port: int) -> int:
 def _say_links(root: str, results: Results, study: str, say: Callable[[str], None]) -> None:
     """The study's chart pages, the arms at each combination of the other factors first; of each that it includes."""
     for name in (read_plan(results.plan(study)) or {}).get("includes") or [study]:
-        experiment = _experiment_id(root, name)
+        experiment, plan = _experiment_id(root, name), read_plan(results.plan(name))
+        if experiment is None and plan is None:
+            raise results.not_planned(name)
         if experiment is None:
-            say(f"{name}: not tracked yet (`grpolab sweep {name}`)")
+            say(f"{name}: not tracked yet (`grpolab track sync {name}`)")
             continue
-        plan = read_plan(results.plan(name))
         for view in views(plan) if plan else [EVERY_VARIANT]:
             say(f"{name}, {view.title}: {root}/{address(experiment, view.key)}")
 
