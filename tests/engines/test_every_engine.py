@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from grpolab.paths import Results, project_root, read_json
+from grpolab.paths import Results, project_root
 from grpolab.sweep.launch import sweep
 from grpolab.sweep.plan import plans
 
@@ -75,14 +76,66 @@ second = cluster.add_node(num_cpus=1)
 print(cluster.address, flush=True)
 sys.stdin.readline()
 cluster.remove_node(second, allow_graceful=False)
+print("killed", flush=True)
 sys.stdin.readline()
 cluster.shutdown()
 """
+# Where `shut` lies beside it, a process waits in its second rollout step, and says so.
+REWARD = """
+import os, time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+scored = 0
 
 
-def through(root: Path, *overrides: str, jobs: int | None = None) -> dict[str, str]:
+def score(prompt, answer, completion):
+    global scored
+    scored += 1
+    end = time.monotonic() + 300
+    while scored > 300 and (HERE / "shut").exists():
+        (HERE / f"waits-{os.getpid()}").touch()
+        assert time.monotonic() < end, "nobody opened the gate"
+        time.sleep(0.05)
+    return float(answer == completion)
+"""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Holds runs in their second rollout step, in whichever process they are."""
+
+    folder: Path
+
+    def shut(self) -> None:
+        for file in self.folder.glob("waits-*"):
+            file.unlink()
+        (self.folder / "shut").touch()
+
+    def open(self) -> None:
+        (self.folder / "shut").unlink(missing_ok=True)
+
+    def waiting(self) -> int:
+        """How many runs have come to it."""
+        return len(list(self.folder.glob("waits-*")))
+
+    @property
+    def overrides(self) -> list[str]:
+        reward = [f"reward.function={self.folder / 'rewards.py'}:score", "reward.weights={correct: 1.0}"]
+        return [*reward, "machine.tracking_uri=null"]
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
+    """One for all, since its path is part of each run's settings."""
+    folder = tmp_path_factory.mktemp("gate")
+    (folder / "rewards.py").write_text(REWARD)
+    return Gate(folder)
+
+
+def through(root: Path, gate: Gate, *overrides: str, jobs: int | None = None) -> dict[str, str]:
     """What the study comes to: the hashes of each run's journal and weights."""
-    asked = plans("smoke", [f"machine.results={root}", "machine.tracking_uri=null", *overrides])
+    asked = plans("smoke", [f"machine.results={root}", *gate.overrides, *overrides])
     assert sweep(asked, lambda results, study: None, jobs) == 0
     files = [file for name in ("journal.jsonl", "policy.safetensors") for file in Results(root).runs.glob(f"*/{name}")]
     assert len(files) == 2 * sum(len(plan.cells) for plan in asked)
@@ -103,19 +156,14 @@ def once(is_so: Callable[[], Any], do: Callable[[], Any]) -> threading.Thread:
     return thread
 
 
-def running(root: Path) -> list[Path]:
-    """The runs that have done a step and are not done yet."""
-    beats = [(file.parent, read_json(file)) for file in Results(root).runs.glob("*/running.json")]
-    return [folder for folder, beat in beats if beat and beat["rollout_step"] > 0]
-
-
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return through(tmp_path_factory.mktemp("local"), jobs=1)
+def local(tmp_path_factory: pytest.TempPathFactory, gate: Gate) -> dict[str, str]:
+    gate.open()
+    return through(tmp_path_factory.mktemp("local"), gate, jobs=1)
 
 
-def test_two_workers_here(local: dict[str, str], tmp_path: Path) -> None:
-    assert through(tmp_path, jobs=2) == local
+def test_two_workers_here(local: dict[str, str], gate: Gate, tmp_path: Path) -> None:
+    assert through(tmp_path, gate, jobs=2) == local
 
 
 @pytest.fixture
@@ -129,29 +177,35 @@ def cluster() -> Iterator[subprocess.Popen[str]]:
     process.communicate("\n\n", timeout=60)
 
 
-def test_ray_of_which_a_node_is_killed(local: dict[str, str], cluster: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_ray_of_which_a_node_is_killed(
+    local: dict[str, str], cluster: subprocess.Popen[str], gate: Gate, tmp_path: Path
+) -> None:
+    """While each node has a run that has done a step."""
     assert cluster.stdin
     assert cluster.stdout
-    address, stdin = cluster.stdout.readline().strip(), cluster.stdin
+    address, stdin, stdout = cluster.stdout.readline().strip(), cluster.stdin, cluster.stdout
+    said_so: list[str] = []
 
     def kill() -> None:
         stdin.write("\n")
         stdin.flush()
+        said_so.append(stdout.readline())
+        gate.open()
 
-    killing = once(lambda: len(running(tmp_path)) == 2, kill)
-    assert through(tmp_path, "launcher=ray", f"machine.launcher.address={address}") == local
-    killing.join(1)
-    assert not killing.is_alive(), "no node was killed while two runs were on their way"
+    gate.shut()
+    once(lambda: gate.waiting() == 2, kill)
+    assert through(tmp_path, gate, "launcher=ray", f"machine.launcher.address={address}") == local
+    assert said_so == ["killed\n"]
 
 
-def test_submitit_on_this_machine(local: dict[str, str], tmp_path: Path) -> None:
+def test_submitit_on_this_machine(local: dict[str, str], gate: Gate, tmp_path: Path) -> None:
     pytest.importorskip("submitit")
-    assert through(tmp_path, "launcher=slurm", "machine.launcher.cluster=local", jobs=2) == local
+    assert through(tmp_path, gate, "launcher=slurm", "machine.launcher.cluster=local", jobs=2) == local
 
 
 @pytest.mark.slow
 def test_slurm_of_which_a_job_is_preempted(
-    local: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: dict[str, str], gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Minutes: Slurm holds a job that it has requeued for two."""
     pytest.importorskip("submitit")
@@ -165,12 +219,14 @@ def test_slurm_of_which_a_job_is_preempted(
         listing = subprocess.run(["squeue", "-rht", "R", "-o", "%i"], capture_output=True, text=True, check=True)
         requeued.extend(listing.stdout.split()[:1])
         subprocess.run(["scancel", "--signal", signal.Signals.SIGUSR2.name[3:], *requeued], check=True)
+        gate.open()
 
+    gate.shut()
     subprocess.run([SLURM, "start", slurm], check=True)
     try:
-        once(lambda: running(root), preempt)
+        once(gate.waiting, preempt)
         options = ["launcher=slurm", "machine.launcher.partition=first", "machine.launcher.memory_gib=1"]
-        assert through(root, *options) == local
+        assert through(root, gate, *options) == local
     finally:
         subprocess.run([SLURM, "stop", slurm], check=True)
     said = "".join(file.read_text() for file in (root / "studies").rglob(f"{requeued[0]}_0_log.out"))
@@ -205,27 +261,29 @@ def said(*words: str, folder: Path | None = None) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_command_that_ends_is_given_again(
-    number: signal.Signals, engine: list[str], local: dict[str, str], tmp_path: Path
+    number: signal.Signals, engine: list[str], local: dict[str, str], gate: Gate, tmp_path: Path
 ) -> None:
-    words = [f"machine.results={tmp_path}", "machine.tracking_uri=null", *engine]
+    words = [f"machine.results={tmp_path}", *gate.overrides, *engine]
+    gate.shut()
     sweeping = command("sweep", "smoke", *words)
     deadline = time.monotonic() + 300
-    while not running(tmp_path) and sweeping.poll() is None and time.monotonic() < deadline:
+    while not gate.waiting() and sweeping.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert running(tmp_path), sweeping.communicate()[0]
+    assert gate.waiting(), sweeping.communicate()[0]
     assert "running" in said("status", "smoke", f"--results={tmp_path}")
     sweeping.send_signal(number)
+    gate.open()
     text = sweeping.communicate(timeout=120)[0]
     assert "Traceback" not in text
     assert sweeping.returncode == (-number if number == signal.SIGKILL else 130), text
     assert not list(Results(tmp_path).runs.glob("*/leave"))
-    assert through(tmp_path, *engine) == local
+    assert through(tmp_path, gate, *engine) == local
 
 
 @pytest.mark.slow
-def test_ray_that_the_command_starts_itself(local: dict[str, str], tmp_path: Path) -> None:
+def test_ray_that_the_command_starts_itself(local: dict[str, str], gate: Gate, tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    assert through(tmp_path, "launcher=ray") == local
+    assert through(tmp_path, gate, "launcher=ray") == local
 
 
 @pytest.mark.slow
