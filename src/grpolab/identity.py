@@ -26,7 +26,7 @@ from typing import Any
 
 from grpolab import RESULTS_VERSION
 from grpolab.credentials import is_secret_name, reveals, variables_named
-from grpolab.paths import plain, read_json, write_json_atomic
+from grpolab.paths import open_file, plain, read_json, write_json_atomic
 from grpolab.user_source import folders_added, nodes, variables_read
 
 SIGNATURE_LENGTH = 16
@@ -196,7 +196,7 @@ def file_sha256(file: Path, cache: Path | None = None) -> str:
     if known and known["state"] == state:
         return str(known["sha256"])
     began = time.time()
-    with file.open("rb") as opened:
+    with open(file, "rb", opener=open_file) as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     if _state(file) == state and began - state["changed_ns"] / 1e9 > SETTLED_SECONDS:
         _hashed[place] = known = {"path": place, "state": state, "sha256": digest}

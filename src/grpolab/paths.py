@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import stat
 import subprocess
 import sys
 import uuid
@@ -249,10 +250,23 @@ def write_csv_atomic(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_text_atomic(path, text.getvalue())
 
 
+def open_file(path: str, flags: int) -> int:
+    """An `opener` of what somebody may have made: a pipe would be waited for, and a device may never end.
+
+    Raises OSError where it is no file.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no file", path)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a file; None where there is no file, or no whole object in it."""
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
+        with open(path, opener=open_file) as file:
+            content = json.load(file)
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

@@ -9,17 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import os
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from grpolab.errors import Damaged
+from grpolab.errors import Damaged, RequestError
+from grpolab.frameworks.config_files import written
 from grpolab.identity import file_sha256
-from grpolab.paths import SIGNATURE, STUDY_NAME
+from grpolab.paths import SIGNATURE, STUDY_NAME, open_file
 from grpolab.vocabulary import DAMAGED, MISSING, OUTCOMES, RESULTS
 
 Record = dict[str, Any]
+MOST_BYTES = 1 << 30  # that are read of a file
 
 JOURNAL, TIMING, WEIGHTS = "journal.jsonl", "timing.jsonl", "policy.safetensors"
 _TEXT, _COUNT, _NUMBER = (str, type(None)), (int, type(None)), (int, float, type(None))
@@ -120,15 +121,12 @@ def read_provenance(folder: Path) -> Record:
 def read_settings(folder: Path) -> Record:
     """A run's settings; empty where it has none yet. Raises Damaged."""
     path = folder / "settings.yaml"
-    if (content := read_bytes(path)) is None:
+    if not os.path.lexists(path):
         return {}
     try:
-        settings = yaml.safe_load(content)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise Damaged(f"{path} cannot be read: {_why(error)}") from error
-    if not isinstance(settings, dict):
-        raise Damaged(f"{path} holds no mapping")
-    return settings
+        return written(str(path))
+    except RequestError as error:
+        raise Damaged(str(error)) from error
 
 
 def read_warm_start(folder: Path) -> Record | None:
@@ -208,7 +206,10 @@ def weights_sha256(file: Path) -> str | None:
     """
     digest = hashlib.sha256()
     try:
-        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            open(file, "rb", opener=open_file) as opened,
+            mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             start = 8 + int.from_bytes(data[:8], "little")
             header = json.loads(data[8:start])
             header.pop("__metadata__", None)
@@ -222,13 +223,17 @@ def weights_sha256(file: Path) -> str | None:
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """A file's bytes; None where there is no file. Raises Damaged."""
+    """A file's bytes; None where there is no file. Raises Damaged, also where a pipe or a device is in its place."""
     try:
-        return path.read_bytes()
+        with open(path, "rb", opener=open_file) as file:
+            content = file.read(MOST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise Damaged(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > MOST_BYTES:
+        raise Damaged(f"{path} has more than {MOST_BYTES >> 20} MiB, the most that is read of it")
+    return content
 
 
 def _checked(record: Record, types: dict[str, tuple[type, ...]], path: Path) -> Record:

@@ -11,6 +11,7 @@ import pytest
 from grpolab.cli import main
 from grpolab.doctor import other_runs
 from grpolab.doctor.other_runs import find, study
+from grpolab.errors import RequestError
 from grpolab.paths import Results
 
 STEPS = 40
@@ -197,3 +198,17 @@ def test_mlflow_params_are_the_config(tmp_path: Path, undrawn: None) -> None:
     assert code == 0
     assert "against it `beta=0.04` +0.200" in text
     assert "- paired by seed" in text
+
+
+def test_a_folder_of_many_logs_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each log in it: 7,000 take seconds."""
+    line = json.dumps({"step": 1, "loss": 0.1, "grad_norm": 0.5, "reward": 0.2, "clip_ratio/region_mean": 0.0})
+    for number in range(60):
+        (tmp_path / f"{number}.jsonl").write_text(line)
+    asked, is_log = [], other_runs._is_log
+    monkeypatch.setattr(other_runs, "_is_log", lambda file: asked.append(file) or is_log(file))
+    assert len(find("trl", [str(tmp_path)])[0]) == 60
+    assert len(asked) <= 2 * 60
+    monkeypatch.setattr(other_runs, "MOST_FILES", 59)
+    with pytest.raises(RequestError, match="more than 59 files"):
+        find("trl", [str(tmp_path)])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import lzma
+import os
 import tarfile
+import tracemalloc
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +18,7 @@ import pytest
 import torch
 
 from grpolab.cli import main
-from grpolab.frameworks import conformance
+from grpolab.frameworks import conformance, vectors
 from grpolab.frameworks.conformance import (
     not_reproduced_page,
     read_variants,
@@ -79,7 +84,7 @@ def test_what_disagrees_is_named(
 def test_what_we_do_not_support_is_named_and_no_miss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planted(tmp_path, STEM, framework="nobody")
     planted(tmp_path, "trl__bnpo__token__sym__beta0.0", function="a.py:compute_other_loss")
-    assert main(["conformance", str(tmp_path), "--json"]) == 0
+    assert main(["conformance", str(tmp_path), "--json"]) == 1, "nothing was replayed"
     found = json.loads(capsys.readouterr().out)
     assert (found["replayed"], found["unsupported"]) == (0, 2)
     reasons = sorted(one["unsupported"] for one in found["variants"])
@@ -213,3 +218,130 @@ def test_numbers_that_a_framework_stores_as_float32_are_known_by_all_its_cases()
         {"metrics": {"share": 0.0, "half": 0.25, "mean": 0.1}},
     ]
     assert conformance.stored_as_float32(cases) == {"metric share"}
+
+
+def _packed(mode: str, **members: tarfile.TarInfo | bytes) -> bytes:
+    """A tar archive of files, and of members that are none."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode=f"w:{mode}") as archive:
+        for name, content in members.items():
+            member = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(f"{name}.json")
+            member.size = 0 if isinstance(content, tarfile.TarInfo) else len(content)
+            archive.addfile(member, io.BytesIO(content if isinstance(content, bytes) else b""))
+    return packed.getvalue()
+
+
+def _link(kind: bytes) -> tarfile.TarInfo:
+    member = tarfile.TarInfo("link.json")
+    member.type, member.linkname = kind, "../secret.json"
+    return member
+
+
+def _bomb(mode: str, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A member that is longer than the bound, in a few hundred kilobytes."""
+    packed = io.BytesIO()
+    with gzip.open(packed, "wb", 1) if mode == "gz" else lzma.open(packed, "wb", preset=0) as file:
+        member = tarfile.TarInfo("notes.txt")
+        member.type, member.size = kind, vectors.LARGEST_ARCHIVE
+        file.write(member.tobuf())
+        for _ in range(member.size >> 20):
+            file.write(bytes(1 << 20))
+    return packed.getvalue()
+
+
+HOSTILE = {
+    "half an archive": (PEERS.read_bytes()[:30_000], "whole tar archive"),
+    "half an archive, gz": (_packed("gz", a=b"[1]" * 9999)[:60], "whole tar archive"),
+    "bits of it": (PEERS.read_bytes()[:20_000] + bytes(99) + PEERS.read_bytes()[20_000:], "whole tar archive"),
+    "a symbolic link": (_packed("gz", a=_link(tarfile.SYMTYPE)), "link.json is no file but a link"),
+    "a hard link": (_packed("xz", a=_link(tarfile.LNKTYPE)), "link.json is no file but a link"),
+    "deep": (_packed("gz", deep=b"[" * 200_000), "deep.json nests too many"),
+    "a long number": (_packed("gz", long=b"1" * 5000), "long.json is not JSON"),
+    "no text": (_packed("gz", bytes=b"\xff\xfe\xfa"), "bytes.json is not JSON"),
+    "a long file": (_packed("gz", long=bytes(vectors.LARGEST + 1)), "long.json is longer than 16 MiB"),
+    "a bomb, gz": (_bomb("gz"), "more than 256 MiB"),
+    "a bomb, xz": (_bomb("xz"), "more than 256 MiB"),
+    "a header that is a bomb": (_bomb("gz", tarfile.XHDTYPE), "more than 256 MiB"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_an_archive_that_means_harm_is_one_sentence(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, says = HOSTILE[name]
+    (tmp_path / "vectors.tar").write_bytes(content)
+    tracemalloc.start()
+    assert main(["conformance", str(tmp_path / "vectors.tar")]) == 2
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert says in sentence
+    assert most < 2.5 * vectors.LARGEST_ARCHIVE, "it is unpacked no further than the bounds"
+
+
+@pytest.mark.parametrize("odd", ["pipe", "loop", "zero"])
+def test_what_is_no_file_in_a_folder_is_one_sentence(
+    odd: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "odd.json"
+    os.mkfifo(place) if odd == "pipe" else place.symlink_to({"loop": "odd.json", "zero": "/dev/zero"}[odd])
+    for path in (tmp_path, place):
+        assert main(["conformance", str(path)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"cases": 3}, {"cases": [3]}, {"cases": [{}]}, {"cases": [{"name": "a", "inputs": 1}]}, {"options": []}),
+        *({"framework": []}, {"function": None}, {"variant": 3}),
+    ],
+)
+def test_vectors_of_other_types_are_one_sentence(
+    changes: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = planted(tmp_path, STEM)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    assert main(["conformance", str(path)]) == 2
+    assert "is not a file of vectors" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(
+            {"inputs": {}},
+            {"inputs": {"logprobs": "x"}},
+            {"loss": "x"},
+            {"loss": None},
+            {"grad_logprobs": [[1], [2, 3]]},
+        ),
+        *(
+            {"metrics": [1]},
+            {"metrics": {"a": "b"}},
+            {"inputs": {"logprobs": [], "mask": [1]}},
+            {"advantages": {"a": 1}},
+        ),
+    ],
+)
+def test_a_case_that_cannot_be_replayed_is_no_traceback(
+    changes: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = planted(tmp_path, STEM)
+    content = json.loads(path.read_text())
+    content["cases"][2] |= changes
+    path.write_text(json.dumps(content))
+    assert main(["conformance", str(path)]) == 1
+    shown = capsys.readouterr().out
+    assert "not replayed: " in shown or "miss: " in shown
+
+
+def test_nothing_that_was_replayed_is_no_agreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither variants that are not replayed, nor one without cases."""
+    path = planted(tmp_path, STEM, framework="nobody")
+    assert main(["conformance", str(path)]) == 1
+    assert main(["conformance", str(path), "--sensitivity"]) == 1
+    path.write_text(json.dumps({**json.loads(path.read_text()), "framework": "verl", "cases": []}))
+    assert main(["conformance", str(path)]) == 1
+    assert "nothing was replayed" in capsys.readouterr().err

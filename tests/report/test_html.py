@@ -171,3 +171,16 @@ def test_a_deleted_run_folder_is_said_wherever_it_lacks(tmp_path):
     )
     shutil.move(kept, results.run(gone))
     assert page.write(results, "clip_range").read_text() == whole
+
+
+@pytest.mark.parametrize("place", ["../secret.png", "link.png", "nobody.png"])
+def test_a_picture_that_lies_elsewhere_is_not_taken_in(tmp_path, place):
+    """The words of a study may come from anybody."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    Image.new("RGB", (3, 3)).save(tmp_path / "secret.png")
+    (folder / "link.png").symlink_to(tmp_path / "secret.png")
+    text = html.from_markdown(f"# Title\n\n![a picture]({place})\n\n![]({tmp_path}/secret.png)", folder)
+    assert "data:image" not in text
+    Image.new("RGB", (3, 3)).save(folder / "mine.png")
+    assert "data:image" in html.from_markdown("# Title\n\n![a picture](mine.png)", folder)

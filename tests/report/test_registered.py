@@ -247,3 +247,16 @@ def test_what_a_study_names_is_there_when_it_is_registered(repository: Path, tmp
     assert main(["register", "pretrained", "--seeds", seeds, "--results", str(tmp_path / "results")]) == 2
     assert f"{model} of study pretrained is not here" in capsys.readouterr().err
     assert not (repository / REGISTRY).exists()
+
+
+def test_blank_lines_of_the_registry_are_passed_over_and_damaged_ones_named(
+    repository: Path, said: dict[str, str]
+) -> None:
+    margins: dict[str, dict[str, float | None]] = {hypothesis: {} for hypothesis in said}
+    register("clip_range", said, FRESH, LOOKS, margins, set(), [], "now")
+    before, file = registered("clip_range", said), repository / REGISTRY
+    file.write_text(f"\n{file.read_text()}\n  \n")
+    assert registered("clip_range", said) == before != {}
+    file.write_text(file.read_text() + "{half\n")
+    with pytest.raises(RequestError, match="line 5 is no JSON"):
+        registered("clip_range", said)

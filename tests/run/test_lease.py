@@ -229,3 +229,52 @@ def test_an_answer_that_was_lost_is_not_taken_for_a_refusal(folder: Path, monkey
 
     monkeypatch.setattr(os, "link", answer_lost)
     take(folder, Node("a")).check()
+
+
+@pytest.mark.parametrize("name", ["x", "", "1.5", "-1", "0", "٣", "²", "1_0", "9" * 30])
+def test_a_file_whose_name_is_no_leases_is_none(folder: Path, name: str) -> None:
+    folder.mkdir()
+    (folder / f".lease-{name}").write_text("{}")
+    assert not is_taken(folder)
+    assert take(folder, HERE)._file.name == ".lease-1"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("[]", "3", "null", "[1]", '"x"', '{"a": 1}', "\0", "[" * 100_000, "9" * 5000),
+        *(
+            json.dumps({**HERE.holder(), **odd})
+            for odd in ({"pid": "x"}, {"pid": -1}, {"pid": 2**70}, {"process_start": "x"}, {"token": []}, {"pid": None})
+        ),
+        json.dumps({key: value for key, value in HERE.holder().items() if key != "boot"}),
+    ],
+)
+def test_a_lease_that_names_nobody_counts_by_its_age(folder: Path, content: str) -> None:
+    """As one that a power cut has eaten: somebody may be there."""
+    folder.mkdir()
+    (folder / ".lease-1").write_text(content)
+    assert is_taken(folder)
+    assert not Lease(folder).attempt()
+    lease_module.end_of_session(folder, "x")
+    os.utime(folder / ".lease-1", (0, 0))
+    assert not is_taken(folder)
+
+
+@pytest.mark.parametrize("odd", ["link", "loop", "folder", "pipe"])
+def test_what_is_no_file_is_no_lease_and_nothing_is_written_through_it(folder: Path, odd: str) -> None:
+    folder.mkdir()
+    place, other = folder / ".lease-4", folder.parent / "other"
+    other.write_text("precious")
+    if odd == "folder":
+        place.mkdir()
+    elif odd == "pipe":
+        os.mkfifo(place)
+        os.utime(place, (0, 0))  # it is empty, so that it counts by its age, and by being watched
+    else:
+        place.symlink_to(other if odd == "link" else place.name)
+    assert not is_taken(folder)
+    lease_module.end_of_session(folder, "x")
+    lease = Lease(folder, Node("a"))
+    waits_until_taken(lease)
+    assert other.read_text() == "precious"

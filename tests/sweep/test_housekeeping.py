@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -322,6 +324,109 @@ def test_a_damaged_run_is_refused_by_name(
     assert f"refused: run {folder.name}: " in out
     assert said in out
     assert names(results.runs) == names(theirs.runs) - {folder.name}, "the other one came, and no half of this one"
+
+
+BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
+
+
+@pytest.mark.parametrize(
+    ("name", "odd", "said"),
+    [
+        ("samples/secret.parquet", "../../../../secret", "samples/secret.parquet is a link"),
+        ("outcome.json", "../../../secret", "outcome.json is a link"),
+        ("journal.jsonl", "journal.jsonl", "journal.jsonl is a link"),
+        ("samples", "../../..", "samples is a link"),
+        ("other", "..", "other is a link"),
+        ("zero", "/dev/zero", "zero is a link"),
+        ("pipe", None, "pipe is a link, a pipe"),
+        ("outcome.json", None, "outcome.json is a link, a pipe"),
+        ("provenance.json", None, "provenance.json is a link, a pipe"),
+        ("settings.yaml", BOMB.encode(), "settings.yaml"),
+        ("settings.yaml", b"a: " + b"[" * 5000, "settings.yaml"),
+        ("settings.yaml", b"a: " + b"x" * (2 << 20), "settings.yaml"),
+        ("a/b/c/d/e", b"", "deeper than any folder"),
+        ("../../warm_starts/{warm}/policy.safetensors", "../../../secret", "policy.safetensors is a link"),
+        ("../../warm_starts/{warm}", "../../elsewhere", "is a link"),
+        ("", "../../elsewhere", "is a link"),
+    ],
+)
+def test_what_leads_elsewhere_or_never_ends_spoils_one_run(
+    theirs: Results,
+    results: Results,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    odd: str | bytes | None,
+    said: str,
+) -> None:
+    """A link to a secret, a loop, a pipe, an alias bomb: the other run comes, within seconds."""
+    (tmp_path / "secret").write_text("secret")
+    folder = first(theirs)
+    warm = (read_json(folder / "provenance.json") or {})["warm_start"]["signature"]
+    place = Path(os.path.normpath(folder / name.format(warm=warm)))
+    if place.is_dir():
+        shutil.move(place, tmp_path / "elsewhere")
+    place.unlink(missing_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if odd is None:
+        os.mkfifo(place)
+    else:
+        place.write_bytes(odd) if isinstance(odd, bytes) else place.symlink_to(odd)
+    started = time.monotonic()
+    assert take_over(theirs, results) == 1
+    assert time.monotonic() - started < 10
+    out = capsys.readouterr().out
+    assert f"refused: run {folder.name}: " in out
+    assert said in out
+    assert names(results.runs) == names(theirs.runs) - {folder.name}
+    assert b"secret" not in content(results).values()
+
+
+def test_a_link_in_place_of_all_runs_is_not_followed(
+    theirs: Results, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs.runs.rename(tmp_path / "elsewhere")
+    theirs.runs.symlink_to(tmp_path / "elsewhere")
+    assert take_over(theirs, results) == 1
+    assert capsys.readouterr().out.count("is a link") == 2
+    assert not names(results.runs)
+
+
+@pytest.mark.parametrize("odd", ["{}", '{"study": "other", "includes": [], "cells": []}', "[" * 100_000, None, "link"])
+def test_a_plan_that_is_none_is_not_taken_over(
+    theirs: Results, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str], odd: str | None
+) -> None:
+    plan = theirs.plan("mine")
+    plan.unlink()
+    if odd is None:
+        os.mkfifo(plan)
+    elif odd == "link":
+        write_json_atomic(tmp_path / "secret", {"study": "mine", "includes": [], "cells": []})
+        plan.symlink_to(tmp_path / "secret")
+    else:
+        plan.write_text(odd)
+    assert take_over(theirs, results) == 1
+    out = capsys.readouterr().out
+    assert "refused: study mine: " in out
+    assert "2 taken over" in out
+    assert not results.plan("mine").exists()
+
+
+def test_a_cache_is_made_anew_and_not_believed(theirs: Results, results: Results) -> None:
+    """It bears the hash of the journal that it was made from, whatever its numbers are."""
+    (first(theirs) / "journal.arrow").write_bytes(b"other numbers")
+    assert take_over(theirs, results) == 0
+    assert not list(results.runs.glob("*/journal.arrow"))
+
+
+def test_what_does_not_fit_is_refused_before_it_is_copied(
+    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (first(theirs) / "large").open("wb") as file:
+        file.truncate(1 << 43)  # with nothing in it
+    assert take_over(theirs, results) == 1
+    assert "8796093 MB, and here" in capsys.readouterr().out
+    assert len(names(results.runs)) == 1
 
 
 @pytest.mark.parametrize("which", ["run", "warm start", "begun"])

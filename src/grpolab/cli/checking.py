@@ -161,12 +161,15 @@ def _conformance(arguments: argparse.Namespace) -> int:
     if arguments.sensitivity:
         planted = list(conformance.plant_in_archive(Path(arguments.path)))
         say("\n".join(conformance.sensitivity_lines(planted)))
-        return OK if conformance.sensitive(planted) else FAILURE
+        return OK if planted and conformance.sensitive(planted) else FAILURE
     verdicts = list(conformance.replay_archive(Path(arguments.path)))
     if arguments.json:
         say(json.dumps(conformance.as_json(verdicts), indent=1))
     else:
         say("\n".join(conformance.lines(verdicts, arguments.each)))
+    if not any(verdict.compared for verdict in verdicts):
+        say(f"{arguments.path}: nothing was replayed, so that nothing is known to agree", error=True)
+        return FAILURE
     return OK if all(verdict.agrees for verdict in verdicts) else FAILURE
 
 

@@ -20,7 +20,7 @@ import math
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -28,6 +28,7 @@ from typing import Any, TextIO
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from grpolab.doctor.evidence import TABLES, Evidence
 from grpolab.errors import RequestError, printable
@@ -37,6 +38,7 @@ from grpolab.report.text import count, listing
 from grpolab.vocabulary import METRICS
 
 Row = Mapping[str, Any]
+Columns = Mapping[str, NDArray[np.float64]]
 
 # Framework -> its name -> ours; `grpolab` is a mirror of ours whose folder is not here.
 NAMES = LOG_NAMES | {
@@ -121,6 +123,7 @@ def plain(name: str) -> str:
     return re.sub(r"[^\w./ -]", "_", name.replace("@", "_at_")).replace(" / ", "/")
 
 
+PLAIN = {of: {plain(theirs): ours for theirs, ours in names.items()} for of, names in NAMES.items()}
 KNOWN = {plain(name) for names in NAMES.values() for name in names} | {*STEPS, *FRESH_BATCH.values()}
 TELLING = KNOWN.difference(STEPS, RATES, FRESH_BATCH.values())
 
@@ -163,9 +166,9 @@ class Log:
 
     def evidence(self, framework: str | None, run: str) -> Evidence:
         """The rows under our names. Raises RequestError where none of theirs is known."""
-        frame = pd.DataFrame({name: self._whole(name) for name in self.columns})
-        told_by = {of: self._rows_of(frame, {plain(name) for name in names}) for of, names in NAMES.items()}
-        best = max(told_by, key=lambda of: (told_by[of].sum(), len(frame.columns.intersection(NAMES[of]))))
+        columns = {name: self._whole(name) for name in self.columns}
+        told_by = {of: self._rows_of(columns, names.keys()) for of, names in PLAIN.items()}
+        best = max(told_by, key=lambda of: (told_by[of].sum(), len(columns.keys() & NAMES[of])))
         is_known = bool(told_by[best].any())
         if framework is None and is_known:
             framework = best
@@ -175,47 +178,53 @@ class Log:
             other = f"; its names are {best}'s" if is_known else ""
             raise RequestError(f"FILE={run} holds no metric {by} ({expected}, ...){other}")
         told = told_by[framework]
-        names = {plain(theirs): ours for theirs, ours in NAMES[framework].items()}
-        odd = [(row, names[name]) for row, name in self.not_finite if name in names]
+        names = PLAIN[framework]
         of_ours: dict[str, list[str]] = defaultdict(list)
         for theirs, ours in names.items():
-            if theirs in frame:
+            if theirs in columns:
                 of_ours[ours].append(theirs)
-        metrics = pd.DataFrame({ours: frame[theirs].bfill(axis=1).iloc[:, 0] for ours, theirs in of_ours.items()})
-        positions = _positions(framework, frame)
+        metrics = {ours: _first(columns, among) for ours, among in of_ours.items()}
+        positions = _positions(framework, columns, self.rows)
         not_finite: dict[str, list[int]] = defaultdict(list)
-        for row, name in odd:
-            not_finite[name].append(int(positions["rollout_step"].iloc[row]))
+        for row, name in self.not_finite:
+            if name in names:
+                not_finite[names[name]].append(int(positions["rollout_step"][row]))
         tables = {}
         for kind in ("update", "rollout"):  # rows without any metric of the kind are left out
-            columns = [name for name in metrics if ("rollout" if name in LOG_ONLY else METRICS[name].kind) == kind]
-            joined = positions.join(metrics[columns])[told].dropna(subset=columns, how="all")
-            tables[TABLES[kind]] = (joined if columns else positions.iloc[:0]).reset_index(drop=True)
+            of_kind = {
+                name: column
+                for name, column in metrics.items()
+                if ("rollout" if name in LOG_ONLY else METRICS[name].kind) == kind
+            }
+            kept = told & np.any([~np.isnan(column) for column in of_kind.values()] or [np.zeros_like(told)], axis=0)
+            tables[TABLES[kind]] = pd.DataFrame({name: both[kept] for name, both in (positions | of_kind).items()})
         settings = _settings(framework, self.config)
         return Evidence(
             run=printable(run),
             state=f"a log of {framework} with {count(int(told.sum()), 'row')}",
             settings=settings,
-            unknown=tuple(self._unknown(settings, frame, int((~told).sum()))),
+            unknown=tuple(self._unknown(settings, columns, int((~told).sum()))),
             not_finite=not_finite,
             framework=framework,
             config=self.config,
             **tables,
         )
 
-    def _rows_of(self, frame: pd.DataFrame, names: set[str]) -> pd.Series:
+    def _rows_of(self, columns: Columns, names: Collection[str]) -> NDArray[np.bool_]:
         """Which rows say something of training under these names."""
-        telling = frame[[name for name in frame if name in names & TELLING]].notna().any(axis=1)
+        telling = np.zeros(self.rows, dtype=bool)
+        for name in TELLING.intersection(columns, names):
+            telling |= ~np.isnan(columns[name])
         telling[[row for row, name in self.not_finite if name in names]] = True
         return telling
 
-    def _whole(self, name: str) -> np.ndarray:
+    def _whole(self, name: str) -> NDArray[np.float64]:
         """A column with the places filled that later rows did not name."""
         column = np.full(self.rows, np.nan)
         column[: len(self.columns[name])] = self.columns[name]
         return column
 
-    def _unknown(self, settings: Row, frame: pd.DataFrame, foreign: int) -> Iterator[str]:
+    def _unknown(self, settings: Row, columns: Columns, foreign: int) -> Iterator[str]:
         if settings:
             read = listing([f"{key}={_short(value)}" for key, value in settings.items()], 8)
             yield f"settings other than those that the log prints ({read})"
@@ -226,7 +235,7 @@ class Log:
             yield f"{count(self.damaged, 'line')} that cannot be read: half written, or cut off"
         if foreign:
             yield f"{count(foreign, 'row')} under the names of another framework"
-        backwards = int((_steps(frame).diff() < 0).sum())
+        backwards = int((np.diff(_first(columns, STEPS)) < 0).sum())
         if backwards:
             yield (
                 f"what was written twice: the steps go back {count(backwards, 'time')}, as where a run was resumed or"
@@ -253,21 +262,26 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _steps(frame: pd.DataFrame) -> pd.Series:
-    """The step of each row; empty where the log has none."""
-    columns = [name for name in STEPS if name in frame]
-    return frame[columns].bfill(axis=1).iloc[:, 0] if columns else pd.Series(dtype=float)
+def _first(columns: Columns, names: Iterable[str]) -> NDArray[np.float64]:
+    """In each row the first number that stands under one of the names; empty where no column has any of them."""
+    found = [columns[name] for name in names if name in columns]
+    first = found[0] if found else np.empty(0)
+    for other in found[1:]:
+        first = np.where(np.isnan(first), other, first)
+    return first
 
 
-def _positions(framework: str, frame: pd.DataFrame) -> pd.DataFrame:
+def _positions(framework: str, columns: Columns, rows: int) -> dict[str, NDArray[Any]]:
     """rollout_step, and iteration and minibatch where each row is one optimiser step and fresh batches are marked."""
-    step = _steps(frame)
-    mark = FRESH_BATCH.get(framework)
-    if mark not in frame or step.empty or not (step.diff().iloc[1:] == 1).all() or np.isnan(frame[mark].iloc[0]):
-        places = step.ffill().fillna(0) if len(step) else pd.Series(range(len(frame)))
-        return pd.DataFrame({"rollout_step": places.clip(-(2**53), 2**53).astype(int)})
-    batch = frame[mark].notna().cumsum() - 1
-    return pd.DataFrame({"rollout_step": batch, "iteration": batch.groupby(batch).cumcount(), "minibatch": 0})
+    step, mark = _first(columns, STEPS), columns.get(FRESH_BATCH.get(framework, ""))
+    is_each = len(step) > 0 and bool((np.diff(step) == 1).all())
+    if mark is None or not is_each or np.isnan(mark[0]):
+        written = np.maximum.accumulate(np.where(np.isnan(step), -1, np.arange(len(step))))  # the last row with a step
+        places = np.where(written < 0, 0.0, step[written]) if len(step) else np.arange(rows)
+        return {"rollout_step": places.clip(-(2**53), 2**53).astype(int)}
+    begins = ~np.isnan(mark)
+    batch = begins.cumsum() - 1
+    return {"rollout_step": batch, "iteration": np.arange(rows) - np.flatnonzero(begins)[batch], "minibatch": batch * 0}
 
 
 def _settings(framework: str, config: Row) -> dict[str, Any]:

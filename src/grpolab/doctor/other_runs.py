@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ SHOWN = (
 LOGS = {".log", ".txt", ".out", ".jsonl", ".json", ".csv", ".tsv"}
 CONFIGS = ("config.yaml", "config.json", "args.json", "training_args.json", ".hydra/config.yaml")
 NO_RUN = {"wandb-summary.json", "wandb-metadata.json", "requirements.txt", "timing.jsonl"}
-MOST_FILES = 5000
+MOST_FILES = 50_000  # with folders
 SHORT = 0.9  # of the longest run: a log that ends before is said to
 # Keys that say where and when a run was, and not what it is.
 PLACES = re.compile(
@@ -89,13 +90,19 @@ def find(framework: str | None, folders: Sequence[str]) -> tuple[list[FoundRun],
         root = Path(folder)
         if not root.exists():
             raise RequestError(f"FOLDER={folder} is not there")
-        for name, log in _logs(root):
+        files = [root] if root.is_file() else list(islice(root.rglob("*"), MOST_FILES + 1))
+        if len(files) > MOST_FILES:
+            raise RequestError(
+                f"FOLDER={folder} holds more than {MOST_FILES} files and folders: give folders below it, one by one"
+            )
+        logs = Counter(file.parent for file in files if _is_log(file))
+        for name, log in _logs(root, sorted(files)):
             try:
                 evidence = read_run(log) if log.is_dir() else read_log(framework, log)
             except RequestError as refusal:
                 refused.append(str(refusal))
                 continue
-            beside = _config_beside(root, log)
+            beside = _config_beside(root, log, logs)
             if framework not in (None, evidence.framework):
                 refused.append(f"FILE={name} is the folder of a run of {evidence.framework}")
                 continue
@@ -109,9 +116,8 @@ def find(framework: str | None, folders: Sequence[str]) -> tuple[list[FoundRun],
     return runs, notes
 
 
-def _logs(root: Path) -> Iterator[tuple[str, Path]]:
-    """The logs below a folder, each with the name of its run: of a trainer's checkpoints the last state alone."""
-    files = [root] if root.is_file() else sorted(root.rglob("*"))[:MOST_FILES]
+def _logs(root: Path, files: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """The logs among the files of a folder, each with the name of its run: of a trainer's checkpoints the last."""
     own = {file.parent for file in files if file.name == "journal.jsonl"}
     states: dict[Path, Path] = {}
     for file in files:
@@ -139,10 +145,13 @@ def _progress(state: Path) -> float:
     return float(step) if step.isdecimal() and state.parent.name.startswith("checkpoint-") else np.inf
 
 
-def _config_beside(root: Path, log: Path) -> dict[str, Any]:
-    """The config that lies beside a log, dotted: under the log's name, or under one of CONFIGS; a model's is none."""
+def _config_beside(root: Path, log: Path, logs: Mapping[Path, int]) -> dict[str, Any]:
+    """The config that lies beside a log, dotted: under the log's name, or under one of CONFIGS; a model's is none.
+
+    `logs`: how many a folder has.
+    """
     folder = log.parent.parent if log.parent.name.startswith("checkpoint-") else log.parent
-    is_alone = log.name == "trainer_state.json" or sum(map(_is_log, folder.iterdir())) == 1
+    is_alone = log.name == "trainer_state.json" or logs[folder] == 1
     names = [f"{log.stem}{end}" for end in (".yaml", ".yml", ".json") if end != log.suffix]
     for name in [*names, *(CONFIGS if is_alone and not root.is_file() else ())]:
         try:

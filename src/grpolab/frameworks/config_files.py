@@ -84,6 +84,15 @@ def mapping(file: File) -> dict[str, Any]:
     return content
 
 
+def written(path: str) -> dict[str, Any]:
+    """The mapping in a YAML file of this program's, as PyYAML reads what it wrote. Raises as `load` and `mapping`."""
+    file = load(path)
+    content = _yaml(file, file.text, _Bounded)
+    if not isinstance(content, dict):
+        raise file.refusal("must be a mapping of keys to values")
+    return content
+
+
 def words(file: File) -> dict[str, Any]:
     """The `key=value` words of a command line or of a list, each value read as YAML; other words are passed over."""
     try:
@@ -104,8 +113,8 @@ def value(text: str) -> Any:
         return text
 
 
-class _Loader(yaml.SafeLoader):
-    """With bounds, and with 1e-6 as the number that its writer means; a date is text."""
+class _Bounded(yaml.SafeLoader):
+    """With bounds."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -128,6 +137,10 @@ class _Loader(yaml.SafeLoader):
         return self.construct_yaml_int(node) if is_int else self.construct_yaml_float(node)
 
 
+class _Loader(_Bounded):
+    """And with 1e-6 as the number that its writer means; a date is text."""
+
+
 _YAML = "tag:yaml.org,2002:"
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_YAML}timestamp"]
@@ -136,16 +149,16 @@ _Loader.yaml_implicit_resolvers = {
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 _Loader.add_implicit_resolver(f"{_YAML}float", _SCIENTIFIC, list("-+.0123456789"))
 for _number in ("int", "float"):
-    _Loader.add_constructor(f"{_YAML}{_number}", _Loader.construct_number)
+    _Bounded.add_constructor(f"{_YAML}{_number}", _Bounded.construct_number)
 
 
 class _TooMuch(Exception):
     """A document beyond the bounds; says in which way."""
 
 
-def _yaml(file: File, text: str) -> Any:
+def _yaml(file: File, text: str, kind: type[_Bounded] = _Loader) -> Any:
     try:
-        loader = _Loader(text)
+        loader = kind(text)
     except yaml.YAMLError as error:
         raise file.refusal("is no YAML: it has control characters") from error
     try:

@@ -13,10 +13,9 @@ as far as replays with other last places differ from each other (`rounding.py`).
 from __future__ import annotations
 
 import fnmatch
-import json
-import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 
 from grpolab.errors import RequestError
+from grpolab.frameworks import vectors
 from grpolab.frameworks.framework import framework
 from grpolab.frameworks.rounding import deviation, spreads
 from grpolab.registry import FRAMEWORKS
@@ -43,6 +43,8 @@ SAFETY = 4.0
 LEAST_METRIC, LEAST_TENSOR = 1e-4, 1e-6  # metrics are shares, ratios and nats: smaller ones count as this large
 KINDS = ("loss", "gradient", "metric", "tensor")
 MISS = ("case", "output", "error", "bound")  # of a miss in the JSON
+# What computing with values of other types and shapes than a framework's ends in.
+MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError)
 PLANTED = {True: 1e-6, False: 1e-8}  # by whether float32 has part in an output: the relative error it must show
 
 
@@ -65,36 +67,25 @@ class Variant:
 def read_variants(path: Path) -> Iterator[Variant]:
     """The variants of an archive, a folder or one JSON file, in order of their names.
 
-    Raises RequestError where nothing is there or a file is not in the format.
+    Raises RequestError where nothing is there, a file is not in the format, or there is more than can be.
     """
-    texts: dict[str, bytes] = {}
-    if path.is_dir():
-        texts = {file.name: file.read_bytes() for file in path.rglob("*.json")}
-    elif path.suffix == ".json" and path.is_file():
-        texts = {path.name: path.read_bytes()}
-    elif path.is_file():
-        try:
-            with tarfile.open(path) as archive:
-                for member in archive:
-                    file = archive.extractfile(member) if member.name.endswith(".json") else None
-                    if file is not None:
-                        texts[Path(member.name).name] = file.read()
-        except tarfile.TarError as error:
-            raise RequestError(f"{path} is neither a folder, a .json file nor a tar archive: {error}") from error
-    else:
-        raise RequestError(f"{path} does not exist: give an archive, a folder or a .json file of vectors")
-    if not texts:
-        raise RequestError(f"{path} holds no .json file with vectors")
+    texts = vectors.texts(path)
     for name in sorted(texts):
-        try:
-            content = json.loads(texts[name])
-        except ValueError as error:
-            raise RequestError(f"{name} is not JSON: {error}") from error
+        content = vectors.parsed(name, texts.pop(name))
         absent = KEYS - set(content) if isinstance(content, dict) else KEYS
         if absent:
             raise RequestError(f"{name} is not a file of vectors: it lacks {', '.join(sorted(absent))}")
+        wrong = [key for key in ("framework", "variant", "function") if not isinstance(content[key], str)]
+        wrong += ["options"] * (not isinstance(content["options"], dict))
+        if wrong or not isinstance(content["cases"], list) or not all(map(_is_case, content["cases"])):
+            which = f"its {wrong[0]}" if wrong else "one of its cases"
+            raise RequestError(f"{name} is not a file of vectors: {which} is not in the format")
         function = content["function"].rpartition(":")[2]
         yield Variant(content["framework"], content["variant"], function, content["options"], content["cases"])
+
+
+def _is_case(case: Any) -> bool:
+    return isinstance(case, dict) and isinstance(case.get("name"), str) and isinstance(case.get("inputs"), dict)
 
 
 def inputs_of(case: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,18 +283,21 @@ def replay_variant(variant: Variant) -> Verdict:
         return Verdict(variant.full_name, 0, 0, [], reason)
     refusals = [case for case in variant.cases if "error" in case]
     compared = []
-    for case in refusals:
-        try:
-            framework(variant.framework).replays[variant.function](variant.options, inputs_of(case))
-        except ValueError:
-            compared.append(Compared(case["name"], "refusal", 0.0, 0))
-        else:
-            compared.append(Compared(case["name"], "refusal", torch.inf, 0))
     try:
+        for case in refusals:
+            try:
+                framework(variant.framework).replays[variant.function](variant.options, inputs_of(case))
+            except ValueError:
+                compared.append(Compared(case["name"], "refusal", 0.0, 0))
+            else:
+                compared.append(Compared(case["name"], "refusal", torch.inf, 0))
         for replayed in replayed_cases(variant):
             compared += replayed.compared()
     except (ValueError, KeyError) as unknown:
         return Verdict(variant.full_name, 0, 0, [], f"its options are not carried here: {unknown}")
+    except MALFORMED as error:
+        reason = f"its cases are not in the format: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return Verdict(variant.full_name, 0, 0, [], reason)
     return Verdict(variant.full_name, len(variant.cases) - len(refusals), len(refusals), compared)
 
 
@@ -328,7 +322,8 @@ def plant_in_archive(path: Path) -> Iterator[tuple[Variant, list[Compared]]]:
     """Every variant that is replayed, with an error planted in each output of each case."""
     for variant in read_variants(path):
         if reason_against(variant) is None:
-            yield variant, [planted for case in replayed_cases(variant) for planted in case.planted()]
+            with suppress(*MALFORMED, ValueError):  # it cannot be replayed, which the replay itself says
+                yield variant, [planted for case in replayed_cases(variant) for planted in case.planted()]
 
 
 # What a replayed archive comes to, as JSON, as text, and as the page of what is not reproduced.

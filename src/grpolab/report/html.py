@@ -32,8 +32,8 @@ _TEMPLATES = Environment(
 )
 
 
-def from_markdown(text: str, folder: Path) -> str:
-    """The page of a Markdown text; the PNG files that it shows lie below `folder` and come to stand inside.
+def from_markdown(text: str, folder: Path, root: Path | None = None) -> str:
+    """The page of a Markdown text in `folder`; the PNG files that it shows lie below it, or `root`, and stand inside.
 
     After its title stands a table of contents. A paragraph that is one picture, and the one below it, become a figure.
     """
@@ -46,7 +46,7 @@ def from_markdown(text: str, folder: Path) -> str:
     for link in (child for token in tokens for child in token.children or [] if child.type == "link_open"):
         link.attrs["href"] = re.sub(r"\.md$", ".html", str(link.attrs["href"]))  # a page beside it
     _mark_tables(tokens)
-    _frame_figures(tokens, folder)
+    _frame_figures(tokens, folder, root or folder)
     head = next((n + 1 for n, token in enumerate(tokens) if token.type == "heading_close"), 0)
     opening, rest = (_MARKDOWN.renderer.render(part, _MARKDOWN.options, {}) for part in (tokens[:head], tokens[head:]))
     return _TEMPLATES.get_template("report.html").render(
@@ -113,13 +113,16 @@ def _mark_tables(tokens: list[Token]) -> None:
             tokens.insert(place + 1, Token("html_block", "", 0, content="</div>\n"))
 
 
-def _frame_figures(tokens: list[Token], folder: Path) -> None:
+def _frame_figures(tokens: list[Token], folder: Path, root: Path) -> None:
     """Make <figure> of each paragraph that is one picture, and <figcaption> of the paragraph below it."""
     for place in reversed(range(len(tokens))):
         if [child.type for child in tokens[place].children or []] != ["image"]:
             continue
         (image,) = tokens[place].children or []
         path = Path(str(image.attrs["src"]))
+        if not (folder / path).resolve().is_relative_to(root.resolve()) or not (folder / path).is_file():
+            image.attrs["src"] = ""  # of a study's words: what lies elsewhere is shown to nobody
+            continue
         source, inches = _embed(folder / path)
         image.attrs |= {"src": source, "style": f"width: {inches:.2f}in"}
         opening, closing = tokens[place - 1], tokens[place + 1]

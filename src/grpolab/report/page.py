@@ -334,7 +334,7 @@ def _write_page(part: Part, claims: Sequence[Claim], output: Path) -> None:
     text = _blocks([head, *_verdicts(claims), _study(part, Path(".."))]) + "\n"
     page = output / "pages" / f"{part.study.name}.md"
     write_text_atomic(page, text)
-    write_text_atomic(page.with_suffix(".html"), html.from_markdown(text, page.parent))
+    write_text_atomic(page.with_suffix(".html"), html.from_markdown(text, page.parent, page.parents[1]))
 
 
 def _pages(parts: Sequence[Part]) -> str:

@@ -16,6 +16,7 @@ import errno
 import json
 import math
 import os
+import re
 import socket
 import tempfile
 import threading
@@ -38,6 +39,8 @@ POLL_SECONDS = 0.2  # between two attempts to get what another has
 CLOCK_SECONDS = 60.0  # between two looks at the file system's clock
 CLOCK_TOLERANCE = 2.0  # seconds between two readings of a process's start time
 OVER = b"{}"
+NAME = re.compile(r"\.lease-[1-9][0-9]{0,17}")
+MOST_BYTES = 1 << 16  # of a lease that names somebody; else it cannot be read
 
 
 class LeaseLost(Exception):
@@ -61,17 +64,22 @@ class Host:
     def lives(self, holder: dict[str, Any]) -> bool | None:
         """Whether a holder's process is there; None where it cannot be seen from here."""
         here = _machine()
-        if any(holder.get(key) != here[key] for key in ("host", "machine")):
+        if not here.keys() <= holder.keys() or any(holder[key] != here[key] for key in ("host", "machine")):
+            return None
+        token, pid, start = (holder.get(key) for key in ("token", "pid", "process_start"))
+        if not isinstance(token, str) or not isinstance(pid, int) or not isinstance(start, int | float):
+            return None  # it names nobody
+        if not 0 < pid < 2**31:
             return None
         if holder["boot"] != here["boot"]:
             return False
         if holder["processes"] != here["processes"]:  # a container beside this one
             return None
-        if holder["pid"] == os.getpid():
-            return holder["token"] in self.held
+        if pid == os.getpid():
+            return token in self.held
         try:
-            process = psutil.Process(holder["pid"])
-            same = abs(_start(process) - holder["process_start"]) < CLOCK_TOLERANCE
+            process = psutil.Process(pid)
+            same = abs(_start(process) - start) < CLOCK_TOLERANCE
             return same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
@@ -197,15 +205,15 @@ def is_taken(folder: Path, host: Host = HERE) -> bool:
 def end_of_session(folder: Path, session: str) -> None:
     """End the lease that a process of the session has on the folder: the cluster says that it is dead."""
     for file in _leases(folder)[-1:]:
-        with suppress(OSError, ValueError):
-            if json.loads(file.read_bytes()).get("session") == session:
+        with suppress(OSError):
+            if (_read(file)[0] or {}).get("session") == session:
                 _end(file)
 
 
 def _leases(folder: Path) -> list[Path]:
     """The leases of a folder, the one that counts last."""
     try:
-        names = [name for name in os.listdir(folder) if name.startswith(".lease-")]
+        names = [name for name in os.listdir(folder) if NAME.fullmatch(name)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [folder / name for name in sorted(names, key=_number)]
@@ -221,24 +229,41 @@ def _silence(file: Path, host: Host) -> tuple[float, float]:
     The file's age counts in both directions: where it comes from the future, clocks differ, and it is watched.
     """
     try:
-        with file.open("rb") as opened:
-            content, touched = opened.read(), os.fstat(opened.fileno()).st_mtime
-    except OSError:  # deleted with its folder
+        holder, touched = _read(file)
+    except OSError:  # deleted with its folder, or no file
         return math.inf, 0.0
-    try:
-        holder = json.loads(content)
-    except ValueError:  # a power cut has eaten it
-        return abs(host.file_time(file.parent) - touched), touched
-    lives = host.lives(holder) if holder else False
+    lives = False if holder == {} else host.lives(holder) if holder else None
     if lives is not None:
         return (0.0 if lives else math.inf), touched
     return abs(host.file_time(file.parent) - touched), touched
 
 
+def _read(file: Path) -> tuple[dict[str, Any] | None, float]:
+    """Who a lease names, nobody where it is over, None where it cannot be read: a power cut has eaten it, or worse; and
+    when it was touched. Raises OSError where it is no file.
+    """
+    with open(file, "rb", opener=_open_file) as opened:
+        content, touched = opened.read(MOST_BYTES), os.fstat(opened.fileno()).st_mtime
+    try:
+        holder = json.loads(content)
+    except (ValueError, RecursionError):
+        holder = None
+    return holder if isinstance(holder, dict) else None, touched
+
+
+def _open_file(file: str, flags: int) -> int:
+    """Whoever can write to the folder may have put a link there, or a pipe that would be waited for."""
+    return os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
 def _end(file: Path) -> None:
     """Say in a lease's file that it is over: in place, which needs no room on a full disk and keeps the name used."""
-    with suppress(FileNotFoundError), file.open("r+b") as opened:
-        opened.write(OVER.ljust(os.fstat(opened.fileno()).st_size))
+    try:
+        with open(file, "rb+", buffering=0, opener=_open_file) as opened:
+            opened.write(OVER.ljust(os.fstat(opened.fileno()).st_size))
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EISDIR, errno.ELOOP):  # else it is no file, and over as it is
+            raise
 
 
 @cache

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from fnmatch import fnmatchcase
+from functools import cached_property, partial
 from pathlib import Path
 
 from grpolab import FOLDER_FORMAT, RESULTS_VERSION
 from grpolab.errors import Damaged, RequestError
 from grpolab.identity import absent, file_sha256, identified, in_words, keys_with_content, signature, unrecorded
-from grpolab.paths import Results, read_json, write_json_atomic
+from grpolab.paths import Results, is_refusal, read_json, write_json_atomic
 from grpolab.records import (
     JOURNAL,
     WEIGHTS,
@@ -33,6 +35,8 @@ from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS
 
 MB = 1e6
+NOT_TAKEN = (".lease-*", "running.json", "*.part", "journal.arrow")  # of another's folder
+DEEPEST = 3  # folders in a run's folder
 TAKEN, PRESENT, UNFINISHED, REFUSED = "taken over", "here already", "left there without a result", "refused"
 
 
@@ -176,9 +180,15 @@ def take_over(source: Path, ours: Results) -> bool:
             counts[REFUSED] += 1
             what = f"its files lack the key {refusal}" if isinstance(refusal, KeyError) else refusal
             say(f"refused: run {folder.name}: {what}")
+        except OSError as error:
+            if is_refusal(error, ours.root):
+                raise
+            counts[REFUSED] += 1
+            say(f"refused: run {folder.name}: it cannot be read: {error}")
     for file in sorted(theirs.studies.glob("*/plan.json")):
         study = file.parent.name
         try:
+            _refuse_links(file, theirs)
             plan, here = read_plan(file) or {}, read_plan(ours.plan(study))
             if plan.get("study") != study:
                 raise Refused(f"its plan there is that of {plan.get('study')}")
@@ -200,6 +210,7 @@ def take_over(source: Path, ours: Results) -> bool:
 def _take_run(name: str, theirs: Results, ours: Results) -> str:
     """What was done about a run. Raises Refused."""
     folder, target = theirs.run(name), ours.run(name)
+    _files(folder, theirs)
     outcome = read_outcome(folder) or {}
     if outcome.get("outcome") not in RESULTS or is_taken(folder):
         return UNFINISHED
@@ -215,7 +226,7 @@ def _take_run(name: str, theirs: Results, ours: Results) -> str:
     provenance = read_provenance(folder)
     _check_identity(folder, provenance)
     _take_warm_start(provenance.get("warm_start") or {}, theirs, ours)
-    _copy(folder, target, lambda part: _check_content(part, outcome))
+    _copy(theirs, folder, target, lambda part: _check_content(part, outcome))
     return TAKEN
 
 
@@ -223,6 +234,7 @@ def _take_warm_start(made: Record, theirs: Results, ours: Results) -> None:
     """The warm start that a run began from comes with it: runs that are compared must have begun from the same."""
     name = made.get("signature", "")
     folder, target = theirs.warm_start(name), ours.warm_start(name)
+    _files(folder, theirs)
     ours.refuse_outside(target)
     here, there = read_warm_start(target), read_warm_start(folder)
     if there is None or there["sha256"] != made["sha256"]:
@@ -233,7 +245,7 @@ def _take_warm_start(made: Record, theirs: Results, ours: Results) -> None:
             raise Refused(f"its warm start {name} has changed meanwhile")
 
     if here is None:
-        _copy(folder, target, check)
+        _copy(theirs, folder, target, check)
     elif here["sha256"] != there["sha256"]:
         raise Refused(f"its warm start {name} differs from the one here: they could not be compared in pairs")
 
@@ -274,7 +286,49 @@ def _check_content(folder: Path, outcome: Record) -> None:
             raise Refused(f"its {file} is not the one that outcome.json was written for ({key})")
 
 
-def _copy(folder: Path, target: Path, check: Callable[[Path], None]) -> None:
+def _files(folder: Path, theirs: Results) -> list[Path]:
+    """The files of a folder that are taken over, as places in it. What a process was doing there is left out, and so is
+    a journal's cache, for it is believed. Raises Refused where something is no file, or lies elsewhere.
+    """
+    _refuse_links(folder, theirs)
+    found = list[Path]()
+    for inner, folders, files in os.walk(folder):
+        place = Path(inner).relative_to(folder)
+        if len(place.parts) > DEEPEST:
+            raise Refused(f"{place} is deeper than any folder of a run")
+        for name in [*folders, *files]:
+            kind = os.lstat(os.path.join(inner, name)).st_mode
+            if any(map(partial(fnmatchcase, name), NOT_TAKEN)):
+                continue
+            if not stat.S_ISDIR(kind) and not stat.S_ISREG(kind):
+                raise Refused(f"{place / name} is a link, a pipe or a device: only files are taken over")
+            if stat.S_ISREG(kind):
+                found.append(place / name)
+    return found
+
+
+def _refuse_links(path: Path, theirs: Results) -> None:
+    for above in (path, *path.parents):
+        if above == theirs.root:
+            return
+        if above.is_symlink():
+            raise Refused(f"{above} is a link: what lies elsewhere is not taken over")
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """Through no link, with its times and no rights, down to the disk: after a power cut no whole name may stand on
+    half a file.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as opened, target.open("xb") as copy:
+        shutil.copyfileobj(opened, copy, 1 << 20)
+        copy.flush()
+        os.fsync(copy.fileno())
+        times = os.fstat(opened.fileno())
+    os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def _copy(theirs: Results, folder: Path, target: Path, check: Callable[[Path], None]) -> None:
     """Copy a folder, check the copy, and only then put it into its place, the outcome last. Raises Refused.
 
     Copying takes long. Who begins meanwhile has the folder; who comes while we have it waits, and finds the outcome.
@@ -282,12 +336,13 @@ def _copy(folder: Path, target: Path, check: Callable[[Path], None]) -> None:
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        shutil.copytree(folder, part, ignore=shutil.ignore_patterns(".lease-*", "running.json", "*.part"))
+        files = _files(folder, theirs)
+        size, free = sum((folder / file).stat().st_size for file in files), shutil.disk_usage(target.parents[1]).free
+        if size > free:
+            raise Refused(f"{folder.name} has {size / MB:.0f} MB, and here {free / MB:.0f} MB are free")
+        for file in files:
+            _copy_file(folder / file, part / file)
         check(part)
-        for file in part.rglob("*"):
-            if file.is_file():
-                with file.open("rb") as opened:  # after a power cut no whole name may stand on half a file
-                    os.fsync(opened.fileno())
         begun_here = Refused(f"{target.name} is begun here: try again later")
         lease = Lease(target)
         if not lease.attempt():

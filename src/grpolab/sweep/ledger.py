@@ -107,7 +107,7 @@ def study_states(results: Results, study: str) -> dict[str, list[CellState]]:
     """
     plan = read_plan(results.plan(study))
     if plan is None:
-        planned = planned_studies(results)
+        planned = [name for name in planned_studies(results) if name != study]  # its own leads to no file
         have = f"planned are {', '.join(planned)}" if planned else "none is"
         raise RequestError(f"study {study} is not planned in {results.root}{near_matches(study, planned)}: {have}")
     if plan["includes"]:

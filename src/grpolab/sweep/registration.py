@@ -51,8 +51,13 @@ def registered(name: str, texts_now: Mapping[str, str]) -> dict[str, dict[str, A
     `name`: the study or collection. Hypotheses that no line has are left out.
     """
     file, known = project_root() / REGISTRY, dict[str, dict[str, Any]]()
-    for text in file.read_text().splitlines() if file.is_file() else ():
-        line = json.loads(text)
+    for number, text in enumerate(file.read_text().splitlines() if file.is_file() else (), start=1):
+        if not text.strip():  # as an editor, or a merge, may leave it
+            continue
+        try:
+            line = json.loads(text)
+        except ValueError as error:
+            raise RequestError(f"{file}, line {number} is no JSON: restore it from git") from error
         for hypothesis, digest in line["hypotheses"].items() if line["study"] == name else ():
             rules = line["seeds"], line["looks"], line["margins"][hypothesis]
             if digest == _digest(texts_now.get(hypothesis), *rules):
