@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from grpolab.cli import main
-from grpolab.doctor import other_runs
+from grpolab.doctor import evidence, other_runs
+from grpolab.doctor.evidence import pieces
 from grpolab.doctor.other_runs import find, study
+from grpolab.doctor.page import examine
 from grpolab.errors import RequestError
 from grpolab.paths import Results
+from grpolab.report.stability import stability_table
 
 STEPS = 40
 
@@ -212,3 +217,26 @@ def test_a_folder_of_many_logs_is_looked_through_once(tmp_path: Path, monkeypatc
     monkeypatch.setattr(other_runs, "MOST_FILES", 59)
     with pytest.raises(RequestError, match="more than 59 files"):
         find("trl", [str(tmp_path)])
+
+
+def test_what_a_log_costs_does_not_grow_with_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are grouped once for all logs, and not for each of them: 7,000 take seconds."""
+
+    def asked(count: int) -> tuple[int, int]:
+        root = write_runs(tmp_path / str(count), tuple(range(count)))
+        found, _ = find("trl", [str(root)])
+        grouped, cut = [], []
+        with monkeypatch.context() as patch:
+            for kind in (pd.DataFrame, pd.Series):
+                group = kind.groupby
+                patch.setattr(kind, "groupby", lambda *a, group=group, **k: grouped.append(1) or group(*a, **k))
+            read = study(Results(tmp_path), "x", found, {}, None)
+            stability_table(read.study)
+            patch.setattr(evidence, "pieces", lambda log: cut.append(1) or pieces(log))
+            for run in read.runs:
+                examine(replace(run.evidence, thresholds=read.study.thresholds, metric=evidence.REWARD))
+        return len(grouped), len(cut)
+
+    few, many = asked(2), asked(4)
+    assert few[0] == many[0]
+    assert many[1] == 2 * few[1] <= 2 * 4, "at most once for each of the eight runs"

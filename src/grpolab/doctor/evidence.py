@@ -86,9 +86,12 @@ def trend(values: Floats) -> tuple[float, float]:
 
 def pieces(rollouts: pd.DataFrame) -> list[tuple[int, float]]:
     """Last step and mean reward of each of SPANS equal pieces of a log (fewer where it has fewer rows)."""
-    kept = rollouts[rollouts[REWARD].notna()] if REWARD in rollouts else rollouts.iloc[:0]
-    parts = [kept.iloc[rows] for rows in np.array_split(np.arange(len(kept)), min(SPANS, len(kept)) or 1)]
-    return [(int(part["rollout_step"].max()), float(part[REWARD].mean())) for part in parts if len(part)]
+    if REWARD not in rollouts:
+        return []
+    rewards, steps = rollouts[REWARD].to_numpy(), rollouts["rollout_step"].to_numpy()
+    known = np.flatnonzero(~np.isnan(rewards))
+    parts = np.array_split(known, min(SPANS, len(known)) or 1)
+    return [(int(steps[rows].max()), float(rewards[rows].mean())) for rows in parts if len(rows)]
 
 
 def least_fall(logs: Sequence[pd.DataFrame]) -> float:
@@ -159,7 +162,7 @@ class Evidence:
     @cached_property
     def updates_per_batch(self) -> int:
         """Optimiser steps on one batch; 0 where the log does not tell."""
-        return int(self.updates.groupby("rollout_step").size().max()) if self._is_first.any() else 0
+        return int(self.updates["rollout_step"].value_counts().max()) if self._is_first.any() else 0
 
     @cached_property
     def first_reach(self) -> Floats:
@@ -225,7 +228,7 @@ class Evidence:
         """The score at the end, as reports have it."""
         return final_score(self.course, self._thresholds.score_tail)
 
-    @property
+    @cached_property
     def is_collapsed(self) -> bool:
         """Whether the run lost its score and did not win it back: the report's label, however the run ended."""
         return collapsed(self.course, self._thresholds)
@@ -236,10 +239,12 @@ class Evidence:
         ended = next((how for how in (DIVERGED, STOPPED) if self.state.startswith(how)), "")
         return ended or ("collapsed" if self.is_collapsed else "")
 
-    @property
+    @cached_property
     def _thresholds(self) -> Thresholds:
+        if self.thresholds:
+            return self.thresholds
         drop = least_fall([self.rollouts]) if self.score[0] == REWARD else Thresholds.collapse_drop
-        return self.thresholds or Thresholds(collapse_drop=drop)
+        return Thresholds(collapse_drop=drop)
 
     @cached_property
     def reward_went(self) -> Literal["up", "down", "nowhere", "unknown"]:

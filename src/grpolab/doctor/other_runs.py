@@ -194,7 +194,10 @@ def group(runs: Sequence[FoundRun], told: Mapping[str, Sequence[str]]) -> tuple[
     seeds = [_seed(run) for run in runs]
     twice = [pair for pair, n in Counter(zip(arms, seeds, strict=True)).items() if n > 1 and pair[1] is not None]
     notes = [f"arms: {how}"]
-    per_arm = [{seed for arm, seed in zip(arms, seeds, strict=True) if arm == of} for of in dict.fromkeys(arms)]
+    of_arm: dict[str, set[int | None]] = {}
+    for arm, seed in zip(arms, seeds, strict=True):
+        of_arm.setdefault(arm, set()).add(seed)
+    per_arm = [*of_arm.values()]
     paired = False
     if None in seeds:
         notes.append(
@@ -208,9 +211,9 @@ def group(runs: Sequence[FoundRun], told: Mapping[str, Sequence[str]]) -> tuple[
         paired = True
         notes += ["paired by seed"] if len(per_arm) > 1 else []
     placed, taken = [], Counter[str]()
+    are_known = not twice and None not in seeds
     for run, arm, seed in zip(runs, arms, seeds, strict=True):
-        is_known = seed is not None and not twice and None not in seeds
-        placed.append(replace(run, arm=arm, seed=seed if is_known else taken[arm]))
+        placed.append(replace(run, arm=arm, seed=seed if are_known else taken[arm]))
         taken[arm] += 1
     return placed, paired, notes
 
@@ -274,7 +277,6 @@ def study(
         raise RequestError(f"--baseline={baseline} is none of the arms: {listing(arms)}")
     arms = [baseline, *(arm for arm in arms if arm != baseline)]
     tables = {name: [_of(run, name) for run in runs] for name in TABLES.values()}
-    evaluations = [_evaluations(run) for run in runs]
     plan = {
         "study": name,
         "question": f"{count(len(runs), 'run')} of {next(iter(frameworks))}, as their logs show them.",
@@ -301,7 +303,7 @@ def study(
             "outcomes": outcomes.assign(evaluation_items=np.nan, hardware=None),
             NUMBERS: pd.DataFrame(columns=["signature"]),
             **{table: frame if "signature" in frame else none for table, frame in frames.items()},
-            "evaluations": pd.concat(evaluations, ignore_index=True),
+            "evaluations": _evaluations(runs),
             "histograms": none,
             "timings": none,
         },
@@ -332,10 +334,10 @@ def _of(run: FoundRun, table: str) -> pd.DataFrame:
     return rows.assign(signature=_signature(run)) if len(rows) else rows
 
 
-def _evaluations(run: FoundRun) -> pd.DataFrame:
-    """The pieces of a run's log, in the place of evaluations."""
-    frame = pd.DataFrame(pieces(run.evidence.rollouts), columns=["rollout_step", SCORE])
-    return frame.astype({SCORE: float}).assign(signature=_signature(run))
+def _evaluations(runs: Sequence[FoundRun]) -> pd.DataFrame:
+    """The pieces of each run's log, in the place of evaluations."""
+    rows = [(*piece, _signature(run)) for run in runs for piece in pieces(run.evidence.rollouts)]
+    return pd.DataFrame(rows, columns=["rollout_step", SCORE, "signature"]).astype({SCORE: float})
 
 
 def _last_step(run: FoundRun) -> int:
@@ -367,10 +369,11 @@ def _lacks(runs: Sequence[FoundRun]) -> Iterator[str]:
             which = "no log" if len(without) == len(runs) else f"{len(runs) - len(without)} of {len(runs)} logs only"
             yield f"`{metric}`{called} is in {which}"
     steps = {run.name: _last_step(run) for run in runs}
-    short = [f"{name} ({step})" for name, step in steps.items() if step < SHORT * max(steps.values())]
+    longest = max(steps.values())
+    short = [f"{name} ({step})" for name, step in steps.items() if step < SHORT * longest]
     if short:
         yield (
-            f"{count(len(short), 'log')} of {len(runs)} did not get to the longest one's step {max(steps.values())}:"
+            f"{count(len(short), 'log')} of {len(runs)} did not get to the longest one's step {longest}:"
             f" {listing(short, 3)}; scores are of different amounts of training there"
         )
     if going := [run.name for run in runs if run.evidence.state.startswith(("still going", "unfinished"))]:
@@ -409,6 +412,7 @@ def write(
 
 def _table(found: OtherRuns) -> pd.DataFrame:
     """The runs as they were grouped, for a reader."""
+    place = {arm: number for number, arm in enumerate(found.study.arms)}
     rows = [
         {
             "arm": run.arm,
@@ -416,8 +420,8 @@ def _table(found: OtherRuns) -> pd.DataFrame:
             "run": f"{run.folder}: {run.name}",
             "rows": len(run.evidence.rollouts) or len(run.evidence.updates),
             "last step": _last_step(run),
-            "last reward": number(float(_evaluations(run)[SCORE].tail(1).mean())),
+            "last reward": number([np.nan, *(reward for _, reward in pieces(run.evidence.rollouts))][-1]),
         }
-        for run in sorted(found.runs, key=lambda run: (found.study.arms.index(run.arm), run.seed or 0))
+        for run in sorted(found.runs, key=lambda run: (place[run.arm], run.seed or 0))
     ]
     return pd.DataFrame(rows)

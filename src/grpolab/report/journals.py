@@ -203,13 +203,19 @@ def count_clipped(results: Results, signatures: Iterable[str]) -> pd.DataFrame:
 
 def column(frame: pd.DataFrame, metric: str) -> NDArray:
     """A metric's finite or infinite values in order; empty where the journal does not have it."""
-    return frame[metric].dropna().to_numpy(dtype=np.float64) if metric in frame else np.empty(0)
+    if metric not in frame:
+        return np.empty(0)
+    values = frame[metric].to_numpy(dtype=np.float64)  # and no dropna, which costs ten times as much on a short log
+    return values[~np.isnan(values)]
 
 
 def both(frame: pd.DataFrame, first: str, second: str) -> tuple[NDArray, NDArray]:
     """Two metrics over the records that have both, in order; empty where there is none."""
-    values = frame.reindex(columns=[first, second]).dropna().to_numpy(dtype=np.float64)
-    return values[:, 0], values[:, 1]
+    if first not in frame or second not in frame:
+        return np.empty(0), np.empty(0)
+    values = [frame[name].to_numpy(dtype=np.float64) for name in (first, second)]
+    known = ~np.isnan(values).any(axis=0)
+    return values[0][known], values[1][known]
 
 
 def mean(values: NDArray) -> float:

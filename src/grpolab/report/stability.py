@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -100,14 +100,16 @@ def run_quantities(
     }
     norms, spikes = column(updates, "grad_norm"), np.nan
     if "grad_norm" in updates and len(updates):
-        norm_R = updates.groupby("rollout_step")["grad_norm"].max().to_numpy(dtype=np.float64)
+        norm_R = _of_steps(updates, "grad_norm", "max").astype(np.float64)
         spikes = 100 * float(gradient_spikes(norm_R, thresholds).mean())
     ratio, ess = largest(column(updates, "ratio/token_max")), -largest(-column(updates, "ratio/ess"))
-    kl_old = mean(column(updates.groupby("rollout_step").tail(1), "kl_old/k3"))
+    last_R = updates if _is_each_a_step(updates) else updates.groupby("rollout_step").tail(1)
+    kl_old = mean(column(last_R, "kl_old/k3"))
 
     n = tail_length(len(rollouts), thresholds.tail)
-    first = {name: mean(column(rollouts.head(n), name)) for name in ("entropy/behaviour", "reward/mean")}
-    last = {name: mean(column(rollouts.tail(n), name)) for name in (*first, *_LAST.values())}
+    head, tail = rollouts.head(n), rollouts.tail(n)
+    first = {name: mean(column(head, name)) for name in ("entropy/behaviour", "reward/mean")}
+    last = {name: mean(column(tail, name)) for name in (*first, *_LAST.values())}
     entropy_first, entropy_last = first["entropy/behaviour"], last["entropy/behaviour"]
     entropy_drop = entropy_first - entropy_last
     much_higher = entropy_last > thresholds.entropy_explosion * entropy_first
@@ -225,14 +227,13 @@ def mechanism_quantities(
     updates: pd.DataFrame, rollouts: pd.DataFrame, settings: Mapping[str, float], tail: float
 ) -> dict[str, float]:
     """Every quantity of a run that says how its objective works. `tail`: share of the run that 'last' means."""
-    step_columns = ["rollout_step", "clip/active", "ratio/token_min", "ratio/token_max"]
-    steps = updates.reindex(columns=step_columns).groupby("rollout_step")
-    clip_R = steps["clip/active"].mean().to_numpy(dtype=np.float64)
+    clip_R = _of_steps(updates, "clip/active", "mean").astype(np.float64)
     n = tail_length(len(clip_R), tail)
     sequence, token = (mean(column(updates, f"cf/{level}_0.2")) for level in ("sequence", "token"))
     with np.errstate(divide="ignore", invalid="ignore"):
         counterfactual = float(np.log(sequence) - np.log(token))
-        log_range_R = (np.log(steps["ratio/token_max"].max()) - np.log(steps["ratio/token_min"].min())).dropna()
+        most_R, least_R = (_of_steps(updates, f"ratio/token_{end}", end) for end in ("max", "min"))
+        log_range_R = np.log(most_R) - np.log(least_R)
 
     equal_R, p_R = both(rollouts, "zero_variance/share", "reward/correct")
     group_size, max_norm = settings.get("num_generations", np.nan), settings.get("max_grad_norm", np.nan)
@@ -250,11 +251,27 @@ def mechanism_quantities(
         # 0 where all prompts are equally hard, and above 0 the more they differ.
         "zero_variance_gap": mean(equal_R - (p_R**group_size + (1 - p_R) ** group_size)),
         "sequence_sign_gap": mean(np.subtract(*both(later, "ratio/sequence_mean_pos", "ratio/sequence_mean_neg"))),
-        "log_ratio_range": mean(log_range_R.to_numpy(dtype=np.float64)),
+        "log_ratio_range": mean(log_range_R[~np.isnan(log_range_R)].astype(np.float64)),
         "clipped_gradients": mean(column(updates, "grad_norm") > max_norm) if np.isfinite(max_norm) else np.nan,
         "entropy_slope": float(centred_R @ entropy_R / (centred_R @ centred_R)) if len(step_R) > 1 else np.nan,
         "entropy_last20": mean(column(rollouts.tail(tail_length(len(rollouts), 0.2)), "entropy/behaviour")),
     }
+
+
+def _of_steps(updates: pd.DataFrame, metric: str, how: Literal["max", "min", "mean"]) -> NDArray:
+    """What a metric is over the updates of each rollout step; NaN where they have none of it. Shape: (R,)."""
+    values = updates.get(metric, pd.Series(np.nan, updates.index))
+    if _is_each_a_step(updates):
+        return values.to_numpy()
+    return values.groupby(updates["rollout_step"]).agg(how).to_numpy()
+
+
+def _is_each_a_step(updates: pd.DataFrame) -> bool:
+    """Whether each update is the only one of its rollout step: then nothing is grouped, which takes milliseconds.
+
+    Most logs of other frameworks are such, and a folder can hold thousands.
+    """
+    return bool((np.diff(updates["rollout_step"]) > 0).all())
 
 
 def after_first_step(updates: pd.DataFrame) -> pd.DataFrame:
