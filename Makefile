@@ -88,7 +88,7 @@ test-server: server ## MLflow's server and Optuna on a PostgreSQL of its own, ki
 test-engines: engines ## one study through every engine, to the bit the same (SLOW=1: a real Slurm, killed commands, tuning; 15 minutes)
 	$(BIN)/python -m pytest -n 0 -m 'optional $(if $(SLOW),,and not slow)' tests/engines
 
-fuzz: $(READY) ## more than a thousand wrong requests, each of which must be refused (half a minute)
+fuzz: $(READY) ## wrong requests, and spoilt folders, files and archives: each refused or read within bounds, nothing harmed
 	$(BIN)/python tests/faults/fuzz.py
 
 kill-storm: $(READY) ## kill -9 of sweeps at 20 random moments; in the end nothing differs (a quarter of an hour)

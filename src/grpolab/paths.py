@@ -127,6 +127,7 @@ class Results:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.is_ours = True  # else it is only read: nothing is written into it, not even a cache
         self.runs = root / "runs"  # one folder per run, named by signature
         self.warm_starts = root / "warm_starts"  # the same of warm starts
         self.content = root / "content"  # hashes of large files that runs name, so that each is read once

@@ -66,7 +66,7 @@ def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
             row = _flat(outcome, provenance := read_provenance(folder))
             if outcome["outcome"] in RESULTS:
                 check_provenance(folder, provenance)
-                journal = read_journal(folder, outcome.get("journal_sha256"))
+                journal = read_journal(folder, outcome.get("journal_sha256"), results.is_ours)
                 journals.append(journal.add_column(0, "signature", pa.array([signature] * len(journal), pa.string())))
         except Damaged as damage:
             row = _flat({}, {}) | {"outcome": DAMAGED, "reason": str(damage)}
@@ -114,13 +114,13 @@ _EXACT = {*POSITIONS, "time_ms"}
 _FORMAT = " ".join(("1", *sorted(_EXACT)))  # raise the number when the same journal becomes other columns
 
 
-def read_journal(folder: Path, recorded: str | None = None) -> pa.Table:
+def read_journal(folder: Path, recorded: str | None = None, keep: bool = True) -> pa.Table:
     """A run's journal and timing as one table: a row per record with its `kind` (of the latter: timing).
 
     Raises Damaged where the journal has not the hash that is `recorded` in outcome.json, if it is.
 
     Parsed once, then read from journal.arrow, which is used only where it was made from these very bytes. A folder that
-    cannot be written has no cache.
+    cannot be written has no cache, nor is one made where it is not to `keep` one.
     """
     files = [folder / JOURNAL, folder / TIMING]
     journal, timing = (read_bytes(file) or b"" for file in files)
@@ -137,6 +137,8 @@ def read_journal(folder: Path, recorded: str | None = None) -> pa.Table:
         table = columns([*records, *({"kind": "timing", **row} for row in parse_lines(timing, files[1]))])
     except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:  # a word where a number should be
         raise Damaged(f"{folder}: a journal's record is damaged: {str(error)[:120]}") from error
+    if not keep:
+        return table
     with suppress(OSError), BytesIO() as file:
         feather.write_feather(table.replace_schema_metadata({"key": key}), file, compression="lz4")
         write_atomic(folder / CACHE, file.getvalue(), durable=False)

@@ -49,6 +49,7 @@ _HISTOGRAM_PREFIXES = ("excess/", "position/", "position_end/", "probability/")
 def outcome_at(folder: Path) -> Results:
     """A results folder, or an exported reference. Raises RequestError where the folder is neither."""
     results = Results(folder)
+    results.is_ours = False
     if (folder / "plans").is_dir():
         results.reference = folder  # that part is there alone, and the folder itself is it
     elif not (folder / "format.json").is_file():
