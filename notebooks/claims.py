@@ -12,24 +12,21 @@
 # # Which claims about GRPO hold here?
 #
 # Every claim stands in its study's file: metric, contrast, direction, margin. It is then supported, opposite,
-# negligible or inconclusive, by planned looks at its seeds (`docs/statistics.md`). `GRPOLAB_STUDY` names another study
-# than the one planned here, `GRPOLAB_RESULTS` another folder. In a fresh clone the committed reference is read.
+# negligible or inconclusive, by planned looks at its seeds (`docs/statistics.md`).
 
 # %% tags=["parameters"]
-import os
-
 from IPython.display import Image, Markdown, display
 
-from grpolab.paths import Results
+from grpolab.paths import REFERENCE_STUDY
 from grpolab.report import brief, tables
 from grpolab.report.claims import INCONCLUSIVE, decide
 from grpolab.report.figures import draw
 from grpolab.report.load import load
-from grpolab.report.reference import default_study
+from grpolab.report.notebook import chosen
 from grpolab.report.style import png
 
-results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
-name = os.environ.get("GRPOLAB_STUDY") or default_study(results)
+results, name, sentence = chosen(REFERENCE_STUDY)
+display(Markdown(sentence))
 loaded = load(results, name)
 studies, claims = [study for study in loaded if len(study.cells)], decide(loaded)
 

@@ -12,24 +12,20 @@
 # # What does clipping do, and when is its fraction zero?
 #
 # A clip fraction is never one number: below or above the range, of all tokens or of those with an advantage, at the
-# first optimiser step on a batch (where it is 0 by construction) or later. `GRPOLAB_STUDY` names another study than the
-# reference one, `GRPOLAB_RESULTS` another folder. In a fresh clone the committed reference is read.
+# first optimiser step on a batch (where it is 0 by construction) or later.
 
 # %% tags=["parameters"]
-import os
-
 from IPython.display import Image, Markdown, display
 
-from grpolab.paths import Results
 from grpolab.report import tables
 from grpolab.report.figures import draw
 from grpolab.report.load import load
-from grpolab.report.reference import default_study
+from grpolab.report.notebook import chosen
 from grpolab.report.sentences import findings
 from grpolab.report.style import png
 
-results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
-name = os.environ.get("GRPOLAB_STUDY") or default_study(results)
+results, name, sentence = chosen()
+display(Markdown(sentence))
 studies = [study for study in load(results, name) if len(study.cells)]
 
 # %% [markdown]

@@ -12,23 +12,20 @@
 # # One word, many functions: 'GRPO' in each framework
 #
 # The study `dialects` trains one policy with the loss of each framework, from the same start on the same prompts with
-# the same sampling noise. `GRPOLAB_STUDY` and `GRPOLAB_RESULTS` name another study, another folder. In a fresh clone
-# the committed reference is read.
+# the same sampling noise.
 
 # %% tags=["parameters"]
-import os
-
 from IPython.display import Image, Markdown, display
 
-from grpolab.paths import Results
 from grpolab.report import tables
 from grpolab.report.figures import draw
 from grpolab.report.load import load
+from grpolab.report.notebook import chosen
 from grpolab.report.reference import studies_of
 from grpolab.report.style import png
 
-results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
-name = os.environ.get("GRPOLAB_STUDY", "dialects")
+results, name, sentence = chosen("dialects", only=True)
+display(Markdown(sentence))
 studies = load(results, name)[-1:] if name in studies_of(results) else []  # none in a clone until it is trained
 if not studies:
     display(Markdown(f"`{name}` is not trained yet: `make sweep STUDY={name}`."))

@@ -13,22 +13,19 @@
 #
 # Two views. Without any run: objective and gradient weight of one token, from tables that `grpolab geometry` computes
 # with the product's own loss code, so that the picture is the code. And from runs: how far ratios went, where in the
-# completion, and how they spread. `GRPOLAB_STUDY` and `GRPOLAB_RESULTS` name another study, another folder.
+# completion, and how they spread.
 
 # %% tags=["parameters"]
-import os
-
 from IPython.display import Image, Markdown, display
 
-from grpolab.paths import Results
 from grpolab.report.figures import draw
 from grpolab.report.load import load
-from grpolab.report.reference import default_study
+from grpolab.report.notebook import chosen
 from grpolab.report.style import png
 from grpolab.vocabulary import ANALYTIC_FIGURES
 
-results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
-name = os.environ.get("GRPOLAB_STUDY") or default_study(results)
+results, name, sentence = chosen()
+display(Markdown(sentence))
 *included, whole = load(results, name)
 studies = [study for study in (*included, whole) if len(study.cells)]
 

@@ -12,23 +12,19 @@
 # # How steadily does each variant learn?
 #
 # For every study: learning curves, the table of stability quantities (each defined once, in
-# `grpolab/report/stability.py`), and their summary. `GRPOLAB_STUDY` names another study than the reference one,
-# `GRPOLAB_RESULTS` another folder. In a fresh clone the committed reference is read.
+# `grpolab/report/stability.py`), and their summary.
 
 # %% tags=["parameters"]
-import os
-
 from IPython.display import Image, Markdown, display
 
-from grpolab.paths import Results
 from grpolab.report import tables
 from grpolab.report.figures import draw
 from grpolab.report.load import load
-from grpolab.report.reference import default_study
+from grpolab.report.notebook import chosen
 from grpolab.report.style import png
 
-results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
-name = os.environ.get("GRPOLAB_STUDY") or default_study(results)
+results, name, sentence = chosen()
+display(Markdown(sentence))
 studies = [study for study in load(results, name) if len(study.cells)]
 
 # %% [markdown]

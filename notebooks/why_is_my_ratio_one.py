@@ -11,24 +11,21 @@
 # %% [markdown]
 # # Why is my ratio 1?
 #
-# What the ratio does within a batch, in one picture per study, and what the doctor says of every run. `GRPOLAB_STUDY`
-# names another study than the reference one, `GRPOLAB_RESULTS` another folder. In a fresh clone the committed reference
-# is read.
+# What the ratio does within a batch, in one picture per study, and what the doctor says of every run.
 
 # %% tags=["parameters"]
-import os
-
 from IPython.display import Image, Markdown, display
 
 from grpolab.doctor import QUESTIONS
-from grpolab.doctor.page import passes, reach
+from grpolab.doctor.pictures import passes, reach
 from grpolab.doctor.section import section
-from grpolab.paths import REFERENCE_STUDY, Results
 from grpolab.report.load import load
+from grpolab.report.notebook import chosen
 from grpolab.report.style import png
 
-results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
-studies = [study for study in load(results, os.environ.get("GRPOLAB_STUDY", REFERENCE_STUDY)) if len(study.cells)]
+results, name, sentence = chosen()
+display(Markdown(sentence))
+studies = [study for study in load(results, name) if len(study.cells)]
 
 # %% [markdown]
 # Before the first update of a batch the policy is the old policy: the ratio is 1, nothing can be clipped, and that is

@@ -48,7 +48,17 @@ WRONG = [
     (["train", "task=adition"], "did you mean addition"),
     (["train", "task=sorting", "task.digits=2"], "task.digits is unknown"),
     (["train", "task=jsonl"], "task.train_file has no value"),
-    (["train", "task=jsonl", "task.train_file=/no/a", "task.evaluation_file=/no/b"], "/no/a"),
+    (
+        [
+            "train",
+            "task=jsonl",
+            "task.train_file=/no/a",
+            "task.evaluation_file=/no/b",
+            "model=pretrained",
+            "model.path=/no/c",
+        ],
+        "/no/a",
+    ),
     (["train", "task=custom", "task.path=nowhere:Task"], "nowhere"),
     (["train", "reward.function=nowhere:reward"], "nowhere"),
     (["train", "model.heads=3"], "must divide model.hidden_size"),

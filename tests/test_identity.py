@@ -18,7 +18,7 @@ from tiny import VALUES, tiny_settings
 from grpolab import identity
 from grpolab.identity import dotted, file_sha256, signature
 from grpolab.paths import plain, project_root
-from grpolab.report.reference import read_plan
+from grpolab.report.plans import read_plan
 from grpolab.settings import task
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer

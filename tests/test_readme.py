@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from grpolab import cli
 from grpolab.paths import SWEEP_STUDY
 from grpolab.report.claims import decide
 from grpolab.report.load import load
-from grpolab.report.page import screen
 from grpolab.report.reference import outcome_at
+from grpolab.report.screen import screen
 from grpolab.report.statistics.looks import SUPPORTED
 from grpolab.sweep import launch
 from grpolab.sweep.plan import expand_single
@@ -43,6 +44,8 @@ def test_commands_are_right(words, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     Path("grpo_config.py").write_text("GRPOConfig(learning_rate=1e-6, num_generations=8, max_steps=100)")
     Path("run.sh").write_text("python -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=8 data.train_batch_size=256")
+    Path("studies").mkdir()
+    shutil.copy(ROOT / "experiments" / "smoke.yaml", "studies/mine.yaml")
     if words[1] in DONE:
         assert cli.main(words[1:]) == 0, capsys.readouterr().err
 

@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 
 from grpolab import FOLDER_FORMAT
 from grpolab.credentials import without_secrets_in
-from grpolab.errors import Damaged, RequestError
+from grpolab.errors import Damaged, RequestError, near_matches
 
 # How every process is started. -P: what lies in the working directory is imported only where a run names it, as in the
 # command itself; a random.py of the user's stands in for nothing.
@@ -75,6 +75,44 @@ def commit(root: Path) -> str | None:
     return said.strip() if said else None
 
 
+def available() -> list[str]:
+    """Names of the studies in experiments/."""
+    return sorted(file.stem for file in (project_root() / "experiments").glob("*.yaml"))
+
+
+def study_file(given: str) -> Path:
+    """The file of a study that is given by its name, or by a path that ends in .yaml, seen from the working folder.
+
+    A study is called as its file, wherever that lies: its plan, report and registrations stand under the file's stem.
+    So no file elsewhere may have the name of a study in experiments/. Raises RequestError.
+    """
+    known, folder = available(), project_root() / "experiments"
+    file = Path(given).expanduser()
+    if given in known:
+        return folder / f"{given}.yaml"
+    if not _is_path(given):
+        beside = f" (did you mean {given}.yaml?)" if Path(f"{given}.yaml").is_file() else near_matches(given, known)
+        raise RequestError(
+            f"study {given} is unknown{beside}: have {', '.join(known)}, or the path of a file of your own that ends"
+            " in .yaml"
+        )
+    if not file.is_file():
+        raise RequestError(f"study {given}: there is no such file")
+    if file.stem in known and file.resolve() != (folder / file.name).resolve():
+        raise RequestError(f"study {given}: {file.stem} is a study of experiments/ already: rename the file")
+    return file
+
+
+def _is_path(study: str) -> bool:
+    return study.endswith((".yaml", ".yml"))
+
+
+def within_project(file: Path) -> str:
+    """A file as commands in the project's root name it: by a relative path where it lies below, else by a whole one."""
+    root, whole = project_root().resolve(), file.resolve()
+    return str(whole.relative_to(root)) if whole.is_relative_to(root) else str(whole)
+
+
 def results_folder(root: str | Path) -> Path:
     """The results folder at `root`; a relative path is below the project. Raises as `project_root`."""
     return Path(root) if Path(root).is_absolute() else project_root() / root
@@ -93,6 +131,7 @@ class Results:
         self.warm_starts = root / "warm_starts"  # the same of warm starts
         self.content = root / "content"  # hashes of large files that runs name, so that each is read once
         self.studies = root / "studies"  # one folder per study
+        self.screens = root / "screens"  # what `report --brief` said, as long as nothing that it is from has changed
         self.reference = root / "reference"  # the committed compact data of the reference outcome
         self.store = root / "mlflow.db"  # MLflow's SQLite file
         self.artifacts = root / "mlartifacts"
@@ -133,6 +172,47 @@ class Results:
     def plan(self, study: str) -> Path:
         """The study's plan.json."""
         return self._study(study) / "plan.json"
+
+    def assessment(self, study: str) -> Path:
+        """What report and doctor say of each run of the study, for the tracking store."""
+        return self._study(study) / "assessment.json"
+
+    def planned(self) -> list[str]:
+        """Names of the studies that have a plan."""
+        return sorted(file.parent.name for file in self.studies.glob("*/plan.json"))
+
+    def name_of(self, given: str) -> str:
+        """The name of a study that is given by it, or by its file's path, as `study_file` reads it.
+
+        Raises RequestError where there is no such file, or no plan of it here.
+        """
+        if not _is_path(given):
+            return given
+        file = study_file(given)
+        if not any(place.is_file() for place in (self.plan(file.stem), self.committed_plan(file.stem))):
+            raise self.not_planned(given)
+        if problem := self.namesake(file.stem, within_project(file)):
+            raise RequestError(f"study {given}: {problem}")
+        return file.stem
+
+    def namesake(self, study: str, file: str) -> str:
+        """A sentence where the plan here is of another file of that name, which is still there; empty where not."""
+        planned = (read_json(self.plan(study)) or {}).get("file", file)
+        if planned == file or not (project_root() / planned).is_file():  # a file that was moved is the same study
+            return ""
+        return f"{study} is planned in {self.root} from {planned}: give one of them another name"
+
+    def not_planned(self, given: str) -> RequestError:
+        """What to say where a study that is given by its name or its file's path has no plan here."""
+        planned = [name for name in self.planned() if name != given]  # its own plan may be there and lead to no file
+        if _is_path(given) or given in available():
+            return RequestError(f"study {given} is not planned in {self.root}: run `grpolab sweep {given}` first")
+        have = f"planned are {', '.join(planned)}" if planned else "none is, `grpolab sweep STUDY` plans one"
+        return RequestError(f"study {given} is not planned in {self.root}{near_matches(given, planned)}: {have}")
+
+    def committed_plan(self, study: str) -> Path:
+        """Its plan in the committed reference, which knows the study where there is this file."""
+        return self.reference / "plans" / f"{study}.json"
 
     def trials(self, study: str) -> Path:
         """What a tuning of the study has tried, for the report."""

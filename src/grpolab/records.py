@@ -39,7 +39,7 @@ _WARM_START: dict[str, tuple[type, ...]] = {
     **{"signature": (str,), "sha256": (str,), "accuracy": _NUMBER, "steps": (int,), "seconds": (int, float)},
 }
 _PLAN: dict[str, tuple[type, ...]] = {
-    **{"study": (str,), "includes": (list,), "question": (str,), "title": (str,), "commit": _TEXT},
+    **{"study": (str,), "file": (str,), "includes": (list,), "question": (str,), "title": (str,), "commit": _TEXT},
     **dict.fromkeys(("cells", "figures", "seeds", "hypotheses", "looks", "primary", "shown"), (list,)),
     **{"factors": (dict,), "compare": (str,), "baseline": (str,), "primary_metric": (str,), "stability": (dict,)},
 }

@@ -56,6 +56,9 @@ TAGS = {
     "signature": "hash of resolved settings, of the content that they name (data, own code, local model, package) and of"
     " results_version; the run's folder",
     "outcome": "completed, diverged, stopped or failed",
+    "lost": "no, or how: collapsed, diverged or stopped; by the thresholds of the study",
+    "cause": "the first cause that the doctor finds in its journal (`grpolab diagnose RUN`), or `none known`",
+    "line": "the variant, by which charts are grouped: spaces behind it give arms different colours in MLflow's pages",
 }
 
 # --- what a study may ask its report for, besides metrics -----------------------------------------------------------

@@ -232,4 +232,7 @@ def test_command_reads_a_log_without_being_told_whose(tmp_path: Path, capsys: py
     path = written(tmp_path, "run.log", "\n".join([TRL_ROW.replace("nan", "0.5")] * 3))
     assert main(["diagnose", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "a log of trl with 3 rows"
-    assert main(["diagnose", str(tmp_path)]) == 2
+    assert main(["diagnose", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "a log of trl with 3 rows", "of the one log in the folder"
+    (tmp_path / "empty").mkdir()
+    assert main(["diagnose", str(tmp_path / "empty")]) == 2

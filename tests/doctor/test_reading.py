@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +17,9 @@ from mlflow import MlflowClient
 from safetensors.numpy import save_file
 
 from grpolab.cli import main
-from grpolab.doctor import diagnose, diagnose_log, diagnose_rows, page
+from grpolab.doctor import diagnose, diagnose_log, diagnose_rows, examine, page
 from grpolab.doctor.evidence import compare, read_run
+from grpolab.doctor.logs import read_log
 from grpolab.errors import RequestError
 
 LOGS = Path(__file__).parent / "logs"
@@ -230,6 +233,34 @@ def test_command_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixt
     assert diagnosis["causes"] == []
     assert main(["diagnose", "ffff", "--results", str(tmp_path)]) == 2
     assert "run ffff is unknown" in capsys.readouterr().err
+
+
+def test_command_on_the_folder_that_a_trainer_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run, step, log in (("a", 8, "trl_mu1.json"), ("a", 12, "trl_mu4.json"), ("b", 9, "trl_mu1.json")):
+        checkpoint = tmp_path / run / f"checkpoint-{step}"
+        checkpoint.mkdir(parents=True)
+        shutil.copy(LOGS / log, checkpoint / "trainer_state.json")
+    whole = examine(replace(read_log(None, LOGS / "trl_mu4.json"), run="a"))
+    for place in (tmp_path / "a", tmp_path / "a" / "checkpoint-12"):
+        assert main(["diagnose", str(place)]) == 0
+        assert capsys.readouterr().out == f"{page.text(whole)}\n", "of the last checkpoint"
+    monkeypatch.chdir(tmp_path / "a")
+    assert main(["diagnose", "--from", "trl", "."]) == 0
+    assert capsys.readouterr().out == f"{page.text(whole)}\n"
+    assert main(["diagnose", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert f"reads one of {tmp_path / 'a'}, {tmp_path / 'b'}, `grpolab report --from trl {tmp_path}`" in error
+
+
+@pytest.mark.parametrize("name", ["nothere.json", "outputs/checkpoint-8", "./run.log"])
+def test_command_on_a_file_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["diagnose", name]) == 2
+    assert f"RUN={name}: there is no such file or folder" in capsys.readouterr().err
 
 
 def test_command_on_a_run_of_mlflow_by_trl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

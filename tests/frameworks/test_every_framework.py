@@ -13,7 +13,8 @@ from tiny import VALUES
 from grpolab.frameworks.framework import clip_conventions, metrics_of, recipe_of
 from grpolab.frameworks.names import FRAMEWORK_METRICS
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import LossInputs, Objective, SamplerCorrection, policy_loss
+from grpolab.grpo.loss import LossInputs, policy_loss
+from grpolab.grpo.objective import Objective, SamplerCorrection
 from grpolab.registry import FRAMEWORKS, RATIOS, SURROGATES
 
 PLAIN = Objective("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", beta=0.5)

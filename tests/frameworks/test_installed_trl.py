@@ -17,7 +17,8 @@ import torch
 from grpolab.frameworks.exchange import export
 from grpolab.frameworks.framework import recipe_of
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import LossInputs, Objective, policy_loss
+from grpolab.grpo.loss import LossInputs, policy_loss
+from grpolab.grpo.objective import Objective
 from grpolab.paths import project_root
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer

@@ -12,7 +12,7 @@ import yaml
 from grpolab.frameworks.conformance import inputs_of, read_variants
 from grpolab.frameworks.framework import framework
 from grpolab.grpo.advantages import Scored, advantages
-from grpolab.grpo.loss import Objective
+from grpolab.grpo.objective import Objective
 from grpolab.paths import project_root
 from grpolab.registry import FRAMEWORKS
 from grpolab.sweep.compose import Composer

@@ -16,7 +16,8 @@ from torch.nn.functional import pad
 
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals, aggregate
-from grpolab.grpo.loss import Loss, LossInputs, Objective, SurrogateParts, policy_loss
+from grpolab.grpo.loss import Loss, LossInputs, SurrogateParts, policy_loss
+from grpolab.grpo.objective import Objective
 from grpolab.registry import AGGREGATIONS, SURROGATES, Surrogate
 
 GRPO = Objective("token", "clipped", 0.2, 0.28, None, "min_positive", "sequence_mean", 0.0)

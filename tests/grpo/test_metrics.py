@@ -14,8 +14,9 @@ from tiny import tiny_settings
 from grpolab import vocabulary
 from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import LossInputs, Objective, surrogate
+from grpolab.grpo.loss import LossInputs, surrogate
 from grpolab.grpo.metrics import UpdateTensors, histograms, update_metrics
+from grpolab.grpo.objective import Objective
 from grpolab.grpo.ratios import sequence_ratio, token_ratio
 from grpolab.paths import project_root
 

@@ -14,7 +14,8 @@ from tiny import VALUES
 from torch import Tensor
 
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import LossInputs, Objective, SurrogateParts, surrogate
+from grpolab.grpo.loss import LossInputs, SurrogateParts, surrogate
+from grpolab.grpo.objective import Objective
 from grpolab.grpo.surrogates import clip_cov, clipped, kl_cov
 
 GRPO = Objective("token", "clipped", 0.2, 0.2, None, "min_positive", "sequence_mean", 0.0)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from grpolab.frameworks.framework import clip_conventions, metrics_of
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import Loss, LossInputs, Objective, policy_loss
+from grpolab.grpo.loss import Loss, LossInputs, policy_loss
 from grpolab.grpo.metrics import UpdateTensors, update_metrics
+from grpolab.grpo.objective import Objective
 from grpolab.settings.run import DiagnosticsSettings
 
 PPO = Objective("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", 0.0)

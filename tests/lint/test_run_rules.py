@@ -14,6 +14,7 @@ from grpolab.lint.rules import RUN_RULES, Rule
 from grpolab.settings.run import RunSettings
 
 ONE, SEQUENCE = "num_iterations=1", "importance_sampling_level=sequence"
+JSONL = "task=jsonl task.train_file=train.jsonl task.evaluation_file=test.jsonl"
 LONG = "max_completion_length=400"
 PLANTED: list[tuple[Rule[RunSettings], str, str, str]] = [
     # rule, what breaks it, what it says, what does not break it
@@ -27,6 +28,20 @@ PLANTED: list[tuple[Rule[RunSettings], str, str, str]] = [
         f"{ONE} old_log_probs=sampler sampler_dtype=bfloat16",
     ),
     (rules.clip_cannot_bind, f"{ONE} kernel=cispo", "clip fraction stays 0", f"{ONE} kernel=ratio"),
+    (rules.nothing_to_start_from, "warm_start.max_steps=0", "no warm start: no answer will be right", ""),
+    (
+        rules.nothing_to_start_from,
+        f"{JSONL} warm_start.max_steps=1500",
+        "warm_start.learning_rate=1e-05 hardly moves them",
+        f"{JSONL} warm_start.max_steps=1500 warm_start.learning_rate=3e-3",
+    ),
+    (rules.nothing_to_start_from, JSONL, "max_completion_length (now 256)", f"{JSONL} model=pretrained model.path=x"),
+    (
+        rules.nothing_to_start_from,
+        JSONL,
+        "set warm_start.max_steps=1500 warm_start.learning_rate=3e-3",
+        f"{JSONL} reward.function=mine.py:score",
+    ),
     (rules.epsilon_of_another_level, f"{SEQUENCE} {LONG}", "20 times", f"{SEQUENCE} {LONG} epsilon=0.03"),
     (rules.epsilon_of_another_level, f"{SEQUENCE} {LONG}", "400 tokens (0.01)", LONG),
     (rules.epsilon_of_another_level, f"{SEQUENCE} task=sorting", "11 tokens", f"{SEQUENCE} task=addition"),

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from report_results import FACTORS, HYPOTHESES, write_run, write_study
+from report_results import FACTORS, HYPOTHESES, rewrite, write_run, write_study
 from scipy import stats
 
 from grpolab.errors import RequestError
@@ -407,6 +407,8 @@ def placebo_study(tmp_path):
     }
     for cell in cells[3:]:
         path = results.run(cell["signature"]) / "outcome.json"
+        twin = next(other for other in cells[:3] if other["seed"] == cell["seed"])
+        path.with_name("journal.jsonl").write_bytes((results.run(twin["signature"]) / "journal.jsonl").read_bytes())
         same = {key: hashes[cell["seed"]][key] for key in ("journal_sha256", "policy_sha256")}
         write_json_atomic(path, json.loads(path.read_text()) | same)
     return results, cells
@@ -440,7 +442,8 @@ def test_placebo_dialects_are_compared_by_their_weights(tmp_path):
         cell["settings"]["framework"] = {"a": None, "b": "roll"}[cell["levels"]["form"]]
     write_json_atomic(results.plan("placebo"), plan)
     path = results.run(cells[-1]["signature"]) / "outcome.json"
-    write_json_atomic(path, json.loads(path.read_text()) | {"journal_sha256": "another"})
+    journal = path.with_name("journal.jsonl")
+    rewrite(journal, journal.read_text() + journal.read_text().splitlines(keepends=True)[-1])
     (claim,) = decide(load(results, "placebo"))
     assert claim.verdict == HOLDS
     assert "bit-identical (final weights) in 3 of 3 planned pairs" in claim.sentence

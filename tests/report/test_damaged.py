@@ -18,6 +18,7 @@ from grpolab.report.compare import OPEN, compare
 from grpolab.report.figures import draw
 from grpolab.report.load import load
 from grpolab.report.reference import export_reference
+from grpolab.report.screen import screen
 from grpolab.vocabulary import DAMAGED
 
 FACTORS = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}
@@ -47,14 +48,14 @@ def alter(folder: Path) -> None:
 
 def test_altered_scores_are_left_out_and_named(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
     folder = first(results)
-    page.screen(results, "clip_range")  # so that the cache of the true journal is there
+    screen(results, "clip_range")  # so that the cache of the true journal is there
     alter(folder)
     (study,) = load(results, "clip_range")
     (ill,) = study.cells[study.cells["outcome"] == DAMAGED].itertuples()
     assert ill.signature == folder.name
     assert len(study.done) == len(study.cells) - 1
     assert folder.name not in set(study.evaluations["signature"])
-    brief = page.screen(results, "clip_range")
+    brief = screen(results, "clip_range")
     assert "Damaged and left out: 1 run, whose files are not those that they ended with" in brief
     assert f"clip_range {ill.variant} seed {ill.seed} ({folder.name})" in brief
     assert AGAIN in brief
@@ -71,7 +72,7 @@ def test_altered_scores_are_left_out_and_named(results: Results, capsys: pytest.
 def test_what_is_as_it_was_recorded_is_read_though_it_is_other_than_before(results: Results) -> None:
     """The hash is the measure, not the cache and not the time of the file."""
     journal = first(results) / "journal.jsonl"
-    page.screen(results, "clip_range")
+    screen(results, "clip_range")
     rewrite(journal, journal.read_text().replace('"grad_norm": ', '"grad_norm": 1'))
     assert not (load(results, "clip_range")[0].cells["outcome"] == DAMAGED).any()
 

@@ -57,6 +57,39 @@ def test_show_prints_rewards_advantages_ratios_and_marks(study):
     assert "2+2=" in show(results, names[0], 5, prompts=2)
 
 
+def with_level(study, level, **columns):
+    """The run with completions, as if its importance ratio were of that level."""
+    results, names = study
+    folder = results.run(names[0])
+    (folder / "settings.yaml").write_text(yaml.safe_dump({"importance_sampling_level": level}))
+    TOKENS.assign(**columns).to_parquet(folder / "samples" / "step_000005.parquet")
+    return show(results, names[0], None, prompts=1)
+
+
+@pytest.mark.parametrize("level", ["sequence", "sequence_token"])
+def test_of_a_sequence_ratio_show_prints_what_was_clipped_and_labels_the_tokens(study, level):
+    text = with_level(study, level, clipped=["high", "high", "low", ""])
+    head = text.splitlines()
+    assert head[1].startswith("sequence:ratio in the last pass over the batch; ^ clipped above")
+    assert head[2] == (
+        "that is the geometric mean of its tokens' ratios, which stand behind it and are not what is clipped"
+    )
+    assert "     sequence:1.11803^  of tokens: 2:1.250  <end>:1.000\n" in text  # the root of 1.25
+    assert "     sequence:0.50000v  of tokens: <end>:0.500" in text
+
+
+def test_of_a_segment_ratio_show_prints_each_run_of_tokens(study):
+    text = with_level(study, "segment", sample=[0, 0, 0, 0], position=[0, 1, 3, 0], ratio=[1.21, 1.0, 0.5, 1.0])
+    assert "     segment:1.10000  of tokens: 2:1.210^  <end>:1.000\n" in text  # the marks differ: each has its own
+    assert "     segment:0.50000v  of tokens: <end>:0.500" in text
+
+
+def test_of_a_token_ratio_nothing_stands_for_the_tokens(study):
+    text = with_level(study, "token")
+    assert text.splitlines()[1].startswith("token:ratio in the last pass over the batch;")
+    assert "of tokens" not in text
+
+
 def test_show_refuses_a_step_that_was_not_kept(study):
     results, names = study
     with pytest.raises(RequestError, match="--step 6 was not kept: have 5"):

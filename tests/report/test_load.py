@@ -14,7 +14,8 @@ from grpolab.report import journals, page
 from grpolab.report.claims import decide
 from grpolab.report.figures import FIGURES, draw
 from grpolab.report.load import load
-from grpolab.report.reference import export_reference, read_all, read_plan
+from grpolab.report.plans import read_plan
+from grpolab.report.reference import export_reference, read_all
 from grpolab.report.stability import stability_table
 from grpolab.report.tables import tables
 from grpolab.vocabulary import DIVERGED, FAILED, MISSING, RESULTS
@@ -103,7 +104,7 @@ def test_a_shared_run_is_parsed_once(results, monkeypatch):
 
 
 def test_an_unplanned_study_is_refused_with_what_to_do(results):
-    with pytest.raises(RequestError, match=r"study=nothing .* `grpolab sweep nothing`"):
+    with pytest.raises(RequestError, match=r"study nothing is not planned in .*: (planned are|none is)"):
         load(results, "nothing")
 
 

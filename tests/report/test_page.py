@@ -14,14 +14,18 @@ import report_results
 from report_results import rewrite, write_run, write_study
 
 from grpolab.cli import main
+from grpolab.doctor import CAUSES
+from grpolab.doctor.assessment import assess
 from grpolab.paths import REFERENCE_STUDY, REPORT_FILES, SWEEP_STUDY, project_root, write_json_atomic
-from grpolab.report import brief, claims, page, questions, regimes, tables
+from grpolab.report import brief, claims, notebook, page, questions, regimes, tables
 from grpolab.report.figures import draw
 from grpolab.report.load import load
 from grpolab.report.measures import by_cell
-from grpolab.report.reference import default_study, export_reference, outcome_at
+from grpolab.report.plans import default_study
+from grpolab.report.reference import export_reference, outcome_at
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.sentences import findings
+from grpolab.report.stability import stability_table
 from grpolab.report.text import number, spans
 from grpolab.sweep.plan import expand_single
 
@@ -442,6 +446,55 @@ def test_notebooks_run_as_scripts(results, notebook, monkeypatch, capsys):
     monkeypatch.setenv("GRPOLAB_STUDY", "num_iterations")
     runpy.run_path(str(project_root() / "notebooks" / f"{notebook}.py"), run_name="__main__")
     assert "Image" in capsys.readouterr().out
+
+
+def test_a_notebook_reads_what_was_swept_last_and_says_which(tmp_path, monkeypatch):
+    monkeypatch.delenv("GRPOLAB_STUDY", raising=False)
+    monkeypatch.setenv("GRPOLAB_RESULTS", str(tmp_path))
+    cells = {"factors": {"clip": ["symmetric", "no_clip"]}, "seeds": 1, "trained": False}
+    write_study(tmp_path, "claims", created="2026-01-01T00:00:00+00:00", **cells)
+    assert notebook.chosen("claims")[1] == "claims"
+    write_study(tmp_path, "smoke", created="2026-02-01T00:00:00+00:00", **cells)
+    write_study(tmp_path, "part", created="2026-03-01T00:00:00+00:00", **cells)
+    write_study(tmp_path, "whole", created="2026-03-01T00:00:00+00:00", **{**cells, "includes": ["part"], "cells": []})
+    one = {**cells, "factors": {"clip": ["symmetric"]}}
+    write_study(tmp_path, "adhoc", created="2026-04-01T00:00:00+00:00", **one)
+    _, name, sentence = notebook.chosen()
+    assert name == "whole"
+    assert "`whole`**, the study that was swept last here (planned 2026-03-01 00:00 UTC)" in sentence
+    assert "`GRPOLAB_STUDY=NAME make notebooks` reads another" in sentence
+    assert "smoke" in sentence
+    monkeypatch.setenv("GRPOLAB_STUDY", "smoke")
+    assert notebook.chosen()[1] == "smoke"
+
+
+def test_a_notebook_in_a_fresh_clone_reads_the_committed_outcome_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.delenv("GRPOLAB_STUDY", raising=False)
+    monkeypatch.setenv("GRPOLAB_RESULTS", str(tmp_path))
+    (tmp_path / "reference").symlink_to(project_root() / "results" / "reference")
+    _, name, sentence = notebook.chosen()
+    assert name == "reference"
+    assert "the committed outcome, because none was swept here" in sentence
+
+
+def test_what_the_store_is_told_of_each_run(tmp_path):
+    results = write_study(tmp_path, factors={"clip": ["symmetric", "no_clip"], "task": ["addition"]}, seeds=2)
+    studies = load(results, "clip_range")
+    write_run(results, studies[-1].plan["cells"][0], outcome="stopped", last_step=6)
+    studies = load(results, "clip_range")
+    assess(results, studies)
+    said = json.loads(results.assessment("clip_range").read_text())
+    assert said.keys() == {*studies[-1].done["signature"]}
+    table = stability_table(studies[-1]).assign(signature=list(studies[-1].done["signature"])).set_index("signature")
+    for signature, of in said.items():
+        row = table.loc[signature]
+        assert {name: row[name] for name in ("final_score", "gain")} == {
+            name: of["metrics"][name] for name in ("final_score", "gain")
+        }
+        assert of["metrics"]["lost"] == float(row["lost"])
+        assert (of["tags"]["lost"] == "no") == (not row["lost"])
+        assert of["tags"]["cause"] in {*(name.replace("_", " ") for name in CAUSES), "none known"}
+    assert said[studies[-1].plan["cells"][0]["signature"]]["tags"]["lost"] == "stopped"
 
 
 def test_a_study_that_has_not_run_yet_has_a_report_that_says_so(tmp_path):

@@ -16,7 +16,8 @@ from tiny import records, run_folder, tiny_settings
 from grpolab.frameworks.framework import clip_conventions, metrics_of
 from grpolab.frameworks.names import CLIP_METRIC, FRAMEWORK_METRICS, convention
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import LossInputs, Objective, SamplerCorrection
+from grpolab.grpo.loss import LossInputs
+from grpolab.grpo.objective import Objective, SamplerCorrection
 from grpolab.paths import Results
 from grpolab.registry import FRAMEWORKS
 from grpolab.run.train import run

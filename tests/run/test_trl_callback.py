@@ -13,6 +13,7 @@ import pytest
 import yaml
 from transformers import TrainerControl, TrainerState
 
+from grpolab.cli import main
 from grpolab.doctor import diagnose
 from grpolab.doctor.evidence import read_run
 from grpolab.doctor.other_runs import find, study
@@ -67,6 +68,17 @@ class FakeTraining:
 
 def journal(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+
+
+def test_a_relative_folder_is_below_the_scripts_and_is_said_with_what_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = FakeTraining(Path("my results"), arguments()).steps(4).folder
+    assert folder.parent == tmp_path / "my results" / "runs"
+    error = capsys.readouterr().err
+    assert error == f"this run is written to {folder}: `grpolab diagnose '{folder}'` reads it\n"
+    assert main(["diagnose", str(folder), "--results", str(tmp_path / "others")]) == 0
 
 
 def test_rows_are_in_our_vocabulary_and_say_their_place_in_the_batch(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from postgres import PASSWORD, Postgres
 from grpolab.cli import main
 from grpolab.paths import Results, read_json
 from grpolab.run.tracking.check import problem_of
+from grpolab.run.tracking.colours import colours
 from grpolab.run.tracking.points import course_of, labels_of, params_of
 from grpolab.run.tracking.store import Store, logged_runs
 from grpolab.run.tracking.verify import verify
@@ -158,7 +159,7 @@ def fill(results: Results, database: str) -> None:
             "artifact_uri": artifacts.as_uri(),
         }
         rows["runs"].append({**about, "experiment_id": int(experiment), "user_id": "lab"})
-        tags = {**labels_of(plan, cell), "outcome": "completed"}
+        tags = {**labels_of(plan, cell, colours(plan)[cell["variant"]]), "outcome": "completed"}
         rows["tags"] += [{"run_uuid": run_id, "key": key, "value": value} for key, value in tags.items()]
         rows["params"] += [{"run_uuid": run_id, "key": key, "value": value} for key, value in params.items()]
     with sqlalchemy.create_engine(database).begin() as connection:

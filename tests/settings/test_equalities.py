@@ -7,7 +7,8 @@ import torch
 
 from grpolab.frameworks.framework import recipe_of
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import LossInputs, Objective, policy_loss
+from grpolab.grpo.loss import LossInputs, policy_loss
+from grpolab.grpo.objective import Objective
 from grpolab.settings import equalities
 from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, why_the_same
 from grpolab.settings.run import RunSettings

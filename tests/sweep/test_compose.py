@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from grpolab.errors import RequestError
 from grpolab.identity import dotted, signature
-from grpolab.sweep.compose import Composer, compose, help_text
+from grpolab.sweep.compose import Composer, choices, compose, help_text
 
 NEEDED = {
     "task=jsonl": ["task.train_file=a.jsonl", "task.evaluation_file=b.jsonl"],
@@ -109,8 +109,25 @@ def test_nothing_is_written_and_the_directory_stays(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["conf", "experiments"]
 
 
-def test_help_names_every_group_option_and_every_key():
-    page = help_text()
+def test_help_is_two_screens_with_the_usual_keys_first_and_every_name():
+    lines = help_text().splitlines()
+    assert len(lines) < 90
+    assert max(map(len, lines)) <= 120
+    at = {name: next(n for n, line in enumerate(lines) if line.startswith(name)) for name in ("The us", "Gr", "All o")}
+    assert at["The us"] < at["Gr"] < at["All o"]
+    assert "  epsilon=0.2" in lines[at["The us"] + 13]
+    for group in Composer().groups:
+        assert any(line.startswith(f"  {group} ") for line in lines[at["Gr"] : at["All o"]]), group
+    named = {word.partition("=")[0] for line in lines for word in line.split()}
+    assert set(choices()) <= named
+    assert "trl/gspo" not in "".join(lines)
+    assert all(f"dialect={name} " in help_text(["dialect"]) for name in ("trl", "trl/gspo", "verl/dro"))
+    with pytest.raises(RequestError, match="dialects is unknown"):
+        help_text(["dialects"])
+
+
+def test_help_all_names_every_group_option_and_every_key():
+    page = help_text(["all"])
     for option in OPTIONS:
         assert f"  {option} " in page
     for key in ("epsilon_high", "warm_start.target_accuracy", "task.max_fillers", "model.path", "machine.tracking_uri"):

@@ -87,7 +87,13 @@ class Heard:
 def job(label: str, root: Path, warm_start: str | None = None) -> Job:
     limits = dict.fromkeys(("cell_timeout_seconds", "hang_seconds", "memory_mib"))
     settings = {"machine": {"results": str(root), **limits}}
-    return Job("warm_start" if label == "w" else "run", label, label, settings, 1.0, 5, warm_start)
+    behind = warm_start and name_of(warm_start)
+    return Job("warm_start" if label == "w" else "run", name_of(label), label, settings, 1.0, 5, behind)
+
+
+def name_of(label: str) -> str:
+    """A signature that says which job's it is."""
+    return label.replace("w", "f") * 16
 
 
 @pytest.fixture
@@ -98,7 +104,7 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def do(kind: str, name: str, values: Any, on_step: Any, stop: Any) -> dict[str, Any]:
         results = Results.open(values["machine"]["results"])
         folder = results.run(name) if kind == "run" else results.warm_start(name)
-        order.append(name)
+        order.append("w" if kind == "warm_start" else name[0])
         write_json_atomic(folder / "outcome.json", DONE)
         return DONE
 
@@ -132,7 +138,7 @@ def test_a_lost_job_is_done_again_as_often_as_the_launcher_says(tmp_path: Path, 
     assert engine.handed.count("b") == 1 + RAY.retries
     assert engine.handed.count("c") == 1, "what is the job's own doing would come again"
     assert done == ["a"], "the lease of the process that is no more holds nobody up"
-    outcomes = {label: read_json(results.run(label) / "outcome.json") for label in "abc"}
+    outcomes = {label: read_json(results.run(name_of(label)) / "outcome.json") for label in "abc"}
     assert [(outcome or {})["outcome"] for outcome in outcomes.values()] == ["completed", "failed", "failed"]
     assert (outcomes["b"] or {})["reason"] == "the node is gone"
     assert len(heard.of("returned")) == 2 + RAY.retries
@@ -142,11 +148,11 @@ def test_a_duplicate_in_the_queue_ends_at_once_and_its_outcome_is_waited_for(tmp
     results = Results.open(tmp_path)
 
     def begun_meanwhile(task: Task) -> Any:
-        lease = Lease(results.run("a"), Elsewhere())
+        lease = Lease(results.run(name_of("a")), Elsewhere())
         assert lease.attempt()
         answer = task()
         lease.release()
-        write_json_atomic(results.run("a") / "outcome.json", DONE)
+        write_json_atomic(results.run(name_of("a")) / "outcome.json", DONE)
         assert answer == TAKEN
         return answer
 
@@ -162,15 +168,15 @@ def test_a_run_leaves_where_its_folder_says_so_and_only_for_its_own_session(
     monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.0)
     results = Results.open(tmp_path)
     engine, asked = Here(results), list[bool]()
-    note = results.run("a") / cluster.LEAVE
+    note = results.run(name_of("a")) / cluster.LEAVE
 
     def do(kind: str, name: str, values: Any, on_step: Any, stop: Any) -> dict[str, Any]:
         asked.append(stop())
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text("another session")
         asked.append(stop())
-        engine._out["a"] = cluster.Out(job("a", tmp_path), None, 0, None)
-        engine.leave("a")
+        engine._out[name_of("a")] = cluster.Out(job("a", tmp_path), None, 0, None)
+        engine.leave(name_of("a"))
         asked.append(stop())
         return LEFT
 
@@ -187,7 +193,7 @@ def test_an_interrupted_command_asks_runs_to_leave_and_takes_back_what_waits(tmp
         def wait(self, handles: Sequence[Any]) -> None:
             if self.cancelled:
                 self.ended = lambda handle: LEFT  # type: ignore[method-assign]
-                seen.append((results.run("a") / cluster.LEAVE).read_text())
+                seen.append((results.run(name_of("a")) / cluster.LEAVE).read_text())
             else:
                 raise KeyboardInterrupt
 
@@ -197,7 +203,7 @@ def test_an_interrupted_command_asks_runs_to_leave_and_takes_back_what_waits(tmp
         engine.run(Schedule([job("a", tmp_path), job("w", tmp_path)]), Heard())
     assert seen == [engine.session]
     assert engine.cancelled == [(1, True), (1, False)], "waiting runs, and warm starts, which have no checkpoint"
-    assert not (results.run("a") / cluster.LEAVE).exists()
+    assert not (results.run(name_of("a")) / cluster.LEAVE).exists()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from grpolab.sweep.progress import Estimate, EventProgress, Events, LiveProgress
 
 
 def jobs(kind="run"):
-    return [Job(kind, name, f"study {name}, seed 0", {}, 10.0, 5) for name in ("a", "b", "c")]
+    return [Job(kind, name * 16, f"study {name}, seed 0", {}, 10.0, 5) for name in ("a", "b", "c")]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_time_left_follows_the_speed_of_the_steps_and_then_of_whole_runs(clock, 
 
 def test_warm_starts_count_by_themselves_and_have_their_own_speed(clock, results, capsys):
     warm, other, _ = jobs("warm_start")
-    run = Job("run", "r", "study r, seed 0", {}, 10.0, 5)
+    run = Job("run", "d" * 16, "study r, seed 0", {}, 10.0, 5)
     shown = Progress([warm, other, run], Estimate(workers=1), results)
     shown.started(warm, 0)
     shown.stepped(warm, 1)
@@ -117,7 +117,7 @@ def test_the_steps_of_an_earlier_session_are_not_thought_fast(clock, results):
 def test_live_table_shows_counts_and_each_worker(clock, results, monkeypatch):
     first, second, third = jobs()
     (warm, *_) = jobs("warm_start")
-    warm = replace(warm, signature="w", label="warm start addition, seed 0")
+    warm = replace(warm, signature="e" * 16, label="warm start addition, seed 0")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     with show_progress([warm, first, second, third], Estimate(2), results) as shown:
         shown.console = Console(file=io.StringIO(), width=200)
@@ -192,8 +192,8 @@ def test_a_wrong_request_has_no_event(fake_sweep):
 
 def test_steps_are_thinned_but_for_the_last(clock, results):
     out = io.StringIO()
-    job = Job("run", "a", "study a, seed 0", {}, 10.0, 30)
-    write_journal(results, "a", evaluation(0, 0.25))
+    job = Job("run", "a" * 16, "study a, seed 0", {}, 10.0, 30)
+    write_journal(results, "a" * 16, evaluation(0, 0.25))
     shown = EventProgress([job], Estimate(1), results, Events(out))
     shown.started(job, 0)
     for step in range(1, 31):

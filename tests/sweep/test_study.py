@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from grpolab.errors import RequestError
-from grpolab.paths import plain, project_root
-from grpolab.report.reference import read_plan
+from grpolab.paths import available, plain, project_root
+from grpolab.report.plans import read_plan
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import expand_multirun, expand_single, plans
-from grpolab.sweep.study import Collection, available, load
+from grpolab.sweep.study import Collection, load
 
 STUDY = """
 question: What?

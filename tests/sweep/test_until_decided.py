@@ -20,7 +20,8 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root, read_json, write_json_atomic
 from grpolab.report.claims import decide
 from grpolab.report.load import load
-from grpolab.report.reference import export_reference, read_plan
+from grpolab.report.plans import read_plan
+from grpolab.report.reference import export_reference
 from grpolab.sweep import registration
 from grpolab.sweep.ledger import status
 from grpolab.sweep.looks import Answer, Looks, standing

@@ -8,13 +8,14 @@ import sys
 
 import pytest
 
+from grpolab.cli import main
 from grpolab.paths import Results, write_text_atomic
 from grpolab.run.train import run
 from grpolab.run.warm_start import ensure
 from grpolab.sweep.jobs import Request, Schedule
 from grpolab.sweep.launch import sweep, train_here
 from grpolab.sweep.ledger import JournalReader
-from grpolab.sweep.plan import expand_single, plans
+from grpolab.sweep.plan import expand_multirun, expand_single, plans
 from grpolab.sweep.pool import Pool, slots
 from grpolab.sweep.progress import Progress
 
@@ -70,6 +71,26 @@ def test_a_run_of_train_is_the_run_of_the_sweep_also_when_it_was_interrupted(tmp
     assert str(report) not in said, "it draws none: what lies there is another sweep's"
 
 
+def test_a_run_that_cannot_learn_says_so_before_and_after(tmp_path, capsys):
+    small = ["model.hidden_size=8", "model.heads=2", "model.intermediate_size=8", "prompts_per_step=2"]
+    small += ["num_generations=2", "rollout_steps=2", "evaluation.items=2", "warm_start.max_steps=0"]
+    small += [f"machine.results={tmp_path}", "machine.tracking_uri=null"]
+    assert main(["train", *small]) == 0
+    (folder,) = tmp_path.glob("runs/*")
+    said = capsys.readouterr()
+    assert said.err.startswith("warning nothing-to-start-from: model=tiny has random weights, and no warm start")
+    of_all = "it is 0 for every completion of the run"
+    why = f"`grpolab diagnose {folder.name} --results {tmp_path}` says why"
+    assert f"\nthe reward never moved: {of_all}; {why}\nrun folder: " in said.out
+    assert ", the reward never moved\n" in said.out, "in the line of the run that is done"
+    assert sweep([expand_multirun([*small, "seed=0"])], lambda *_: None) == 0
+    assert f"\nthe reward never moved: {of_all}; {why}\n1 run: 1 completed" in capsys.readouterr().out
+    assert main(["train", *small, "seed=1"]) == 0
+    capsys.readouterr()
+    assert sweep([expand_multirun([*small, "seed=0,1"])], lambda *_: None) == 0
+    assert "the reward never moved in 2 of 2 runs, first adhoc " in capsys.readouterr().out
+
+
 def test_what_a_library_prints_does_not_reach_the_protocol():
     code = """
 import os
@@ -88,7 +109,7 @@ def test_the_parent_imports_nothing_heavy():
     code = """
 import sys
 import grpolab.cli, grpolab.sweep.launch, grpolab.sweep.plan, grpolab.sweep.compose
-from grpolab.sweep.plan import expand_single, plans
+from grpolab.sweep.plan import expand_multirun, expand_single, plans
 plans("clip_range")
 print([name for name in ("torch", "transformers", "mlflow", "datasets", "pandas") if name in sys.modules])
 """

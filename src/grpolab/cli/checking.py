@@ -192,7 +192,9 @@ def _dialects(_arguments: argparse.Namespace) -> None:
 def _self_check(arguments: argparse.Namespace) -> int:
     from grpolab.report import self_check
 
-    checks, page = self_check.write(results_of(arguments), arguments.study, arguments.studies, arguments.seed)
+    results = results_of(arguments)
+    study = results.name_of(arguments.study)
+    checks, page = self_check.write(results, study, arguments.studies, arguments.seed)
     broken = [check for check in checks if not check.holds]
     for check in broken:
         bounds = f"not between {check.low:.3f} and {check.high:.3f}"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 import yaml
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root, write_csv_atomic
 from grpolab.terminal import say
+
+if TYPE_CHECKING:
+    from grpolab.report.load import Study
 
 OK, FAILURE, WRONG_REQUEST, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
 Command = Callable[[argparse.Namespace], int | None]  # an exit code; None is OK
@@ -67,11 +70,27 @@ def seeds(text: str) -> list[int]:
 
 def draw_all(results: Results, study: str) -> None:
     """Figures, tables and report of a study, with the screen that it begins with printed at the end."""
+    from grpolab.doctor.assessment import assess
     from grpolab.doctor.section import section
     from grpolab.report import page
 
+    def diagnosis(studies: Sequence[Study]) -> str:
+        assess(results, studies)
+        return section(studies)
+
     ensure_geometry(results)
-    page.write(results, study, say, section)
+    page.write(results, study, say, diagnosis)
+
+
+def assess_runs(results: Results, study: str) -> None:
+    """Write down what report and doctor say of a study's runs, for the tracking store; without drawing anything."""
+    from grpolab.doctor.assessment import assess
+    from grpolab.report.load import load
+
+    try:
+        assess(results, load(results, study))
+    except RequestError as error:  # the runs must not be compared; what is written is not more wrong than before
+        say(f"{study}: no run is assessed: {error}")
 
 
 def unmet(results: Results, study: str) -> list[str]:

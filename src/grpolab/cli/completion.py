@@ -6,6 +6,7 @@ import argparse
 import re
 
 from grpolab.cli.common import Add
+from grpolab.paths import available
 
 # What may follow a command, or stand behind `key=`. A word that ends in = waits for its value.
 WORDS = """\
@@ -69,7 +70,6 @@ def _words() -> dict[str, list[str]]:
     """What may follow: a command's options, studies, keys and files; the words of a key under its `key=`."""
     from grpolab.cli import parsers
     from grpolab.sweep.compose import choices
-    from grpolab.sweep.study import available
 
     settings = choices()
     words_after = {f"{key}=": [f"{key}={word}" for word in words] for key, words in settings.items() if words}

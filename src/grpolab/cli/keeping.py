@@ -6,9 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from grpolab.cli.common import FAILURE, OK, Add, ensure_geometry, results_of, tracking_uri
+from grpolab.cli.common import FAILURE, OK, Add, assess_runs, ensure_geometry, results_of, tracking_uri
 from grpolab.errors import RequestError
 from grpolab.paths import REFERENCE_STUDY, Results
+from grpolab.records import read_plan
 from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS
 
@@ -24,7 +25,7 @@ def add_commands(add: Add) -> None:
     )
     export.add_argument("--append", action="store_true", help="add its finished seeds to what is there")
     sync = add("track sync", _track_sync, "bring the tracking store up to date with the run folders, or make it anew")
-    sync.add_argument("--repair", action="store_true", help="look at every point; make wrong runs again")
+    sync.add_argument("--repair", action="store_true", help="look at every point; make wrong runs again, artefacts too")
     verify = add("track verify", _track_verify, "compare the tracking store with the run folders; writes nothing")
     verify.add_argument("--json", action="store_true")
     for track in (sync, verify):
@@ -50,7 +51,8 @@ def _surrogate(arguments: argparse.Namespace) -> None:
     from grpolab.sweep.ledger import study_states
 
     results = results_of(arguments)
-    states = study_states(results, arguments.study).values()  # of the study, or of those that it includes
+    study = results.name_of(arguments.study)
+    states = study_states(results, study).values()  # of the study, or of those that it includes
     here = [cell for cells in states for cell in cells if cell.state in RESULTS and not cell.committed]
     done = [cell.cell["signature"] for cell in here]  # with a folder, whose first updates can be replayed
     signatures = dict.fromkeys(done)
@@ -66,7 +68,8 @@ def _surrogate(arguments: argparse.Namespace) -> None:
 def _export_reference(arguments: argparse.Namespace) -> None:
     from grpolab.report.reference import export_reference
 
-    for file in export_reference(results_of(arguments), arguments.study, arguments.append):
+    results = results_of(arguments)
+    for file in export_reference(results, results.name_of(arguments.study), arguments.append):
         say(file)
 
 
@@ -75,6 +78,10 @@ def _track_sync(arguments: argparse.Namespace) -> int:
 
     results, uri, studies = _tracked(arguments)
     tracking.check_answer(uri)
+    parts = {part for study in studies for part in (read_plan(results.plan(study)) or {}).get("includes", [])}
+    for study in studies:
+        if study not in parts:
+            assess_runs(results, study)
     if problem := tracking.synchronise(results, uri, studies, arguments.repair):
         say(problem, error=True)
         return FAILURE
@@ -94,13 +101,15 @@ def _track_verify(arguments: argparse.Namespace) -> int:
 
 def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
     """The results, the URI of their store, the studies that are meant. Raises RequestError."""
-    from grpolab.sweep.ledger import planned_studies, study_states
+    from grpolab.sweep.ledger import study_states
 
     results = results_of(arguments)
     uri = tracking_uri(results, arguments.uri)
-    if arguments.study:
-        study_states(results, arguments.study)  # says what is planned where this study is not
-    return results, uri, [arguments.study] if arguments.study else planned_studies(results)
+    if not arguments.study:
+        return results, uri, results.planned()
+    study = results.name_of(arguments.study)
+    study_states(results, study)  # says what is planned where this study is not
+    return results, uri, [study]
 
 
 def _prune_runs(arguments: argparse.Namespace) -> None:

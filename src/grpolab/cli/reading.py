@@ -76,7 +76,7 @@ def add_commands(add: Add) -> None:
     add("vocabulary", _vocabulary, "every metric, tag and outcome with its meaning, as Markdown", results=False)
     diagnose = add("diagnose", _diagnose, "why a run looks the way it does: causes with evidence, and what is normal")
     diagnose.add_argument(
-        "run", metavar="RUN|FILE", help="signature, the beginning of one, run folder, MLflow run id; a log"
+        "run", metavar="RUN|FILE", help="signature, the beginning of one, run folder, MLflow run id; a log, its folder"
     )
     text = "FILE is its log: trainer_state.json, .csv, .jsonl or a console's; default: by the names in it"
     diagnose.add_argument("--from", dest="framework", choices=LOGS, help=text)
@@ -87,7 +87,8 @@ def add_commands(add: Add) -> None:
 def _status(arguments: argparse.Namespace) -> None:
     from grpolab.sweep.ledger import print_status
 
-    print_status(results_of(arguments), arguments.study, arguments.json)
+    results = results_of(arguments)
+    print_status(results, arguments.study and results.name_of(arguments.study), arguments.json)
 
 
 def _figures(arguments: argparse.Namespace) -> None:
@@ -114,9 +115,9 @@ def _report(arguments: argparse.Namespace) -> None:
     results = results_of(arguments)
     study = _study_of(arguments, results)
     if arguments.brief:
-        from grpolab.report import page
+        from grpolab.report.screen import screen
 
-        say(page.screen(results, study))
+        say(screen(results, study))
         return
     draw_all(results, study)
     for sentence in unmet(results, study):
@@ -193,15 +194,16 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
 
 
 def _study_of(arguments: argparse.Namespace, results: Results) -> str:
-    from grpolab.report.reference import default_study
+    from grpolab.report.plans import default_study
 
-    return arguments.study or default_study(results)
+    return results.name_of(arguments.study) if arguments.study else default_study(results)
 
 
 def _compare(arguments: argparse.Namespace) -> int:
     from grpolab.report.compare import AGREES, DIFFERS, compare
 
-    text, verdict = compare(results_of(arguments), arguments.folder, arguments.study)
+    results = results_of(arguments)
+    text, verdict = compare(results, arguments.folder, arguments.study and results.name_of(arguments.study))
     say(text)
     return {AGREES: OK, DIFFERS: FAILURE}.get(verdict, UNDECIDED)
 
@@ -246,14 +248,20 @@ def _diagnose(arguments: argparse.Namespace) -> None:
 
 
 def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
-    """Of a log of another framework, a run folder, or a run of the tracking store."""
-    from grpolab.doctor import diagnose, diagnose_log, diagnose_rows
+    """Of a log of another framework, a trainer's folder, a run folder, or a run of the tracking store."""
+    from grpolab.doctor import diagnose, diagnose_log, diagnose_rows, examine
     from grpolab.report import inspect
     from grpolab.run import tracking
 
-    name = arguments.run
-    if arguments.framework or Path(name).is_file():
-        return diagnose_log(arguments.framework, Path(name))
+    name, place = arguments.run, Path(arguments.run)
+    if place.is_dir() and not (place / "settings.yaml").is_file():  # as a trainer leaves it, with its checkpoints
+        from grpolab.doctor.other_runs import only_run
+
+        return examine(only_run(arguments.framework, name))
+    if arguments.framework or place.is_file():
+        return diagnose_log(arguments.framework, place)
+    if not place.exists() and (place.suffix or len(place.parts) > 1):
+        raise RequestError(f"RUN={name}: there is no such file or folder; `grpolab status --json` lists signatures")
     results = results_of(arguments)
     if not arguments.uri:
         try:

@@ -10,9 +10,9 @@ from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
 from grpolab.cli import checking
-from grpolab.cli.common import OK, Add, count, draw_all, results_of, seeds, unmet
+from grpolab.cli.common import OK, Add, assess_runs, count, draw_all, results_of, seeds, unmet
 from grpolab.errors import RequestError
-from grpolab.paths import Results
+from grpolab.paths import Results, project_root
 from grpolab.terminal import say
 from grpolab.vocabulary import REGIME_SEEDS, REGIMES, REGISTRY
 
@@ -60,14 +60,15 @@ def add_commands(add: Add) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from grpolab.run import parallel
-    from grpolab.sweep import launch
-    from grpolab.sweep.compose import help_text
-    from grpolab.sweep.plan import expand_multirun, expand_single
-
     if arguments.page:
+        from grpolab.sweep.compose import help_text
+
         say(help_text(arguments.overrides))
         return OK
+    from grpolab.run import parallel
+    from grpolab.sweep import launch
+    from grpolab.sweep.plan import expand_multirun, expand_single
+
     with _events(arguments.json_lines) as events:
         plan = (expand_multirun if arguments.multirun else expand_single)(arguments.overrides, arguments.name)
         if parallel.rank() and not arguments.multirun:  # of torchrun's; the first process does the rest
@@ -75,7 +76,7 @@ def _train(arguments: argparse.Namespace) -> int:
             return parallel.follow(settings, Results.open(settings.machine.results), parallel.rank())
         checking.warn([plan])
         if not arguments.multirun:
-            return launch.train_here(plan, events)
+            return launch.train_here(plan, events, assess_runs)
         return launch.sweep([plan], draw_all, arguments.jobs, arguments.retry_failed, events=events)
 
 
@@ -153,7 +154,7 @@ def _register(arguments: argparse.Namespace) -> None:
     for part in whole.parts or [whole]:
         prefix = f"{part.study.name}." if whole.parts else ""
         # Margins are from what explored and from what chose the regimes: whatever of the study was trained there.
-        seeds = [*(seed for seed in load(part.study.name).seeds or [] if seed < REGIME_SEEDS), *(chose.seeds or [])]
+        seeds = [*(seed for seed in part.study.seeds or [] if seed < REGIME_SEEDS), *(chose.seeds or [])]
         plan = part.with_seeds({cell.variant: seeds for cell in part.cells}).document(now, None)
         study = study_of(results, plan, read_all(results, dict.fromkeys(cell["signature"] for cell in plan["cells"])))
         explored |= {int(seed) for seed in study.done["seed"]}
@@ -167,7 +168,8 @@ def _register(arguments: argparse.Namespace) -> None:
         )
     rules = whole.seeds, whole.study.looks, fixed
     say(register(whole.study.name, whole.hypotheses, *rules, trained, sorted(explored), now))
-    say(f"commit {REGISTRY} before a run of these seeds begins: its commit is what makes the verdicts confirmatory")
+    file = project_root() / REGISTRY
+    say(f"commit {file} before a run of these seeds begins: its commit is what makes the verdicts confirmatory")
 
 
 def _events(wanted: bool) -> AbstractContextManager[Events | None]:

@@ -29,7 +29,6 @@ from grpolab.identity import dotted
 from grpolab.paths import Results
 from grpolab.report.journals import NUMBERS, column
 from grpolab.report.load import Study, study_of
-from grpolab.report.page import write_found
 from grpolab.report.text import count, listing, markdown_table, number
 from grpolab.vocabulary import COMPLETED, DIVERGED, MISSING, POSITIONS
 
@@ -116,6 +115,21 @@ def find(framework: str | None, folders: Sequence[str]) -> tuple[list[FoundRun],
     return runs, notes
 
 
+def only_run(framework: str | None, folder: str) -> Evidence:
+    """The evidence of the one run that a folder holds, such as a trainer's with its checkpoints.
+
+    Raises RequestError where it holds none that can be read, or several.
+    """
+    runs, _ = find(framework, [folder])
+    if len(runs) > 1:
+        names = listing([str(Path(folder, run.name)) for run in runs], 4)
+        raise RequestError(
+            f"FOLDER={folder} holds {len(runs)} runs: `grpolab diagnose` reads one of {names},"
+            f" `grpolab report --from {runs[0].evidence.framework} {folder}` all of them"
+        )
+    return replace(runs[0].evidence, run=runs[0].name)
+
+
 def _logs(root: Path, files: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     """The logs among the files of a folder, each with the name of its run: of a trainer's checkpoints the last."""
     own = {file.parent for file in files if file.name == "journal.jsonl"}
@@ -126,7 +140,8 @@ def _logs(root: Path, files: Sequence[Path]) -> Iterator[tuple[str, Path]]:
             run = file.parent.parent if is_checkpoint else file.parent
             states[run] = max(states.get(run, file), file, key=_progress)
     for folder in sorted(own | states.keys()):
-        name = folder.name if folder == root or root.is_file() else str(folder.relative_to(root))
+        is_below = folder != root and folder.is_relative_to(root)  # what holds a checkpoint is above, if that was named
+        name = str(folder.relative_to(root)) if is_below else folder.resolve().name
         yield name, folder if folder in own else states[folder]
     taken = own | states.keys()
     for file in files:
@@ -380,6 +395,8 @@ def write(
     output: Path,
 ) -> Path:
     """The report of found runs in `output`: the path of report.md. Raises RequestError as `study`."""
+    from grpolab.report.page import write_found  # here: who only finds runs need not wait for what draws
+
     read = study(results, name, found, told, baseline)
     drop = f"a fall of {number(read.study.thresholds.collapse_drop)} or more may be a collapse: less is noise"
     said = "\n".join(f"- {note}" for note in (*notes, *read.notes, f"{SCORED}; {drop}"))

@@ -1,4 +1,4 @@
-"""A diagnosis: what all causes find in a run, in words and as JSON; pictures of the ratio."""
+"""A diagnosis: what all causes find in a run, in words and as JSON."""
 
 from __future__ import annotations
 
@@ -9,24 +9,18 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from grpolab.doctor.breakdown import TRAINING_GOES_WRONG, fall
 from grpolab.doctor.causes import Cause, Confidence, Finding
 from grpolab.doctor.decline import GAPS, METRIC_MISLEADS
-from grpolab.doctor.evidence import USUAL_RANGE, Evidence, median, read_run
+from grpolab.doctor.evidence import Evidence, median, read_run
 from grpolab.doctor.first_pass import FIRST_RATIO_IS_NOT_ONE
 from grpolab.doctor.logs import Row, read_log, read_rows
 from grpolab.doctor.no_progress import NO_PROGRESS
 from grpolab.doctor.normal import NORMAL
 from grpolab.doctor.ratio_is_one import RATIO_IS_ONE
 from grpolab.frameworks.names import LOG_NAMES, in_their_names
-from grpolab.report.figures import panels
 from grpolab.report.journals import column
-from grpolab.report.load import Study
-from grpolab.report.stability import after_first_step
-from grpolab.report.statistics.intervals import share_band
 from grpolab.report.text import count, listing, number
 from grpolab.vocabulary import METRICS
 
@@ -201,29 +195,3 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
         "normal": [{"note": note.cause, "says": note.says, "evidence": note.evidence[0]} for note in diagnosis.notes],
         "unknown": list(diagnosis.unknown),
     }
-
-
-def passes(study: Study) -> Figure:
-    """Clip fraction by pass over the batch: 0 on the first, by construction."""
-    sheet = panels.Sheet(study, study.facets, ["clipped tokens by pass over the batch"], share_x=False)
-    for (facet, _), panel in sheet.grid.items():
-        for arm, updates in study.by_arm("updates", facet):
-            by_pass = panels.pivot_seeds(updates, "iteration", "clip/active")
-            sheet.line(panel, by_pass, sheet.styles[arm], share_band)
-        panel.yaxis.set_major_formatter(PercentFormatter(1))
-    panels.start_at_zero(sheet.grid)
-    panels.label_x(sheet.grid, "pass over the batch")
-    sheet.legend()
-    return sheet.figure
-
-
-def reach(study: Study) -> Figure:
-    """Largest ratio - 1 on updates after a batch's first, over the run, and the usual clip range."""
-    later = after_first_step(study.updates)
-    shown = replace(study, updates=later.assign(reach=later["ratio/token_max"] - 1))
-    sheet = panels.lines_by_arm(shown, {"largest ratio - 1": ("updates", "reach")})
-    for panel in sheet.panels:
-        panel.set_yscale("symlog", linthresh=1e-3)
-        panel.axhline(USUAL_RANGE["token"], color="0.4", linewidth=0.7, linestyle="--")
-    panels.note_gaps(sheet.figure, shown)
-    return sheet.figure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pandas as pd
 
@@ -41,17 +42,23 @@ class Examined:
 def section(parts: Sequence[Study]) -> str:
     """What is wrong in the runs of some studies, from their journals alone. Empty where nothing was run."""
     runs: dict[str, Examined] = {}
-    for part in parts:  # a run that several studies share is examined once
-        causes = {signature: examine(run).findings for signature, run in _evidence(part, seen=list(runs))}
+    for part in parts:  # a run that several studies share is counted once
+        causes = {signature: found for signature, found in causes_of(part).items() if signature not in runs}
         runs |= {run.run: run for run in examined(part, causes, f"{part.name}: " if len(parts) > 1 else "")}
     return write([*runs.values()]) if runs else ""
 
 
-def _evidence(part: Study, seen: Sequence[str]) -> Iterator[tuple[str, Evidence]]:
-    """Signature and evidence of the runs of a study that were not seen before."""
+@lru_cache(maxsize=32)
+def causes_of(part: Study) -> dict[str, tuple[Finding, ...]]:
+    """Signature -> what the doctor finds in each run of a study. Kept: the tracking store is told of it too."""
+    return {signature: examine(run).findings for signature, run in _evidence(part)}
+
+
+def _evidence(part: Study) -> Iterator[tuple[str, Evidence]]:
+    """Signature and evidence of the runs of a study."""
     tables = {name: dict(iter(getattr(part, name).groupby("signature"))) for name in TABLES.values()}
     kept = numbers_of(part)
-    for cell in part.done[~part.done["signature"].isin(seen)].to_dict("records"):
+    for cell in part.done.to_dict("records"):
         signature = cell["signature"]
         own = {name: runs.get(signature, pd.DataFrame()).dropna(axis=1, how="all") for name, runs in tables.items()}
         given = {key.removeprefix("setting/"): value for key, value in cell.items() if key.startswith("setting/")}

@@ -16,7 +16,8 @@ from torch import Tensor
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.kl import kl_penalty
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, importance_ratio
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
+from grpolab.grpo.objective import Objective, SamplerCorrection
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
 
 DEFAULTS = {

@@ -15,7 +15,8 @@ from grpolab.frameworks import shared_loss as shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import generalized_advantages, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
-from grpolab.grpo.loss import LossInputs, LossRecipe, Objective
+from grpolab.grpo.loss import LossInputs, LossRecipe
+from grpolab.grpo.objective import Objective
 
 # Fields of the trainer, set in `__init__`.
 DEFAULTS: dict[str, Any] = {"cliprange": 0.2, "kl_ctl": 0.1, "clip_reward_value": 5, "gamma": 1.0, "lam": 0.95}

@@ -11,7 +11,8 @@ import torch
 from grpolab.frameworks.framework import metrics_of
 from grpolab.frameworks.names import CLIP_METRIC, FRAMEWORK_METRICS
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import LossInputs, Objective
+from grpolab.grpo.loss import LossInputs
+from grpolab.grpo.objective import Objective
 from grpolab.registry import AGGREGATIONS, FRAMEWORKS, resolve
 from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.run import RunSettings

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from grpolab.errors import RequestError
 from grpolab.frameworks.config_files import File, load
+from grpolab.grpo.objective import Objective
 from grpolab.identity import dotted
+from grpolab.registry import CONFIGS, resolve
 from grpolab.settings.equalities import Point, different, rewritten
 from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.run import RunSettings
-
-if TYPE_CHECKING:
-    from grpolab.frameworks.framework import Framework
 
 Options: TypeAlias = dict[str, Any]
 Compose: TypeAlias = Callable[[list[str]], RunSettings]  # the run that some overrides ask for
@@ -62,6 +61,7 @@ class Given:
 class Config:
     """How a framework's config file is read and written."""
 
+    objective: Callable[[Options], Objective]  # those of the loss on our axes; ValueError for what it does not have
     read: Callable[[File], Given]  # raises RequestError where the file holds no config of the framework
     options: Callable[[Given], Options]  # checked, and its version's defaults filled in; raises RequestError
     unread: Callable[[Given], Iterator[str]]  # a sentence for each key that is unknown, of another version or open
@@ -96,16 +96,16 @@ class Exported:
 
 def read(name: str, path: str) -> Given:
     """What a file gives of a framework's config. Raises RequestError where it holds none, or is no such file."""
-    return _framework(name)[1].read(load(path))
+    return _config(name).read(load(path))
 
 
 def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Converted:
     """Read a framework's options into our settings. Raises RequestError with all that is wrong."""
-    framework, config = _framework(name)
+    config = _config(name)
     given = given if isinstance(given, Given) else Given(dict(given))
     options = config.options(given)
     try:
-        objective = framework.objective(config.loss(options))
+        objective = config.objective(config.loss(options))
     except (ValueError, TypeError, AttributeError) as error:
         raise RequestError(f"{name}: {error}") from error
     axes: Point = {axis: getattr(objective, axis) for axis in objective.__dataclass_fields__}
@@ -122,12 +122,9 @@ def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Co
     return Converted(options, overrides, compose(overrides), left_out, list(config.defaults(given)))
 
 
-def _framework(name: str) -> tuple[Framework, Config]:
-    from grpolab.frameworks.framework import framework  # here, because it imports torch
-
-    config = framework(name).config
-    assert config is not None
-    return framework(name), config
+def _config(name: str) -> Config:
+    config: Config = resolve(CONFIGS[name])
+    return config
 
 
 def written(value: Any) -> str:
@@ -143,7 +140,7 @@ def written(value: Any) -> str:
 
 def export(name: str, settings: RunSettings, compose: Compose) -> Exported:
     """Our settings as that framework's options. Raises RequestError with the reasons where it has no such function."""
-    _, config = _framework(name)
+    config = _config(name)
     wanted = _function(settings)
     tried: list[tuple[set[str], Options, Point]] = []
     for guess in config.guesses(settings):

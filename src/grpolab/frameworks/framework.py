@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from grpolab.frameworks.names import CLIP_METRIC
-from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, Objective, policy_loss
+from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, policy_loss
+from grpolab.grpo.objective import Objective
 from grpolab.registry import FRAMEWORKS, resolve
-
-if TYPE_CHECKING:
-    from grpolab.frameworks.exchange import Config
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,6 @@ class Framework:
     # Pattern of variant names -> why they are not reproduced, with the size of the difference.
     not_reproduced: Mapping[str, str] = field(default_factory=dict)
     limits: tuple[str, ...] = ()  # what is replayed, or trained with, only as far as the sentence says
-    config: Config | None = None  # how its config file is read and written
 
 
 def framework(name: str) -> Framework:

@@ -14,7 +14,8 @@ from torch import Tensor
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import kl_penalty
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
+from grpolab.grpo.objective import Objective, SamplerCorrection
 from grpolab.grpo.ratios import masked_log_ratio, row_mean
 
 DEFAULTS = {

@@ -17,7 +17,8 @@ from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import at_last_token, discounted_returns, groups_of, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, group_std
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
+from grpolab.grpo.objective import Objective, SamplerCorrection, kl_axes
 from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.registry import KL_ESTIMATORS, resolve
 
@@ -62,7 +63,7 @@ def objective(options: Options) -> Objective:
         loss_form="min_positive",
         aggregation="token_mean_minibatch" if ppo and o["token_level_loss"] else "sequence_mean_nonempty",
         # Where it is not in the loss it is in the reward.
-        **shared.kl_axes(o["kl_init_coef"], o["kl_estimator"], output_clamp=KL_CLAMP)
+        **kl_axes(o["kl_init_coef"], o["kl_estimator"], output_clamp=KL_CLAMP)
         | {"beta": o["kl_init_coef"] if o["kl_use_loss"] else 0.0},
         entropy_coef=o["entropy_coef"] or 0.0,
         sampler_correction=correction,

@@ -18,7 +18,8 @@ from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.kl import k3
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SurrogateParts
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
+from grpolab.grpo.objective import Objective
 from grpolab.grpo.ratios import row_mean
 
 DEFAULTS = {

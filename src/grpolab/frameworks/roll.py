@@ -29,15 +29,8 @@ from grpolab.frameworks.vector_replay import (
 )
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.kl import k2
-from grpolab.grpo.loss import (
-    Loss,
-    LossInputs,
-    LossRecipe,
-    Objective,
-    SamplerCorrection,
-    correct_importance,
-    importance_ratio,
-)
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, correct_importance, importance_ratio
+from grpolab.grpo.objective import Objective, SamplerCorrection, kl_axes
 from grpolab.registry import AGGREGATIONS, resolve
 
 # The framework's option names and code defaults. `pg_variant` is the pg worker's; None is one of the other workers.
@@ -125,7 +118,7 @@ def objective(options: Options) -> Objective:
         dual_clip=1 + 2 * o["pg_clip"] if o["dual_clip_loss"] and kernel == "clipped" else None,  # not by the range
         loss_form="min_positive",
         aggregation=aggregation,
-        **shared.kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, "k3", output_clamp=KL_CLAMP),
+        **kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, "k3", output_clamp=KL_CLAMP),
         entropy_coef=max(o["entropy_loss_coef"], 0.0),
         sampler_correction=correction,
     )
@@ -216,7 +209,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     for form in ("sample_weights_{0}", "sample_weights_{0}@{0}"):  # sequences have no weights here
         logged |= {form.format(statistic): 1.0 for statistic in ("mean", "min", "max")}
     if inputs.reference_log_probs_BT is not None:  # ROLL reports it whether it is in the loss or not
-        reported = replace(objective, **shared.kl_axes(1.0, "k3", output_clamp=KL_CLAMP))
+        reported = replace(objective, **kl_axes(1.0, "k3", output_clamp=KL_CLAMP))
         k3_BT = shared.kl_everywhere(reported, inputs, loss.ratio)
         assert k3_BT is not None
         logged = {"kl_loss@sum": weighted_sum(k3_BT * mask_BT, own_BT), **logged}

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from grpolab.grpo.aggregation import aggregate
-from grpolab.grpo.loss import LossInputs, Objective, kl_to_reference
+from grpolab.grpo.loss import LossInputs, kl_to_reference
+from grpolab.grpo.objective import Objective
 from grpolab.grpo.ratios import row_mean
-
-
-def kl_axes(
-    beta: float,
-    estimator: str,
-    gradient: str = "plain",
-    input_clamp: float | None = None,
-    output_clamp: float | None = None,
-) -> dict[str, Any]:
-    """The axes of the KL to the reference; only its weight where that is 0."""
-    axes = {
-        "kl_estimator": estimator,
-        "kl_gradient": gradient,
-        "kl_input_clamp": input_clamp,
-        "kl_output_clamp": output_clamp,
-    }
-    return {"beta": beta, **(axes if beta else dict.fromkeys(axes))}
 
 
 def clipped_losses(objective: Objective, advantages: Tensor, ratio: Tensor) -> Tensor:

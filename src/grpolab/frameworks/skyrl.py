@@ -20,7 +20,8 @@ from grpolab.frameworks.vector_replay import loss_inputs, replay_kl, replay_loss
 from grpolab.frameworks.verl import outcome, reinforce_plus_plus
 from grpolab.grpo import loss as core
 from grpolab.grpo.aggregation import aggregate, sequence_mean
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, SurrogateParts
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
+from grpolab.grpo.objective import Objective, SamplerCorrection
 from grpolab.grpo.ratios import row_mean
 from grpolab.grpo.surrogates import binary_kl
 from grpolab.registry import AGGREGATIONS, resolve

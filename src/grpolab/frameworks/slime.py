@@ -20,7 +20,8 @@ from grpolab.frameworks.vector_replay import groups_of, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
+from grpolab.grpo.objective import Objective, SamplerCorrection, kl_axes
 from grpolab.grpo.ratios import bounded_weight, row_mean
 
 # The framework's argument names.
@@ -67,7 +68,7 @@ def objective(options: Options) -> Objective:
         dual_clip=None if estimator == "cispo" else o["eps_clip_c"],
         loss_form="max_negative",
         aggregation="token_mean_minibatch" if o["calculate_per_token_loss"] else "sequence_mean",
-        **shared.kl_axes(
+        **kl_axes(
             o["kl_loss_coef"] if o["use_kl_loss"] else 0.0,
             KL_TYPES[kl_type],
             "importance_weighted" if o["use_unbiased_kl"] else "plain",

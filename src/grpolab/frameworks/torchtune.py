@@ -15,7 +15,8 @@ from grpolab.frameworks import shared_loss as shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import k3
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, importance_ratio
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
+from grpolab.grpo.objective import Objective
 
 DEFAULTS = {"loss": "GRPOLoss", "epsilon": 0.1, "kl_coeff": 0.1}
 # Class -> ratio level, kernel, aggregation. `sequence` is here the product over the batch (see above).

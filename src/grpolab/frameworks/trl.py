@@ -17,48 +17,16 @@ from torch import Tensor
 
 from grpolab.frameworks import shared_loss as shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.trl_config import CONFIG
-from grpolab.frameworks.trl_fields import KERNEL_OPTIONS, LOSS, LOSS_TYPES
+from grpolab.frameworks.trl_fields import LOSS, objective
 from grpolab.frameworks.vector_replay import groups_of, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, by_group, weighted_sum
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, SurrogateParts
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
+from grpolab.grpo.objective import Objective
 from grpolab.grpo.ratios import off_policy_keep, sampler_weight
 from grpolab.grpo.surrogates import VESPO_LEAST, VESPO_LOG_RATIO, gamma_weight
 from grpolab.registry import AGGREGATIONS, resolve
-
-
-def objective(options: Options) -> Objective:
-    """The point on our axes of a `GRPOConfig`. Raises ValueError for what TRL does not have."""
-    o = LOSS | dict(options)
-    if o["loss_type"] not in LOSS_TYPES:
-        raise ValueError(f"loss_type={o['loss_type']}: TRL has {', '.join(LOSS_TYPES)}")
-    if o["importance_sampling_level"] not in ("token", "sequence"):
-        raise ValueError(f"importance_sampling_level={o['importance_sampling_level']}: TRL has token, sequence")
-    kernel, aggregation = LOSS_TYPES[o["loss_type"]]
-    correction = None
-    if o["use_vllm"] and o["vllm_importance_sampling_correction"]:
-        level, _, mode = o["vllm_importance_sampling_mode"].partition("_")
-        if level not in ("token", "sequence") or mode not in ("truncate", "mask"):
-            raise ValueError(f"vllm_importance_sampling_mode={o['vllm_importance_sampling_mode']} is not of TRL")
-        low, high = o["vllm_importance_sampling_clip_min"], o["vllm_importance_sampling_clip_max"]
-        correction = SamplerCorrection(level, mode, 0.0 if low is None else low, math.inf if high is None else high)
-    return Objective(
-        importance_sampling_level=o["importance_sampling_level"],
-        kernel=kernel,
-        kernel_options={ours: o[theirs] for ours, theirs in KERNEL_OPTIONS.get(kernel, {}).items()},
-        epsilon=1.0 if kernel == "cispo" else o["epsilon"],  # no lower bound
-        epsilon_high=o["epsilon"] if o["epsilon_high"] is None else o["epsilon_high"],
-        delta=o["delta"] if kernel == "clipped" else None,
-        loss_form="min_positive",
-        aggregation=aggregation,
-        **shared.kl_axes(o["beta"], "k3", "importance_weighted" if o["use_bias_correction_kl"] else "plain"),
-        entropy_coef=o["entropy_coef"],
-        top_entropy_quantile=o["top_entropy_quantile"] if o["top_entropy_quantile"] < 1 else None,
-        off_policy_mask_threshold=o["off_policy_mask_threshold"],
-        sampler_correction=correction,
-    )
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
@@ -358,7 +326,6 @@ FRAMEWORK = Framework(
         entropy_bonus=entropy_bonus,
     ),
     metrics=metrics,
-    config=CONFIG,
     replays={
         "GRPOTrainer._compute_loss": compute_loss,
         "GRPOTrainer._generate_and_score_completions + _compute_loss": vllm_loss,

@@ -26,6 +26,7 @@ from grpolab.frameworks.trl_fields import (
     choices_of_fork,
     default,
     micro_batch,
+    objective,
     options,
     processes,
     taken,
@@ -131,8 +132,6 @@ def _nearest(options: Options) -> str:
 
 def unread(given: Given) -> Iterator[str]:
     """A sentence for each key whose value stands nowhere in the file, and for those that are no fields of TRL's."""
-    from transformers import TrainingArguments  # here, because it imports torch
-
     for name, expression in given.open.items():
         if name in CARRIED:
             stands = f"the default {default(name, given)} stands for it"
@@ -147,7 +146,11 @@ def unread(given: Given) -> Iterator[str]:
             "num_generations=1: TRL refuses a group of one since 0.15, and in 0.14 its standard deviation, and with it"
             f" the loss, is no number; {LEAST_GROUP} stands for it"
         )
-    fields = {*CARRIED, *PASSED_OVER, *TrainingArguments.__dataclass_fields__, *versions.SINCE, *versions.GONE}
+    fields = {*CARRIED, *PASSED_OVER, *versions.SINCE, *versions.GONE}
+    if {*given.options, *given.open} - fields:
+        from transformers import TrainingArguments  # here, because it imports torch
+
+        fields |= TrainingArguments.__dataclass_fields__.keys()
     others = [name for name in {**given.options, **given.open} if name not in fields]
     loud = [name for name in others if LOUD.search(name) or difflib.get_close_matches(name, CARRIED, cutoff=0.85)]
     for name in loud:
@@ -338,4 +341,4 @@ def own_way(settings: RunSettings) -> Iterator[str]:
         yield "vespo multiplies the sampler's weight into the ratio of the sequence"
 
 
-CONFIG = Config(read, options, unread, defaults, loss, run, left_out, guesses, own_way, shown)
+CONFIG = Config(objective, read, options, unread, defaults, loss, run, left_out, guesses, own_way, shown)

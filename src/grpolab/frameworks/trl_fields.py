@@ -7,12 +7,13 @@ other versions do.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from grpolab.errors import RequestError
 from grpolab.frameworks import trl_versions as versions
 from grpolab.frameworks.exchange import Given, Options, refuse_wrong_counts, refuse_wrong_types
+from grpolab.grpo.objective import Objective, SamplerCorrection, kl_axes
 
 # fmt: off
 # The options of the loss.
@@ -87,6 +88,38 @@ CHOICES: dict[str, Collection[Any]] = {
     "scale_rewards": (True, False, "group", "batch", "none"),
 }
 LEAST_GROUP = 2
+
+
+def objective(options: Mapping[str, Any]) -> Objective:
+    """The point on our axes of a `GRPOConfig`. Raises ValueError for what TRL does not have."""
+    o = LOSS | dict(options)
+    if o["loss_type"] not in LOSS_TYPES:
+        raise ValueError(f"loss_type={o['loss_type']}: TRL has {', '.join(LOSS_TYPES)}")
+    if o["importance_sampling_level"] not in ("token", "sequence"):
+        raise ValueError(f"importance_sampling_level={o['importance_sampling_level']}: TRL has token, sequence")
+    kernel, aggregation = LOSS_TYPES[o["loss_type"]]
+    correction = None
+    if o["use_vllm"] and o["vllm_importance_sampling_correction"]:
+        level, _, mode = o["vllm_importance_sampling_mode"].partition("_")
+        if level not in ("token", "sequence") or mode not in ("truncate", "mask"):
+            raise ValueError(f"vllm_importance_sampling_mode={o['vllm_importance_sampling_mode']} is not of TRL")
+        low, high = o["vllm_importance_sampling_clip_min"], o["vllm_importance_sampling_clip_max"]
+        correction = SamplerCorrection(level, mode, 0.0 if low is None else low, math.inf if high is None else high)
+    return Objective(
+        importance_sampling_level=o["importance_sampling_level"],
+        kernel=kernel,
+        kernel_options={ours: o[theirs] for ours, theirs in KERNEL_OPTIONS.get(kernel, {}).items()},
+        epsilon=1.0 if kernel == "cispo" else o["epsilon"],  # no lower bound
+        epsilon_high=o["epsilon"] if o["epsilon_high"] is None else o["epsilon_high"],
+        delta=o["delta"] if kernel == "clipped" else None,
+        loss_form="min_positive",
+        aggregation=aggregation,
+        **kl_axes(o["beta"], "k3", "importance_weighted" if o["use_bias_correction_kl"] else "plain"),
+        entropy_coef=o["entropy_coef"],
+        top_entropy_quantile=o["top_entropy_quantile"] if o["top_entropy_quantile"] < 1 else None,
+        off_policy_mask_threshold=o["off_policy_mask_threshold"],
+        sampler_correction=correction,
+    )
 
 
 def options(given: Given) -> Options:

@@ -11,7 +11,8 @@ from torch import Tensor
 from grpolab.frameworks.framework import Framework, Inputs, Replayed
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.kl import kl_penalty, own_gradient
-from grpolab.grpo.loss import LossInputs, Objective, policy_loss
+from grpolab.grpo.loss import LossInputs, policy_loss
+from grpolab.grpo.objective import Objective
 
 
 def loss_inputs(inputs: Inputs, max_completion_length: int | None = None, **changed: Tensor | Totals) -> LossInputs:

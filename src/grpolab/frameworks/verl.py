@@ -26,50 +26,16 @@ from grpolab.frameworks.vector_replay import (
     replay_loss,
     summed,
 )
-from grpolab.frameworks.verl_config import CONFIG
-from grpolab.frameworks.verl_keys import AGGREGATION, BYPASS, KERNEL, KERNEL_OPTIONS, KL, LOSS
+from grpolab.frameworks.verl_keys import KERNEL, LOSS, objective, sampler_rule
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals
-from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, Objective, SamplerCorrection, policy_loss
+from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, policy_loss
+from grpolab.grpo.objective import Objective, SamplerCorrection
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
 from grpolab.registry import AGGREGATIONS, SCALES, resolve
 
-CLAMPED = {"vanilla", "sapo", "cispo", "dppo_tv", "dppo_kl"}  # modes whose log ratio is bounded
 TINY = 1e-10  # added to the weights of geo_mean before their logarithm
-
-
-def objective(options: Options) -> Objective:
-    """The point on our axes of verl's actor options. Raises ValueError for what verl does not have."""
-    o = LOSS | dict(options)
-    policy, rollout = ({**LOSS[name], **(o[name] or {})} for name in ("policy_loss", "rollout_correction"))
-    mode, weighted = policy["loss_mode"], True
-    numbers = o | {f"policy_loss.{name}": value for name, value in policy.items()}
-    try:
-        if mode == "bypass_mode":  # its ratio to the sampler takes the place of the weight
-            mode, weighted = BYPASS[rollout["loss_type"]], rollout["loss_type"] == "reinforce"
-        estimator = KL[o["kl_loss_type"].removesuffix("+")]
-        gradient = "straight_through" if o["kl_loss_type"].endswith("+") else "plain"  # that of k2
-        clamps = (20.0, 10.0) if estimator == "k3" else (None, None)
-        if mode == "dro" and not (policy["dro_beta"] or 0) > 0:
-            raise ValueError(f"policy_loss.dro_beta={policy['dro_beta']} must be more than 0 for loss_mode=dro")
-        return Objective(
-            importance_sampling_level="sequence_token" if mode == "gspo" else "token",
-            log_ratio_clamp=correction.BOUND if mode in CLAMPED else None,
-            kernel=KERNEL[mode],
-            kernel_options={ours: numbers[theirs] for ours, theirs in KERNEL_OPTIONS.get(KERNEL[mode], {}).items()},
-            epsilon=o["clip_ratio"] if o["clip_ratio_low"] is None else o["clip_ratio_low"],
-            epsilon_high=o["clip_ratio"] if o["clip_ratio_high"] is None else o["clip_ratio_high"],
-            delta=None,
-            dual_clip=o["clip_ratio_c"] if mode == "vanilla" else None,
-            loss_form="max_negative",
-            aggregation=AGGREGATION[o["loss_agg_mode"]],
-            **shared.kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, estimator, gradient, *clamps),
-            entropy_coef=o["entropy_coeff"],
-            sampler_correction=correction.sampler_rule(rollout) if weighted else None,
-        )
-    except KeyError as unknown:
-        raise ValueError(f"verl has no {unknown}") from unknown
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -239,13 +205,13 @@ def bypass_mode(options: Options, inputs: Inputs) -> Replayed:
     now_BT, sampler_BT = inputs["logprobs"].detach(), inputs["old_logprobs"]
     log_ratio_BT, kept_BT = masked_log_ratio(now_BT, sampler_BT, mask_BT), mask_BT
     rejected: dict[str, float] = {}
-    correction.refuse_without_weights(correction.sampler_rule(rule), log_ratio_BT, mask_BT)
+    correction.refuse_without_weights(sampler_rule(rule), log_ratio_BT, mask_BT)
     if rule.get("rollout_rs"):
         kept_BT, rejected = correction.rejection(
             rule["rollout_rs"], rule["rollout_rs_threshold"], log_ratio_BT, mask_BT
         )
     logged = {f"rollout_corr/{name}": value for name, value in rejected.items()}
-    logged |= correction.mismatch_metrics(correction.sampler_rule(rule), now_BT, sampler_BT, mask_BT)
+    logged |= correction.mismatch_metrics(sampler_rule(rule), now_BT, sampler_BT, mask_BT)
     given = loss_inputs({**inputs, "mask": kept_BT}, totals=totals(kept_BT, options.get("global_batch_info") or {}))
     if rule["loss_type"] == "reinforce":  # the weight is the current policy's
         given = replace(given, old_log_probs_BT=now_BT, sampler_log_probs_BT=sampler_BT)
@@ -357,7 +323,6 @@ FRAMEWORK = Framework(
     objective=objective,
     recipe=RECIPE,
     metrics=metrics,
-    config=CONFIG,
     replays={
         **{f"compute_policy_loss_{mode}": partial(replay_mode, mode) for mode in KERNEL},
         "compute_policy_loss_bypass_mode": bypass_mode,

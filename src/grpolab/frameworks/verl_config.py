@@ -74,6 +74,7 @@ from grpolab.frameworks.verl_keys import (
     WARMUP_SHARE,
     WHOLE_MEANS,
     WRITTEN_OUT,
+    objective,
 )
 from grpolab.settings.equalities import rewritten
 from grpolab.settings.run import RunSettings
@@ -426,4 +427,4 @@ def own_way(settings: RunSettings) -> Iterator[str]:
         yield "geo_mean takes the geometric mean of a sequence's sampler weights"
 
 
-CONFIG = Config(read, options, unread, defaults, loss, run, left_out, guesses, own_way, shown)
+CONFIG = Config(objective, read, options, unread, defaults, loss, run, left_out, guesses, own_way, shown)

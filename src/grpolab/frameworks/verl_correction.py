@@ -12,25 +12,13 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks.framework import Inputs, Options, Replayed
-from grpolab.frameworks.verl_keys import LOSS
+from grpolab.frameworks.verl_keys import BOUND, sampler_rule
 from grpolab.grpo.kl import k1, k2, k3
-from grpolab.grpo.loss import SamplerCorrection
+from grpolab.grpo.objective import SamplerCorrection
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
 
-BOUND = 20.0  # of log ratios, and of the logarithm of a sampler weight
 DIVERGENCES = {"k1": k1, "k2": k2, "k3": k3}
 LEVELS = ("token", "seq_sum", "seq_mean", "seq_max")
-
-
-def sampler_rule(options: Options) -> SamplerCorrection | None:
-    """What `algorithm.rollout_correction` means: `2.0` truncates the weight (TIS), `0.5_2.0` makes it 0 outside."""
-    o = LOSS["rollout_correction"] | dict(options)
-    if not o["rollout_is"]:
-        return None
-    low, _, high = str(o["rollout_is_threshold"]).rpartition("_")
-    if low:
-        return SamplerCorrection(o["rollout_is"], "mask", float(low), float(high))
-    return SamplerCorrection(o["rollout_is"], "truncate", math.exp(-BOUND), float(high))
 
 
 def weights(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:

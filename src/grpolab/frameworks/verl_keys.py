@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
+
+from grpolab.grpo.objective import Objective, SamplerCorrection, kl_axes
 
 # The options of the loss: `actor_rollout_ref.actor` with `policy_loss` in it, and `algorithm.rollout_correction`.
 LOSS: dict[str, Any] = {
@@ -179,3 +183,50 @@ SECTIONS = {
     "reward_manager", "sandbox_fusion", "distillation", "transfer_queue", "global_profiler", "skip", "ray_kwargs",
     "ray_init", "hydra", "defaults", "model_engine", "global_batch_info", "async_training", "rollout",
 }  # fmt: skip
+
+CLAMPED = {"vanilla", "sapo", "cispo", "dppo_tv", "dppo_kl"}  # modes whose log ratio is bounded
+BOUND = 20.0  # of log ratios, and of the logarithm of a sampler weight
+
+
+def objective(options: Mapping[str, Any]) -> Objective:
+    """The point on our axes of verl's actor options. Raises ValueError for what verl does not have."""
+    o = LOSS | dict(options)
+    policy, rollout = ({**LOSS[name], **(o[name] or {})} for name in ("policy_loss", "rollout_correction"))
+    mode, weighted = policy["loss_mode"], True
+    numbers = o | {f"policy_loss.{name}": value for name, value in policy.items()}
+    try:
+        if mode == "bypass_mode":  # its ratio to the sampler takes the place of the weight
+            mode, weighted = BYPASS[rollout["loss_type"]], rollout["loss_type"] == "reinforce"
+        estimator = KL[o["kl_loss_type"].removesuffix("+")]
+        gradient = "straight_through" if o["kl_loss_type"].endswith("+") else "plain"  # that of k2
+        clamps = (20.0, 10.0) if estimator == "k3" else (None, None)
+        if mode == "dro" and not (policy["dro_beta"] or 0) > 0:
+            raise ValueError(f"policy_loss.dro_beta={policy['dro_beta']} must be more than 0 for loss_mode=dro")
+        return Objective(
+            importance_sampling_level="sequence_token" if mode == "gspo" else "token",
+            log_ratio_clamp=BOUND if mode in CLAMPED else None,
+            kernel=KERNEL[mode],
+            kernel_options={ours: numbers[theirs] for ours, theirs in KERNEL_OPTIONS.get(KERNEL[mode], {}).items()},
+            epsilon=o["clip_ratio"] if o["clip_ratio_low"] is None else o["clip_ratio_low"],
+            epsilon_high=o["clip_ratio"] if o["clip_ratio_high"] is None else o["clip_ratio_high"],
+            delta=None,
+            dual_clip=o["clip_ratio_c"] if mode == "vanilla" else None,
+            loss_form="max_negative",
+            aggregation=AGGREGATION[o["loss_agg_mode"]],
+            **kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, estimator, gradient, *clamps),
+            entropy_coef=o["entropy_coeff"],
+            sampler_correction=sampler_rule(rollout) if weighted else None,
+        )
+    except KeyError as unknown:
+        raise ValueError(f"verl has no {unknown}") from unknown
+
+
+def sampler_rule(options: Mapping[str, Any]) -> SamplerCorrection | None:
+    """What `algorithm.rollout_correction` means: `2.0` truncates the weight (TIS), `0.5_2.0` makes it 0 outside."""
+    o = LOSS["rollout_correction"] | dict(options)
+    if not o["rollout_is"]:
+        return None
+    low, _, high = str(o["rollout_is_threshold"]).rpartition("_")
+    if low:
+        return SamplerCorrection(o["rollout_is"], "mask", float(low), float(high))
+    return SamplerCorrection(o["rollout_is"], "truncate", math.exp(-BOUND), float(high))

@@ -26,9 +26,10 @@ from grpolab import seeds
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.batch import Rollout, TrainingBatch, concatenate, sampler_gap
 from grpolab.grpo.kl import exact_kl, k3
-from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, Objective, SurrogateParts, policy_loss
+from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, SurrogateParts, policy_loss
 from grpolab.grpo.metrics import UpdateTensors, update_metrics
 from grpolab.grpo.model import Policy, old_log_probs, prefix_places, token_log_probs
+from grpolab.grpo.objective import Objective
 from grpolab.grpo.parallel import ALONE, Processes
 from grpolab.grpo.places import read
 from grpolab.grpo.ratios import masked_log_ratio

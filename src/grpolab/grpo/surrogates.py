@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from grpolab.grpo.loss import LossInputs, Objective, SurrogateParts
+from grpolab.grpo.loss import LossInputs, SurrogateParts
+from grpolab.grpo.objective import Objective
 from grpolab.grpo.ratios import row_mean
 
 

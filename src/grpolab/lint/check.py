@@ -8,7 +8,16 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from grpolab.lint.config_rules import CONFIG_RULES
-from grpolab.lint.rules import RUN_RULES, SEVERITIES, TRL_RULES, Finding, Options, Rules, clip_cannot_bind
+from grpolab.lint.rules import (
+    RUN_RULES,
+    SEVERITIES,
+    TRL_RULES,
+    Finding,
+    Options,
+    Rules,
+    clip_cannot_bind,
+    nothing_to_start_from,
+)
 from grpolab.lint.study_rules import STUDY_RULES, Arms
 from grpolab.settings.equalities import AT_EQUAL_LENGTHS, says
 from grpolab.settings.run import RunSettings
@@ -37,10 +46,11 @@ def check_config(name: str, config: Imported, default: Imported) -> list[Finding
 
 
 def _of_config(name: str, options: Options, settings: RunSettings) -> list[Finding]:
+    # The model and its start are not in another framework's options: here they are the values of our conf/.
+    findings = [finding for finding in check_run(settings) if finding.rule != nothing_to_start_from.name]
     if name != "trl":
-        return check_run(settings)
-    others = [finding for finding in check_run(settings) if finding.rule != clip_cannot_bind.name]  # it is in both
-    return [*TRL_RULES.findings(options), *others]
+        return findings
+    return [*TRL_RULES.findings(options), *(it for it in findings if it.rule != clip_cannot_bind.name)]  # in both
 
 
 def check_plans(plans: Sequence[Plan]) -> list[Finding]:

@@ -14,7 +14,7 @@ from grpolab.paths import read_json
 from grpolab.registry import GROUP_BASELINES, SURROGATES
 from grpolab.settings.equalities import absolute_cap
 from grpolab.settings.run import RunSettings
-from grpolab.settings.task import PretrainedModel
+from grpolab.settings.task import PretrainedModel, TinyModel
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -94,6 +94,7 @@ BY_TOKEN = {
     "token_sum_length",
 }
 FAR = 10.0  # no policy is that far from its reference on a token that matters
+SLOW_WARM_START = 1e-4  # a learning rate for pretrained weights
 MOST_EQUAL = 0.5  # share of groups without a difference that is worth a word
 
 
@@ -107,6 +108,25 @@ def planted_fault(settings: RunSettings) -> Iterator[str]:
     """The training loop is broken on purpose (conf/fault/) to test the doctor: the run is good for nothing else."""
     if settings.fault:
         yield f"fault={settings.fault} is planted: the loop is broken on purpose, for `grpolab diagnose` to find"
+
+
+@RUN_RULES.rule("warning", "warm_start")
+def nothing_to_start_from(settings: RunSettings) -> Iterator[str]:
+    """A tiny model has random weights. Without a warm start, or at a rate that suits pretrained weights (`task=jsonl`
+    has both), no answer is right, so all rewards are 0 and nothing is learnt.
+    """
+    warm, right_or_wrong = settings.warm_start, [*settings.reward.weights] == ["correct"]
+    if not isinstance(settings.model, TinyModel) or settings.reward.function or not right_or_wrong:
+        return
+    none, slow = warm.max_steps == 0, warm.learning_rate < SLOW_WARM_START
+    if none or slow:
+        why = "no warm start" if none else f"warm_start.learning_rate={warm.learning_rate:g} hardly moves them"
+        longest = settings.max_completion_length
+        yield (
+            f"model=tiny has random weights, and {why}: no answer will be right, and a reward that is always 0 teaches"
+            " nothing; set warm_start.max_steps=1500 warm_start.learning_rate=3e-3, and max_completion_length (now"
+            f" {longest}) to the characters of the longest answer and one more; or take model=pretrained"
+        )
 
 
 @RUN_RULES.rule("warning", "epsilon_high")

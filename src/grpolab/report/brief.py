@@ -1,15 +1,12 @@
-"""The one screen that answers: some lines for each axis, what not to conclude, limits, compute; and a picture."""
+"""The one screen that answers: some lines for each axis, what not to conclude, limits, compute."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 
-import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from grpolab.quantities import GAINS
 from grpolab.report.checklist import compute, damaged, runs_of
@@ -18,15 +15,12 @@ from grpolab.report.load import Study
 from grpolab.report.measures import SCALES, by_cell
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY
 from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
-from grpolab.report.style import QUIET, TEXT_WIDTH, Manifest, manifest, paper_style, save
 from grpolab.report.text import count, listing, number, spans
 
 DECIDED = (SUPPORTED, OPPOSITE, NEGLIGIBLE)
-FIGURE, FIGURE_NAME = "verdicts", Path("figures/verdicts.png")
 NO_SEED = "not trained"
 FOUND = (*VERDICTS, NO_SEED)
 MOST_SAID, MOST_OPEN = 3, 2  # of an axis; the page of its study has them all
-COLOURS = {SUPPORTED: "#0072b2", OPPOSITE: "#d55e00", NEGLIGIBLE: "#009e73", INCONCLUSIVE: "0.6"}
 
 
 def screen(studies: Sequence[Study], claims: Sequence[Claim]) -> str:
@@ -203,78 +197,3 @@ def _looks(looks: Sequence[int], tested: Sequence[Claim]) -> Iterator[str]:
     ]
     planned = f"planned after {', '.join(map(str, looks))} seeds, with wider intervals until the last"
     yield f"**Looks:** {'; '.join([planned, *parts])}."
-
-
-def draw(study: Study, claims: Sequence[Claim]) -> tuple[Figure, Manifest] | None:
-    """All tested effects that have a margin, in units of it, with the interval of their decision; None for none."""
-    shown = [claim for claim in claims if claim.is_finding and np.isfinite([claim.effect, claim.low, claim.high]).all()]
-    if not shown:
-        return None
-    with paper_style():
-        figure = Figure(
-            figsize=(TEXT_WIDTH, 0.8 + 0.17 * (len(shown) + len({c.study for c in shown}))), layout="constrained"
-        )
-        panel = figure.subplots()
-        panel.axvspan(-1, 1, color="0.93", linewidth=0)
-        panel.axvline(0, color=QUIET, linewidth=0.6)
-        reach, place, ticks = 12.0, 0.0, list[tuple[float, str]]()
-        for name, group in groupby(shown, key=lambda claim: claim.study):
-            ticks.append((place, name.replace("_", " ")))
-            panel.axhline(place, color="0.9", linewidth=5, zorder=0)
-            for claim in group:
-                place += 1
-                colour, filled = COLOURS[claim.verdict], claim.label == CONFIRMATORY
-                low, high = np.clip([claim.low, claim.high], -reach, reach)
-                panel.hlines(place, low, high, color=colour, linewidth=1.6)
-                panel.plot(
-                    np.clip(claim.effect, -reach, reach),
-                    place,
-                    "o",
-                    color=colour,
-                    markerfacecolor=colour if filled else "white",
-                    markersize=4,
-                )
-                for end, beyond in ((claim.low, -reach), (claim.high, reach)):
-                    if abs(end) > reach and np.sign(end) == np.sign(beyond):
-                        panel.plot(
-                            beyond, place, "<" if beyond < 0 else ">", color=colour, markersize=3.5, clip_on=False
-                        )
-                ticks.append((place, f"{claim.id}  {claim.contrast}" + (f" ({claim.where})" if claim.where else "")))
-                panel.annotate(
-                    claim.verdict,
-                    (1.01, place),
-                    xycoords=("axes fraction", "data"),
-                    va="center",
-                    fontsize=6.5,
-                    color=colour,
-                )
-            place += 1
-        panel.set_yticks([at for at, _ in ticks], [text for _, text in ticks])
-        panel.set_ylim(place - 0.4, -0.8)
-        panel.set_xscale("symlog", linthresh=2)
-        panel.set_xticks([-10, -5, -2, -1, 0, 1, 2, 5, 10], ["-10", "-5", "-2", "-1", "0", "1", "2", "5", "10"])
-        panel.minorticks_off()
-        panel.grid(visible=False, axis="y")
-        panel.set_xlabel("difference in margins (grey: too small to matter)")
-    caption = (
-        "Every tested difference of means in units of its margin (grey: inside it), with the interval of its decision:"
-        " outside of 0 where a direction was decided, inside the grey where the difference is negligible. Filled:"
-        " confirmatory; hollow: exploratory. Logarithmic beyond 2 margins; arrows leave the picture. Counts, trends and"
-        " metrics without a margin are in the table."
-    )
-    numbers = [
-        {key: getattr(claim, key) for key in ("study", "id", "verdict", "label", "effect", "low", "high", "n")}
-        for claim in shown
-    ]
-    alt = f"Forest plot of {len(shown)} differences in units of their margins."
-    return figure, manifest(study, FIGURE, caption, "mean over seeds, interval of the decision", numbers, alt)
-
-
-def write_figure(study: Study, claims: Sequence[Claim], output: Path) -> tuple[Manifest, Path] | None:
-    """The forest plot below `output`, as PNG, PDF and manifest; None where no claim has a margin."""
-    if drawn := draw(study, claims):
-        figure, shown = drawn
-        save(figure, (output / FIGURE_NAME).with_suffix(""))
-        shown.write((output / FIGURE_NAME).with_suffix(".json"))
-        return shown, FIGURE_NAME
-    return None

@@ -101,7 +101,7 @@ def compare(results: Results, folder: Path, study: str | None = None) -> tuple[s
 
 def _shared(results: Results, other: Results, study: str | None) -> list[str]:
     """Studies with cells that are planned here and known there."""
-    here = [file.parent.name for file in sorted(results.studies.glob("*/plan.json"))]
+    here = results.planned()
     there = studies_of(other)
     shared = [name for name in here if name in there and study in (None, name)]
     if not shared:

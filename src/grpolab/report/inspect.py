@@ -8,22 +8,21 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from grpolab.errors import RequestError
 from grpolab.identity import SIGNATURE_LENGTH, dotted, short_hash
 from grpolab.paths import Results
 from grpolab.records import outcome_or_damage, read_provenance, read_settings
-from grpolab.report.journals import read_runs
-from grpolab.report.load import study_of
-from grpolab.report.measures import at, measure
-from grpolab.report.reference import read_plan
-from grpolab.report.statistics.tests import paired_difference
+from grpolab.report.plans import read_plan
 from grpolab.report.text import NONE, count, estimate, number, p_equals, signed
 from grpolab.vocabulary import DAMAGED, METRICS
 
 WIDTH = 110
 CLIP_MARKS = {"low": "v", "high": "^", "": ""}
+# What the importance ratio of a level above the token is of.
+UNITS = {"sequence": "sequence", "sequence_token": "sequence", "segment": "segment"}
 SCORE = "final_score"  # what `diff` compares
 
 
@@ -47,9 +46,10 @@ def find_run(results: Results, name: str) -> Path:
 
 
 def show(results: Results, name: str, step: int | None, prompts: int) -> str:
-    """Completions of a rollout step: reward parts, advantage, and each token with its ratio and clip mark.
+    """Completions of a rollout step: reward parts, advantage, and the ratio that the clip saw with its mark.
 
-    Of the first `prompts` prompts; `step` None is the last step that was kept. Raises RequestError.
+    That is each token's, or that of a sequence or segment, with the tokens' own below it. Of the first `prompts`
+    prompts; `step` None is the last step that was kept. Raises RequestError.
     """
     folder = find_run(results, name)
     kept = sorted(int(file.stem.removeprefix("step_")) for file in folder.glob("samples/step_*.parquet"))
@@ -58,10 +58,13 @@ def show(results: Results, name: str, step: int | None, prompts: int) -> str:
     step, steps = kept[-1] if step is None else step, ", ".join(map(str, kept))
     if step not in kept:
         raise RequestError(f"--step {step} was not kept: have {steps}")
-    lines = [
-        f"run {folder.name}, rollout step {step} (kept: {steps})",
-        "token:ratio after the last update of the step; ^ clipped above, v clipped below",
-    ]
+    level = str(_settings_of(folder).get("importance_sampling_level"))
+    legend = f"{UNITS.get(level, 'token')}:ratio in the last pass over the batch; ^ clipped above, v clipped below"
+    lines = [f"run {folder.name}, rollout step {step} (kept: {steps})", legend]
+    if level in UNITS:
+        lines.append(
+            "that is the geometric mean of its tokens' ratios, which stand behind it and are not what is clipped"
+        )
     tokens = pd.read_parquet(folder / "samples" / f"step_{step:06d}.parquet")
     for _, of_prompt in tokens[tokens["prompt_index"] < prompts].groupby("prompt_index"):
         lines.append(f"\nprompt {of_prompt['prompt'].iloc[0]!r}")
@@ -70,9 +73,26 @@ def show(results: Results, name: str, step: int | None, prompts: int) -> str:
             parts = [f"{key.removeprefix('reward_')} {number(first[key])}" for key in rows if key.startswith("reward_")]
             scores = f"reward {number(first['reward'])} ({', '.join(parts)}), advantage {signed(first['advantage'])}"
             lines.append(f"  {sample}: {first['completion']!r}  {scores}")
-            marked = [f"{row.token}:{row.ratio:.3f}{CLIP_MARKS[row.clipped]}" for row in rows.itertuples()]
-            lines += [textwrap.fill("  ".join(marked), WIDTH, initial_indent=" " * 5, subsequent_indent=" " * 5)]
+            for text in _ratios(rows, level):
+                lines.append(textwrap.fill(text, WIDTH, initial_indent=" " * 5, subsequent_indent=" " * 5))
     return "\n".join(lines)
+
+
+def _ratios(rows: pd.DataFrame, level: str) -> Iterator[str]:
+    """The ratios of one completion: its tokens', and before them that of the sequence or segment that they are in."""
+    if level not in UNITS:
+        yield "  ".join(f"{row.token}:{row.ratio:.3f}{CLIP_MARKS[row.clipped]}" for row in rows.itertuples())
+        return
+    segment = (rows["position"].diff() > 1).cumsum() if level == "segment" else pd.Series(0, rows.index)
+    for _, unit in rows.groupby(segment):
+        with np.errstate(divide="ignore"):  # a ratio of 0
+            ratio = np.exp(np.log(unit["ratio"].to_numpy(dtype=np.float64)).mean())
+        marks = [CLIP_MARKS[clipped] for clipped in unit["clipped"]]
+        of_all = marks[0] if len(set(marks)) == 1 else ""  # its tokens may differ in their advantages
+        own = [
+            f"{row.token}:{row.ratio:.3f}{'' if of_all else m}" for row, m in zip(unit.itertuples(), marks, strict=True)
+        ]
+        yield f"{UNITS[level]}:{ratio:.5f}{of_all}  of tokens: {'  '.join(own)}"
 
 
 def diff(results: Results, first: str, second: str) -> str:
@@ -111,6 +131,12 @@ def _settings_of(folder: Path) -> dict[str, Any]:
 
 def _paired_effects(results: Results, a: str, b: str) -> Iterator[str]:
     """A sentence for each study that asks for both runs, as different variants."""
+    # Here, because what looks at one run needs no statistics.
+    from grpolab.report.journals import read_runs
+    from grpolab.report.load import study_of
+    from grpolab.report.measures import at, measure
+    from grpolab.report.statistics.tests import paired_difference
+
     for file in sorted(results.studies.glob("*/plan.json")):
         plan = read_plan(file)
         lefts, rights = ({cell["variant"] for cell in plan["cells"] if cell["signature"] == run} for run in (a, b))

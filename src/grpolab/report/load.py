@@ -18,11 +18,11 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.quantities import Thresholds
 from grpolab.report.journals import NUMBERS, TABLES, Runs
-from grpolab.report.reference import read_all, read_plan, reference_plan
+from grpolab.report.plans import Plan, plans_of
+from grpolab.report.reference import read_all
 from grpolab.report.text import count, listing
 from grpolab.vocabulary import MISSING, RESULTS
 
-Plan = dict[str, Any]
 # What of a cell stands beside every record of its run.
 _CELL_KEYS = ["study", "variant", "arm", "facet", "seed"]
 
@@ -131,16 +131,7 @@ def load(results: Results, name: str) -> list[Study]:
 
     Raises RequestError when neither knows the study, or seeds that chose its tuned values are to judge them.
     """
-    committed = not results.plan(name).is_file() and reference_plan(results, name).is_file()
-
-    def plan_of(study: str) -> Plan:
-        path = reference_plan(results, study) if committed else results.plan(study)
-        if not path.is_file():
-            raise RequestError(f"study={study} has no plan in {results.studies}: run `grpolab sweep {study}` first")
-        return read_plan(path)
-
-    whole = plan_of(name)
-    plans = [*(plan_of(part) for part in whole["includes"]), whole]
+    plans = plans_of(results, name)
     for plan in plans:
         _refuse_tuning_seeds(plan)
     signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
@@ -167,7 +158,7 @@ def study_of(results: Results, plan: Plan, runs: Runs) -> Study:
     """
     cells = _cells(plan).merge(runs["outcomes"], on="signature", how="left")
     cells["outcome"] = cells["outcome"].fillna(MISSING)
-    _refuse_mixtures(plan["study"], cells)
+    _refuse_mixtures(plan, cells)
     keys = cells[[*_CELL_KEYS, "signature", *(c for c in cells if c.startswith("factor/"))]]
     tables = {table: keys.merge(runs[table], on="signature") for table in TABLES}
     tables["evaluations"] = _carry_forward(tables["evaluations"], cells, plan.get("primary_metric", ""))
@@ -197,7 +188,7 @@ def _cells(plan: Plan) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else [*_CELL_KEYS, "signature"])
 
 
-def _refuse_mixtures(study: str, cells: pd.DataFrame) -> None:
+def _refuse_mixtures(plan: Plan, cells: pd.DataFrame) -> None:
     """Runs of different programs are not compared: their difference could be the program's. Raises RequestError."""
     done = cells[cells["outcome"].isin(RESULTS)]
     for column, what in (("results_version", "results_version"), ("lock_sha256", "lock file (lock_sha256)")):
@@ -208,8 +199,9 @@ def _refuse_mixtures(study: str, cells: pd.DataFrame) -> None:
             kinds = ", ".join(f"{value} ({count(len(names), 'run')})" for value, names in runs.items())
             fewest = min(runs.values(), key=len)
             raise RequestError(
-                f"study={study} mixes runs of more than one {what}: {kinds}; no figure or claim may: delete the run"
-                f" folders of all but one ({listing(fewest, 2)}) and run `grpolab sweep {study}` again"
+                f"study={plan['study']} mixes runs of more than one {what}: {kinds}; no figure or claim may: delete the"
+                f" run folders of all but one ({listing(fewest, 2)}) and run"
+                f" `grpolab sweep {plan.get('file', plan['study'])}` again"
             )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -20,7 +21,7 @@ import pandas as pd
 
 from grpolab import RESULTS_VERSION
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_text_atomic
-from grpolab.report import brief, checklist, html
+from grpolab.report import brief, checklist, forest, html, screen
 from grpolab.report.checklist import compute, runs_of
 from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, standing
 from grpolab.report.figures import FIGURES
@@ -75,17 +76,19 @@ def write(
     compared.
     """
     output = results.output(study)
+    state = screen.state_of(results, study)
     parts, claims = _make(results, study, output, progress, shown=True)
     progress("report")
-    studies, screen = [part.study for part in parts], brief.screen([part.study for part in parts], claims)
-    forest = brief.write_figure(studies[-1], claims, output)
+    studies, first = [part.study for part in parts], brief.screen([part.study for part in parts], claims)
+    screen.keep(results, study, state, studies, first)
+    picture = forest.write_figure(studies[-1], claims, output)
     alone = len(parts) == 1
     sections = [
         f"# {study}\n\n{studies[-1].plan['question']}",
         COMMITTED if study == REFERENCE_STUDY else "",
         _other_version(studies),
-        screen,
-        _picture(*forest) if forest else "",
+        first,
+        _picture(*picture) if picture else "",
         _preconditions(studies),
         *(_study(part) for part in parts if alone or part.study is studies[-1]),
         _pages(parts[:-1]),
@@ -102,7 +105,7 @@ def write(
     write_text_atomic(output / "report.html", html.from_markdown(text, output))
     write_text_atomic(output / "gallery.html", html.gallery(study, pictures, output, "report.html"))
     write_text_atomic(output / "report.md", text)  # last: it says that all is drawn
-    progress(f"\n{brief.plain(screen)}\n")
+    progress(f"\n{brief.plain(first)}\n")
     return output / "report.md"
 
 
@@ -127,12 +130,6 @@ def write_found(study: Study, output: Path, found: str, lacks: Sequence[str], di
     write_text_atomic(output / "report.html", html.from_markdown(text, output))
     write_text_atomic(output / "report.md", text)
     return output / "report.md"
-
-
-def screen(results: Results, study: str) -> str:
-    """The screen alone, as text; draws and writes nothing. Raises RequestError as `write`."""
-    studies = load(results, study)
-    return brief.plain(f"{studies[-1].plan['question']}\n\n{brief.screen(studies, decide(studies))}")
 
 
 def draw(results: Results, study: str, single_seeds: bool = False) -> list[Path]:
@@ -385,10 +382,11 @@ def _provenance(parts: Sequence[Study]) -> str:
         (same,) = different
         listed = ",".join(map(str, same)) + ("," if len(same) == 1 else "")
         asked = f" --seeds {len(same) if same == (*range(len(same)),) else listed}"
+    named = shlex.quote(whole_plan.get("file", parts[-1].name))
     commands = [
         *([f"git checkout {commit}"] if commit else []),
-        f"grpolab sweep {parts[-1].name}{asked}",
-        f"grpolab report {parts[-1].name}",
+        f"grpolab sweep {named}{asked}",
+        f"grpolab report {named}",
     ]
     note = f" The runs are of {len(commits)} commits; each run's is in its manifest." if len(commits) > 1 else ""
     reproduce = f"Reproduce (what has an outcome is not trained again):{note}"

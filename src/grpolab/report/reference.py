@@ -20,12 +20,11 @@ import pyarrow.parquet as pq
 from grpolab import records
 from grpolab.errors import Damaged, RequestError
 from grpolab.frameworks.names import CLIP_METRIC, convention
-from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_json_atomic
+from grpolab.paths import Results, write_json_atomic
 from grpolab.report.journals import NUMBERS, TABLES, Runs, at_quarters, count_clipped, kind_of_cpu, read_runs
+from grpolab.report.plans import Plan, read_plan
 from grpolab.report.statistics.looks import LOOKS
-from grpolab.vocabulary import DAMAGED, FIGURES, LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
-
-Plan = dict[str, Any]
+from grpolab.vocabulary import DAMAGED, LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
 
 # Of the other tables everything is kept; updates and histograms are the bulk.
 _UPDATE_METRICS = (
@@ -43,8 +42,6 @@ _ROLLOUT_METRICS = {
 }
 # Kept of the updates at the ends of a run's quarters alone.
 _QUARTER_METRICS = [quantile_metric(level, q, sign) for level in LEVELS for q in QUANTILES for sign in SIGNS]
-_COMPARED = {"compare", "baseline", "factors", "question", "seeds", "figures", "hypotheses"}  # what a report asks of it
-_CELL_KEYS = {"levels", "settings", "rollout_steps"}
 _OF_SHOWN = ("updates", "histograms", "timings")
 _HISTOGRAM_PREFIXES = ("excess/", "position/", "position_end/", "probability/")
 
@@ -63,37 +60,6 @@ def studies_of(results: Results) -> list[str]:
     """Studies, collections left out, that are planned in a results folder or that its reference holds."""
     files = [*results.studies.glob("*/plan.json"), *results.reference.glob("plans/*.json")]
     return sorted({plan["study"] for plan in map(read_plan, files) if plan["cells"]})
-
-
-def default_study(results: Results) -> str:
-    """The study that is meant where none is named: what is planned here, else what the committed reference holds."""
-    names = (REFERENCE_STUDY, SWEEP_STUDY)
-    planned = [name for name in names if results.plan(name).is_file()]
-    committed = [name for name in names if reference_plan(results, name).is_file()]
-    return [*planned, *committed, SWEEP_STUDY][0]
-
-
-def reference_plan(results: Results, study: str) -> Path:
-    """The plan of a study of the reference, which knows the study where there is this file."""
-    return results.reference / "plans" / f"{study}.json"
-
-
-def read_plan(path: Path) -> Plan:
-    """A plan as it was written, or as it was packed for the reference. Raises Damaged where none can be read."""
-    plan = records.read_plan(path)
-    if plan is None:
-        raise Damaged(f"{path} is not there")
-    if "study" not in plan:
-        raise Damaged(f"{path} is no plan that a report can be made of: it lacks study")
-    compared = plan.get("compare")
-    for cell in plan["cells"]:
-        if not cell.keys() >= _CELL_KEYS or compared not in cell["levels"]:
-            raise Damaged(f"{path} is no plan that a report can be made of: {cell!r:.60} lacks something")
-    if strange := [figure for figure in plan.get("figures", []) if figure not in FIGURES]:
-        raise Damaged(f"{path} asks for figures={strange[0]!r:.60}, which is not one of {', '.join(FIGURES)}")
-    if plan["cells"] and (lacking := _COMPARED - plan.keys()):
-        raise Damaged(f"{path} is no plan that a report can be made of: it lacks {', '.join(sorted(lacking))}")
-    return plan
 
 
 def _packed(plan: Plan) -> Plan:
@@ -185,7 +151,7 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     with holes would be taken for the truth), or what is there is of another results_version or lock file.
     """
     if not results.plan(study).is_file():
-        raise RequestError(f"study={study} has not been planned in {results.root}: run `grpolab sweep {study}` first")
+        raise results.not_planned(study)
     whole = read_plan(results.plan(study))
     plans = [whole, *(read_plan(results.plan(part)) for part in whole["includes"])]
     runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
@@ -222,7 +188,7 @@ def export_reference(results: Results, study: str, append: bool = False) -> list
     for file in results.reference.glob("plans/*.json"):
         file.unlink()
     for plan in plans:
-        write_json_atomic(reference_plan(results, plan["study"]), _packed(plan))
+        write_json_atomic(results.committed_plan(plan["study"]), _packed(plan))
     for table, frame in tables.items():
         _write_table(results.reference / f"{table}.parquet", frame)
     return sorted(path for path in results.reference.rglob("*") if path.is_file())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
-
-import pandas as pd
+from string import hexdigits
+from typing import TYPE_CHECKING, Any
 
 from grpolab.paths import git, project_root
 from grpolab.report.text import listing
 from grpolab.vocabulary import REGISTRY, RESULTS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CONFIRMATORY, EXPLORATORY = "confirmatory", "exploratory"
 
@@ -29,18 +31,21 @@ def label(entry: dict[str, Any] | None, studies: set[str], cells: pd.DataFrame) 
     if before:
         commits = listing([str(commit)[:8] for commit in before], 3)
         return EXPLORATORY, f"runs of commit {commits} began without its registration"
-    touched = {name for text in runs.get("touched", pd.Series(dtype=str)).dropna() for name in text.split()}
+    said = runs["touched"].dropna() if "touched" in runs else ()
+    touched = {name for text in said for name in text.split()}
     if edited := touched & {REGISTRY, *(f"experiments/{name}.yaml" for name in studies)}:
         return EXPLORATORY, f"{listing(sorted(edited))} had changes that were not committed when its runs began"
     return CONFIRMATORY, ""
 
 
 def _has(commit: str | None, line: str) -> bool:
-    return commit is not None and line in _registry_at(commit)
+    return commit is not None and line in registry_at(commit)
 
 
 @lru_cache(maxsize=256)
-def _registry_at(commit: str) -> frozenset[str]:
+def registry_at(commit: str) -> frozenset[str]:
     """The lines of the registry at a commit; none where it, or git, does not know it."""
+    if not set(commit) <= set(hexdigits):  # of a file that anybody may have written: git would read an option
+        return frozenset()
     text = git(project_root(), "show", f"{commit}:{REGISTRY}")
     return frozenset(text.splitlines() if text else ())

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from grpolab.quantities import QUANTITIES, Thresholds
 from grpolab.report.journals import both, column, largest, mean, tail_length
-from grpolab.report.load import Study
 from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
+
+if TYPE_CHECKING:
+    from grpolab.report.load import Study
 
 DEFAULT = Thresholds()
 CELL_COLUMNS = ["variant", "arm", "facet", "seed", "outcome"]

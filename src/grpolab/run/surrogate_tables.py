@@ -21,8 +21,9 @@ from grpolab.errors import RequestError
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.batch import TrainingBatch
 from grpolab.grpo.kl import exact_kl
-from grpolab.grpo.loss import LossInputs, Objective, policy_loss, surrogate
+from grpolab.grpo.loss import LossInputs, policy_loss, surrogate
 from grpolab.grpo.model import Policy, prefix_places
+from grpolab.grpo.objective import Objective
 from grpolab.grpo.step import Diverged, Learner
 from grpolab.identity import in_words, unrecorded
 from grpolab.paths import Results, write_csv_atomic

@@ -26,8 +26,8 @@ import yaml
 from grpolab.frameworks.framework import clip_conventions, metrics_of, recipe_of
 from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.grpo.evaluation import Evaluator
-from grpolab.grpo.loss import Objective
 from grpolab.grpo.model import make_policy
+from grpolab.grpo.objective import Objective
 from grpolab.grpo.parallel import ALONE, Processes
 from grpolab.grpo.rewards import make_score
 from grpolab.grpo.rollout import Collector

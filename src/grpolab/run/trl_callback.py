@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import re
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -39,14 +40,15 @@ FRESH = "reward"  # TRL logs it once a batch, with what it was sampled from
 class RunFolder(TrainerCallback):
     """Writes `results/runs/<signature>/`: settings, provenance, journal and timing while TRL trains, its outcome last.
 
-    `results` is a results folder, a relative one below the project, as everywhere; `name` tells runs apart whose
-    arguments are the same, such as those of two reward functions. A run is never written over: one that is trained
-    again gets a number behind its signature. Where the disk refuses, a sentence says so and training goes on.
-    Of several processes the first one writes. Raises RequestError where `results` cannot be used.
+    `results` is a results folder, a relative one below the working folder, as for everything in a training script;
+    `name` tells runs apart whose arguments are the same, such as those of two reward functions. A run is never written
+    over: one that is trained again gets a number behind its signature. Where training begins, a line on stderr says
+    where it is written, and what reads it. Where the disk refuses, a sentence says so and training goes on. Of several
+    processes the first one writes. Raises RequestError where `results` cannot be used.
     """
 
     def __init__(self, results: str | Path = "results", name: str = "") -> None:
-        self.results, self.name = Results.open(results), name
+        self.results, self.name = Results.open(Path.cwd() / Path(results).expanduser()), name
         self.folder: Path | None = None  # of the run that is written
         self._began = time.perf_counter()
         self._last: dict[str, Any] = {}
@@ -73,6 +75,8 @@ class RunFolder(TrainerCallback):
             write_json_atomic(folder / "provenance.json", {**of_program(), "framework": framework, "name": self.name})
             self._beat = Heartbeat(folder, _rollout_step(args, state.max_steps) + 1)
             self._beat.beat(_rollout_step(args, state.global_step + 1), time.time())
+            where = shlex.quote(str(folder))
+            say(f"this run is written to {folder}: `grpolab diagnose {where}` reads it", error=True)
         except (OSError, LeaseLost, Damaged) as error:
             self._give_up(error)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import pickle
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -215,16 +216,38 @@ def _one_line(error: Exception) -> str:
 # `grpolab train --help`: every group and every key, read from conf/ and settings/.
 
 
-def help_text(wanted: Sequence[str] = ()) -> str:
-    """The whole page, or what it says of some groups and keys; defaults are those of conf/run.yaml.
+# What most runs set, in the order in which a reader asks.
+USUAL_KEYS = (
+    *("seed", "rollout_steps", "prompts_per_step", "num_generations", "num_iterations", "num_minibatches"),
+    *("learning_rate", "max_grad_norm", "temperature", "max_completion_length", "importance_sampling_level", "kernel"),
+    *("epsilon", "epsilon_high", "delta", "aggregation", "beta", "scale_rewards", "warm_start.target_accuracy"),
+    *("evaluation.every", "diagnostics.samples_every", "micro_batch_size", "device", "dtype", "machine.results"),
+)
+GROUPS = {
+    "task": "what is learnt",
+    "model": "what learns it",
+    "loss_type": "kernel, aggregation and clip range under their usual name",
+    "paper": "a paper's values",
+    "dialect": "a framework's own loss, defaults and metrics, with its modes as NAME/MODE",
+    "scale": "what suits a machine",
+    "launcher": "who runs a sweep's cells beyond this machine",
+    "fault": "an error that is planted on purpose, for the doctor to find",
+}
+HELP_WIDTH = 120
 
-    Raises RequestError for a word that is neither a group, a key nor a section of keys.
+
+def help_text(wanted: Sequence[str] = ()) -> str:
+    """What it says of some groups and keys, or of `all`, or the page: usual keys, groups, names of all other keys.
+
+    Defaults are those of conf/run.yaml. Raises RequestError for a word that is neither a group, a key nor a section of
+    keys.
     """
     composer = Composer()
     groups, keys = list(_groups(composer)), list(_keys(composer))
     if not wanted:
-        sections = ["Groups (one option each)", *(text for _, text, _ in groups), "", "Keys"]
-        return "\n".join([HEADER, *sections, *(text for _, text, _ in keys)])
+        return "\n".join(_page(groups, keys))
+    if list(wanted) == ["all"]:
+        return "\n".join(text for _, text, _ in (*groups, *keys))
     lines, problems = list[str](), list[str]()
     for word in wanted:
         name = word.partition("=")[0]
@@ -237,6 +260,30 @@ def help_text(wanted: Sequence[str] = ()) -> str:
     if problems:
         raise RequestError(problems)
     return "\n".join(lines)
+
+
+def _page(groups: Sequence[Entry], keys: Sequence[Entry]) -> Iterator[str]:
+    yield f"{HEADER}\nThe usual keys, each with its default"
+    said = {name: text for name, text, _ in keys}
+    for name in USUAL_KEYS:
+        values, _, meaning = said[name].partition("\n")
+        head = f"  {name}={values.rpartition('; default ')[2]}"
+        yield f"{head:<42} {textwrap.shorten(meaning, HELP_WIDTH - max(len(head), 42) - 1, placeholder=' ...')}"
+    yield "\nGroups, each a set of keys: GROUP=NAME"
+    for group, means in GROUPS.items():
+        names = [word for name, _, words_ in groups if name == group for word in words_ if "/" not in word]
+        listed = ", ".join(name for name in names if name != "null")
+        yield textwrap.fill(
+            f"{means}: {listed}", HELP_WIDTH, initial_indent=f"  {group:<10} ", subsequent_indent=" " * 13
+        )
+    yield "\nAll other keys"
+    others = [name for name in said if name not in USUAL_KEYS and name not in GROUPS]
+    sections = dict[str, list[str]]()
+    for name in others:
+        sections.setdefault(name.rpartition(".")[0], []).append(name)
+    for names in sections.values():
+        yield textwrap.fill(" ".join(names), HELP_WIDTH, initial_indent="  ", subsequent_indent="  ")
+    yield "\nWhat a name means: `grpolab train --help dialect`, or another group, key or section; `--help all`: all"
 
 
 def key_for(word: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from grpolab import FOLDER_FORMAT, RESULTS_VERSION
 from grpolab.errors import Damaged, RequestError
 from grpolab.identity import absent, file_sha256, identified, in_words, keys_with_content, signature, unrecorded
-from grpolab.paths import Results, is_refusal, read_json, write_json_atomic
+from grpolab.paths import Results, available, is_refusal, read_json, write_json_atomic
 from grpolab.records import (
     JOURNAL,
     WEIGHTS,
@@ -28,9 +28,8 @@ from grpolab.records import (
 )
 from grpolab.run.folder import is_begun
 from grpolab.run.lease import Lease, is_taken
-from grpolab.sweep.ledger import Record, planned_studies
+from grpolab.sweep.ledger import Record
 from grpolab.sweep.plan import plans
-from grpolab.sweep.study import available
 from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS
 
@@ -107,7 +106,7 @@ def unasked(results: Results, named: Collection[str] = ()) -> Iterator[Unasked]:
         for key in absent(cell.settings.content()):
             unknown[key].add(name)
     runs, warm_starts = {cell.signature for _, cell in cells}, {cell.warm_start for _, cell in cells}
-    for name in planned_studies(results):
+    for name in results.planned():
         try:
             plan = read_plan(results.plan(name)) or {"cells": []}  # deleted meanwhile
         except Damaged as damage:
@@ -200,8 +199,8 @@ def take_over(source: Path, ours: Results) -> bool:
         if here is None:
             write_json_atomic(ours.plan(study), plan)
         elif {**plan, "created": None, "commit": None} != {**here, "created": None, "commit": None}:
-            stays = "the plan here stays"
-            say(f"study {study} is planned otherwise here: {stays}, `grpolab sweep {study}` writes it anew")
+            stays, named = "the plan here stays", here.get("file", study)
+            say(f"study {study} is planned otherwise here: {stays}, `grpolab sweep {named}` writes it anew")
     summary = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     say(f"{source}: {summary or 'no run'}")
     return not counts[REFUSED]

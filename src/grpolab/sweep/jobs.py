@@ -114,6 +114,11 @@ class Request:
         looked_at |= {"device", "dtype", "compile", "beta", "gradient_checkpointing", "data_parallel"}
         different = {str(settings.model_dump(include=looked_at)): settings for settings in every}
         problems = [problem for settings in different.values() for problem in preflight.check(settings, self.results)]
+        problems += [
+            f"study {plan.study.name}: {problem}"
+            for plan in plans
+            if (problem := self.results.namesake(plan.study.name, plan.study.file))
+        ]
         dealt = max(settings.data_parallel or 1 for settings in every)
         if workers and dealt > 1:
             problems.append(f"data_parallel={dealt} is for a single run: here each core or GPU has a worker of its own")

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Any
@@ -159,8 +159,11 @@ def _how_much(request: Request, todo: list[Job], places: int) -> str:
     return f"{runs} run{'' if runs == 1 else 's'}" + (f", {left}" if left else "")
 
 
-def train_here(plan: Plan, events: Events | None = None) -> int:
-    """Train the one run of a plan in this process, again where it failed before; the exit code. Raises as `sweep`."""
+def train_here(plan: Plan, events: Events | None = None, assess: Draw = lambda results, study: None) -> int:
+    """Train the one run of a plan in this process, again where it failed before; the exit code. Raises as `sweep`.
+
+    `assess` writes down what the tracking store is told of it besides its journal.
+    """
     # Whoever asks for one run wants its folder.
     request = Request([plan], count_committed=False, workers=False)
     todo = request.jobs(retry_failed=True)
@@ -170,13 +173,17 @@ def train_here(plan: Plan, events: Events | None = None) -> int:
     with interruptible(), mirrored(request.results, request.tracking_uri, request.name):
         if todo:
             _do_here(request, todo, events)
+            if request.tracking_uri:
+                assess(request.results, request.name)
         else:
             say("0 cells to train: the run has its outcome")
     folder = request.results.run(plan.cells[0].signature)
     if events:
         _say_results(request, events)
     elif (outcome := outcome_or_damage(folder)) and outcome["outcome"] != DAMAGED:
-        say("\n".join(result_lines(outcome, JournalReader(folder).read().facts())))
+        journal = JournalReader(folder).read()
+        say("\n".join(result_lines(outcome, journal.facts())))
+        _say_unmoved(request, {folder.name: journal})
     say(f"run folder: {folder}")
     return _conclude(request, events)
 
@@ -325,11 +332,14 @@ def _unregistered(plan: Plan) -> bool:
 
 def _say_results(request: Request, events: Events | None) -> None:
     """What came out of each variant: a table for each study."""
-    results = {
-        name: (state.outcome, JournalReader(request.results.run(name)).read().facts())
-        for name, state in request.states().items()
+    states = request.states().items()
+    done = {
+        name: state.outcome
+        for name, state in states
         if state.outcome and not state.committed and state.state != DAMAGED
     }
+    journals = {name: JournalReader(request.results.run(name)).read() for name in done}
+    results = {name: (outcome, journals[name].facts()) for name, outcome in done.items()}
     for plan in request.plans:
         runs = defaultdict[str, list[tuple[Record, Facts]]](list)
         for cell in plan.cells:
@@ -341,6 +351,21 @@ def _say_results(request: Request, events: Events | None) -> None:
         elif rows:
             say(f"{plan.study.name}: means over runs")
             print_table(TITLES, [cells_of_row(variant, row) for variant, row in rows.items()])
+    _say_unmoved(request, journals)
+
+
+def _say_unmoved(request: Request, journals: Mapping[str, JournalReader]) -> None:
+    """Name the runs whose rewards are all equal: there was nothing to learn from, whatever else is printed of them."""
+    unmoved = {name: reward for name, journal in journals.items() if (reward := journal.only_reward) is not None}
+    for name, reward in [*unmoved.items()][:1]:
+        where = f" in {len(unmoved)} of {len(journals)} runs, first {request.labels[name]}" if len(journals) > 1 else ""
+        asked = f"`grpolab diagnose {name}{_option(request)}` says why"
+        say(f"the reward never moved{where}: it is {reward:g} for every completion of the run; {asked}")
+
+
+def _option(request: Request) -> str:
+    """What names the results folder behind another command, where it is not the usual one."""
+    return f" --results {request.results.root}" if request.results.root != project_root() / "results" else ""
 
 
 def _repeated(request: Request) -> str:
@@ -377,8 +402,7 @@ def _conclude(request: Request, events: Events | None, drawn: bool | None = None
     reports = [request.results.output(request.name) / name for name in REPORT_FILES] if drawn is not None else []
     places = [str(file) for file in reports if file.exists()]
     if request.tracking_uri:
-        named = f" --results {request.results.root}" if request.results.root != project_root() / "results" else ""
-        places.append(f"grpolab ui {request.name}{named}")
+        places.append(f"grpolab ui {request.name}{_option(request)}")
     if places:
         say(f"look: {', '.join(places)}")
     code = 0 if drawn is not False and sum(counts[name] for name in RESULTS) == len(states) else 1

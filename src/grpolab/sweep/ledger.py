@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpolab.errors import Damaged, RequestError, near_matches
+from grpolab.errors import Damaged
 from grpolab.paths import Results, read_json
 from grpolab.records import outcome_or_damage, parse_object, read_plan
 from grpolab.run.folder import Tail
@@ -107,18 +107,11 @@ def study_states(results: Results, study: str) -> dict[str, list[CellState]]:
     """
     plan = read_plan(results.plan(study))
     if plan is None:
-        planned = [name for name in planned_studies(results) if name != study]  # its own leads to no file
-        have = f"planned are {', '.join(planned)}" if planned else "none is"
-        raise RequestError(f"study {study} is not planned in {results.root}{near_matches(study, planned)}: {have}")
+        raise results.not_planned(study)
     if plan["includes"]:
         return {name: cells for part in plan["includes"] for name, cells in study_states(results, part).items()}
     committed = committed_outcomes(results)
     return {study: [cell_state(cell, results, committed) for cell in plan["cells"]]}
-
-
-def planned_studies(results: Results) -> list[str]:
-    """Names of the studies that have a plan."""
-    return sorted(file.parent.name for file in results.studies.glob("*/plan.json"))
 
 
 def no_outcome(error: OSError, folder: Path) -> Record:
@@ -168,7 +161,7 @@ def print_status(results: Results, study: str | None, as_json: bool) -> None:
 
 def status(results: Results, study: str | None, now: float) -> Record:
     """All that `grpolab status --json` prints. Raises RequestError where the study has not been planned."""
-    names = [study] if study else planned_studies(results)
+    names = [study] if study else results.planned()
     states = {name: cells for part in names for name, cells in study_states(results, part).items()}
     return {
         name: {
@@ -221,6 +214,7 @@ class JournalReader:
         self._restarts = self._journal.restarts
         self.clip_now: float | None = None  # clip/active of the last optimiser step
         self._courses: Facts = {}
+        self._rewards = set[float]()  # two at most: whether there is more than one is what is asked
         self._ratios: list[float] = []
         self._clipped: dict[bool, list[Facts]] = {False: [], True: []}  # by: after the first update of a batch
 
@@ -240,6 +234,9 @@ class JournalReader:
             if metric in record:
                 self._courses.setdefault(f"{name}_start", float(record[metric]))
                 self._courses[f"{name}_end"] = float(record[metric])
+        if {"reward/mean", "reward/std"} <= record.keys() and len(self._rewards) < 2:
+            mean, spread = float(record["reward/mean"]), float(record["reward/std"])
+            self._rewards |= {round(mean, 6), round(mean + spread, 6)}
         if record.get("kind") != "update":
             return
         ratios = [float(record[name]) for name in ("ratio/token_min", "ratio/token_max") if name in record]
@@ -260,6 +257,11 @@ class JournalReader:
         clipped = self._clipped[True] or self._clipped[False]
         means = {name: sum(step[name] for step in clipped) / len(clipped) for name in clipped[0]} if clipped else {}
         return {**self._courses, **means, **dict(zip(("ratio_min", "ratio_max"), self._ratios, strict=False))}
+
+    @property
+    def only_reward(self) -> float | None:
+        """The reward of every completion so far; None where they differ, or there is none."""
+        return next(iter(self._rewards)) if len(self._rewards) == 1 else None
 
     def in_short(self) -> str:
         """`accuracy 0.306 -> 0.415, clip 3.1%`, of a run that goes on; what is not known yet is left out."""

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from grpolab import RESULTS_VERSION
 from grpolab.errors import RequestError
 from grpolab.identity import signature
+from grpolab.paths import available, project_root
 from grpolab.registry import SURROGATES
 from grpolab.run.memory import parameters
 from grpolab.settings.run import RunSettings
@@ -27,7 +28,7 @@ from grpolab.settings.task import task_title
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.registration import registered, texts
 from grpolab.sweep.schema import Factors, sentences, show, unknown
-from grpolab.sweep.study import Collection, Hypothesis, Study, available, load, unequal_budgets
+from grpolab.sweep.study import Collection, Hypothesis, Study, called, load, unequal_budgets
 from grpolab.sweep.tuning.settings import shared_seeds
 
 PLAN_FORMAT = 1
@@ -160,6 +161,7 @@ class Plan:
         return {
             "format": PLAN_FORMAT,
             "study": study.name,
+            **({"file": study.file} if called(study) != study.name else {}),
             "title": study.title,
             "question": study.question,
             "results_version": RESULTS_VERSION,
@@ -187,23 +189,28 @@ def plans(name: str, overrides: Sequence[str] = (), seeds: list[int] | None = No
     included, problems = [], []
     for part in study.includes:
         try:
-            plain = load(part)
+            plain = load(_beside(study, part))
             if isinstance(plain, Collection):
-                raise RequestError(
-                    f"experiments/{name}.yaml: includes={part} has includes of its own: name its studies"
-                )
+                raise RequestError(f"{study.file}: includes={part} has includes of its own: name its studies")
             included.append(expand(plain, composer, overrides, seeds or study.seeds))
         except RequestError as error:
             problems += error.problems
     whole = Plan(study, sorted({seed for plan in included for seed in plan.seeds}), parts=included)
     if not problems:
         known = [f"{plan.study.name}.{claim.id}" for plan in included for claim in _hypotheses(plan)]
-        problems += unknown(f"experiments/{name}.yaml: primary", study.primary, known)
+        problems += unknown(f"{study.file}: primary", study.primary, known)
         drawn = [f"{plan.study.name}.{figure}" for plan in included for figure in plan.study.figures]
-        problems += unknown(f"experiments/{name}.yaml: shown", study.shown, drawn)
+        problems += unknown(f"{study.file}: shown", study.shown, drawn)
     if problems:
         raise RequestError(dict.fromkeys(problems))
     return [*included, whole]
+
+
+def _beside(collection: Collection, part: str) -> str:
+    """An included study as `load` takes it: one of experiments/, else one whose file lies beside the collection's."""
+    beside = project_root() / collection.file
+    file = beside.with_name(f"{part}{beside.suffix}")
+    return str(file) if part not in available() and file.is_file() else part
 
 
 def _hypotheses(plan: Plan) -> list[Hypothesis]:

@@ -162,6 +162,7 @@ class Progress:
         parts += [duration(outcome["seconds"])] if outcome.get("seconds") else []
         of = " on training prompts" if job.kind == WARM_START else ""  # a run's is on those held out
         parts += [short + of] if journal and (short := journal.in_short()) else []
+        parts += ["the reward never moved"] if journal and journal.only_reward is not None else []
         self.note(f"{self.count(job.kind)} {', '.join(parts)}{self._left_in_brackets()}")
 
     def say_where(self) -> None:

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import yaml
@@ -16,8 +15,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, Field, FiniteFloat, ValidationError, create_model, model_validator
 
-from grpolab.errors import RequestError, near_matches
-from grpolab.paths import project_root
+from grpolab.errors import RequestError
+from grpolab.paths import study_file, within_project
 from grpolab.quantities import GAINS, LABELS, QUANTITIES, Thresholds
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.schema import (
@@ -142,6 +141,7 @@ class Study(Part):
     """Factors whose levels are Hydra overrides; every combination of levels is a variant."""
 
     name: StudyName
+    file: str = Field(default="", description="Where it lies, as `within_project` has it; empty: it has none.")
     title: str = Field(default="", description="What it is about in a word or two; else its name.")
     question: str = Field(min_length=1)
     overrides: Overrides = Field(default=[], description="Common to all variants.")
@@ -191,6 +191,7 @@ class Collection(Part):
     """A study that only includes others."""
 
     name: StudyName
+    file: str = Field(default="", description="Where it lies, as `within_project` has it; empty: it has none.")
     title: str = Field(default="", description="What it is about in a word or two; else its name.")
     question: str = Field(min_length=1)
     includes: Annotated[list[StudyName], Different] = Field(min_length=1)
@@ -211,26 +212,10 @@ class Collection(Part):
         return self
 
 
-def available() -> list[str]:
-    """Names of the studies in experiments/."""
-    return sorted(file.stem for file in (project_root() / "experiments").glob("*.yaml"))
-
-
 def load(name: str) -> Study | Collection:
-    """The study in experiments/<name>.yaml, or in the file at a path that ends in .yaml or .yml.
-
-    Raises RequestError with every problem of the file, or the names that exist where `name` is none of them.
-    """
-    known, folder = available(), project_root() / "experiments"
-    file, shown = Path(name).expanduser(), name
-    if name in known:
-        file, shown = folder / f"{name}.yaml", f"experiments/{name}.yaml"
-    elif not name.endswith((".yaml", ".yml")):
-        raise RequestError(f"study {name} is unknown{near_matches(name, known)}: have {', '.join(known)}")
-    elif not file.is_file():
-        raise RequestError(f"study {name}: there is no such file")
-    elif file.stem in known and file.resolve() != (folder / file.name).resolve():
-        raise RequestError(f"study {name}: {file.stem} is a study of experiments/ already: rename the file")
+    """The study of that name, or in the file at that path (`study_file`). Raises RequestError with all its problems."""
+    file = study_file(name)
+    shown = within_project(file)
     try:
         if _size(yaml.compose(file.read_text("utf-8"), Loader=yaml.SafeLoader), {}) > MOST_NODES:
             raise ValueError("its aliases (*name) make it too large, or contain themselves")
@@ -240,13 +225,18 @@ def load(name: str) -> Study | Collection:
         raise RequestError(f"{shown} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise RequestError(f"{shown} must be a mapping of question, factors, ...")
-    if "name" in content:
-        raise RequestError(f"{shown}: name is unknown: a study is named by its file")
+    if given := [key for key in ("name", "file") if key in content]:
+        raise RequestError(f"{shown}: {given[0]} is unknown: a study is named by its file")
     model = Collection if "includes" in content else Study
     try:
-        return model.model_validate({"name": file.stem, **content})
+        return model.model_validate({"name": file.stem, "file": shown, **content})
     except ValidationError as error:
         raise RequestError(f"{shown}: {text}" for text in sentences(model, error)) from error
+
+
+def called(study: Study | Collection) -> str:
+    """What commands call it: its name, or the path of its file where that is not in experiments/."""
+    return study.name if study.file in ("", f"experiments/{study.name}.yaml") else study.file
 
 
 def _size(node: yaml.Node | None, known: dict[int, float]) -> float:

@@ -14,6 +14,8 @@ from grpolab import vocabulary
 from grpolab.paths import Results, write_json_atomic
 from grpolab.run.tracking import pages
 from grpolab.run.tracking.mirror import StudyMirror
+from grpolab.run.tracking.store import Store
+from grpolab.run.tracking.verify import Checked, verify
 
 
 def test_a_run_is_mirrored_with_its_tags_params_data_and_artifacts(results: Results) -> None:
@@ -32,7 +34,9 @@ def test_a_run_is_mirrored_with_its_tags_params_data_and_artifacts(results: Resu
         "outcome": "completed",
         "clip": "low",
         "factor.task": "addition",
+        "line": tags["line"],
     }
+    assert tags["line"].rstrip() == "low/addition"
     assert tags.keys() - vocabulary.TAGS.keys() == {"clip", "factor.task"}, "one for each factor of the study"
     assert run.info.status == "FINISHED"
     assert (run.info.start_time, run.info.end_time) == (T0, T0 + 300)
@@ -228,3 +232,33 @@ def test_a_run_whose_journal_is_another_is_named_and_not_copied(results: Results
     assert f"run {cells[0]['signature']} is damaged and not copied: {file.parent / 'journal.jsonl'} is not" in problem
     assert set(tracked(results)) >= {"low/addition, seed 1"}
     assert "low/addition, seed 0" not in tracked(results)
+
+
+def test_what_report_and_doctor_say_of_a_run_are_metrics_and_tags(results: Results) -> None:
+    """A run that collapsed has finished for MLflow: it is told from the others all the same."""
+    low, high = study(results, seeds=1)["cells"]
+    for cell in (low, high):
+        FakeRun(results, cell).take(3).end()
+    mirror(results)
+    folder = Path(tracked(results)["low/addition, seed 0"].info.artifact_uri.removeprefix("file://"))
+    (folder / "samples.json").unlink()
+    numbers = {"final_score": 0.25, "gain": -0.1, "lost": 1.0, "collapsed": 1.0}
+    said = {low["signature"]: {"metrics": numbers, "tags": {"lost": "collapsed", "cause": "unclipped"}}}
+    said[high["signature"]] = {"metrics": {"lost": "no"}, "tags": {}}  # damaged
+    write_json_atomic(results.assessment(STUDY), said)
+    assert any("cause is None" in text for checked in verified(results) for text in checked.differences)
+    mirror(results)
+    run, other = (tracked(results)[f"{arm}/addition, seed 0"] for arm in ("low", "high"))
+    assert numbers.items() <= run.data.metrics.items()
+    assert (run.data.tags["lost"], run.data.tags["cause"]) == ("collapsed", "unclipped")
+    assert "**Collapsed**" in run.data.tags["mlflow.note.content"]
+    assert "lost" not in other.data.metrics
+    assert not (folder / "samples.json").exists(), "what is there is not sent again"
+    assert [checked.differences for checked in verified(results)] == [[]]
+    anew = f"sqlite:///{results.root}/anew.db"
+    assert StudyMirror(results, anew, [STUDY]).attempt(last=True) is None
+    assert numbers.items() <= tracked(results, anew)["low/addition, seed 0"].data.metrics.items()
+
+
+def verified(results: Results) -> list[Checked]:
+    return verify(results, Store(uri(results), results.artifacts), [STUDY])

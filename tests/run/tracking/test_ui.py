@@ -43,7 +43,7 @@ def test_the_shipped_view_groups_by_variant_and_begins_with_the_primary_metric(t
     assert list(tags) == [f"mlflow.sharedViewState.{pages.EVERY_VARIANT.key}"]
     state = opened(tags.popitem()[1])
     assert state["searchFilter"] == ""
-    assert state["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "variant"}]
+    assert state["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "line"}]
     assert state["compareRunCharts"][0]["metricKey"] == plan["primary_metric"]
     assert {chart["metricKey"] for chart in state["compareRunCharts"]} <= vocabulary.METRICS.keys()
 
@@ -67,13 +67,16 @@ def test_each_facet_is_linked_before_the_view_of_all(tmp_path: Path, monkeypatch
         cell["levels"]["task"] = "sorting"
     results.plan("clip_range").write_text(json.dumps(plan))
     monkeypatch.setattr(ui, "_experiment_id", lambda root, name: "7")
+    monkeypatch.setattr(ui, "_report", lambda root, name: ("7", "abc"))
     said: list[str] = []
     ui.serve(results, "http://host:5000/", "clip_range", say=said.append)
     assert [line.split(": ")[0] for line in said] == [
+        "clip_range, report",
         "clip_range, sorting",
         "clip_range, addition",
         "clip_range, all variants",
     ]
+    assert said.pop(0).endswith("/#/experiments/7/runs/abc/artifacts/report.html?workflowType=machine_learning")
     assert said[0].endswith("viewStateShareKey=by_variant_sorting")
     assert said[-1].endswith("viewStateShareKey=by_variant")
 

@@ -95,7 +95,7 @@ def test_seeds_that_chose_the_values_do_not_judge_them(project, seeds):
 def test_values_that_are_not_there_are_refused(project):
     (project / "conf" / "tuned" / "rates.yaml").rename(project / "conf" / "tuned" / "rate.yaml")
     problem = refusal()
-    assert "tuned=rates is unknown (did you mean rate?): have rate; run `grpolab tune rates` first" in problem
+    assert "tuned=rates is unknown (did you mean rate?): have rate; run `grpolab tune STUDY` first" in problem
 
 
 def test_an_arm_without_values_is_refused(project):

@@ -18,7 +18,10 @@ from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results
 from grpolab.records import check_policy, read_outcome, read_provenance, read_result
 from grpolab.run.folder import exclusive, is_begun
 from grpolab.run.tracking import pages, sqlite_file
+from grpolab.run.tracking.bound import alone, bound
+from grpolab.run.tracking.colours import LINE, colours
 from grpolab.run.tracking.points import (
+    Assessment,
     Point,
     Record,
     compare,
@@ -59,6 +62,8 @@ class StudyMirror:
                 if self._store is None or not self._store.is_there():
                     self._experiments, self._copied = {}, {}  # its file is another one now
                     self._store = Store(self._uri, self._results.artifacts)
+                if problem := self._store.bring_home(self._repair):
+                    return problem
                 problems = self._synchronise(self._store, last)
         except Damaged as damage:  # of a plan
             problems = [str(damage)[:MAX_PROBLEM]]
@@ -71,6 +76,7 @@ class StudyMirror:
         problems = []
         for plan in plans_of(self._results, self._studies):
             experiment_id = self._experiment(store, plan)
+            drawn_in, said = colours(plan), Assessment.read(self._results, plan["study"])
             for cell in plan["cells"]:
                 key = plan["study"], cell["variant"], cell["seed"], cell["signature"]
                 folder = self._results.run(cell["signature"])
@@ -80,11 +86,13 @@ class StudyMirror:
                     outcome = read_outcome(folder)  # before the journals: they are whole where it stands
                     state = status(folder, outcome)
                     stamps = [file.stat().st_mtime_ns for name in JOURNALS if (file := folder / name).exists()]
-                    if self._copied.get(key) == [state, outcome, stamps]:
+                    is_now = [state, outcome, stamps, said.of(cell, outcome)]
+                    if self._copied.get(key) == is_now:
                         continue
                     outcome = read_result(folder)
-                    self._copy(store, experiment_id, plan, cell, outcome, state)
-                    self._copied[key] = [state, outcome, stamps]
+                    labels = labels_of(plan, cell, drawn_in[cell["variant"]])
+                    self._copy(store, experiment_id, plan, cell, labels, outcome, state, said)
+                    self._copied[key] = is_now
                 except Damaged as damage:
                     problems.append(f"run {folder.name} is damaged and not copied: {damage}"[:MAX_PROBLEM])
                 except (ValueError, KeyError, OSError) as error:  # one damaged folder does not keep the others waiting
@@ -101,7 +109,7 @@ class StudyMirror:
         study = plan["study"]
         if study not in self._experiments:
             self._experiments[study] = experiment_id = store.experiment(study)
-            tags = {pages.NOTE: pages.experiment_note(plan, experiment_id)}
+            tags = {pages.NOTE: pages.experiment_note(plan, experiment_id), pages.KIND: pages.MODEL_TRAINING}
             if not plan["includes"]:
                 tags |= pages.view_tags(plan, pages.milliseconds(plan["created"]))
             for name, value in tags.items():
@@ -133,9 +141,15 @@ class StudyMirror:
         else:
             _log_tags(store, run.info.run_id, tags)
         run_id, output = run.info.run_id, self._results.output(study)
-        for file in (self._results.plan(study), output / "report.md", output / "report.html"):
+        note = pages.experiment_note(plan, experiment_id, run_id)
+        store.client.set_experiment_tag(experiment_id, pages.NOTE, note)
+        for file in (self._results.plan(study), output / "report.md"):
             if file.exists():
                 store.client.log_artifact(run_id, str(file))
+        if (report := output / pages.REPORT).exists():
+            store.client.log_text(run_id, bound(report), pages.REPORT)
+        for page in sorted((output / "pages").glob("*.html")):
+            store.client.log_text(run_id, alone(page), f"pages/{page.name}")
         # A study is drawn by itself, or as a part of a collection: the newest counts.
         collections = [other for other in (REFERENCE_STUDY, SWEEP_STUDY) if other != study]
         for kind in ("figures", "tables"):
@@ -146,35 +160,20 @@ class StudyMirror:
         store.client.set_terminated(run_id, "FINISHED", start)
 
     def _copy(
-        self, store: Store, experiment_id: str, plan: Record, cell: Record, outcome: Record | None, state: str
+        self,
+        store: Store,
+        experiment_id: str,
+        plan: Record,
+        cell: Record,
+        labels: dict[str, str],
+        outcome: Record | None,
+        state: str,
+        said: Assessment,
     ) -> None:
-        """Make the run of a cell equal to its folder; with an outcome, artefacts and model too."""
+        """Make the run of a cell equal to its folder and to what is said of it; with an outcome, artefacts too."""
         folder, client = self._results.run(cell["signature"]), store.client
-        labels = labels_of(plan, cell)
         run = _find_run(store, experiment_id, plan, labels)
         ending = {"outcome": outcome["outcome"]} if outcome else {}
-        # Never said of a failed run: it may have been tried again.
-        complete = (
-            run is not None
-            and outcome is not None
-            and run.info.status == "FINISHED"
-            and (labels | ending).items() <= run.data.tags.items()
-        )
-        if complete and not self._repair:
-            return
-        course = course_of(folder, outcome)
-        stored = store.history(run) if run else {}
-        if run and self._repair:
-            difference = compare(course.points, stored, is_final(outcome))
-            if difference.wrong:  # into MLflow's bin, to be made again: MLflow takes no point back
-                client.delete_run(run.info.run_id)
-                run, stored = None, {}
-            elif (
-                complete
-                and not difference.missing
-                and store.journal_sha256(run.info.artifact_uri) == journal_sha256(folder)
-            ):
-                return
         name = pages.run_name(cell)
         tags = {
             **labels,
@@ -183,7 +182,33 @@ class StudyMirror:
             "mlflow.source.type": "LOCAL",
             "mlflow.user": getpass.getuser(),
         }
-        shown = {**tags, pages.NOTE: pages.run_note(cell, outcome), "mlflow.runName": name}
+        words = said.tags(cell, outcome)
+        shown = {**tags, **words, pages.NOTE: pages.run_note(cell, outcome, words), "mlflow.runName": name}
+        # Whole: its points and artefacts are there. Never said of a failed run: it may have been tried again.
+        is_whole = run is not None and run.info.status == "FINISHED" and ending.items() <= run.data.tags.items()
+        if run and outcome and is_whole and not self._repair:
+            numbers = said.points(cell, outcome, run.info.end_time)
+            client.log_batch(
+                run.info.run_id,
+                metrics=[Metric(*point) for point in numbers.values() if point.name not in run.data.metrics],
+                tags=[RunTag(*item) for item in shown.items() - run.data.tags.items()],
+            )
+            return
+        course = course_of(folder, outcome)
+        points = course.points | said.points(cell, outcome, course.end)
+        stored = store.history(run) if run else {}
+        if run and self._repair:
+            difference = compare(points, stored, is_final(outcome))
+            if difference.wrong:  # into MLflow's bin, to be made again: MLflow takes no point back
+                client.delete_run(run.info.run_id)
+                run, stored = None, {}
+            elif (
+                is_whole
+                and (labels | words).items() <= run.data.tags.items()
+                and not difference.missing
+                and store.journal_sha256(run.info.artifact_uri) == journal_sha256(folder)
+            ):
+                return
         run = run or client.create_run(experiment_id, course.start, shown, name)
         run_id = run.info.run_id
         if "outcome" in run.data.tags:
@@ -193,7 +218,7 @@ class StudyMirror:
             params = sorted(params_of(folder).items() - run.data.params.items())
             for at in range(0, len(params), MAX_PARAMS):
                 client.log_batch(run_id, params=[Param(*item) for item in params[at : at + MAX_PARAMS]])
-        metrics = [Metric(*point) for key, point in course.points.items() if key not in stored]
+        metrics = [Metric(*point) for key, point in points.items() if key not in stored]
         for at in range(0, len(metrics), MAX_POINTS):
             client.log_batch(run_id, metrics=metrics[at : at + MAX_POINTS])
         if outcome:
@@ -219,7 +244,7 @@ def _find_run(store: Store, experiment_id: str, plan: Record, labels: dict[str, 
     mine = next((run for run in named + earlier if run.data.tags.get("signature") == signature), None)
     for run in named:
         if run is not mine:
-            store.client.set_tag(run.info.run_id, "variant", variant + EARLIER)
+            _log_tags(store, run.info.run_id, dict.fromkeys(("variant", LINE), variant + EARLIER))
     if mine:
         return mine
     variants = {cell["variant"] for cell in plan["cells"]}

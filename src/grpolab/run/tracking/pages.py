@@ -20,6 +20,8 @@ from matplotlib.figure import Figure
 
 from grpolab import vocabulary
 from grpolab.paths import plain
+from grpolab.quantities import LABELS
+from grpolab.run.tracking.colours import LINE, colours, line_of
 from grpolab.run.tracking.points import Point, Record
 
 # Charts that stand first on the page, after the study's primary metric.
@@ -30,7 +32,7 @@ STATE = """
  "datasetsFilter": [], "modelVersionFilter": "All Runs", "selectedColumns": null, "columnOrder": [], "columnWidths": {},
  "runsHiddenMode": "SHOW_ALL", "viewMaximized": false, "runListHidden": false, "useGroupedValuesInCharts": true,
  "hideEmptyCharts": true,
- "groupBy": {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": "variant"}]},
+ "groupBy": {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": null}]},
  "groupsExpanded": null,
  "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
  "isAccordionReordered": true, "compareRunSections": null, "compareRunCharts": null}
@@ -54,13 +56,22 @@ class View:
     pattern: str | None  # of the variants that it shows; None: all
 
 
+# MLflow 3.17 opens its pages among those for GenAI, a run as one of the evaluations, unless the address says otherwise
+# or the reader has chosen. The tag says the same to other versions.
+WORKFLOW = "workflowType=machine_learning"
+EXPERIMENTS = f"#/experiments?{WORKFLOW}"  # the list of all
+KIND, MODEL_TRAINING = "mlflow.experimentKind", "custom_model_development"
 EVERY_VARIANT = View("by_variant", "all variants", None)
 
 
 def address(experiment_id: str, key: str) -> str:
     """Where a view is, below the root of the MLflow server."""
-    query = f"workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey={key}"
-    return f"#/experiments/{experiment_id}/runs?{query}"
+    return f"#/experiments/{experiment_id}/runs?{WORKFLOW}&compareRunsMode=CHART&viewStateShareKey={key}"
+
+
+def report_address(experiment_id: str, run_id: str) -> str:
+    """Where the report is that the summary run holds, below the root of the MLflow server."""
+    return f"#/experiments/{experiment_id}/runs/{run_id}/artifacts/{REPORT}?{WORKFLOW}"
 
 
 def views(plan: Record) -> list[View]:
@@ -105,11 +116,18 @@ def _state(plan: Record, pattern: str | None) -> Record:
     drawn = [name for name, metric in vocabulary.METRICS.items() if metric.mirrored]
     prefixes = dict.fromkeys(name.partition("/")[0] for name in drawn if "/" in name and name not in headline)
     sections = {"headline": "At a glance", **{name: name for name in prefixes}}
-    return json.loads(STATE) | {
+    state = json.loads(STATE)
+    state["groupBy"]["groupByKeys"][0]["groupByData"] = LINE
+    drawn_in = colours(plan)
+    return state | {
         "searchFilter": "" if pattern is None else variant_filter(pattern),
         "orderByKey": f"metrics.`{primary_metric}`",
-        "selectedColumns": ["tags.`outcome`", f"metrics.`{primary_metric}`", "attributes.`Models`"],
-        "groupsExpanded": {f"tag.variant.{cell['variant']}": False for cell in plan["cells"]},
+        "selectedColumns": [
+            *(f"tags.`{name}`" for name in ("outcome", "lost", "cause")),
+            *(f"metrics.`{name}`" for name in (primary_metric, "final_score", "gain")),
+            "attributes.`Models`",
+        ],
+        "groupsExpanded": {f"tag.{LINE}.{line_of(*named)}": False for named in drawn_in.items()},
         "compareRunSections": [json.loads(SECTION) | {"uuid": key, "name": name} for key, name in sections.items()],
         "compareRunCharts": [
             json.loads(LINE_CHART) | {"uuid": f"headline-{name}", "metricKey": name, "displayName": name}
@@ -119,8 +137,9 @@ def _state(plan: Record, pattern: str | None) -> Record:
 
 
 # Names and descriptions (Markdown).
-SUMMARY_NAME = "summary"
+SUMMARY_NAME, REPORT = "summary", "report.html"
 NOTE = "mlflow.note.content"  # the tag that MLflow shows as description
+COLLAPSED = "collapsed"
 MAX_ERROR = 4000  # characters: a tag takes 8000
 
 
@@ -134,9 +153,10 @@ def model_name(cell: Record) -> str:
     return re.sub(r"[^\w-]+", "-", run_name(cell))
 
 
-def experiment_note(plan: Record, experiment_id: str) -> str:
+def experiment_note(plan: Record, experiment_id: str, summary_id: str | None = None) -> str:
     """What the study asks, and how to read its page; the first paragraph is all that MLflow shows at first."""
-    summary = f"The run `{SUMMARY_NAME}` holds the report, figures and tables."
+    link = f"[{SUMMARY_NAME}]({report_address(experiment_id, summary_id)})" if summary_id else f"`{SUMMARY_NAME}`"
+    summary = f"The run {link} holds the report, figures and tables."
     if plan["includes"]:
         members = ", ".join(f"`{name}`" for name in plan["includes"])
         asks = plan["question"]
@@ -146,15 +166,15 @@ def experiment_note(plan: Record, experiment_id: str) -> str:
         asks = f"{plan['question']} Charts: {links}"
         how = (
             f"A run is one cell of the study: a variant ({' / '.join(plan['factors'])}) with one seed. On the chart"
-            " page, grouped by the tag `variant`, a line is the mean over seeds, its band reaches from the lowest to"
-            f" the highest. {summary}"
+            f" page, grouped by the tag `{LINE}` (the variant, in its colour), a line is the mean over seeds, its band"
+            f" reaches from the lowest to the highest. {summary}"
         )
     claims = "\n".join(f"- {claim['id']}: {claim['says']}" for claim in plan.get("hypotheses", []))
     return "\n\n".join([asks, how, *(["Hypotheses of the study file:", claims] if claims else [])])
 
 
-def run_note(cell: Record, outcome: Record | None) -> str:
-    """How the run ended, and where the rest of it is."""
+def run_note(cell: Record, outcome: Record | None, words: dict[str, str]) -> str:
+    """How the run ended, what is said of it, and where the rest of it is."""
     paragraphs = []
     if outcome is None:
         paragraphs.append("Not finished.")
@@ -165,6 +185,10 @@ def run_note(cell: Record, outcome: Record | None) -> str:
             paragraphs.append(f"Reason: {outcome['reason']}")
         if outcome.get("error"):
             paragraphs.append(f"```\n{outcome['error'][-MAX_ERROR:]}\n```")
+        if (how := words.get("lost")) == COLLAPSED:
+            paragraphs.append(f"**Collapsed**: {LABELS[how]}. It is lost.")
+        if "cause" in words:
+            paragraphs.append(f"First cause that the doctor finds: {words['cause']} (`grpolab diagnose RUN`).")
         if outcome.get("final"):
             figures = ", ".join(f"{metric} {value:.4g}" for metric, value in outcome["final"].items())
             paragraphs.append(f"At the end: {figures}")

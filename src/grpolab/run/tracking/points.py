@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from grpolab.frameworks.names import FRAMEWORK_METRICS
 from grpolab.identity import dotted
-from grpolab.paths import Results
+from grpolab.paths import Results, read_json
 from grpolab.records import JOURNAL, TIMING, parse_lines, parse_object, read_plan, read_settings
 from grpolab.registry import SURROGATES
 from grpolab.run.lease import is_taken
+from grpolab.run.tracking.colours import LINE, RUN_COLOUR, line_of
 from grpolab.vocabulary import FAILED, METRICS, TAGS
 
 Record = dict[str, Any]
@@ -45,6 +46,43 @@ def status(folder: Path, outcome: Record | None) -> str:
 
 
 @dataclass(frozen=True)
+class Assessment:
+    """What report and doctor say of each run of a study, as the command that drew it wrote it down."""
+
+    runs: Record  # signature -> its `metrics` and `tags`
+
+    @classmethod
+    def read(cls, results: Results, study: str) -> Assessment:
+        """Of no run where nothing was drawn yet, or the file is damaged: `grpolab track sync` writes it anew."""
+        said = (read_json(results.assessment(study)) or {}).items()
+        return cls({signature: of for signature, of in said if _is_assessment(of)})
+
+    def of(self, cell: Record, outcome: Record | None) -> Record | None:
+        """Of one cell's run; None where nothing is said of it, or it has no result any more."""
+        return self.runs.get(cell["signature"]) if is_final(outcome) else None
+
+    def points(self, cell: Record, outcome: Record | None, end: int) -> dict[tuple[str, int], Point]:
+        """Its numbers as points at the end of the run."""
+        if (said := self.of(cell, outcome)) is None:
+            return {}
+        step = int((outcome or {}).get("rollout_steps") or 0)
+        return {(name, step): Point(name, value, end, step) for name, value in said["metrics"].items()}
+
+    def tags(self, cell: Record, outcome: Record | None) -> dict[str, str]:
+        """Its words."""
+        said = self.of(cell, outcome)
+        return dict(said["tags"]) if said else {}
+
+
+def _is_assessment(said: Any) -> bool:
+    parts = [said.get(part) for part in ("metrics", "tags")] if isinstance(said, dict) else []
+    kinds = zip(parts, (int | float, str), strict=False)
+    return bool(parts) and all(
+        isinstance(part, dict) and all(isinstance(value, kind) for value in part.values()) for part, kind in kinds
+    )
+
+
+@dataclass(frozen=True)
 class Course:
     """The points of a run by metric and rollout step, and when it began and ended its last rollout step."""
 
@@ -52,10 +90,11 @@ class Course:
     start: int  # milliseconds since 1970
     end: int
 
-    def last(self) -> dict[tuple[str, int], Point]:
-        """The last point of each metric."""
-        steps = dict(sorted(self.points))
-        return {key: point for key, point in self.points.items() if key[1] == steps[key[0]]}
+
+def last_of(points: dict[tuple[str, int], Point]) -> dict[tuple[str, int], Point]:
+    """The last point of each metric."""
+    steps = dict(sorted(points))
+    return {key: point for key, point in points.items() if key[1] == steps[key[0]]}
 
 
 def course_of(folder: Path, outcome: Record | None) -> Course:
@@ -121,16 +160,18 @@ def params_of(folder: Path) -> dict[str, str]:
     return {key: str(value)[:MAX_PARAM_LENGTH] for key, value in dotted(shown)}
 
 
-def labels_of(plan: Record, cell: Record) -> dict[str, str]:
+def labels_of(plan: Record, cell: Record, colour: str) -> dict[str, str]:
     """The tags by which a run is found and grouped: those of the vocabulary, and one for each factor of the study.
 
-    A factor that is called as one of the vocabulary's tags (`task`) is `factor.task`.
+    A factor that is called as one of the vocabulary's tags (`task`) is `factor.task`. `colour`: of its variant.
     """
     factors = {f"factor.{name}" if name in TAGS else name: level for name, level in cell["levels"].items()}
     return {
         **factors,
         "study": plan["study"],
         "variant": cell["variant"],
+        LINE: line_of(cell["variant"], colour),
+        RUN_COLOUR: colour,
         "arm": str(cell["levels"].get(plan["compare"], cell["variant"])),
         "task": str(cell.get("task_title") or cell["settings"]["task"]),
         "seed": str(cell["seed"]),

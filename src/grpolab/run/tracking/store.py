@@ -27,6 +27,8 @@ from grpolab.errors import RequestError
 from grpolab.run.database import connected, reason_of
 from grpolab.run.tracking import is_server, sqlite_file, sqlite_uri
 from grpolab.run.tracking.check import check_tables
+from grpolab.run.tracking.pages import REPORT, SUMMARY_NAME
+from grpolab.run.tracking.places import bring_home
 from grpolab.run.tracking.points import Stored
 
 gc.freeze()  # mlflow's half a million objects need not be searched for garbage again and again
@@ -73,6 +75,10 @@ class Store:
     def is_there(self) -> bool:
         """False where the SQLite file that was opened is gone: what is written to it now would be lost."""
         return self._file is None or (self._file.exists() and self._file.stat().st_ino == self._inode)
+
+    def bring_home(self, repair: bool) -> str | None:
+        """Keep artefacts below this results folder, also when it was moved; one sentence where that must be asked."""
+        return None if self._artifacts is None else bring_home(self._uri, self._artifacts, repair)
 
     def settle(self) -> None:
         """Make an SQLite store whole in its one file, so that it can be copied."""
@@ -242,6 +248,18 @@ def experiment_id(uri: str, name: str) -> str | None:
     except UNUSABLE as error:
         raise RequestError(f"the MLflow server {uri} does not answer: {reason_of(_cause(error))}") from error
     return str(experiment.experiment_id) if experiment else None
+
+
+def summary_of(uri: str, study: str) -> tuple[str, str] | None:
+    """Experiment and run that hold the report of a study; None where the store has none. Raises as `experiment_id`."""
+    if (experiment := experiment_id(uri, study)) is None:
+        return None
+    where = f"attributes.run_name = '{SUMMARY_NAME}'"
+    runs = ask(MlflowClient(uri).search_runs, [experiment], where, max_results=1)
+    has_report = runs and any(
+        file.path == REPORT for file in ask(MlflowClient(uri).list_artifacts, runs[0].info.run_id)
+    )
+    return (experiment, runs[0].info.run_id) if has_report else None
 
 
 class LoggedRun(NamedTuple):

@@ -15,8 +15,9 @@ from contextlib import contextmanager, suppress
 from grpolab.errors import RequestError
 from grpolab.paths import PYTHON, Results
 from grpolab.records import read_plan
+from grpolab.run.folder import exclusive
 from grpolab.run.tracking import check_store, set_environment, sqlite_file, sqlite_uri
-from grpolab.run.tracking.pages import EVERY_VARIANT, address, views
+from grpolab.run.tracking.pages import EVERY_VARIANT, EXPERIMENTS, address, report_address, views
 from grpolab.terminal import say
 
 HOST = "127.0.0.1"
@@ -37,22 +38,36 @@ def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callabl
     A store that is a server already is only linked to. Raises RequestError when there is nothing to show.
     """
     check_store(uri)
-    file = sqlite_file(uri)
-    if file and not file.exists():
-        raise RequestError(f"there is no tracking store at {file} yet: `grpolab sweep {study}` creates it")
     if uri.startswith("http"):
         _say_links(uri.rstrip("/"), results, study, say)
         return
+    _refuse_without_runs(results, study)
+    file = sqlite_file(uri)
+    if file and not file.exists():
+        raise RequestError(f"there is no tracking store at {file} yet: `grpolab track sync {study}` creates it")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` ends the server as Ctrl-C does
+    if problem := _bring_home(results, uri):
+        say(problem)
     chosen = free_port(port)
     if chosen != port:
         say(f"port {port} is taken, using {chosen}")
     with _server(uri, chosen) as process:
         _say_links(f"http://{HOST}:{chosen}", results, study, say)
-        say("At the first visit choose `Model training` (top left) and close the assistant (right).")
+        say(f"All experiments: http://{HOST}:{chosen}/{EXPERIMENTS} (without the link: `Model training`, top left)")
         say("Ctrl-C ends the server.")
         with suppress(KeyboardInterrupt):
             process.wait()
+
+
+def _refuse_without_runs(results: Results, study: str) -> None:
+    """Raise RequestError where the study is not planned, or nothing of it has begun: its pages would be empty."""
+    plan = read_plan(results.plan(study))
+    if plan is None:
+        raise results.not_planned(study)
+    plans = [plan, *(read_plan(results.plan(part)) or {"cells": []} for part in plan["includes"])]
+    if not any(results.run(cell["signature"]).is_dir() for part in plans for cell in part["cells"]):
+        named = plan.get("file", study)
+        raise RequestError(f"study {study} has no run in {results.runs} yet: run `grpolab sweep {named}` first")
 
 
 def free_port(port: int) -> int:
@@ -69,15 +84,39 @@ def free_port(port: int) -> int:
 
 
 def _say_links(root: str, results: Results, study: str, say: Callable[[str], None]) -> None:
-    """The study's chart pages, the arms at each combination of the other factors first; of each that it includes."""
+    """The study's report, and its charts, the arms at each combination of the other factors first.
+
+    Of a collection the charts of each study that it includes.
+    """
+    if place := _report(root, study):
+        say(f"{study}, report: {root}/{report_address(*place)}")
     for name in (read_plan(results.plan(study)) or {}).get("includes") or [study]:
-        experiment = _experiment_id(root, name)
+        experiment, plan = _experiment_id(root, name), read_plan(results.plan(name))
+        if experiment is None and plan is None:
+            raise results.not_planned(name)
         if experiment is None:
-            say(f"{name}: not tracked yet (`grpolab sweep {name}`)")
+            say(f"{name}: not tracked yet (`grpolab track sync {name}`)")
             continue
-        plan = read_plan(results.plan(name))
         for view in views(plan) if plan else [EVERY_VARIANT]:
             say(f"{name}, {view.title}: {root}/{address(experiment, view.key)}")
+
+
+def _bring_home(results: Results, uri: str) -> str | None:
+    """As the mirror does where the results folder was moved; else artefacts would be shown of where it was."""
+    set_environment()
+    from grpolab.run.tracking.mirror import lock_of  # mlflow, whose environment is set now
+    from grpolab.run.tracking.places import bring_home
+
+    with exclusive(lock_of(results, uri)):
+        return bring_home(uri, results.artifacts.resolve(), repair=False)
+
+
+def _report(root: str, study: str) -> tuple[str, str] | None:
+    """Experiment and summary run of the study, asked of the server; None where it has no report yet."""
+    set_environment()
+    from grpolab.run.tracking.store import summary_of
+
+    return summary_of(root, study)
 
 
 def _experiment_id(root: str, name: str) -> str | None:

@@ -12,8 +12,21 @@ from grpolab.records import read_outcome, read_result
 from grpolab.run.folder import exclusive, is_begun
 from grpolab.run.tracking import pages, sqlite_file
 from grpolab.run.tracking.check import problem_of
+from grpolab.run.tracking.colours import colours
 from grpolab.run.tracking.mirror import journal_sha256, lock_of
-from grpolab.run.tracking.points import Record, Stored, compare, course_of, is_final, labels_of, plans_of, status
+from grpolab.run.tracking.places import misplaced
+from grpolab.run.tracking.points import (
+    Assessment,
+    Record,
+    Stored,
+    compare,
+    course_of,
+    is_final,
+    labels_of,
+    last_of,
+    plans_of,
+    status,
+)
 from grpolab.run.tracking.store import JOURNAL, UNUSABLE, Store, StoredRun, ask, unusable
 from grpolab.terminal import say
 
@@ -46,6 +59,9 @@ def print_verification(results: Results, uri: str, studies: Sequence[str], as_js
             raise FileNotFoundError(f"there is none at {file}: `grpolab track sync` makes it")
         with exclusive(lock_of(results, uri)):  # no mirror is in the middle of its work
             checks = verify(results, Store(uri, results.artifacts), studies)
+            for checked in checks:
+                if location := misplaced(uri, results.artifacts.resolve()).get(checked.study):
+                    checked.differences.append(f"artefacts lie in {location}, which is not in this results folder")
     except UNUSABLE as error:
         say(unusable(error), error=True)
         return False
@@ -69,10 +85,12 @@ def _study(results: Results, store: Store, plan: Record) -> Checked:
     begun = [cell for cell in plan["cells"] if is_begun(results.run(cell["signature"]))]
     found = [runs_of.get((cell["variant"], str(cell["seed"])), []) for cell in begun]
     contents = store.contents([run for runs_of_cell in found for run in runs_of_cell])
+    drawn_in, said = colours(plan), Assessment.read(results, plan["study"])
     for cell, runs_of_cell in zip(begun, found, strict=True):
+        labels = labels_of(plan, cell, drawn_in[cell["variant"]])
         stored = [(run, *next(contents)) for run in runs_of_cell]
         try:
-            _cell(results, plan, cell, stored, checked)
+            _cell(results, cell, labels, said, stored, checked)
         except Damaged as damage:
             checked.differences.append(f"{pages.run_name(cell)} ({cell['signature']}) is damaged: {damage}")
     planned = {cell["signature"] for cell in plan["cells"]}
@@ -94,7 +112,12 @@ def _study(results: Results, store: Store, plan: Record) -> Checked:
 
 
 def _cell(
-    results: Results, plan: Record, cell: Record, runs: list[tuple[StoredRun, Stored, str | None]], checked: Checked
+    results: Results,
+    cell: Record,
+    labels: dict[str, str],
+    said: Assessment,
+    runs: list[tuple[StoredRun, Stored, str | None]],
+    checked: Checked,
 ) -> None:
     """Compare the runs that stand for a cell, which must be one, with its folder."""
     folder = results.run(cell["signature"])
@@ -106,9 +129,10 @@ def _cell(
     differences = [] if runs or alive else ["the store does not have it"]
     if len(runs) > 1:
         differences.append(f"the store has {len(runs)} runs of it: {', '.join(run.id for run, *_ in runs)}")
-    labels = labels_of(plan, cell) | ({"outcome": outcome["outcome"]} if outcome else {})
+    labels |= said.tags(cell, outcome) | ({"outcome": outcome["outcome"]} if outcome else {})
     course = course_of(folder, outcome)
-    expected = course.points if checked.every_point else course.last()
+    points = course.points | said.points(cell, outcome, course.end)
+    expected = points if checked.every_point else last_of(points)
     for run, stored, journal in runs:
         checked.points += sum(map(len, stored.values()))
         difference = compare(expected, stored, is_final(outcome))

@@ -124,10 +124,10 @@ class Arms:
 
 
 def load_tuned(name: str) -> Study:
-    """The study in experiments/<name>.yaml. Raises RequestError where there is none, or it has no `tuning:`."""
+    """The study of that name or path. Raises RequestError where there is none, or it has no `tuning:`."""
     study = load(name)
     if not isinstance(study, Study) or study.tuning is None:
-        raise RequestError(f"experiments/{name}.yaml has no `tuning:`: say there which keys are tuned, and how")
+        raise RequestError(f"{study.file} has no `tuning:`: say there which keys are tuned, and how")
     return study
 
 

@@ -28,6 +28,7 @@ from grpolab.run.folder import Tail, exclusive
 from grpolab.sweep.jobs import RUN, Job, Schedule, run_job, warm_start_jobs
 from grpolab.sweep.ledger import Record, first_line, last_row
 from grpolab.sweep.plan import Cell, Plan
+from grpolab.sweep.study import called
 from grpolab.sweep.tuning.arms import TRIAL, WATCHED, Arms, override, point_of
 from grpolab.sweep.tuning.storage import OWNER, RECORD, ArmTrials, Owner
 from grpolab.vocabulary import COMPLETE, DAMAGED, DIVERGED, FAILED, PRUNED, RUNNING
@@ -35,7 +36,7 @@ from grpolab.vocabulary import COMPLETE, DAMAGED, DIVERGED, FAILED, PRUNED, RUNN
 TOLD = {COMPLETE: TrialState.COMPLETE, DIVERGED: TrialState.COMPLETE, PRUNED: TrialState.PRUNED}
 
 TRIALS_FORMAT = 1
-HEAD = "# Written by `grpolab tune {study}`: each arm's best values. A study names them in a level: `tuned={study}`.\n"
+HEAD = "# Written by `grpolab tune {called}`: each arm's best values. A study names them in a level: `tuned={study}`.\n"
 EVALUATIONS = b'{"kind":"evaluation"'
 
 Score = Callable[[Results, Cell], Mapping[str, float]]  # the stability quantities of a finished run
@@ -290,7 +291,7 @@ class Book:
             }
             tuned["arms"].setdefault(arm.arm, values)
         text = yaml.safe_dump(plain(tuned), sort_keys=False, width=120)
-        write_text_atomic(file, HEAD.format(study=document["study"]) + text)
+        write_text_atomic(file, HEAD.format(called=called(self._arms.study), study=document["study"]) + text)
         return True
 
 

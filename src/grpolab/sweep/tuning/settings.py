@@ -13,7 +13,7 @@ import yaml
 from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
 from grpolab.errors import RequestError, near_matches
-from grpolab.paths import project_root
+from grpolab.paths import available, project_root
 from grpolab.quantities import QUANTITIES
 from grpolab.settings import Count, Natural, Seed
 from grpolab.sweep.schema import MOST_SEEDS, Different, Level, Overrides, Part, sentences, unknown
@@ -172,7 +172,8 @@ def read(study: str) -> TunedValues:
         have = sorted(file.stem for file in path.parent.glob("*.yaml"))
         known = f"have {', '.join(have)}; " if have else ""
         near = near_matches(study, have)
-        raise RequestError(f"{PREFIX}{study} is unknown{near}: {known}run `grpolab tune {study}` first")
+        named = study if study in available() else "STUDY"
+        raise RequestError(f"{PREFIX}{study} is unknown{near}: {known}run `grpolab tune {named}` first")
     try:
         return TunedValues.model_validate(yaml.safe_load(path.read_text()))
     except ValidationError as error:

@@ -1,0 +1,51 @@
+"""Pictures of the ratio and the clip over the passes of a batch, for the notebook that asks why the ratio is 1."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from grpolab.doctor.evidence import USUAL_RANGE
+from grpolab.report.figures import panels
+from grpolab.report.load import Study
+from grpolab.report.stability import after_first_step
+from grpolab.report.statistics.intervals import share_band
+from grpolab.report.style import paper_style
+
+
+def passes(study: Study) -> Figure:
+    """Clip fraction by pass over the batch: 0 on the first, by construction."""
+    with paper_style():
+        return _passes(study)
+
+
+def _passes(study: Study) -> Figure:
+    sheet = panels.Sheet(study, study.facets, ["clipped tokens by pass over the batch"], share_x=False)
+    for (facet, _), panel in sheet.grid.items():
+        for arm, updates in study.by_arm("updates", facet):
+            by_pass = panels.pivot_seeds(updates, "iteration", "clip/active")
+            sheet.line(panel, by_pass, sheet.styles[arm], share_band)
+        panel.yaxis.set_major_formatter(PercentFormatter(1))
+    panels.start_at_zero(sheet.grid)
+    panels.label_x(sheet.grid, "pass over the batch")
+    sheet.legend()
+    return sheet.figure
+
+
+def reach(study: Study) -> Figure:
+    """Largest ratio - 1 on updates after a batch's first, over the run, and the usual clip range."""
+    with paper_style():
+        return _reach(study)
+
+
+def _reach(study: Study) -> Figure:
+    later = after_first_step(study.updates)
+    shown = replace(study, updates=later.assign(reach=later["ratio/token_max"] - 1))
+    sheet = panels.lines_by_arm(shown, {"largest ratio - 1": ("updates", "reach")})
+    for panel in sheet.panels:
+        panel.set_yscale("symlog", linthresh=1e-3)
+        panel.axhline(USUAL_RANGE["token"], color="0.4", linewidth=0.7, linestyle="--")
+    panels.note_gaps(sheet.figure, shown)
+    return sheet.figure

@@ -1,0 +1,45 @@
+"""Which study a notebook reads, and the sentence that says so."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+from grpolab.paths import SWEEP_STUDY, Results
+from grpolab.report.plans import default_study, read_plan
+from grpolab.report.reference import studies_of
+from grpolab.report.text import listing
+
+
+def chosen(committed: str = SWEEP_STUDY, only: bool = False) -> tuple[Results, str, str]:
+    """The results folder, the study, and the sentence about them.
+
+    `GRPOLAB_STUDY` and `GRPOLAB_RESULTS` name others than `results` and what was swept there last. Where nothing was
+    swept, it is the `committed` one, or another that is committed where that is not. `only`: no other than that one.
+    """
+    results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
+    own = {study: at for study, at in own_studies(results).items() if not only or study == committed}
+    name, which = os.environ.get("GRPOLAB_STUDY", ""), "the study that `GRPOLAB_STUDY` names"
+    if not name and own:
+        name, swept = next(iter(own.items()))
+        which = f"the study that was swept last here (planned {swept:%Y-%m-%d %H:%M} UTC)"
+    elif not name:
+        name = committed if results.committed_plan(committed).is_file() else default_study(results)
+        which = "the committed outcome, because none was swept here"
+    others = [other for other in [*own, *studies_of(results)] if other != name]
+    more = f" Others: {listing(list(dict.fromkeys(others)))}." if others else ""
+    how = "`GRPOLAB_STUDY=NAME make notebooks` reads another, `GRPOLAB_RESULTS` names another results folder."
+    return results, name, f"**This is `{name}`**, {which}, in `{results.root}`. {how}{more}"
+
+
+def own_studies(results: Results) -> dict[str, datetime]:
+    """Studies that are planned here and when, the newest first.
+
+    A part of a newer collection is none by itself, and a single run (`grpolab train`) compares nothing.
+    """
+    plans = [read_plan(file) for file in results.studies.glob("*/plan.json")]
+    plans = [plan for plan in plans if plan.get("created") and (plan["includes"] or len(plan["cells"]) > 1)]
+    made = {plan["study"]: datetime.fromisoformat(plan["created"]).astimezone(UTC) for plan in plans}
+    whole = {part: plan["study"] for plan in plans for part in plan["includes"]}
+    alone = {name: at for name, at in made.items() if name not in whole or at > made[whole[name]]}
+    return dict(sorted(alone.items(), key=lambda item: item[1], reverse=True))

@@ -1,0 +1,136 @@
+"""`report --brief` computes its screen once for what lies on the disk; no change there goes unseen."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from report_results import write_study
+
+from grpolab.paths import Results
+from grpolab.report import load, page, screen
+from grpolab.report import registered as labels
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    return write_study(tmp_path)
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The studies that were loaded, one for each time."""
+    done: list[str] = []
+    whole = load.load
+
+    def counted(results: Results, name: str) -> list[load.Study]:
+        done.append(name)
+        return whole(results, name)
+
+    monkeypatch.setattr(load, "load", counted)
+    return done
+
+
+def journal_of(results: Results) -> Path:
+    return sorted(results.runs.glob("*/journal.jsonl"))[0]
+
+
+def test_a_screen_is_computed_once_and_then_read(results, loads):
+    said = screen.screen(results, "clip_range")
+    assert "final accuracy" in said
+    assert screen.screen(results, "clip_range") == said
+    assert loads == ["clip_range"]
+
+
+def test_the_report_leaves_its_screen_for_the_next_who_asks(results, loads):
+    said: list[str] = []
+    page.write(results, "clip_range", said.append)
+    assert screen.screen(results, "clip_range").endswith(said[-1].strip())
+    assert loads == []
+
+
+def test_a_change_of_any_file_that_it_is_from_is_seen_even_where_size_and_time_stay(results, loads):
+    said, journal = screen.screen(results, "clip_range"), journal_of(results)
+    before, text = journal.stat(), journal.read_text()
+    last = max(part for part in text.split('"eval/accuracy_expected": ')[1:]).partition(",")[0].partition("}")[0]
+    digit = next(place for place, letter in enumerate(last) if letter in "123456789")
+    other = last[:digit] + ("1" if last[digit] != "1" else "2") + last[digit + 1 :]
+    journal.write_text(text.replace(last, other))
+    os.utime(journal, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert journal.stat().st_size == before.st_size
+    screen.screen(results, "clip_range")
+    assert len(loads) == 2
+    plan = json.loads(results.plan("clip_range").read_text())
+    results.plan("clip_range").write_text(json.dumps({**plan, "question": "Another one?"}))
+    assert screen.screen(results, "clip_range").startswith("Another one?")
+    for file in ("outcome.json", "provenance.json"):
+        path = journal.with_name(file)
+        path.write_text(path.read_text() + " ")
+        screen.screen(results, "clip_range")
+    assert len(loads) == 5
+    (journal.parent / "outcome.json").unlink()
+    now = screen.screen(results, "clip_range")
+    assert said != now
+    assert "Limits: 17 runs" in now
+
+
+def test_another_program_computes_it_again(results, loads, monkeypatch):
+    screen.screen(results, "clip_range")
+    monkeypatch.setattr(screen, "version", lambda name: f"another {name}")
+    screen.screen(results, "clip_range")
+    assert len(loads) == 2
+
+
+def test_a_commit_that_git_learns_of_later_computes_it_again(results, loads, monkeypatch):
+    screen.screen(results, "clip_range")
+    monkeypatch.setattr(screen, "registry_at", lambda commit: frozenset({f"a line at {commit}"}))
+    screen.screen(results, "clip_range")
+    screen.screen(results, "clip_range")
+    assert len(loads) == 2
+
+
+def test_what_changed_while_it_was_computed_is_not_kept(results, loads, monkeypatch):
+    whole = load.load
+
+    def slow(results: Results, name: str) -> list[load.Study]:
+        studies = whole(results, name)
+        (journal_of(results).parent / "outcome.json").unlink(missing_ok=True)
+        return studies
+
+    with monkeypatch.context() as patch:
+        patch.setattr(load, "load", slow)
+        screen.screen(results, "clip_range")
+    assert "Limits: 17 runs" in screen.screen(results, "clip_range")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"state": 3}', "text"])
+def test_a_damaged_record_is_as_none(results, loads, content):
+    said = screen.screen(results, "clip_range")
+    file = results.screens / "clip_range.json"
+    state = json.loads(file.read_text())["state"]
+    for damaged in (content, json.dumps({"state": state}), json.dumps({"state": state, "text": "x", "registered": 3})):
+        file.write_text(damaged)
+        assert screen.screen(results, "clip_range") == said
+    assert len(loads) == 4
+
+
+def test_a_folder_that_cannot_be_written_has_none(results, loads):
+    results.screens.write_text("a file where the folder should be")
+    assert screen.screen(results, "clip_range") == screen.screen(results, "clip_range")
+    assert len(loads) == 2
+
+
+def test_an_exported_reference_is_not_written_to(results, tmp_path):
+    (results.root / "format.json").unlink()
+    screen.screen(results, "clip_range")
+    assert not results.screens.exists()
+
+
+def test_a_commit_that_is_no_hash_never_reaches_git(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    labels.registry_at.cache_clear()
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("git was called"))
+    assert labels.registry_at(f"--output={tmp_path / 'made'}") == frozenset()

@@ -1,0 +1,74 @@
+"""What a command costs that only reads: which packages it loads, and whether it reads again what it has read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from tiny import VALUES
+
+sys.path.append(str(Path(__file__).parent / "report"))
+from report_results import write_study
+
+from grpolab.paths import Results
+
+TRAINING = {"torch", "transformers", "datasets", "mlflow"}
+DRAWING = {"matplotlib", "seaborn", "PIL", "jinja2", "markdown_it"}
+COMPOSING = {"hydra", "omegaconf"}
+STATISTICS = {"scipy.stats", "statsmodels"}
+TABLES = {"pandas", "pyarrow"}
+COMPLETION = {
+    **{"prompt_index": 0, "sample": 0, "prompt": "1+1=", "completion": "2", "position": 0, "token": "2"},
+    **{"reward": 1.0, "advantage": 0.5, "old_log_prob": -1.0, "ratio": 1.25, "clipped": "high"},
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    found = write_study(tmp_path_factory.mktemp("results"))
+    for folder in found.runs.iterdir():
+        (folder / "settings.yaml").write_text(yaml.safe_dump(VALUES))
+        for file in folder.glob("samples/*.parquet"):
+            pd.DataFrame(COMPLETION, index=[0]).to_parquet(file)
+    return found
+
+
+def loaded_by(results: Results, *command: str) -> set[str]:
+    """The modules that a fresh process has loaded once the command is done."""
+    code = (
+        "import sys; from grpolab.cli import main; code = main(sys.argv[1:]); print(*sys.modules, file=sys.stderr);"
+        " sys.exit(code)"
+    )
+    words = [word.replace("RUN", sorted(results.runs.iterdir())[0].name) for word in command]
+    if command[0] not in ("export", "train"):
+        words += ["--results", str(results.root)]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    ("command", "without"),
+    [
+        (("show", "RUN"), TRAINING | DRAWING | COMPOSING | STATISTICS),
+        (("diagnose", "RUN"), TRAINING | DRAWING | COMPOSING | STATISTICS),
+        (("report", "clip_range", "--brief"), TRAINING | DRAWING | COMPOSING),
+        (("export", "--to", "trl"), TRAINING | DRAWING | STATISTICS | TABLES),
+        (("export", "--to", "verl"), TRAINING | DRAWING | STATISTICS | TABLES),
+        (("train", "--help"), TRAINING | DRAWING | STATISTICS | TABLES),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_command_that_reads_loads_only_what_it_needs(results, command, without):
+    assert loaded_by(results, *command) & without == set()
+
+
+def test_a_screen_that_was_computed_is_read_without_any_table(results):
+    loaded_by(results, "report", "clip_range", "--brief")
+    heavy = TRAINING | DRAWING | COMPOSING | STATISTICS | TABLES | {"numpy"}
+    assert loaded_by(results, "report", "clip_range", "--brief") & heavy == set()
