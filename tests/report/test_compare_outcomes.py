@@ -70,6 +70,17 @@ def test_the_same_runs_agree_bit_for_bit_with_their_export(copy, tmp_path, named
     assert "|" not in said  # nothing to decide
 
 
+def test_the_folder_that_is_compared_stays_as_it_is(original, copy):
+    def files():
+        return {file: file.stat().st_mtime_ns for file in copy.root.rglob("*")}
+
+    for cache in copy.root.rglob("journal.arrow"):
+        cache.unlink()
+    before = files()
+    assert main(["compare", str(copy.root), "--results", str(original.root)]) == 0
+    assert files() == before, "not even a cache is written there"
+
+
 def verdicts(text):
     """{quantity: verdict} of a comparison's rows."""
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| clip_range")]

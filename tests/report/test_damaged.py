@@ -159,3 +159,15 @@ def test_no_inner_name_of_a_plan_writes_outside(results: Results, inner: dict, t
     outside = {path for path in tmp_path.rglob("*") if not path.is_relative_to(results.root)}
     assert main(["figures", "clip_range", "--results", str(results.root)]) == 2
     assert {path for path in tmp_path.rglob("*") if not path.is_relative_to(results.root)} == outside
+
+
+def test_samples_that_cannot_be_read_are_a_sentence(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
+    samples = first(results) / "samples"
+    shutil.rmtree(samples, ignore_errors=True)
+    samples.mkdir()
+    file = samples / "step_000001.parquet"
+    for spoil in (lambda: file.symlink_to("nowhere"), lambda: file.write_bytes(b"PAR1")):
+        file.unlink(missing_ok=True)
+        spoil()
+        assert main(["export-reference", "clip_range", "--results", str(results.root)]) == 2
+        assert f"{file} cannot be read as samples" in capsys.readouterr().err

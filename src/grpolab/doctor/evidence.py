@@ -25,7 +25,7 @@ from grpolab.identity import dotted
 from grpolab.paths import Results, read_json
 from grpolab.quantities import Thresholds
 from grpolab.records import WEIGHTS, check_policy, read_outcome, read_provenance, read_result, read_settings
-from grpolab.report.journals import both, column, table, tail_length
+from grpolab.report.journals import both, column, read_samples, table, tail_length
 from grpolab.report.stability import collapsed, final_score
 from grpolab.report.text import count
 from grpolab.vocabulary import DIVERGED, STOPPED
@@ -391,9 +391,9 @@ def _samples(folder: Path) -> tuple[pd.DataFrame, list[str]]:
     frames, problems = [], []
     for file in sorted({files[round(place)] for place in np.linspace(0, len(files) - 1, MOST_SAMPLES)}):
         try:
-            frame = pd.read_parquet(file, columns=SAMPLE_COLUMNS)
-        except (OSError, ValueError) as error:
-            problems.append(f"{file.name}: {type(error).__name__}")
+            frame = read_samples(file, SAMPLE_COLUMNS)
+        except Damaged as damage:
+            problems.append(str(damage))
         else:
             frames.append(frame.assign(rollout_step=int(file.stem.removeprefix("step_"))))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), problems

@@ -15,6 +15,7 @@ from grpolab.errors import RequestError
 from grpolab.identity import SIGNATURE_LENGTH, dotted, short_hash
 from grpolab.paths import Results
 from grpolab.records import outcome_or_damage, read_provenance, read_settings
+from grpolab.report.journals import read_samples
 from grpolab.report.plans import read_plan
 from grpolab.report.text import NONE, count, estimate, number, p_equals, signed
 from grpolab.vocabulary import DAMAGED, METRICS
@@ -65,7 +66,7 @@ def show(results: Results, name: str, step: int | None, prompts: int) -> str:
         lines.append(
             "that is the geometric mean of its tokens' ratios, which stand behind it and are not what is clipped"
         )
-    tokens = pd.read_parquet(folder / "samples" / f"step_{step:06d}.parquet")
+    tokens = read_samples(folder / "samples" / f"step_{step:06d}.parquet")
     for _, of_prompt in tokens[tokens["prompt_index"] < prompts].groupby("prompt_index"):
         lines.append(f"\nprompt {of_prompt['prompt'].iloc[0]!r}")
         for sample, rows in of_prompt.groupby("sample"):

@@ -184,18 +184,26 @@ def at_quarters(updates: pd.DataFrame) -> pd.DataFrame:
     return last.assign(quarter=quarter)[quarter > QUARTERS * (place - 1) // steps]
 
 
+def read_samples(file: Path, columns: list[str] | None = None) -> pd.DataFrame:
+    """The tokens that a rollout step kept, a row each; all columns unless given. Raises Damaged."""
+    try:
+        return pd.read_parquet(file, columns=columns)
+    except (OSError, ValueError) as error:  # of the latter are pyarrow's own
+        raise Damaged(f"{file} cannot be read as samples: {str(error)[:120]}") from error
+
+
 def count_clipped(results: Results, signatures: Iterable[str]) -> pd.DataFrame:
     """For each run and each token that was clipped in its samples: its occurrences, and how many were clipped.
 
     Columns: CLIPPED_COLUMNS. `low` and `high` are clipped below and above, on the last pass over the batch. Runs
-    without samples have no rows.
+    without samples have no rows. Raises Damaged where samples cannot be read.
     """
     counted = [pd.DataFrame(columns=CLIPPED_COLUMNS)]
     for signature in signatures:
         files = sorted((results.run(signature) / "samples").glob("*.parquet"))
         if not files:
             continue
-        samples = pd.concat([pd.read_parquet(file, columns=["token", "clipped"]) for file in files])
+        samples = pd.concat([read_samples(file, ["token", "clipped"]) for file in files])
         marks = pd.DataFrame({"tokens": 1, "low": samples["clipped"] == "low", "high": samples["clipped"] == "high"})
         counts = marks.groupby(samples["token"].to_numpy()).sum().rename_axis("token").reset_index()
         clipped = counts[counts["low"] + counts["high"] > 0]
