@@ -9,7 +9,10 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
+
+from grpolab.run.provenance import hash_lock
 
 ROOT = Path(__file__).parents[1]
 LISTS = [file for file in sorted((ROOT / "requirements").glob("*.txt")) if file.name != "peers.txt"]  # not exact
@@ -70,3 +73,15 @@ def test_this_environment_is_whole() -> None:
     command = [sys.executable, "-I", str(ROOT / "requirements" / "whole.py")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_lock_is_known_by_its_versions_and_not_by_the_hashes_of_their_files(tmp_path: Path) -> None:
+    """Else runs before and after a new list of hashes would be of two programs, and no report would compare them."""
+    lock = ROOT / "requirements" / "lock.txt"
+    committed = pd.read_parquet(ROOT / "results" / "reference" / "outcomes.parquet", columns=["lock_sha256"])
+    assert {hash_lock(lock)} == {*committed["lock_sha256"]}
+    text, copy = lock.read_text(), tmp_path / "lock.txt"
+    copy.write_text(re.sub(r"sha256:\w+", "sha256:0", text))
+    assert hash_lock(copy) == hash_lock(lock)
+    copy.write_text(text.replace("numpy==", "numpy==9.", 1))
+    assert hash_lock(copy) != hash_lock(lock)

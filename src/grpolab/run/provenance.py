@@ -43,18 +43,28 @@ def set_up_torch(settings: RunSettings) -> None:
         torch.use_deterministic_algorithms(True)
 
 
+def hash_lock(lock: Path) -> str | None:
+    """SHA-256 of the versions that a lock file names; None where there is none.
+
+    The hashes of their files are left out: a list that has one more file of the same version is the same program.
+    """
+    if not lock.exists():
+        return None
+    versions = re.sub(r" \\\n(?: +--hash=\S+(?: \\)?\n)+", "\n", lock.read_text())
+    return hashlib.sha256(versions.encode()).hexdigest()
+
+
 @functools.cache
 def of_program() -> dict[str, Any]:
     """The part that is the same for all runs of a process. Results are left out of the diff: they are its outcome."""
     root = project_root()
     plain = ("-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false")  # whatever the user's git is set to
     diff = git(root, *plain, "diff", "--no-ext-diff", "--no-color", "HEAD", "--", ".", ":(exclude)results")
-    lock = root / "requirements" / "lock.txt"
     return {
         "commit": commit(root),
         "dirty": bool(diff),
         "diff": diff or "",
-        "lock_sha256": hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None,
+        "lock_sha256": hash_lock(root / "requirements" / "lock.txt"),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "grpolab": __version__,
