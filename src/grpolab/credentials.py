@@ -107,7 +107,7 @@ def _masked(text: str, secret: re.Pattern[str] | None) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable of the environment holds a secret, by its name."""
+    """Whether the name of an environment variable says that it holds a secret."""
     return name in SECRETS or SECRET_NAME.search(name.upper()) is not None
 
 

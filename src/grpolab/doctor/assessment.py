@@ -1,4 +1,4 @@
-"""What report and doctor say of each run, in a file that the tracking store is told from."""
+"""Write what report and doctor say of each run into a file; the tracking store copies it from there."""
 
 from __future__ import annotations
 

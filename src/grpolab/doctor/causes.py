@@ -51,7 +51,7 @@ def likely(*evidence: str, instead: tuple[str, ...] = (), says: str = "", remedy
 
 
 def possible(*evidence: str, instead: tuple[str, ...] = (), says: str = "", remedy: str = "") -> Finding:
-    """What a rule finds that fits other causes too."""
+    """A finding that other causes explain as well."""
     return Finding("possible", evidence, instead, says=says, remedy=remedy)
 
 

@@ -98,7 +98,7 @@ def entropy_collapse(run: Evidence) -> Finding | None:
 
 
 def _has_no_upper_clip(run: Evidence) -> bool:
-    """Whether there is no upper clip that could be widened."""
+    """Whether the run has no upper clip, so that widening it is no advice."""
     return run.settings.get("kernel") == UNCLIPPED or run.setting("epsilon_high") == np.inf
 
 
@@ -178,7 +178,7 @@ def destroyed_policy(run: Evidence) -> Finding | None:
 
 
 def _is_destroyed(run: Evidence) -> bool:
-    """Whether nearly all that the policy could at the start was lost, without being paid for: all else follows then."""
+    """Whether nearly all of the starting score was lost and the reward did not rise; other causes follow from that."""
     score = run.score[1]
     before, after = run.ends(REWARD)
     if not len(score) or after > before:

@@ -235,7 +235,7 @@ class Evidence:
 
     @property
     def lost(self) -> str:
-        """How the run was lost, by the report's labels; empty where it was not."""
+        """The report's label of a lost run (collapsed, diverged, stopped); empty for a run that was not lost."""
         ended = next((how for how in (DIVERGED, STOPPED) if self.state.startswith(how)), "")
         return ended or ("collapsed" if self.is_collapsed else "")
 
