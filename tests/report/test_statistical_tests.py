@@ -1,5 +1,7 @@
 """Tests of differences, rates and trends against scipy, statsmodels and published values."""
 
+import subprocess
+import sys
 from itertools import combinations, permutations, product
 
 import numpy as np
@@ -10,7 +12,9 @@ from statsmodels.stats.descriptivestats import sign_test
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
+from grpolab.report.statistics.intervals import interquartile_range
 from grpolab.report.statistics.tests import (
+    benjamini_hochberg,
     fisher,
     holm,
     label_difference,
@@ -175,3 +179,18 @@ def test_a_trend_is_pages_and_tasks_of_a_seed_move_together():
     wide = RNG.normal(size=(9, 8)) + 0.2 * np.arange(8)  # 8! orders are too many: the normal approximation
     assert rank_trend(wide).p == pytest.approx(2 * stats.page_trend_test(wide, method="asymptotic").pvalue, rel=0.01)
     assert np.isnan(rank_trend(wide[:1]).p)
+
+
+def test_benjamini_and_hochberg_and_the_interquartile_range_are_scipys_to_the_bit() -> None:
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 3, 7, 90):
+        p_values = rng.random(n)
+        assert np.array_equal(benjamini_hochberg(p_values.tolist()), stats.false_discovery_control(p_values))
+        values = np.round(rng.normal(size=n), 2)
+        assert interquartile_range(values) == stats.iqr(values)
+
+
+def test_the_first_screen_does_not_wait_for_scipys_statistics() -> None:
+    code = "import sys, grpolab.report.brief; print('scipy.stats' in sys.modules, 'matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from grpolab.quantities import LABELS
 from grpolab.report.effects import (
@@ -32,7 +33,7 @@ from grpolab.report.questions import Question, questions
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.statistics import looks as planned
 from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED, Evidence
-from grpolab.report.statistics.tests import label_difference, rank_trend, sign_flip, sign_test
+from grpolab.report.statistics.tests import benjamini_hochberg, label_difference, rank_trend, sign_flip, sign_test
 from grpolab.report.text import NONE, count, listing, p_equals
 
 VOID = "void"  # nothing could be decided by any number of seeds
@@ -110,7 +111,7 @@ def decide(studies: Sequence[Study]) -> list[Claim]:
     placebo = [_placebo(study, *pair) for study in studies for pair in study.plan.get("placebo", [])]
     decided = [*(claims[n] for n in range(len(asked))), *placebo]
     tested = [n for n, claim in enumerate(decided) if claim.is_finding and np.isfinite(claim.q)]
-    shares = stats.false_discovery_control([decided[n].q for n in tested]) if tested else []
+    shares = benjamini_hochberg([decided[n].q for n in tested])
     for n, q in zip(tested, shares, strict=True):
         decided[n] = replace(decided[n], q=float(q))
     return decided
@@ -367,7 +368,7 @@ def _flags(
             yield "a test without normality (sign flips) does not find it"
     if verdict == NEGLIGIBLE and (bounds[0] > 0 or bounds[1] < 0):
         yield "not zero, and yet inside the margin"
-    if len(np.unique(y_S)) >= FEWEST_VALUES and abs(stats.skew(y_S, bias=False)) > SKEWED:
+    if len(np.unique(y_S)) >= FEWEST_VALUES and abs(pd.Series(y_S).skew()) > SKEWED:
         yield "skewed differences: p may be too small"
     if verdict == INCONCLUSIVE and np.isfinite(margin_sds):
         yield from _outlook(question, y_S, n, level)
@@ -384,7 +385,7 @@ def _outlook(question: Question, y_S: NDArray, n: int, level: float) -> Iterator
         if later <= n:
             continue
         local = [float(planned.level_at(a, look, len(looks))) for a in (level, 2 * level)]
-        reach = [stats.t.isf(a / 2, later - 1) * sd / np.sqrt(later) for a in local]
+        reach = [-special.stdtrit(later - 1, a / 2) * sd / np.sqrt(later) for a in local]
         if abs(distance) > reach[0] or 1 - abs(mean) > reach[1]:
             yield f"{later} seeds would decide it at the earliest, were mean and spread as observed"
             return

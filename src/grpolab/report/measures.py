@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -35,7 +36,7 @@ def measure(study: Study, metric: str) -> pd.Series:
     if metric in METRICS:
         return run_means(study, metric)
     if metric in QUANTITIES:
-        return stability_table(study).set_index(_KEYS)[metric].astype("float64")
+        return stability_table(study)[[*_KEYS, metric]].set_index(_KEYS)[metric].astype("float64")
     near = near_matches(metric, [*METRICS, *QUANTITIES])
     raise RequestError(f"metric={metric} is neither a journal metric nor a stability quantity{near}")
 
@@ -96,7 +97,7 @@ def _kept(study: Study, column: str, means: pd.Series) -> pd.Series:
     """Means of runs, those that are kept in place of records included."""
     if column not in study.numbers:
         return means
-    by_signature = study.numbers.drop_duplicates("signature").set_index("signature")[column]
+    by_signature = study.numbers[["signature", column]].drop_duplicates("signature").set_index("signature")[column]
     values = study.done["signature"].map(by_signature).to_numpy(dtype=np.float64)
     return pd.Series(values, pd.MultiIndex.from_frame(study.done[_KEYS])).dropna().combine_first(means)
 
@@ -145,8 +146,12 @@ def difference(study: Study, values: pd.Series, facet: str, arm: str, other: str
     return compared(at(values, facet, arm), at(values, facet, other))
 
 
+@lru_cache(maxsize=1024)
 def by_cell(study: Study, metric: str) -> pd.Series:
-    """`measure` for each row of `study.cells`; NaN where it has no run, or the run no such number."""
+    """`measure` for each row of `study.cells`; NaN where it has no run, or the run no such number.
+
+    Kept, because every hypothesis about a metric asks for it. Do not change it in place.
+    """
     values = measure(study, metric).reindex(pd.MultiIndex.from_frame(study.cells[_KEYS]))
     return pd.Series(values.to_numpy(dtype=np.float64), study.cells.index)
 

@@ -28,6 +28,8 @@ from grpolab.vocabulary import DIVERGED, LOW_START, MARGIN_FACTOR, MARGIN_OF_GAI
 ALL_TASKS = "all tasks"
 DIGITS = 12  # of a number that is compared; what lies behind is rounding, which no test may take for a spread
 Hypothesis = dict[str, Any]  # as the plan has it
+# Of a cell's columns, besides its factors, those that a question reads: tables of all its settings are slow to cut.
+_COLUMNS = ("seed", "arm", "outcome", "commit", "touched", "warm_start_accuracy", "setting/task")
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,8 @@ def _asked(study: Study, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataF
     """Each combination of open levels, the cells of those tasks that have all arms there (the metric as `value`),
     these tasks, and the arms. Arms with a task of their own each (lengths of answers) are compared over all tasks.
     """
-    plan, cells = study.plan, study.cells.assign(value=by_cell(study, hypothesis["metric"]))
+    plan, columns = study.plan, [name for name in study.cells if name in _COLUMNS or name.startswith("factor/")]
+    cells = study.cells[columns].assign(value=by_cell(study, hypothesis["metric"]))
     for factor, level in hypothesis["where"].items():
         cells = cells[cells[f"factor/{factor}"] == level]
     arms = hypothesis["trend"] or [arm for arm in hypothesis["contrast"].values() if arm is not None]

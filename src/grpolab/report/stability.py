@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from grpolab.quantities import QUANTITIES, Thresholds
 from grpolab.report.journals import both, column, largest, mean, tail_length
+from grpolab.report.statistics.intervals import interquartile_range
 from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
 
 if TYPE_CHECKING:
@@ -35,25 +36,21 @@ def stability_table(study: Study) -> pd.DataFrame:
     Labels are by the thresholds of the study's plan. Kept for each study: figures, tables and claims all ask for it. Do
     not change it in place.
     """
-    known = numbers_of(study)
-    settings = study.done.filter(like="setting/").rename(columns=lambda name: name.removeprefix("setting/"))
-    rows = [
-        {key: getattr(cell, key) for key in CELL_COLUMNS}
-        | (
-            known[cell.signature]
-            if cell.signature in known
-            else run_quantities(
-                accuracy_E=column(study.of_cell("evaluations", cell), study.metric),
-                updates=study.of_cell("updates", cell),
-                rollouts=study.of_cell("rollouts", cell),
-                outcome=cell.outcome,
-                items=cell.evaluation_items,
-                settings=chosen,
-                thresholds=study.thresholds,
-            )
+    quantities, done = numbers_of(study), study.done
+    unknown = done[~done["signature"].isin(quantities.keys())]
+    settings = unknown.filter(like="setting/").rename(columns=lambda name: name.removeprefix("setting/"))
+    for cell, of_run in zip(unknown.itertuples(), settings.to_dict("records"), strict=True):
+        quantities[cell.signature] = run_quantities(
+            accuracy_E=column(study.of_cell("evaluations", cell), study.metric),
+            updates=study.of_cell("updates", cell),
+            rollouts=study.of_cell("rollouts", cell),
+            outcome=cell.outcome,
+            items=cell.evaluation_items,
+            settings=of_run,
+            thresholds=study.thresholds,
         )
-        for cell, chosen in zip(study.done.itertuples(), settings.to_dict("records"), strict=True)
-    ]
+    cells = done[[*CELL_COLUMNS, "signature"]].to_dict("records")
+    rows = [cell | quantities[cell["signature"]] for cell in cells]
     return pd.DataFrame(rows, columns=[*CELL_COLUMNS, *QUANTITIES])
 
 
@@ -183,9 +180,7 @@ def jitter(accuracy_E: NDArray) -> float:
 
     NaN below three evaluations.
     """
-    from scipy import stats  # here, because the doctor asks other things of this file, and scipy takes a while
-
-    return float(stats.iqr(np.diff(accuracy_E))) if len(accuracy_E) > 2 else np.nan
+    return interquartile_range(np.diff(accuracy_E)) if len(accuracy_E) > 2 else np.nan
 
 
 def collapsed(accuracy_E: NDArray, thresholds: Thresholds = DEFAULT) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from grpolab.paths import write_text_atomic
 from grpolab.report.claims import Claim
@@ -24,7 +23,7 @@ from grpolab.report.measures import (
     run_means,
 )
 from grpolab.report.stability import stability_table
-from grpolab.report.statistics.intervals import sd_interval, share_interval, t_interval, worst_mean
+from grpolab.report.statistics.intervals import interquartile_range, sd_interval, share_interval, t_interval, worst_mean
 from grpolab.report.statistics.looks import ALPHA, LOOKS
 from grpolab.report.statistics.tests import wilson
 from grpolab.report.text import (
@@ -176,7 +175,7 @@ def dispersion(study: Study) -> Table:
         scores_S = at(final, facet, arm).dropna()
         names, spread = {"facet": facet, "arm": arm, "n": len(scores_S)}, sd_interval(scores_S)
         values = {
-            "iqr": float(stats.iqr(scores_S)) if len(scores_S) else np.nan,
+            "iqr": interquartile_range(scores_S.to_numpy()) if len(scores_S) else np.nan,
             "worst_fifth": worst_mean(scores_S),
             "mean_score": float(at(area, facet, arm).mean()),
             "jitter": float(at(jitter, facet, arm).mean()),

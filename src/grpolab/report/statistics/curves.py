@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special, stats
+from scipy import special
 
 from grpolab.report.statistics.intervals import CONFIDENCE, TooFewError
 
@@ -50,6 +50,8 @@ def kaplan_meier(time_S: ArrayLike, reached_S: ArrayLike) -> Survival:
     time, reached = np.asarray(time_S, dtype=np.float64), np.asarray(reached_S, dtype=bool)
     if len(time) < 2:
         raise TooFewError(f"a Kaplan-Meier curve needs at least two runs, has {len(time)}")
+    from scipy import stats
+
     curve = stats.ecdf(stats.CensoredData.right_censored(time, ~reached)).sf
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # where the share is 0 or 1 there is no bound
@@ -115,6 +117,8 @@ def fit_saturation(compute_E: ArrayLike, score_E: ArrayLike) -> Saturation:
         steepness = (theta[0] - start) * share * (1 - share) * np.exp(theta[1])
         return np.stack([share, steepness * (log_compute - theta[2]), -steepness], axis=1)
 
+    from scipy import optimize
+
     guess = _best_on_grid(log_compute, score - start, low, high) + np.array([start, 0, 0])
     fit = optimize.least_squares(residuals, np.clip(guess, low + 1e-6, high - 1e-6), jacobian, bounds=(low, high))
     reach = np.full(len(PARAMETERS), np.inf)  # of the t-intervals; infinite where nothing is left to tell
@@ -122,7 +126,7 @@ def fit_saturation(compute_E: ArrayLike, score_E: ArrayLike) -> Saturation:
     if freedom > 0 and np.linalg.matrix_rank(fit.jac) == len(PARAMETERS):
         variance = (fit.fun**2).sum() / freedom
         errors = np.sqrt(variance * np.diag(np.linalg.inv(fit.jac.T @ fit.jac)))
-        reach = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * errors
+        reach = special.stdtrit(freedom, (1 + CONFIDENCE) / 2) * errors
     identified = (fit.x > low + 1e-3) & (fit.x < high - 1e-3) & (reach < LARGEST_ERROR)
     known = dict(zip(PARAMETERS, identified.tolist(), strict=True))
     exponent, midpoint = np.exp(fit.x[1:])

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 from grpolab.errors import RequestError
 
@@ -43,7 +43,7 @@ def t_band(values_XS: ArrayLike) -> Band:
     mean_X = values.mean(axis=-1).filled(np.nan) if values.size else np.full(values.shape[:-1], np.nan)
     with np.errstate(all="ignore"):
         deviation_X = np.sqrt(np.ma.filled((values - values.mean(axis=-1, keepdims=True)) ** 2, 0).sum(-1) / (n_X - 1))
-        half_X = np.where(n_X > 1, stats.t.ppf((1 + CONFIDENCE) / 2, n_X - 1) * deviation_X / np.sqrt(n_X), np.nan)
+        half_X = np.where(n_X > 1, special.stdtrit(n_X - 1, (1 + CONFIDENCE) / 2) * deviation_X / np.sqrt(n_X), np.nan)
     return mean_X, mean_X - half_X, mean_X + half_X, n_X
 
 
@@ -146,7 +146,7 @@ def sd_interval(values_S: ArrayLike) -> Interval:
     if n < 2:
         return Interval(np.nan, np.nan, np.nan, n)
     sd, tail = float(np.std(values, ddof=1)), (1 - CONFIDENCE) / 2
-    low, high = (sd * np.sqrt((n - 1) / stats.chi2.isf(share, n - 1)) for share in (tail, 1 - tail))
+    low, high = (sd * np.sqrt((n - 1) / special.chdtri(n - 1, share)) for share in (tail, 1 - tail))
     return Interval(sd, float(low), float(high), n)
 
 
@@ -154,6 +154,18 @@ def worst_mean(values_S: ArrayLike, share: float = 0.2) -> float:
     """Mean of the worst (smallest) share of runs, of one run at least: the conditional value at risk. Shape: (S,)."""
     values = np.sort(np.asarray(values_S, dtype=np.float64))
     return float(values[: max(1, round(share * len(values)))].mean()) if len(values) else np.nan
+
+
+def interquartile_range(values_S: NDArray) -> float:
+    """The third quartile minus the first, with linear interpolation: `scipy.stats.iqr` to the bit. Shape: (S,)."""
+    ordered = np.sort(np.asarray(values_S, dtype=np.float64))
+
+    def quantile(share: float) -> float:
+        below, rest = divmod(share * (len(ordered) - 1), 1)
+        upper = min(int(below) + 1, len(ordered) - 1)
+        return float((1 - rest) * ordered[int(below)] + rest * ordered[upper])
+
+    return quantile(0.75) - quantile(0.25) if np.isfinite(ordered).all() else np.nan
 
 
 # Scores of many runs on several tasks as one number (Agarwal et al. 2021, arXiv:2108.13264; their library rliable): of
@@ -166,6 +178,8 @@ def iqm(scores_TS: ArrayLike) -> NDArray:
 
     Raises TooFewError below 3 tasks or 5 runs each.
     """
+    from scipy import stats
+
     return stats.trim_mean(_pooled(scores_TS, "an interquartile mean"), 0.25, axis=-1)
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import special
 
 ALPHA = 0.05
 LOOKS = (5, 10, 15, 20)
@@ -183,7 +183,7 @@ def interval(
     values = np.asarray(values_S, dtype=np.float64)
     n = len(values)
     local = float(level_at(min(2 * level, 0.7) if by_margin else level, look, looks))
-    half = float(stats.t.isf(local / 2, n - 1) * values.std(ddof=1) / np.sqrt(n))
+    half = float(-special.stdtrit(n - 1, local / 2) * values.std(ddof=1) / np.sqrt(n))
     return float(values.mean()) - half, float(values.mean()) + half
 
 
@@ -202,7 +202,7 @@ def disagreement(values_TS: ArrayLike) -> float:
         return np.nan
     squared = n * mean @ np.linalg.solve(covariance, mean)
     freedom = tasks - 1, n - tasks + 1
-    return float(stats.f.sf(squared * freedom[1] / ((n - 1) * freedom[0]), *freedom))
+    return float(special.fdtrc(*freedom, squared * freedom[1] / ((n - 1) * freedom[0])))
 
 
 def simulated(spent: float, paths: int, generator: np.random.Generator, looks: tuple[int, ...] = LOOKS) -> list[float]:

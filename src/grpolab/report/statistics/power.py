@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import special
 
 from grpolab.report.statistics.tests import fisher
 
@@ -14,12 +14,14 @@ _POINTS = 1000  # of the integral over the observed spread; power is then right 
 
 def _t_power(shift: float, freedom: float, alpha: float) -> float:
     """P(p < alpha) of a two-sided t-test where the true effect is `shift` standard errors."""
-    reach = stats.t.isf(alpha / 2, freedom) * _relative_spread(freedom)
+    reach = -special.stdtrit(freedom, alpha / 2) * _relative_spread(freedom)
     return float(np.mean(special.ndtr(shift - reach) + special.ndtr(-shift - reach)))
 
 
 def detectable_difference(error: float, freedom: float, alpha: float = ALPHA) -> float:
     """The true difference that a two-sided t-test with this standard error and freedom would find with that power."""
+    from scipy import optimize
+
     farthest = 2.0
     while _t_power(farthest, freedom, alpha) < POWER:
         farthest *= 2
@@ -31,6 +33,8 @@ def detectable_rate_difference(first_n: int, second: int, second_n: int, alpha: 
 
     In hundredths, and to the side where there is more room. None where no rate is far enough with so few runs.
     """
+    from scipy import stats
+
     rate = second / second_n
     away = 1 if rate <= 0.5 else -1
     counts = [(k, m) for k in range(first_n + 1) for m in range(second_n + 1)]
@@ -46,4 +50,4 @@ def detectable_rate_difference(first_n: int, second: int, second_n: int, alpha: 
 def _relative_spread(freedom: float) -> NDArray:
     """Observed over true standard deviation of normal values, at equally likely points: (K,)."""
     share_K = (np.arange(_POINTS) + 0.5) / _POINTS
-    return np.sqrt(stats.chi2.ppf(share_K, freedom) / freedom)
+    return np.sqrt(2 * special.gammaincinv(freedom / 2, share_K) / freedom)
