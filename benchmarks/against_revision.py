@@ -24,6 +24,7 @@ SERVER = """
 import shutil, sys, time
 import torch
 torch.set_num_threads(1)
+from grpolab.settings.resolved import resolve_run
 from grpolab.grpo import step
 from grpolab.identity import signature
 from grpolab.paths import Results
@@ -50,7 +51,7 @@ def profiled(*arguments, **options):
     return found
 for line in sys.stdin:
     task, profiling, *overrides = line.split()
-    settings = compose([f"task={task}", "seed=7", "device=cpu", "machine.tracking_uri=null", *overrides]).resolved()
+    settings = resolve_run(compose([f"task={task}", "seed=7", "device=cpu", "machine.tracking_uri=null", *overrides]))
     warm_start.ensure(settings, results)
     shutil.rmtree(results.run(signature(settings.identity())), ignore_errors=True)
     step.Learner.update, count, spent[:] = profiled if profiling == "1" else update, 0, [0.0, 0.0, 0]

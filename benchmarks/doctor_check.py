@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from grpolab.doctor import CAUSES, diagnose
 from grpolab.paths import Results, write_text_atomic
 from grpolab.report.style import DPI, QUIET, TEXT_WIDTH, paper_style, save
+from grpolab.studies.sweep import sweep
 from grpolab.sweep.compose import Composer
-from grpolab.sweep.launch import sweep
 from grpolab.sweep.plan import Plan, expand
 from grpolab.sweep.study import Study
 
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cases = {name: cases[name] for name in options.cases.split(",")}
     split = QUICK if options.quick else DEVELOPMENT if options.development else SCORED
     plan = plan_of(*split, cases, machine=[f"machine.results={options.results}", "machine.tracking_uri=null"])
-    if code := sweep([plan], draw=lambda _results, _study: None, jobs=options.jobs):
+    if code := sweep([plan], options.jobs, report=False):
         return code
     results = Results.open(options.results)
     answers = pd.DataFrame(

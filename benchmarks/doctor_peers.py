@@ -27,7 +27,7 @@ from grpolab.doctor import diagnose, diagnose_log
 from grpolab.frameworks.names import LOG_NAMES
 from grpolab.paths import Results, read_json, write_text_atomic
 from grpolab.report.text import markdown_table
-from grpolab.sweep.launch import sweep
+from grpolab.studies.sweep import sweep
 from grpolab.vocabulary import DIVERGED, METRICS
 
 OURS, FOLDER, RLDOCTOR, HARNESS = "ours", "ours, with the run folder", "rl-doctor", "probe-the-harness"
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     split = doctor_check.QUICK if options.quick else doctor_check.SCORED
     machine = [f"machine.results={options.results}", "machine.tracking_uri=null"]
     plan = doctor_check.plan_of(*split, cases, machine)
-    if code := sweep([plan], draw=lambda _results, _study: None, jobs=options.jobs):
+    if code := sweep([plan], options.jobs, report=False):
         return code
     results = Results.open(options.results)
     logs = results.root / "doctor_peers"

@@ -136,7 +136,7 @@ def our_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list
     from grpolab.run import warm_start
     from grpolab.run.provenance import set_up_torch
     from grpolab.run.train import assemble
-    from grpolab.sweep.plan import expand_single
+    from grpolab.sweep.plan import expand_multirun
 
     overrides = [
         "task=jsonl",
@@ -162,8 +162,8 @@ def our_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list
         "machine.tracking_uri=null",
         *given.override,
     ]
-    plan = expand_single(overrides, "benchmark")
-    settings = plan.cells[0].settings.resolved()
+    plan = expand_multirun(overrides, "benchmark")
+    settings = plan.cells[0].settings
     set_up_torch(settings)
     parts = assemble(settings, warm_start.ensure(settings, Results.open(folder / "results")))
     state, learner = parts.state, parts.learner

@@ -87,9 +87,10 @@ def second_pass(overrides: Sequence[str]) -> tuple[Learner, Policy, Update]:
 
     from grpolab.run.train import assemble
     from grpolab.run.warm_start import WarmStart
+    from grpolab.settings.resolved import resolve_run
     from grpolab.sweep.compose import compose
 
-    settings = compose([*SHAPE, "reward.weights.format=1.0", *overrides]).resolved()
+    settings = resolve_run(compose([*SHAPE, "reward.weights.format=1.0", *overrides]))
     parts = assemble(settings, WarmStart(Path(), "", "", None, steps=0, seconds=0.0))
     learner, state = parts.learner, parts.state
     rollout = learner.collector.rollout(state.policy, 0)

@@ -62,10 +62,11 @@ def prepare(folder: Path, task_name: str) -> None:
     from grpolab.grpo.model import make_policy
     from grpolab.paths import Results
     from grpolab.run import warm_start
+    from grpolab.settings.resolved import resolve_run
     from grpolab.sweep.compose import compose
     from grpolab.tasks import make_task
 
-    settings = compose([f"task={task_name}", "device=cpu"]).resolved()
+    settings = resolve_run(compose([f"task={task_name}", "device=cpu"]))
     task = make_task(settings.task)
     policy = make_policy(settings, task)
     weights = warm_start.ensure(settings, Results.open(folder / "warm")).weights()
@@ -112,14 +113,14 @@ def expected_accuracy(model: Any, tokenizer: Any, task_name: str) -> float:
 def plan_ours(folder: Path, task: str, seed: int, tracking: bool) -> Request:
     """A run, checked, with the plan that its mirror reads."""
     from grpolab.sweep.jobs import Request
-    from grpolab.sweep.plan import expand_single
+    from grpolab.sweep.plan import expand_multirun
 
     machine = [
         f"machine.results={folder}/{'tracked' if tracking else 'bare'}",
         f"machine.tracking_uri={f'sqlite:///{folder}/ours.db' if tracking else 'null'}",
     ]
     overrides = ours_overrides(folder, task, seed, ROLLOUT_STEPS[task])
-    request = Request([expand_single([*overrides, *machine], f"{task}{seed}")])
+    request = Request([expand_multirun([*overrides, *machine], f"{task}{seed}")])
     request.write_plans()
     return request
 
@@ -157,9 +158,10 @@ def run_trl(folder: Path, task: str, seed: int, steps: int, options: dict[str, A
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
 
+    from grpolab.settings.resolved import resolve_run
     from grpolab.sweep.compose import compose
 
-    ours = compose(ours_overrides(folder, task, seed, steps)).resolved()
+    ours = resolve_run(compose(ours_overrides(folder, task, seed, steps)))
     os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/trl.db"
     cpu, wall = time.process_time(), time.monotonic()
     data = {split: str(folder / task / f"{split}.jsonl") for split in ("train", "evaluation")}

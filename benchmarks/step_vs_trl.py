@@ -161,7 +161,7 @@ def trl_seconds(folder: Path, case: Case, number: int) -> float:
 def plan_ours(folder: Path, case: Case, number: int) -> Request:
     """The same as one run of GRPO Lab, checked, with the plan that its mirror reads."""
     from grpolab.sweep.jobs import Request
-    from grpolab.sweep.plan import expand_single
+    from grpolab.sweep.plan import expand_multirun
 
     overrides = [
         f"seed={number}",
@@ -188,7 +188,7 @@ def plan_ours(folder: Path, case: Case, number: int) -> Request:
         f"machine.tracking_uri={f'sqlite:///{folder}/ours.db' if case.tracking else 'null'}",
         *case.overrides,
     ]
-    request = Request([expand_single(overrides, f"benchmark{number}")])
+    request = Request([expand_multirun(overrides, f"benchmark{number}")])
     request.write_plans()
     return request
 

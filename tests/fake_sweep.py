@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import pytest
 
 from grpolab.paths import Results, write_text_atomic
-from grpolab.sweep.launch import sweep
-from grpolab.sweep.looks import Decide, Looks
+from grpolab.studies import drawing
+from grpolab.studies.looks import Decide, Looks
+from grpolab.studies.sweep import sweep
 from grpolab.sweep.plan import plans
 
 FAKE = (sys.executable, str(Path(__file__).parent / "sweep" / "fake_worker.py"))
@@ -33,6 +34,8 @@ class FakeSweep:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.results = root, Results(root)
         self._log, self._monkeypatch = root / "jobs.txt", monkeypatch
+        monkeypatch.setattr(drawing, "draw_all", draw)
+        monkeypatch.setattr(drawing, "unmet", lambda *_: [])
 
     def __call__(
         self,
@@ -54,8 +57,9 @@ class FakeSweep:
         self._log.unlink(missing_ok=True)
         self._monkeypatch.setenv("FAKE_WORKER", json.dumps({"log": str(self._log), **orders}))
         asked = plans(name, [*overrides, f"machine.results={self.root}", "machine.tracking_uri=null"], seeds)
-        looks = Looks(asked, decide, most_seeds) if decide else None
-        code = sweep(looks.plans if looks else asked, draw, jobs, retry_failed, command, looks=looks, repeat=repeat)
+        looks = Looks(asked, most_seeds, decide) if decide else None
+        first = looks.plans if looks else asked
+        code = sweep(first, jobs, retry_failed=retry_failed, command=command, looks=looks, repeat=repeat)
         return code, self.begun()
 
     def start(self, *arguments: str, **orders: Any) -> subprocess.Popen[str]:
@@ -63,10 +67,10 @@ class FakeSweep:
         given = ["sweep", "smoke", f"machine.results={self.root}", "machine.tracking_uri=null", *arguments]
         code = f"""
 import functools, sys
-from grpolab.cli import main, running
-from grpolab.sweep import launch
-running.draw_all = lambda *_: None
-launch.sweep = functools.partial(launch.sweep, command={FAKE!r})
+from grpolab.cli import main
+from grpolab.studies import drawing, sweep
+drawing.draw_all = lambda *_: None
+sweep.sweep = functools.partial(sweep.sweep, command={FAKE!r})
 sys.exit(main({given!r}))
 """
         environment = {**os.environ, "FAKE_WORKER": json.dumps({"log": str(self._log), **orders})}

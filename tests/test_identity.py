@@ -20,6 +20,7 @@ from grpolab.identity import dotted, file_sha256, signature
 from grpolab.paths import plain, project_root
 from grpolab.report.plans import read_plan
 from grpolab.settings import task
+from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import expand
@@ -93,14 +94,14 @@ def needed_for(key: str) -> dict[str, Any]:
     return {"entropy_coef": 0.02} if key == "adaptive_entropy" else {}
 
 
-def changed(key: str, value: Any) -> RunSettings:
+def changed(key: str, value: Any) -> Resolved:
     values = json.loads(json.dumps({**VALUES, **needed_for(key)}))
     *path, last = key.split(".")
     group = values
     for name in path:
         group = group[name]
     group[last] = value
-    return RunSettings.model_validate(values)
+    return resolve_run(RunSettings.model_validate(values))
 
 
 def other_value(key: str, value: Any) -> Any:
@@ -115,13 +116,13 @@ def other_value(key: str, value: Any) -> Any:
 
 @pytest.mark.parametrize("key", [key for key, _ in dotted(VALUES) if key not in ("task.name", "model.name")])
 def test_every_setting_that_can_change_a_result_is_in_the_signature(key: str) -> None:
-    before = signature(tiny_settings(**needed_for(key)).identity())
-    after = signature(changed(key, other_value(key, dict(dotted(VALUES))[key])).identity())
+    before = tiny_settings(**needed_for(key)).signature
+    after = changed(key, other_value(key, dict(dotted(VALUES))[key])).signature
     assert (after == before) == key.startswith("machine.")
 
 
 def test_two_ways_to_write_one_run_are_one_run() -> None:
-    expected = signature(tiny_settings().identity())
+    expected = tiny_settings().signature
     for key, value in (
         ("epsilon_high", 0.2),
         ("micro_batch_size", 16),
@@ -130,8 +131,8 @@ def test_two_ways_to_write_one_run_are_one_run() -> None:
         ("warm_start.seed", 0),
         ("reward", dict(reversed(VALUES["reward"].items()))),
     ):
-        assert signature(changed(key, value).identity()) == expected
-    assert signature(tiny_settings(min_lr_ratio=0.1).identity()) == expected  # a constant schedule has no floor
+        assert changed(key, value).signature == expected
+    assert tiny_settings(min_lr_ratio=0.1).signature == expected  # a constant schedule has no floor
 
 
 def test_signature_is_short_and_does_not_depend_on_key_order() -> None:
@@ -148,11 +149,11 @@ def test_results_version_is_in_every_signature(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_a_warm_start_depends_on_is_its_identity() -> None:
-    base = signature(tiny_settings().warm_start_identity())
+    base = tiny_settings().warm_start_signature
     for change in ({"learning_rate": 0.5}, {"num_iterations": 1}, {"epsilon": 0.1}, {"rollout_steps": 9}):
-        assert signature(tiny_settings(**change).warm_start_identity()) == base
+        assert tiny_settings(**change).warm_start_signature == base
     for change in ({"seed": 1}, {"temperature": 0.5}, {"warm_start": {"max_steps": 1}}, {"max_completion_length": 2}):
-        assert signature(tiny_settings(**change).warm_start_identity()) != base
+        assert tiny_settings(**change).warm_start_signature != base
     heads = [tiny_settings(dtype="bfloat16", head_dtype=head).warm_start_identity() for head in (None, "float32")]
     assert signature(heads[0]) != signature(heads[1])  # the supervised steps go through the head, too
 
@@ -278,7 +279,7 @@ NAMED: list[tuple[str, dict[str, Any], str, bool | None]] = [
 def signatures(changes: dict[str, Any]) -> tuple[str, str]:
     """Of a run and of its warm start."""
     settings = tiny_settings(**changes)
-    return signature(settings.identity()), signature(settings.warm_start_identity())
+    return settings.signature, settings.warm_start_signature
 
 
 @pytest.mark.parametrize(("file", "changes", "key", "in_warm_start"), NAMED, ids=[case[0] for case in NAMED])
@@ -324,7 +325,7 @@ def test_what_cannot_be_read_has_the_signature_of_no_run(mine: Path, monkeypatch
         there = signature(settings.identity())
         monkeypatch.chdir(empty)
         gone = signature(settings.identity())
-        assert gone not in (there, signature(settings.resolved().model_dump(exclude={"machine"}, exclude_none=True)))
+        assert gone not in (there, signature(settings.model_dump(exclude={"machine"}, exclude_none=True)))
         monkeypatch.chdir(mine)
 
 
@@ -365,7 +366,7 @@ def test_a_model_of_the_hub_is_its_commit(tmp_path: Path, monkeypatch: pytest.Mo
     task.hub_commit.cache_clear()
     hub = {"name": "pretrained", "path": "some/model"}
     found = [tiny_settings(model={**hub, "revision": revision}) for revision in (None, "main", "1" * 40, "branch")]
-    assert [settings.resolved().model.pinned().revision for settings in found] == [*["1" * 40] * 3, "2" * 40]
+    assert [settings.model.revision for settings in found] == [*["1" * 40] * 3, "2" * 40]
     names = [signature(settings.identity()) for settings in found]
     assert len(set(names[:3])) == 1
     assert names[3] != names[0]

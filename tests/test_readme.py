@@ -16,8 +16,8 @@ from grpolab.report.load import load
 from grpolab.report.reference import outcome_at
 from grpolab.report.screen import screen
 from grpolab.report.statistics.looks import SUPPORTED
-from grpolab.sweep import launch
-from grpolab.sweep.plan import expand_single
+from grpolab.studies import sweep, train
+from grpolab.sweep.compose import compose
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -39,8 +39,8 @@ def test_commands_are_right(words, tmp_path, monkeypatch, capsys) -> None:
         assert [f"\n{target}:" in (ROOT / "Makefile").read_text() for target in targets] == [True] * len(targets)
         return
     assert cli.parse(words[1:]).command
-    for name in ("sweep", "train_here"):
-        monkeypatch.setattr(launch, name, lambda *_arguments, **_options: 0)
+    for module, name in ((sweep, "sweep"), (train, "train")):
+        monkeypatch.setattr(module, name, lambda *_arguments, **_options: 0)
     monkeypatch.chdir(tmp_path)
     Path("grpo_config.py").write_text("GRPOConfig(learning_rate=1e-6, num_generations=8, max_steps=100)")
     Path("run.sh").write_text("python -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=8 data.train_batch_size=256")
@@ -79,7 +79,7 @@ def test_the_readme_is_short_and_its_numbers_are_the_reports() -> None:
 def test_the_readmes_first_example_is_not_the_arm_that_its_finding_calls_worse() -> None:
     """A sequence ratio at the range of the token ratio: GSPO's has its own."""
     (first,) = re.findall("^grpolab train (?!--help).*", README.read_text(), re.MULTILINE)[:1]
-    run = expand_single(first.split()[2:]).cells[0].settings
+    run = compose(first.split()[2:])
     assert run.importance_sampling_level == "token" or run.epsilon < 0.01
 
 

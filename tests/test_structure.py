@@ -33,7 +33,7 @@ LEAVES = {
 }
 # Tables of names, and the bounded reader of config files, import nothing but leaves: every room may look here.
 TABLES = {"frameworks.names", "frameworks.config_files"}
-ROOMS = {"grpo", "tasks", "frameworks", "run", "sweep", "report", "doctor", "lint"}
+ROOMS = {"grpo", "tasks", "frameworks", "run", "sweep", "report", "doctor", "lint", "studies"}
 # Room -> what of the package it may import, besides itself and `grpolab` (version numbers).
 ARROWS = {
     "tasks": LEAVES - {"paths"},
@@ -43,6 +43,7 @@ ARROWS = {
     "report": LEAVES - {"settings", "registry"},
     "doctor": LEAVES - {"settings", "registry"} | {"report"},
     "lint": LEAVES | {"sweep"},
+    "studies": LEAVES | {"run", "sweep", "report", "doctor"},
     "frameworks": LEAVES - {"paths"} | {"grpo"},
     **dict.fromkeys(LEAVES, LEAVES),
     "cli": LEAVES | ROOMS,

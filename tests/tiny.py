@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 
 from grpolab.grpo.model import Policy, make_policy
-from grpolab.identity import signature
 from grpolab.paths import Results, project_root
 from grpolab.run.train import Parts, assemble
 from grpolab.run.warm_start import WarmStart, demonstrations, make_supervised_optimizer, supervised_step
+from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Task
@@ -66,9 +66,9 @@ CONF = yaml.safe_load((project_root() / "conf" / "run.yaml").read_text())
 VALUES = _over({key: value for key, value in CONF.items() if key not in ("defaults", "hydra")}, VALUES)
 
 
-def tiny_settings(**changes: Any) -> RunSettings:
+def tiny_settings(**changes: Any) -> Resolved:
     """The tiny run with some keys changed; a mapping changes the keys that it names, and a new `name` replaces all."""
-    return RunSettings.model_validate(_over(VALUES, changes)).resolved()
+    return resolve_run(RunSettings.model_validate(_over(VALUES, changes)))
 
 
 def tiny_policy(**changes: Any) -> Policy:
@@ -90,9 +90,9 @@ def teach(policy: Policy, task: Task, steps: int, learning_rate: float = 0.01) -
         supervised_step(policy, optimizer, *demonstrations(task, examples, 0, step, 64), chat=False)
 
 
-def run_folder(settings: RunSettings, results: Results) -> Path:
+def run_folder(settings: Resolved, results: Results) -> Path:
     """Where that run writes."""
-    return results.run(signature(settings.identity()))
+    return results.run(settings.signature)
 
 
 def records(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from grpolab.paths import Results, project_root
-from grpolab.sweep.launch import sweep
+from grpolab.studies.sweep import sweep
 from grpolab.sweep.plan import plans
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(900)]
@@ -136,7 +136,7 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
 def through(root: Path, gate: Gate, *overrides: str, jobs: int | None = None) -> dict[str, str]:
     """What the study comes to: the hashes of each run's journal and weights."""
     asked = plans("smoke", [f"machine.results={root}", *gate.overrides, *overrides])
-    assert sweep(asked, lambda results, study: None, jobs) == 0
+    assert sweep(asked, jobs, report=False) == 0
     files = [file for name in ("journal.jsonl", "policy.safetensors") for file in Results(root).runs.glob(f"*/{name}")]
     assert len(files) == 2 * sum(len(plan.cells) for plan in asked)
     assert not list(root.glob(".probe-*"))

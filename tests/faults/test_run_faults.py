@@ -23,17 +23,16 @@ from safetensors.torch import load_file
 from tiny import records, run_folder, tiny_parts, tiny_settings
 
 from grpolab.grpo import step as step_module
-from grpolab.identity import signature
 from grpolab.paths import DISK_ERRORS, Results, plain
 from grpolab.run import checkpoint
 from grpolab.run.folder import Journal
 from grpolab.run.train import run
-from grpolab.settings.run import RunSettings
+from grpolab.settings.resolved import Resolved
 
 STEPS = 5
 
 
-def settings_of(**changes: Any) -> RunSettings:
+def settings_of(**changes: Any) -> Resolved:
     """A run that writes a checkpoint at every rollout boundary."""
     return tiny_settings(rollout_steps=STEPS, **{"machine": {"checkpoint_seconds": 0.0}, **changes})
 
@@ -56,11 +55,10 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 DISK = """
 import json, os, subprocess, sys, traceback
 from pathlib import Path
-from grpolab.identity import signature
 from grpolab.paths import Results
 from grpolab.run.train import run
-from grpolab.settings.run import RunSettings
-settings, disk = RunSettings.model_validate_json(sys.argv[1]).resolved(), Path(sys.argv[2])
+from grpolab.settings.resolved import Resolved
+settings, disk = Resolved.model_validate_json(sys.argv[1]), Path(sys.argv[2])
 
 def fill(leave):
     with (disk / "ballast").open("wb", buffering=0) as file:
@@ -73,7 +71,7 @@ def fill(leave):
 def attempt(fault, mend):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk)], check=True)
     results = Results.open(disk)
-    folder = results.run(signature(settings.identity()))
+    folder = results.run(settings.signature)
     try:
         run(settings, results, on_step=lambda step: fault() if step == 4 else None)
         error = where = None
@@ -274,7 +272,7 @@ def test_sigterm_leaves_a_checkpoint_at_the_next_rollout_boundary(results: Resul
     """A real worker, which checkpoints at no other time."""
     machine = {"results": str(results.root), "checkpoint_seconds": 3600.0}
     settings = tiny_settings(rollout_steps=60, machine=machine)
-    job = {"job": "run", "signature": signature(settings.identity()), "settings": plain(settings.model_dump())}
+    job = {"job": "run", "signature": settings.signature, "settings": plain(settings.model_dump())}
     request = json.dumps(job) + "\n"
     command = [sys.executable, "-m", "grpolab.sweep.worker"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:

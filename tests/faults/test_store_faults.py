@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fake_runs import STUDY, FakeRun, assert_equal_to_journals, study, tracked, uri
-from fake_sweep import FAKE, draw, wait_for
+from fake_sweep import FAKE, wait_for
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from unwell import HOST, Broken, Dropping, Forbidding, LossyProxy, Passing, Slow, serving
@@ -33,8 +33,8 @@ from grpolab.run.tracking.check import problem_of
 from grpolab.run.tracking.mirror import StudyMirror
 from grpolab.run.tracking.store import JOURNAL, Store
 from grpolab.run.tracking.verify import print_verification, verify
+from grpolab.studies.sweep import sweep
 from grpolab.sweep.jobs import Request
-from grpolab.sweep.launch import sweep
 from grpolab.sweep.plan import plans
 
 
@@ -239,7 +239,11 @@ def test_a_sweep_begins_only_where_its_server_answers_and_does_not_mind_when_tha
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "sUp3rs3cret")
     before = sorted(results.root.rglob("*"))
     with pytest.raises(RequestError, match=r"machine\.tracking_uri=http://127.0.0.1:9 cannot be used: .*refused"):
-        sweep(plans("smoke", [f"machine.results={results.root}", f"machine.tracking_uri=http://{HOST}:9"]), draw, 1)
+        sweep(
+            plans("smoke", [f"machine.results={results.root}", f"machine.tracking_uri=http://{HOST}:9"]),
+            1,
+            report=False,
+        )
     assert sorted(results.root.rglob("*")) == before, "something was started"
 
     class Leaving(Passing):
@@ -250,7 +254,7 @@ def test_a_sweep_begins_only_where_its_server_answers_and_does_not_mind_when_tha
         monkeypatch.setattr(
             Request, "write_plans", lambda request, *more: write_plans(request, *more) or setattr(Leaving, "away", True)
         )
-        assert sweep(asked, draw, 1, command=FAKE) == 0
+        assert sweep(asked, 1, report=False, command=FAKE) == 0
     assert len(list(results.root.glob("runs/*/outcome.json"))) == 4
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tracking: ")]
     assert said[-1].endswith("the run folders have everything; `grpolab track sync` catches up")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -14,10 +13,11 @@ from grpolab.frameworks.framework import clip_conventions, metrics_of, recipe_of
 from grpolab.frameworks.names import FRAMEWORK_METRICS
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
-from grpolab.grpo.objective import Objective, SamplerCorrection
 from grpolab.registry import FRAMEWORKS, RATIOS, SURROGATES
+from grpolab.settings.objective import Objective, SamplerCorrection
 
-PLAIN = Objective("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", beta=0.5)
+OPTIONS = VALUES["kernel_options"]
+PLAIN = Objective.of("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", beta=0.5)
 AXES: dict[str, Any] = {
     "log_ratio_clamp": 0.1,
     "dual_clip": 1.1,
@@ -28,7 +28,7 @@ AXES: dict[str, Any] = {
     "kl_output_clamp": 0.01,
     "top_entropy_quantile": 0.3,
     "off_policy_mask_threshold": -0.2,
-    "sampler_correction": SamplerCorrection("token", "mask", 0.9, 1.1),
+    "sampler_correction": SamplerCorrection.of("token", "mask", 0.9, 1.1),
 }
 # A framework's own KL, which has no room for these.
 FIXED = {
@@ -70,9 +70,7 @@ def gradient(framework: str | None, objective: Objective) -> torch.Tensor:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_key_that_is_set_acts_in_a_dialect_too(framework: str) -> None:
     plain_BT = gradient(framework, PLAIN)
-    silent = {
-        axis for axis, value in AXES.items() if gradient(framework, replace(PLAIN, **{axis: value})).equal(plain_BT)
-    }
+    silent = {axis for axis, value in AXES.items() if gradient(framework, PLAIN.but(**{axis: value})).equal(plain_BT)}
     assert silent == FIXED.get(framework, set())
 
 
@@ -80,14 +78,15 @@ def test_a_key_that_is_set_acts_in_a_dialect_too(framework: str) -> None:
 @torch.no_grad()
 def test_every_metric_that_is_logged_where_one_can_train_has_a_definition(framework: str) -> None:
     points = [
-        replace(PLAIN, beta=0.0, kl_estimator=None, kl_gradient=None),
-        replace(PLAIN, kl_gradient="score_function"),
+        PLAIN.but(beta=0.0, kl_estimator=None, kl_gradient=None),
+        PLAIN.but(kl_gradient="score_function"),
     ]
     for level in ("sequence", "geometric"):
-        points.append(replace(PLAIN, sampler_correction=SamplerCorrection(level, "mask", 0.9, 1.1)))
+        points.append(PLAIN.but(sampler_correction=SamplerCorrection.of(level, "mask", 0.9, 1.1)))
     for kernel, level in product(SURROGATES, RATIOS):
-        options = VALUES["kernel_options"].get(kernel, {})
-        points.append(replace(PLAIN, importance_sampling_level=level, kernel=kernel, kernel_options=options))
+        points.append(
+            PLAIN.but(importance_sampling_level=level, kernel=kernel, kernel_options=VALUES["kernel_options"])
+        )
     for point in points:
         assert metrics_of(framework, point, batch()).keys() <= FRAMEWORK_METRICS[framework].keys(), point
 
@@ -95,4 +94,4 @@ def test_every_metric_that_is_logged_where_one_can_train_has_a_definition(framew
 @torch.no_grad()
 def test_every_framework_can_say_what_it_would_count() -> None:
     for kernel, level in product(("clipped", "cispo"), RATIOS):
-        assert clip_conventions(replace(PLAIN, kernel=kernel, importance_sampling_level=level), batch())
+        assert clip_conventions(PLAIN.but(kernel=kernel, importance_sampling_level=level), batch())

@@ -18,8 +18,8 @@ from grpolab.frameworks.exchange import export
 from grpolab.frameworks.framework import recipe_of
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
-from grpolab.grpo.objective import Objective
 from grpolab.paths import project_root
+from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
 
@@ -83,7 +83,7 @@ def our_loss(settings: RunSettings, given: dict[str, Any]) -> float:
         reference_log_probs_BT=tensors["ref_logprobs"],
         entropy_BT=tensors["entropies"],
     )
-    return float(policy_loss(Objective.of(settings), found, recipe_of(settings.framework)).total)
+    return float(policy_loss(resolve_run(settings).objective, found, recipe_of(settings.framework)).total)
 
 
 def trl_answers(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import pytest
 from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.frameworks.exchange import Converted, convert, read
+from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer
 
 ACTOR = "actor_rollout_ref.actor."
@@ -211,7 +212,7 @@ def test_the_floor_of_a_schedule_is_a_share_of_its_peak(tmp_path: Path) -> None:
         found = converted(tmp_path, **floor, **{"optim.lr_scheduler_type": "cosine"})
         assert found.settings.min_lr_ratio == pytest.approx(0.1)
         assert not said(found, "min_lr")
-        assert converted(tmp_path, **floor).settings.resolved().min_lr_ratio is None  # a constant does not fall
+        assert resolve_run(converted(tmp_path, **floor).settings).min_lr_ratio is None  # a constant does not fall
 
 
 def test_bypass_mode_is_carried_with_and_without_its_weight(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_one_row_per_curve_advantage_and_ratio(rows: list[dict[str, str | float]
 def test_values_by_hand(rows: list[dict[str, str | float]]) -> None:
     for row in rows:
         objective = CURVES[str(row["curve"])]
-        kernel, options, delta = objective.kernel, objective.kernel_options, objective.delta
+        kernel, options, delta = objective.kernel, objective.options, objective.delta
         epsilon, epsilon_high = objective.epsilon, objective.epsilon_high
         r, A = float(row["ratio"]), float(row["advantage"])
         if kernel == "sapo":

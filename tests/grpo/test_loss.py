@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,20 +16,20 @@ from torch.nn.functional import pad
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals, aggregate
 from grpolab.grpo.loss import Loss, LossInputs, SurrogateParts, policy_loss
-from grpolab.grpo.objective import Objective
 from grpolab.registry import AGGREGATIONS, SURROGATES, Surrogate
+from grpolab.settings.objective import Objective
 
-GRPO = Objective("token", "clipped", 0.2, 0.28, None, "min_positive", "sequence_mean", 0.0)
-GSPO = replace(GRPO, importance_sampling_level="sequence")
-DAPO = replace(GRPO, aggregation="token_mean_rollout")
-CISPO = replace(DAPO, kernel="cispo", epsilon=1.0, epsilon_high=4.0)
-DR_GRPO = replace(GRPO, aggregation="token_sum_constant")
-BNPO = replace(GRPO, aggregation="token_mean_microbatch")
+GRPO = Objective.of("token", "clipped", 0.2, 0.28, None, "min_positive", "sequence_mean", 0.0)
+GSPO = GRPO.but(importance_sampling_level="sequence")
+DAPO = GRPO.but(aggregation="token_mean_rollout")
+CISPO = DAPO.but(kernel="cispo", epsilon=1.0, epsilon_high=4.0)
+DR_GRPO = GRPO.but(aggregation="token_sum_constant")
+BNPO = GRPO.but(aggregation="token_mean_microbatch")
 LEVELS = ("token", "sequence", "sequence_token", "segment")
 OPTIONS = VALUES["kernel_options"]
 POINTS: dict[str, dict[str, Any]] = {
     **{
-        name: {"kernel": name, "kernel_options": OPTIONS.get(name, {})}
+        name: {"kernel": name, "kernel_options": OPTIONS}
         for name, surrogate in SURROGATES.items()
         if not surrogate.whole_minibatch  # those compare tokens with each other: tests of their own
     },
@@ -46,7 +45,7 @@ every_level = pytest.mark.parametrize("level", LEVELS)
 def every_average(kernel: str, level: str, betas: tuple[float, ...] = (0.0, 0.1)) -> Iterator[Objective]:
     """A kernel at a ratio level with every aggregation, without and with a KL."""
     for aggregation, beta in itertools.product(AGGREGATIONS, betas):
-        yield replace(GRPO, **POINTS[kernel], importance_sampling_level=level, aggregation=aggregation, beta=beta)
+        yield GRPO.but(**POINTS[kernel], importance_sampling_level=level, aggregation=aggregation, beta=beta)
 
 
 def example(rows: int = 8, seed: int = 0, spread: float = 0.4, dtype: torch.dtype = torch.double) -> dict[str, Tensor]:
@@ -112,10 +111,9 @@ def test_at_ratio_one_the_objectives_have_one_gradient() -> None:
 @pytest.mark.parametrize("kernel", ["clipped", "ratio"])
 def test_at_ratio_one_no_clip_range_matters(level: str, kernel: str) -> None:
     given = example(spread=0.0)
-    plain = loss_and_gradient(replace(GRPO, importance_sampling_level=level), given)[1]
+    plain = loss_and_gradient(GRPO.but(importance_sampling_level=level), given)[1]
     for epsilon, epsilon_high, delta in [(0.0, 0.0, None), (3e-4, 4e-4, None), (0.2, math.inf, 2.0)]:
-        other = replace(
-            GRPO,
+        other = GRPO.but(
             importance_sampling_level=level,
             kernel=kernel,
             epsilon=epsilon,
@@ -134,7 +132,7 @@ def test_gspo_is_gspo_token_where_advantages_are_per_sequence(aggregation: str, 
     """GSPO-token (2507.18071, eq. 13-14), written out: sg(s_i) pi / sg(pi) as each token's ratio."""
     given = example(spread=spread)
     mask_BT, A_B1 = given["mask_BT"], given["advantages_B"][:, None]
-    loss, gradient_BT = loss_and_gradient(replace(GSPO, aggregation=aggregation), given)
+    loss, gradient_BT = loss_and_gradient(GSPO.but(aggregation=aggregation), given)
 
     log_probs_BT = given["log_probs_BT"].clone().requires_grad_()
     log_ratio_BT = torch.where(mask_BT, log_probs_BT - given["old_log_probs_BT"], 0.0)
@@ -225,7 +223,7 @@ def test_gradient_is_the_derivative(kernel: str, level: str) -> None:
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_gradient_of_cispo_is_the_derivative_with_the_weight_held(level: str) -> None:
     given = example(seed=3, spread=1.5)
-    objective = replace(CISPO, importance_sampling_level=level, epsilon_high=0.3)
+    objective = CISPO.but(importance_sampling_level=level, epsilon_high=0.3)
     loss, gradient_BT = loss_and_gradient(objective, given)
     mask_BT = given["mask_BT"]
     log_ratio_BT = torch.where(mask_BT, given["log_probs_BT"] - given["old_log_probs_BT"], 0.0)
@@ -242,9 +240,9 @@ def test_kl_is_added_to_each_token_before_averaging() -> None:
     q_BT = given["reference_log_probs_BT"] - given["log_probs_BT"]
     k3_BT = torch.where(given["mask_BT"], q_BT.exp() - q_BT - 1, 0.0)
     for aggregation in AGGREGATIONS:
-        objective = replace(GRPO, aggregation=aggregation)
+        objective = GRPO.but(aggregation=aggregation)
         without, _ = loss_and_gradient(objective, given)
-        with_kl, _ = loss_and_gradient(replace(objective, beta=0.3), given)
+        with_kl, _ = loss_and_gradient(objective.but(beta=0.3), given)
         added = 0.3 * aggregate(aggregation, k3_BT, given["mask_BT"], totals_of(given["mask_BT"]))
         assert abs(with_kl.total - without.total - added) <= 1e-12
 
@@ -285,6 +283,6 @@ def reinforce(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ra
 def test_a_new_surrogate_is_a_function_and_a_line_in_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SURROGATES, "reinforce", Surrogate(f"{__name__}:reinforce"))
     given = example()
-    _, gradient_BT = loss_and_gradient(replace(DAPO, kernel="reinforce"), given)
+    _, gradient_BT = loss_and_gradient(DAPO.but(kernel="reinforce"), given)
     mask_BT = given["mask_BT"]
     assert close(gradient_BT, -given["advantages_B"][:, None] * mask_BT / mask_BT.sum())

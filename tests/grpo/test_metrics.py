@@ -16,9 +16,9 @@ from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, surrogate
 from grpolab.grpo.metrics import UpdateTensors, histograms, update_metrics
-from grpolab.grpo.objective import Objective
 from grpolab.grpo.ratios import sequence_ratio, token_ratio
 from grpolab.paths import project_root
+from grpolab.settings.objective import Objective
 
 ALL_ON = tiny_settings().diagnostics
 ALL_OFF = tiny_settings(diagnostics={"quantiles": False, "counterfactual": False}).diagnostics
@@ -59,7 +59,7 @@ def update_of(
     ratio = {"token": token_ratio, "sequence": sequence_ratio}[level](log_ratio_BT, mask_BT)
     A_B1 = values["advantages_B"][:, None]
     old_BT = values["old_log_probs_BT"]
-    objective = Objective(level, kernel, 0.2, 0.28, delta, "min_positive", "sequence_mean", 0.0)
+    objective = Objective.of(level, kernel, 0.2, 0.28, delta, "min_positive", "sequence_mean", 0.0)
     inputs = LossInputs(old_BT + log_ratio_BT, old_BT, A_B1, mask_BT, Totals.of(mask_BT))
     return UpdateTensors(**values, surrogate=surrogate(objective, inputs, log_ratio_BT, ratio))
 

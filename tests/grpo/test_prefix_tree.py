@@ -30,6 +30,7 @@ from grpolab.paths import Results
 from grpolab.registry import FRAMEWORKS, SURROGATES
 from grpolab.run.train import assemble, run
 from grpolab.run.warm_start import WarmStart
+from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer
 
 REACH = 512.0
@@ -151,7 +152,7 @@ def test_an_update_is_that_of_the_plain_forward_for_every_task_framework_and_mic
     """Log-probs within 1e-5, loss and gradient as far as float32 allows; the ratios are not 1, so that clips act."""
     given = [f"task={task}", f"dialect={framework or 'null'}", "prompts_per_step=4", "num_generations=8", "seed=3"]
     small = ["model.hidden_size=32", "model.heads=2", "model.intermediate_size=64", "warm_start.max_steps=0"]
-    settings = Composer().compose([*given, *small, "num_minibatches=1", "device=cpu"]).resolved()
+    settings = resolve_run(Composer().compose([*given, *small, "num_minibatches=1", "device=cpu"]))
     parts = assemble(settings, WarmStart(Path(), "", "", None, steps=0, seconds=0.0))
     policy = parts.state.policy
     with torch.no_grad():

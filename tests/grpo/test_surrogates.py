@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,10 +14,10 @@ from torch import Tensor
 
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, SurrogateParts, surrogate
-from grpolab.grpo.objective import Objective
 from grpolab.grpo.surrogates import clip_cov, clipped, kl_cov
+from grpolab.settings.objective import Objective
 
-GRPO = Objective("token", "clipped", 0.2, 0.2, None, "min_positive", "sequence_mean", 0.0)
+GRPO = Objective.of("token", "clipped", 0.2, 0.2, None, "min_positive", "sequence_mean", 0.0)
 
 
 def inputs_of(log_probs_BT: Tensor, old_log_probs_BT: Tensor, advantages: Tensor, **also: Tensor) -> LossInputs:
@@ -42,7 +41,7 @@ def test_min_and_max_form_are_equal_bit_for_bit(
     found = []
     for form in forms:
         ratio_AN = ratios_N.expand(len(advantages_A), -1).clone().requires_grad_()
-        objective = replace(GRPO, epsilon_high=epsilon_high, loss_form=form, **{cap: at})
+        objective = GRPO.but(epsilon_high=epsilon_high, loss_form=form, **{cap: at})
         inputs = inputs_of(ratio_AN, ratio_AN, advantages_A[:, None])  # of these only the advantages count
         loss_AN = clipped(objective, inputs, ratio_AN.log(), ratio_AN).loss
         (gradient_AN,) = torch.autograd.grad(loss_AN.sum(), ratio_AN)
@@ -66,7 +65,7 @@ def gradient_table(kernel: str, **axes: Any) -> Table:
     for (place, value), (sign, A) in itertools.product(RATIOS.items(), (("A>0", 1.0), ("A<0", -1.0))):
         move_11 = torch.zeros(1, 1, dtype=torch.double, requires_grad=True)
         log_ratio_11, A_11 = move_11 + math.log(value), torch.tensor([[A]], dtype=torch.double)
-        objective = replace(GRPO, kernel=kernel, kernel_options=OPTIONS.get(kernel, {}), **axes)
+        objective = GRPO.but(kernel=kernel, kernel_options=OPTIONS, **axes)
         old_11, noise_11 = torch.full_like(move_11, OLD), torch.zeros(1, 1)
         inputs = inputs_of(log_ratio_11 + OLD, old_11, A_11, rewards_B1=A_11, noise_BT=noise_11)
         parts = surrogate(objective, inputs, log_ratio_11, move_11.exp() * value)  # the value, bit for bit
@@ -173,7 +172,7 @@ def spread(**options: float) -> tuple[Objective, LossInputs, Tensor, Tensor]:
     A_B1 = torch.tensor([[1.0], [-1.0]], dtype=torch.double)
     noise_BT = torch.tensor([[0.9, 0.8, 0.1, 0.2], [0.3, 0.4, 0.5, 0.6]])
     inputs = inputs_of(log_probs_BT, old_BT, A_B1, noise_BT=noise_BT)
-    return replace(GRPO, kernel_options=options), inputs, log_ratio_BT, log_ratio_BT.exp()
+    return GRPO.but(kernel_options={GRPO.kernel: options}), inputs, log_ratio_BT, log_ratio_BT.exp()
 
 
 def test_clip_cov_leaves_out_the_eligible_tokens_with_the_smallest_noise() -> None:

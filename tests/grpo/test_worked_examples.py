@@ -16,10 +16,10 @@ from grpolab.frameworks.framework import clip_conventions, metrics_of
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs, policy_loss
 from grpolab.grpo.metrics import UpdateTensors, update_metrics
-from grpolab.grpo.objective import Objective
+from grpolab.settings.objective import Objective
 from grpolab.settings.run import DiagnosticsSettings
 
-PPO = Objective("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", 0.0)
+PPO = Objective.of("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", 0.0)
 QUIET = DiagnosticsSettings(
     **dict.fromkeys(("quantiles", "counterfactual", "clip_conventions", "step_norm"), False),
     **dict.fromkeys(("histogram_every", "samples_every", "kl_ref_every"), 0),
@@ -104,7 +104,7 @@ def ratio_at(level: str) -> Tensor:
     mask_BT = torch.tensor(MASK, dtype=torch.bool)
     now_BT, old_BT = (torch.tensor(rows, dtype=torch.double) for rows in (LOG_PROBS, OLD_LOG_PROBS))
     inputs = LossInputs(now_BT, old_BT, torch.ones(2, 1, dtype=torch.double), mask_BT, Totals.of(mask_BT))
-    return policy_loss(replace(PPO, importance_sampling_level=level), inputs).ratio
+    return policy_loss(PPO.but(importance_sampling_level=level), inputs).ratio
 
 
 def test_token_ratios() -> None:
@@ -123,7 +123,7 @@ def test_sequence_ratios() -> None:
 
 def loss_and_gradient(form: str, ratios: list[list[float]], A: list[float]) -> tuple[Loss, Tensor]:
     inputs = inputs_of(ratios, A, [[1, 1, 1], [1, 1, 0]])
-    loss = policy_loss(replace(PPO, loss_form=form), inputs)
+    loss = policy_loss(PPO.but(loss_form=form), inputs)
     (gradient_BT,) = torch.autograd.grad(loss.total, inputs.log_probs_BT)
     return loss, gradient_BT
 

@@ -12,7 +12,7 @@ from grpolab.cli import checking, main, running
 from grpolab.errors import RequestError
 from grpolab.lint.check import page
 from grpolab.paths import project_root
-from grpolab.sweep import launch
+from grpolab.studies import sweep
 from grpolab.sweep.compose import Composer
 
 STUDY = """
@@ -38,7 +38,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "mine.yaml").write_text(STUDY)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "sweep", lambda plans, *_, **__: calls.append(plans) or 0)
+    monkeypatch.setattr(sweep, "sweep", lambda plans, *_, **__: calls.append(plans) or 0)
     return calls
 
 
@@ -87,9 +87,11 @@ def test_lint_of_runs_and_studies(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_warnings_are_no_more_than_what_lint_says(capsys: pytest.CaptureFixture[str]) -> None:
+    from grpolab.lint.check import check_plans
     from grpolab.sweep.plan import plans
 
-    checking.warn(plans("reference"))
+    planned = plans("reference")
+    checking.warn(check_plans(planned), [cell for plan in planned for cell in plan.cells])
     assert capsys.readouterr() == ("", "")
     assert running.checking is checking
     with pytest.raises(RequestError):

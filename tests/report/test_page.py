@@ -27,7 +27,8 @@ from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.sentences import findings
 from grpolab.report.stability import stability_table
 from grpolab.report.text import number, spans
-from grpolab.sweep.plan import expand_single
+from grpolab.sweep.compose import compose
+from grpolab.sweep.plan import cell_of
 
 
 @pytest.fixture(scope="module")
@@ -528,7 +529,7 @@ def test_the_screen_tells_levels_of_one_task_apart_and_names_every_model(tmp_pat
 def test_a_task_of_ones_own_is_named_by_its_file_and_class(tmp_path):
     files = ["task=jsonl", "task.train_file=data/letters.jsonl", "task.evaluation_file=data/test.jsonl"]
     own = ["task=custom", "task.path=lab/reverse.py:Reverse"]
-    cells = [expand_single(overrides).cells[0].document() for overrides in (files, own, [])]
+    cells = [cell_of(compose(overrides), overrides).document() for overrides in (files, own, [])]
     assert [cell.get("task_title") for cell in cells] == ["letters.jsonl", "reverse.py:Reverse", None]
     assert [cell["settings"]["task"] for cell in cells] == ["jsonl", "custom", "addition"]
     results = write_study(tmp_path, trained=False)

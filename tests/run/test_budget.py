@@ -10,11 +10,10 @@ from pydantic import ValidationError
 from tiny import records, run_folder, tiny_settings
 
 from grpolab.cli import main
-from grpolab.identity import signature
 from grpolab.paths import Results
 from grpolab.run import preflight
 from grpolab.run.train import Ending, Interrupted, run
-from grpolab.settings.run import RunSettings
+from grpolab.settings.resolved import Resolved
 from grpolab.vocabulary import evaluated
 
 # The tiny run samples 16 completions and takes 3 optimiser steps in a rollout step.
@@ -28,7 +27,7 @@ LIMITS = {
 }
 
 
-def limited(rollout_steps: int | None, completions: int | None, optimizer_steps: int | None) -> RunSettings:
+def limited(rollout_steps: int | None, completions: int | None, optimizer_steps: int | None) -> Resolved:
     return tiny_settings(rollout_steps=rollout_steps, max_completions=completions, max_optimizer_steps=optimizer_steps)
 
 
@@ -37,7 +36,7 @@ def test_the_limit_that_ends_first_counts(limits: tuple[int | None, ...]) -> Non
     settings = limited(*limits)
     assert settings.planned_steps == LIMITS[limits]
     assert settings.optimizer_steps == 3 * LIMITS[limits]
-    assert signature(settings.identity()) == signature(limited(LIMITS[limits], None, None).identity())
+    assert settings.signature == limited(LIMITS[limits], None, None).signature
 
 
 @pytest.mark.parametrize(
@@ -65,14 +64,14 @@ class Clock:
         self.now += 10.0
 
 
-def result_of(settings: RunSettings, results: Results) -> tuple[dict[str, Any], bytes]:
+def result_of(settings: Resolved, results: Results) -> tuple[dict[str, Any], bytes]:
     """What a run came to, wall time aside."""
     outcome = dict(run(settings, results))
     del outcome["seconds"]
     return outcome, (run_folder(settings, results) / "journal.jsonl").read_bytes()
 
 
-def leave_off(settings: RunSettings, results: Results, clock: Clock | None, after: int) -> None:
+def leave_off(settings: Resolved, results: Results, clock: Clock | None, after: int) -> None:
     """Interrupt the run at a rollout boundary."""
     done: list[int] = []
 
@@ -94,7 +93,7 @@ def test_max_seconds_ends_a_run_as_its_last_step_does(results: Results, monkeypa
     folder = run_folder(settings, results)
     assert [record["rollout_step"] for record in records(folder, "evaluation")] == [0, 2, 3]
     assert ["kl_ref/exact" in record for record in records(folder, "rollout")] == [False, True, True]
-    assert signature(settings.identity()) != signature(tiny_settings(rollout_steps=9).identity())
+    assert settings.signature != tiny_settings(rollout_steps=9).signature
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])
@@ -113,7 +112,7 @@ def test_the_seconds_of_all_sittings_count(
 HOPELESS = {"metric": "eval/accuracy_expected", "at_most": 1.0, "after": 2, "evaluations": 2}
 
 
-def hopeless(**changes: Any) -> RunSettings:
+def hopeless(**changes: Any) -> Resolved:
     return tiny_settings(rollout_steps=6, evaluation={"every": 1}, early_stop={**HOPELESS, **changes})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ from grpolab.frameworks.framework import clip_conventions, metrics_of
 from grpolab.frameworks.names import CLIP_METRIC, FRAMEWORK_METRICS, convention
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs
-from grpolab.grpo.objective import Objective, SamplerCorrection
 from grpolab.paths import Results
 from grpolab.registry import FRAMEWORKS
 from grpolab.run.train import run
-from grpolab.settings.objective import ObjectiveSettings
+from grpolab.settings.objective import Objective, ObjectiveSettings, SamplerCorrection
+from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer
 from grpolab.vocabulary import METRICS
 
@@ -111,10 +110,10 @@ def ragged_batch() -> LossInputs:
 def variants(objective: Objective) -> Iterator[Objective]:
     """The mode, with a KL and an entropy bonus beside, and with each weight for another sampler."""
     yield objective
-    yield replace(objective, beta=0.1, kl_estimator="k3", kl_gradient="plain", entropy_coef=0.01)
-    yield replace(objective, off_policy_mask_threshold=0.1)
+    yield objective.but(beta=0.1, kl_estimator="k3", kl_gradient="plain", entropy_coef=0.01)
+    yield objective.but(off_policy_mask_threshold=0.1)
     for level, mode in itertools.product(("token", "sequence", "geometric"), ("truncate", "mask")):
-        yield replace(objective, sampler_correction=SamplerCorrection(level, mode, 0.5, 2.0))
+        yield objective.but(sampler_correction=SamplerCorrection.of(level, mode, 0.5, 2.0))
 
 
 @pytest.mark.slow
@@ -126,7 +125,7 @@ def test_peer_metrics_lists_what_a_run_can_log_and_nothing_else() -> None:
             continue
         settings = composer.compose([f"dialect={name}"])
         assert settings.framework == Path(name).parts[0]
-        mode = Objective.of(settings)
+        mode = resolve_run(settings).objective
         with torch.no_grad():
             for objective in variants(mode):
                 logged[settings.framework] |= metrics_of(settings.framework, objective, inputs).keys()

@@ -16,14 +16,13 @@ import yaml
 from tiny import records, run_folder, tiny_settings
 
 from grpolab import vocabulary
-from grpolab.identity import signature
 from grpolab.paths import Results
 from grpolab.report import journals
 from grpolab.run import folder as outcome_file
 from grpolab.run import provenance
 from grpolab.run.folder import Journal
 from grpolab.run.train import run
-from grpolab.settings.run import RunSettings
+from grpolab.settings.resolved import Resolved
 
 NAMES = {
     kind: {name for name, metric in vocabulary.METRICS.items() if metric.kind == kind}
@@ -51,12 +50,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.fixture(scope="module")
-def settings() -> RunSettings:
+def settings() -> Resolved:
     return tiny_settings(beta=0.05, rollout_steps=5, epsilon_high=math.inf, num_minibatches=2)
 
 
 @pytest.fixture(scope="module")
-def folder(settings: RunSettings, results: Results) -> Path:
+def folder(settings: Resolved, results: Results) -> Path:
     outcome = run(settings, results)
     assert outcome["outcome"] == "completed", outcome["error"]
     return run_folder(settings, results)
@@ -113,11 +112,11 @@ def test_the_exact_kl_is_measured_when_it_is_due(folder: Path) -> None:
     assert all(value > 0 for value in found.values() if value is not None)
 
 
-def test_settings_file_gives_the_signature_back(folder: Path, settings: RunSettings) -> None:
+def test_settings_file_gives_the_signature_back(folder: Path, settings: Resolved) -> None:
     values = yaml.safe_load((folder / "settings.yaml").read_text())
     assert values["epsilon_high"] == "inf"
-    assert RunSettings.model_validate(values) == settings
-    assert signature(RunSettings.model_validate(values).identity()) == folder.name
+    assert Resolved.model_validate(values) == settings
+    assert Resolved.model_validate(values).signature == folder.name
 
 
 @pytest.mark.parametrize("setting", ["diff.noprefix", "diff.mnemonicPrefix"])

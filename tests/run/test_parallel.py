@@ -23,10 +23,10 @@ from grpolab.grpo.parallel import ALONE, Processes, _packed
 from grpolab.grpo.step import Update
 from grpolab.paths import Results
 from grpolab.run import preflight
-from grpolab.run.parallel import follow
+from grpolab.run.follower import follow
 from grpolab.run.train import Parts, assemble, run
 from grpolab.run.warm_start import WarmStart
-from grpolab.settings.run import RunSettings
+from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.sweep.compose import compose
 from grpolab.sweep.ledger import set_failure_aside
 
@@ -81,7 +81,7 @@ class Seen:
     kl: float
 
 
-def parts_of(settings: RunSettings, processes: Processes) -> Parts:
+def parts_of(settings: Resolved, processes: Processes) -> Parts:
     return assemble(settings, WarmStart(Path(), "", "", None, steps=0, seconds=0.0), processes)
 
 
@@ -99,7 +99,7 @@ def first_step(parts: Parts) -> Seen:
     return Seen(rollout, updates, metrics, gradients, evaluation, learner.kl_to_reference(state.policy, rollout.batch))
 
 
-def by_threads(settings: RunSettings, size: int) -> list[Seen]:
+def by_threads(settings: Resolved, size: int) -> list[Seen]:
     table, seen = Table(threading.Barrier(size)), dict[int, Seen]()
     # One after the other: torch's generator is global.
     parts = [parts_of(settings, Threads(rank, size, table=table)) for rank in range(size)]
@@ -179,9 +179,11 @@ def run_as_torchrun_does(results: Results, monkeypatch: pytest.MonkeyPatch) -> N
         for name, value in {**theirs, "RANK": "0"}.items():
             patch.setenv(name, value)
         try:
-            assert run(compose(keys), results)["outcome"] == "completed"
+            assert run(resolve_run(compose(keys)), results)["outcome"] == "completed"
             assert other.wait(60) == 0
-            assert follow(compose(keys), results, 1) == 0, "the run has its outcome: nobody comes to be met"
+            assert follow(resolve_run(compose(keys)), results, 1) == 0, (
+                "the run has its outcome: nobody comes to be met"
+            )
         finally:
             other.kill()
 
@@ -200,7 +202,7 @@ def kill_another() -> None:
 def test_a_run_of_two_processes_is_one_run_and_goes_on_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, broken, alone = (Results.open(tmp_path / name) for name in ("whole", "broken", "alone"))
     run_as_torchrun_does(whole, monkeypatch)
-    settings = compose([*KEYS, "data_parallel=2"])
+    settings = resolve_run(compose([*KEYS, "data_parallel=2"]))
     failed = run(settings, broken, on_step=lambda step: kill_another() if step == 3 else None)
     assert (failed["outcome"], failed["rollout_steps"]) == ("failed", 3)
     assert "another of the 2 processes has ended" in failed["reason"]
@@ -213,8 +215,8 @@ def test_a_run_of_two_processes_is_one_run_and_goes_on_exactly(tmp_path: Path, m
         files = (run_folder(settings, where) / name for where in (whole, broken))
         assert len({file.read_bytes() for file in files}) == 1, name
 
-    run(compose(KEYS), alone)
-    two, one = records(run_folder(settings, whole)), records(run_folder(compose(KEYS), alone))
+    run(single := resolve_run(compose(KEYS)), alone)
+    two, one = records(run_folder(settings, whole)), records(run_folder(single, alone))
     assert [record.keys() for record in two] == [record.keys() for record in one]
     for ours, theirs in zip(two[:2], one[:2], strict=True):  # an evaluation and an update
         assert ours.pop("kind") == theirs.pop("kind")

@@ -17,12 +17,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from grpolab.errors import RequestError
 from grpolab.grpo import places
 from grpolab.grpo.batch import character_tokenizer
-from grpolab.identity import signature
 from grpolab.paths import SMOLLM2, Results, plain, read_json
 from grpolab.run import memory, preflight, train
 from grpolab.run.provenance import MKL_VARIABLES, of_program
-from grpolab.settings.run import RunSettings
-from grpolab.sweep import launch
+from grpolab.settings.resolved import Resolved, resolve_run
+from grpolab.studies import train as command
+from grpolab.sweep import jobs
 from grpolab.sweep import plan as plan_module
 from grpolab.sweep.compose import compose
 from grpolab.sweep.jobs import Request
@@ -188,7 +188,7 @@ def reward(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return file
 
 
-def rewarded(reward: Path, results: Results) -> RunSettings:
+def rewarded(reward: Path, results: Results) -> Resolved:
     function = {"function": f"{reward}:score", "weights": {"correct": 1.0}}
     return tiny_settings(reward=function, rollout_steps=1, machine={"results": str(results.root)})
 
@@ -199,7 +199,7 @@ def change(reward: Path) -> None:
 
 def test_a_worker_refuses_what_is_no_longer_what_was_planned(reward: Path, results: Results) -> None:
     settings = rewarded(reward, results)
-    job = {"job": "run", "signature": signature(settings.identity()), "settings": plain(settings.model_dump())}
+    job = {"job": "run", "signature": settings.signature, "settings": plain(settings.model_dump())}
     change(reward)
     events: list[dict[str, Any]] = []
     Worker(events.append).answer(job)
@@ -207,7 +207,8 @@ def test_a_worker_refuses_what_is_no_longer_what_was_planned(reward: Path, resul
     assert (event["signature"], event["outcome"]["outcome"]) == (job["signature"], "failed")
     said = CHANGED.format(job["signature"])
     assert event["outcome"]["reason"] == f"reward.function={reward}:score {said}"
-    assert not results.runs.exists(), "neither name has a run"
+    assert [folder.name for folder in results.runs.iterdir()] == [job["signature"]]
+    assert not list(results.runs.glob("*/journal.jsonl"))
 
 
 def test_a_run_whose_data_changes_while_it_begins_fails(
@@ -233,11 +234,12 @@ def test_a_command_that_waited_while_its_data_changed_fails(
     reward: Path, results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [f"reward.function={reward}:score", f"machine.results={results.root}", "machine.tracking_uri=null"]
-    plan = plan_module.expand_single([*words, "task.digits=1", "warm_start.max_steps=0", "rollout_steps=1"])
-    monkeypatch.setattr(launch.Job, "is_taken", lambda *_: change(reward))
-    assert launch.train_here(plan) == 1
-    (cell,) = plan.cells
-    assert CHANGED.format(results.runs and cell.signature) in capsys.readouterr().out
+    words += ["task.digits=1", "warm_start.max_steps=0", "rollout_steps=1"]
+    cell = plan_module.cell_of(compose(words), words)
+    cell.signature  # noqa: B018  (as it was planned)
+    monkeypatch.setattr(jobs.Job, "is_taken", lambda *_: change(reward))
+    assert command.train(cell, "adhoc", words) == 1
+    assert "was changed after this process had imported it" in capsys.readouterr().out
     assert [folder.name for folder in results.runs.iterdir()] != [], "its failure is written down"
 
 
@@ -349,7 +351,10 @@ def test_micro_batches_follow_from_the_memory_of_a_worker(smol: list[str], more:
     settings = compose([*overrides, *more])
     assert settings.micro_batch_size == micro
     if micro:  # one run with the one that names the number
-        assert settings.identity() == compose([*overrides, *more, f"micro_batch_size={micro}"]).identity()
+        assert (
+            resolve_run(settings).identity()
+            == resolve_run(compose([*overrides, *more, f"micro_batch_size={micro}"])).identity()
+        )
 
 
 def test_a_bad_micro_batch_size_names_what_it_may_be(smol: list[str]) -> None:

@@ -18,7 +18,7 @@ from grpolab.paths import Results
 from grpolab.run import checkpoint
 from grpolab.run.lease import leased
 from grpolab.run.train import Interrupted, run
-from grpolab.settings.run import RunSettings
+from grpolab.settings.resolved import Resolved
 
 STEPS = 5
 AXES: dict[str, Any] = {
@@ -27,7 +27,7 @@ AXES: dict[str, Any] = {
 }
 
 
-def outputs(settings: RunSettings, results: Results) -> dict[str, bytes]:
+def outputs(settings: Resolved, results: Results) -> dict[str, bytes]:
     """Every file that a resumed run must have equal to the uninterrupted one's."""
     folder = run_folder(settings, results)
     names = ["journal.jsonl", "policy.safetensors", "evaluation_items.json", "settings.yaml"]
@@ -40,7 +40,7 @@ def recoveries(folder: Path) -> list[str]:
     return [json.loads(line)["what"] for line in (folder / "recovery.jsonl").read_text().splitlines()]
 
 
-def stop_after(steps: int, settings: RunSettings, results: Results) -> Path:
+def stop_after(steps: int, settings: Resolved, results: Results) -> Path:
     """Run until `steps` rollout steps are done; returns the run's folder, which has no outcome."""
     done = 0
 
@@ -57,12 +57,12 @@ def stop_after(steps: int, settings: RunSettings, results: Results) -> Path:
 
 
 @pytest.fixture(scope="module")
-def settings() -> RunSettings:
+def settings() -> Resolved:
     return tiny_settings(**AXES)
 
 
 @pytest.fixture(scope="module")
-def straight(settings: RunSettings, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def straight(settings: Resolved, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What the uninterrupted run leaves."""
     results = Results.open(tmp_path_factory.mktemp("straight"))
     assert run(settings, results)["outcome"] == "completed"
@@ -71,7 +71,7 @@ def straight(settings: RunSettings, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.mark.parametrize("stops", [[1], [3], [STEPS], [1, 2, 4]], ids=str)
 def test_a_stopped_run_goes_on(
-    stops: list[int], settings: RunSettings, straight: dict[str, bytes], results: Results
+    stops: list[int], settings: Resolved, straight: dict[str, bytes], results: Results
 ) -> None:
     for steps in stops:
         stop_after(steps, settings, results)
@@ -103,7 +103,7 @@ def test_what_a_run_carries_from_step_to_step_goes_on_too(what: str, tmp_path: P
 
 
 def test_what_was_written_after_the_checkpoint_is_cut_off(
-    settings: RunSettings, straight: dict[str, bytes], results: Results
+    settings: Resolved, straight: dict[str, bytes], results: Results
 ) -> None:
     folder = stop_after(2, settings, results)
     for name in ("journal.jsonl", "timing.jsonl"):
@@ -124,7 +124,7 @@ def torn(content: bytes, how: str) -> bytes:
 @pytest.mark.parametrize("how", ["cut", "empty", "head", "flipped"])
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(
     how: str,
-    settings: RunSettings,
+    settings: Resolved,
     straight: dict[str, bytes],
     results: Results,
     capsys: pytest.CaptureFixture[str],
@@ -144,7 +144,7 @@ def test_a_torn_checkpoint_is_passed_over_for_the_one_before(
 
 
 def test_without_a_sound_checkpoint_a_run_begins_again(
-    settings: RunSettings, straight: dict[str, bytes], results: Results
+    settings: Resolved, straight: dict[str, bytes], results: Results
 ) -> None:
     folder = stop_after(3, settings, results)
     for path in (folder / "checkpoint").iterdir():
@@ -161,7 +161,7 @@ def test_a_journal_that_lost_lines_is_not_padded(
     how: str,
     lines_lost: int,
     starts_at: int,
-    settings: RunSettings,
+    settings: Resolved,
     straight: dict[str, bytes],
     results: Results,
 ) -> None:
@@ -179,7 +179,7 @@ def test_a_journal_that_lost_lines_is_not_padded(
 
 
 def test_a_timing_file_that_lost_lines_costs_no_step(
-    settings: RunSettings, straight: dict[str, bytes], results: Results
+    settings: Resolved, straight: dict[str, bytes], results: Results
 ) -> None:
     folder = stop_after(3, settings, results)
     (folder / "timing.jsonl").write_bytes((folder / "timing.jsonl").read_bytes()[:-5])
@@ -192,7 +192,7 @@ def test_a_timing_file_that_lost_lines_costs_no_step(
 
 
 def test_what_a_killed_writer_left_is_swept_away(
-    settings: RunSettings, straight: dict[str, bytes], results: Results
+    settings: Resolved, straight: dict[str, bytes], results: Results
 ) -> None:
     folder = stop_after(3, settings, results)
     for name in ("checkpoint/new.part", "samples/.step_000004.parquet.7.part", ".outcome.json.7.part"):
@@ -211,7 +211,7 @@ def test_checkpoints_are_as_rare_as_asked_for(results: Results) -> None:
     assert {path.name for path in (run_folder(often, results) / "checkpoint").iterdir()} == set(checkpoint.GENERATIONS)
 
 
-def test_a_finished_run_is_returned_as_it_stands(settings: RunSettings, results: Results) -> None:
+def test_a_finished_run_is_returned_as_it_stands(settings: Resolved, results: Results) -> None:
     first = run(settings, results)
     folder = run_folder(settings, results)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
@@ -243,8 +243,8 @@ VICTIM = """
 import os, pathlib, signal, sys
 from grpolab.paths import Results
 from grpolab.run.train import run
-from grpolab.settings.run import RunSettings
-settings, results = RunSettings.model_validate_json(sys.argv[1]), Results.open(sys.argv[2])
+from grpolab.settings.resolved import Resolved
+settings, results = Resolved.model_validate_json(sys.argv[1]), Results.open(sys.argv[2])
 left = 0
 def fatal(call):
     def wrapped(*arguments):
@@ -270,7 +270,7 @@ MOMENTS = (2, 5, 6, 13, 19, 14, 11, 12, 19)
 
 
 def test_a_run_that_is_killed_at_any_moment_ends_as_the_straight_one(
-    settings: RunSettings, straight: dict[str, bytes], results: Results
+    settings: Resolved, straight: dict[str, bytes], results: Results
 ) -> None:
     """kill -9, again and again: in the warm start, in an evaluation, in a checkpoint, before the outcome."""
     command = [sys.executable, "-c", VICTIM, settings.model_dump_json(), str(results.root)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from grpolab.errors import RequestError
-from grpolab.identity import signature
+from grpolab.settings.resolved import resolve_run
 from grpolab.settings.task import CustomTask
 from grpolab.sweep.compose import compose
 from grpolab.tasks import make_task
@@ -103,7 +103,7 @@ def test_a_secret_that_a_setting_names_is_read_where_the_task_is_made_and_is_no_
     for secret in (KEY, KEY[::-1]):
         monkeypatch.setenv("JUDGE_API_KEY", secret)
         settings = compose(asked("${oc.env:JUDGE_API_KEY}"))
-        of.append(signature(settings.identity()))
+        of.append(resolve_run(settings).signature)
         assert isinstance(settings.task, CustomTask)
         assert settings.task.options["token"] == "${oc.env:JUDGE_API_KEY}"
         assert make_task(settings.task).token == secret  # type: ignore[attr-defined]

@@ -16,13 +16,13 @@ from grpolab.paths import Results
 from grpolab.run import warm_start
 from grpolab.run.checkpoint import load_weights, save_weights
 from grpolab.run.train import run
-from grpolab.settings.run import RunSettings
+from grpolab.settings.resolved import Resolved
 from grpolab.tasks import make_task
 
 FILLER = {"name": "filler_sorting", "length": 2, "max_fillers": 1, "corruption_base": 0.0, "corruption_per_filler": 0.0}
 
 
-def taught(**changes: Any) -> RunSettings:
+def taught(**changes: Any) -> Resolved:
     warm = {"max_steps": 60, "batch_size": 64, "check_every": 10, **changes.pop("warm_start", {})}
     return tiny_settings(max_completion_length=4, warm_start=warm, **changes)
 

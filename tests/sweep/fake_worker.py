@@ -14,11 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from grpolab.identity import signature
 from grpolab.paths import Results, read_json, write_json_atomic
 from grpolab.run.lease import leased
 from grpolab.run.parallel import die_with_parent
-from grpolab.settings.run import RunSettings
+from grpolab.settings.resolved import Resolved
 from grpolab.sweep.ledger import no_outcome
 
 ORDERS = json.loads(os.environ.get("FAKE_WORKER", "{}"))
@@ -37,20 +36,20 @@ MISDEEDS = {
 }
 
 
-def serve(do: Callable[[str, str, RunSettings], dict]) -> None:
+def serve(do: Callable[[str, str, Resolved], dict]) -> None:
     """The protocol of a worker; `do` a job of some kind, signature and settings, and return its outcome."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
     say({"event": "ready"})
     for line in sys.stdin:
         request = json.loads(line)
-        settings = RunSettings.model_validate(request["settings"])
+        settings = Resolved.model_validate(request["settings"])
         warm = request["job"] == "warm_start"
-        name = signature(settings.warm_start_identity() if warm else settings.identity())
+        name = settings.warm_start_signature if warm else settings.signature
         say({"event": "done", "signature": name, "outcome": do(request["job"], name, settings)})
 
 
-def do(job: str, name: str, settings: RunSettings) -> dict:
+def do(job: str, name: str, settings: Resolved) -> dict:
     """The job's outcome, on disk too; or none, because this process is no more."""
     label = "warm_start" if job == "warm_start" else str(settings.seed)
     if lag := ORDERS.get("lag"):  # between being asked and beginning
@@ -67,7 +66,7 @@ def do(job: str, name: str, settings: RunSettings) -> dict:
             return outcome
         if job == "run":
             say({"event": "step", "signature": name, "rollout_step": 1, "rollout_steps": settings.rollout_steps})
-            assert (results.warm_start(signature(settings.warm_start_identity())) / "outcome.json").exists()
+            assert (results.warm_start(settings.warm_start_signature) / "outcome.json").exists()
             time.sleep(ORDERS.get("seconds", 0))
         outcome = {"outcome": "completed", "reason": None, "seconds": 0.1}
         if job == "warm_start":

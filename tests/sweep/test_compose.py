@@ -6,7 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from grpolab.errors import RequestError
-from grpolab.identity import dotted, signature
+from grpolab.identity import dotted
+from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer, choices, compose, help_text
 
 NEEDED = {
@@ -67,7 +68,7 @@ def test_infinity_can_be_written_as_in_yaml_and_as_in_hydra(text):
 
 
 def test_whole_numbers_and_decimals_are_one_setting():
-    assert signature(compose(["delta=2"]).identity()) == signature(compose(["delta=2.0"]).identity())
+    assert resolve_run(compose(["delta=2"])).signature == resolve_run(compose(["delta=2.0"])).signature
 
 
 def test_open_mappings_take_new_keys():

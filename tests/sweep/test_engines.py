@@ -15,13 +15,15 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results, read_json, write_json_atomic
 from grpolab.run import preflight
 from grpolab.run.lease import Host, Lease
+from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RayLauncher
+from grpolab.studies.train import train
 from grpolab.sweep import cluster, worker
 from grpolab.sweep.cluster import TAKEN, Cluster, Probe, Task, program
 from grpolab.sweep.compose import compose, help_text
 from grpolab.sweep.engine import Death
 from grpolab.sweep.jobs import Job, Request, Schedule
-from grpolab.sweep.plan import expand_single, plans
+from grpolab.sweep.plan import cell_of, plans
 from grpolab.sweep.worker import LEFT
 
 RAY = RayLauncher(name="ray", address=None, cpus=1, gpus=0, retries=2, answer_seconds=5)
@@ -261,8 +263,8 @@ def test_like_nodes_are_taken(tmp_path: Path) -> None:
 
 def test_a_launcher_is_no_part_of_what_a_run_is() -> None:
     shared = ["launcher=ray", "machine.launcher.cpus=0.5"]
-    assert compose(shared).identity() == compose([]).identity()
-    assert expand_single(shared).cells[0].variant == expand_single([]).cells[0].variant
+    assert resolve_run(compose(shared)).identity() == resolve_run(compose([])).identity()
+    assert cell_of(compose(shared), shared).variant == cell_of(compose([]), []).variant
     launcher = compose([*shared, "machine.launcher.address=10.0.0.1:6379"]).machine.launcher
     assert launcher == RAY.model_copy(
         update={"cpus": 0.5, "address": "10.0.0.1:6379", "retries": 3, "answer_seconds": 120}
@@ -300,7 +302,7 @@ def test_a_single_run_has_no_launcher(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(preflight, "_launcher", lambda settings: [])
     shared = [f"machine.results={tmp_path}", "machine.tracking_uri=null", "launcher=slurm"]
     with pytest.raises(RequestError, match="launcher=slurm is for several runs"):
-        Request([expand_single(shared)], workers=False)
+        train(cell_of(compose(shared), shared), "adhoc", shared)
     assert Request(plans("smoke", shared)).launcher is not None
 
 

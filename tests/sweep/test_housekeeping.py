@@ -15,7 +15,6 @@ from fake_sweep import FakeSweep
 
 from grpolab import RESULTS_VERSION
 from grpolab.cli import main
-from grpolab.identity import signature
 from grpolab.paths import Results, project_root, read_json, write_json_atomic
 from grpolab.records import weights_sha256
 from grpolab.run.checkpoint import save_weights
@@ -229,7 +228,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Results:
             seed=seed, rollout_steps=1, warm_start={"max_steps": 2}, epsilon_high=float("inf")
         )
         assert run(settings, results)["outcome"] == "completed"
-        cells.append({"variant": "v", "seed": seed, "signature": signature(settings.identity())})
+        cells.append({"variant": "v", "seed": seed, "signature": settings.signature})
     write_json_atomic(results.plan("mine"), {"study": "mine", "includes": [], "cells": cells})
     return results
 

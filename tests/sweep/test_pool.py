@@ -15,8 +15,9 @@ import yaml
 from fake_sweep import FAKE, wait_for
 
 from grpolab.paths import REPORT_FILES, Results, project_root, read_json, write_text_atomic
+from grpolab.studies import drawing
+from grpolab.studies.sweep import sweep
 from grpolab.sweep.jobs import Job, Schedule
-from grpolab.sweep.launch import sweep
 from grpolab.sweep.ledger import print_status
 from grpolab.sweep.plan import plans
 from grpolab.sweep.pool import slots
@@ -113,10 +114,12 @@ def test_a_sweep_ends_with_what_its_runs_lack_and_where_the_report_is(tmp_path, 
         for name in REPORT_FILES:
             write_text_atomic(results.output(study) / name, "")
 
+    monkeypatch.setattr(drawing, "draw_all", draw)
+    monkeypatch.setattr(drawing, "unmet", lambda results, study: [f"1 NOT met by {study}"])
     monkeypatch.setenv("FAKE_WORKER", json.dumps({"log": str(tmp_path / "jobs.txt")}))
     asked = plans("smoke", [f"machine.results={tmp_path}", "machine.tracking_uri=null"], [0])
     for _ in range(2):  # also when there was nothing left to train
-        assert sweep(asked, draw, 1, command=FAKE, unmet=lambda results, study: [f"1 NOT met by {study}"]) == 0
+        assert sweep(asked, 1, command=FAKE) == 0
         *_, lacks, _, places = capsys.readouterr().out.splitlines()
         assert lacks == "precondition 1 NOT met by smoke"
         assert places == "look: " + ", ".join(str(tmp_path / "studies" / "smoke" / name) for name in REPORT_FILES)

@@ -9,8 +9,8 @@ import yaml
 from grpolab.errors import RequestError
 from grpolab.paths import available, plain, project_root
 from grpolab.report.plans import read_plan
-from grpolab.sweep.compose import Composer
-from grpolab.sweep.plan import expand_multirun, expand_single, plans
+from grpolab.sweep.compose import Composer, compose
+from grpolab.sweep.plan import cell_of, expand_multirun, plans
 from grpolab.sweep.study import Collection, load
 
 STUDY = """
@@ -85,7 +85,7 @@ def test_reference_includes_the_four_studies_and_shares_their_cells():
 def test_bnpo_differs_from_dapo():
     """Only where a batch has several micro-batches."""
     for cell in plans("loss_type")[0].cells:
-        assert cell.settings.resolved().micro_batch_size < cell.settings.minibatch_size
+        assert cell.settings.micro_batch_size < cell.settings.minibatch_size
 
 
 def test_cells_are_levels_times_seeds(write_study):
@@ -218,7 +218,7 @@ def test_unknown_study_names_the_near_one():
 
 PLANNING = """
 import sys, time
-from grpolab.sweep.plan import expand_multirun, expand_single, plans
+from grpolab.sweep.plan import cell_of, expand_multirun, plans
 (plan,) = plans("big")
 print(len({cell.signature for cell in plan.cells}), "torch" in sys.modules, time.process_time())
 """
@@ -252,8 +252,7 @@ def test_multirun_is_a_study():
 
 def test_a_custom_run_has_a_short_label_and_different_ones_have_different_labels():
     def label(*overrides):
-        (cell,) = expand_single(overrides).cells
-        return cell.variant
+        return cell_of(compose(overrides), overrides).variant
 
     assert label() == "defaults"
     assert (
@@ -283,6 +282,6 @@ def test_multirun_without_clipping_is_refused_only_where_it_asks_about_clipping(
 
 
 def test_a_single_run_has_the_signature_that_the_study_gives_it():
-    (cell,) = expand_single(["task=sorting", "seed=2"]).cells
+    cell = cell_of(compose(["task=sorting", "seed=2"]), [])
     found = {cell.signature for plan in plans("clip_range") for cell in plan.cells}
     assert cell.signature in found

@@ -15,16 +15,18 @@ import pytest
 import yaml
 from fake_sweep import FakeSweep
 
-from grpolab.cli import main, running
+from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root, read_json, write_json_atomic
 from grpolab.report.claims import decide
 from grpolab.report.load import load
 from grpolab.report.plans import read_plan
 from grpolab.report.reference import export_reference
+from grpolab.studies import drawing
+from grpolab.studies import looks as looks_module
+from grpolab.studies.looks import Answer, Looks, standing
 from grpolab.sweep import registration
 from grpolab.sweep.ledger import status
-from grpolab.sweep.looks import Answer, Looks, standing
 from grpolab.sweep.plan import Plan, plans
 from grpolab.sweep.registration import register
 from grpolab.sweep.study import Study
@@ -134,7 +136,7 @@ def test_it_ends_with_the_last_look_or_with_the_one_that_is_asked_for(fake_sweep
 
 
 def test_a_hypothesis_without_a_value_in_some_seed_gets_no_more(tmp_path: Path) -> None:
-    looks = Looks(plans(write(tmp_path)), Oracle())
+    looks = Looks(plans(write(tmp_path)), decide=Oracle())
     answers = [Answer("mine", name, "slow", "inconclusive", True, seeds) for name, seeds in (("A", 4), ("B", 5))]
     assert looks.advance(answers) == 2
     assert {c.variant for c in looks.plans[0].cells if c.settings.seed == 9} == {"low/slow", "wide/slow"}
@@ -155,7 +157,7 @@ def test_a_hypothesis_without_a_value_in_some_seed_gets_no_more(tmp_path: Path) 
 )
 def test_what_a_hypothesis_needs(changes: dict[str, Any], needed: set[str], tmp_path: Path) -> None:
     study = write(tmp_path, hypotheses=[claim("A", "high", **changes)])
-    looks = Looks(plans(study), Oracle())
+    looks = Looks(plans(study), decide=Oracle())
     where = "" if "range_over" in changes else "slow"
     assert looks.advance([Answer("mine", "A", where, "inconclusive", True, 5)]) == len(needed)
     variants = {cell.variant for cell in looks.plans[0].cells if cell.settings.seed == 9}
@@ -164,7 +166,7 @@ def test_what_a_hypothesis_needs(changes: dict[str, Any], needed: set[str], tmp_
 
 @pytest.mark.parametrize(("own", "first"), [(2, [0, 1, 2]), ([3, 8, 4], [3, 4, 8]), ([2000, 7], [7, 8, 9])])
 def test_a_study_that_is_not_registered_goes_on_after_its_own_seeds(own: Any, first: list[int], tmp_path: Path) -> None:
-    plan = Looks(plans(write(tmp_path, seeds=own)), Oracle()).plans[0]
+    plan = Looks(plans(write(tmp_path, seeds=own)), decide=Oracle()).plans[0]
     assert plan.seeds[:3] == first
     assert len(plan.seeds) == 5
 
@@ -203,11 +205,11 @@ def test_a_study_of_which_only_a_part_is_registered_is_refused(tmp_path: Path) -
     changed = [*CLAIMS[:2], {**CLAIMS[2], "margin": 0.1}]
     study = write(tmp_path, hypotheses=changed)
     with pytest.raises(RequestError, match="study mine: C is not registered as it is, other hypotheses are"):
-        Looks(plans(study), Oracle())
+        Looks(plans(study), decide=Oracle())
     enter(plans(study)[-1], [seed + 100 for seed in FRESH])
-    assert Looks(plans(study), Oracle()).plans[-1].seeds[0] == FRESH[0] + 100
+    assert Looks(plans(study), decide=Oracle()).plans[-1].seeds[0] == FRESH[0] + 100
     with pytest.raises(RequestError, match="study mine: its hypotheses are registered with different seeds"):
-        Looks(plans(write(tmp_path)), Oracle())
+        Looks(plans(write(tmp_path)), decide=Oracle())
 
 
 def collection(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
@@ -243,7 +245,7 @@ def test_a_collection_with_primary_hypotheses_has_one_registration(
 ) -> None:
     collection(tmp_path, monkeypatch, primary=["mine.A"], looks=[4])
     enter(plans("all")[-1], FRESH[:4])
-    looks = Looks(plans("all"), Oracle())
+    looks = Looks(plans("all"), decide=Oracle())
     assert [plan.seeds for plan in looks.plans] == [FRESH[:4]] * 4
     assert looks.advance([Answer("mine", "A", "slow", "inconclusive", True, 4)]) == 0, "a single look is the last"
 
@@ -346,9 +348,9 @@ def test_what_was_decided_stays_whatever_is_trained_for_other_hypotheses(
         seen.append({(answer.hypothesis, answer.where): answer.verdict for answer in answers if not answer.is_open})
         return answers
 
-    originally = running._decide
-    monkeypatch.setattr(running, "_decide", note)
-    monkeypatch.setattr(running, "draw_all", lambda *_: None)
+    originally = looks_module.report_decides
+    monkeypatch.setattr(looks_module.Looks.__init__, "__defaults__", (None, note))
+    monkeypatch.setattr(drawing, "draw_all", lambda *_: None)
     given = [study, f"machine.results={results.root}", "machine.tracking_uri=null"]
     assert main(["sweep", *given, "--until-decided"]) == 0
     assert seen[0][("A", "slow")] == "supported"
@@ -371,7 +373,7 @@ def test_what_was_decided_stays_whatever_is_trained_for_other_hypotheses(
 def test_a_plan_with_more_seeds_of_some_variants_is_exported(tmp_path: Path) -> None:
     results, study = Results.open(tmp_path / "results"), write(tmp_path)
     train_all(results, study, seeds=10)
-    looks = Looks(plans(study), Oracle())
+    looks = Looks(plans(study), decide=Oracle())
     looks.advance([Answer("mine", "B", "slow", "inconclusive", True, 5)])
     write_json_atomic(results.plan("mine"), looks.plans[0].document("2026-01-01T00:00:00", None))
     whole = planned(results)

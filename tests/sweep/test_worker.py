@@ -12,10 +12,12 @@ from grpolab.cli import main
 from grpolab.paths import Results, write_text_atomic
 from grpolab.run.train import run
 from grpolab.run.warm_start import ensure
+from grpolab.studies.sweep import sweep
+from grpolab.studies.train import train
+from grpolab.sweep.compose import compose
 from grpolab.sweep.jobs import Request, Schedule
-from grpolab.sweep.launch import sweep, train_here
 from grpolab.sweep.ledger import JournalReader
-from grpolab.sweep.plan import expand_multirun, expand_single, plans
+from grpolab.sweep.plan import cell_of, expand_multirun, plans
 from grpolab.sweep.pool import Pool, slots
 from grpolab.sweep.progress import Progress
 
@@ -43,13 +45,14 @@ def interrupt_at_first_step(monkeypatch):
 @pytest.mark.slow
 def test_a_run_of_train_is_the_run_of_the_sweep_also_when_it_was_interrupted(tmp_path, monkeypatch, capsys):
     swept = plans("smoke", [*TINY, f"machine.results={tmp_path / 'swept'}"], seeds=[1])
-    assert sweep(swept, lambda *_: None, jobs=1) == 0
+    assert sweep(swept, 1, report=False) == 0
     journals = {file.parent.name: file.read_bytes() for file in tmp_path.glob("swept/runs/*/journal.jsonl")}
     same = ["task=sorting", "warm_start.batch_size=64", "max_completion_length=6", "evaluation.every=3", "kernel=ratio"]
-    plan = expand_single([*same, *TINY, "seed=1", f"machine.results={tmp_path}"])
+    overrides = [*same, *TINY, "seed=1", f"machine.results={tmp_path}"]
+    cell = cell_of(compose(overrides), overrides)
     interrupt_at_first_step(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        train_here(plan)
+        train(cell, "adhoc", overrides)
     assert (
         "[warm start 1/1] completed: warm start sorting, seed 1: accuracy 0.000, its target is 0.3"
         in capsys.readouterr().out
@@ -57,7 +60,7 @@ def test_a_run_of_train_is_the_run_of_the_sweep_also_when_it_was_interrupted(tmp
     write_text_atomic(report := tmp_path / "studies" / "adhoc" / "report.md", "of a sweep before")
     (checkpoint,) = tmp_path.glob("runs/*/checkpoint/latest.pt")
     assert not (checkpoint.parents[1] / "outcome.json").exists()
-    assert train_here(plan) == 0
+    assert train(cell, "adhoc", overrides) == 0
     (file,) = tmp_path.glob("runs/*/journal.jsonl")
     assert file.read_bytes() == journals[file.parent.name]
     said = capsys.readouterr().out
@@ -83,11 +86,11 @@ def test_a_run_that_cannot_learn_says_so_before_and_after(tmp_path, capsys):
     why = f"`grpolab diagnose {folder.name} --results {tmp_path}` says why"
     assert f"\nthe reward never moved: {of_all}; {why}\nrun folder: " in said.out
     assert ", the reward never moved\n" in said.out, "in the line of the run that is done"
-    assert sweep([expand_multirun([*small, "seed=0"])], lambda *_: None) == 0
+    assert sweep([expand_multirun([*small, "seed=0"])], report=False) == 0
     assert f"\nthe reward never moved: {of_all}; {why}\n1 run: 1 completed" in capsys.readouterr().out
     assert main(["train", *small, "seed=1"]) == 0
     capsys.readouterr()
-    assert sweep([expand_multirun([*small, "seed=0,1"])], lambda *_: None) == 0
+    assert sweep([expand_multirun([*small, "seed=0,1"])], report=False) == 0
     assert "the reward never moved in 2 of 2 runs, first adhoc " in capsys.readouterr().out
 
 
@@ -108,8 +111,8 @@ send({"event": "ready"})
 def test_the_parent_imports_nothing_heavy():
     code = """
 import sys
-import grpolab.cli, grpolab.sweep.launch, grpolab.sweep.plan, grpolab.sweep.compose
-from grpolab.sweep.plan import expand_multirun, expand_single, plans
+import grpolab.cli, grpolab.studies.sweep, grpolab.studies.train, grpolab.sweep.plan, grpolab.sweep.compose
+from grpolab.sweep.plan import cell_of, expand_multirun, plans
 plans("clip_range")
 print([name for name in ("torch", "transformers", "mlflow", "datasets", "pandas") if name in sys.modules])
 """

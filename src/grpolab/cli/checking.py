@@ -17,7 +17,7 @@ from grpolab.terminal import say
 if TYPE_CHECKING:
     from grpolab.frameworks.exchange import Converted
     from grpolab.lint.rules import Finding
-    from grpolab.sweep.plan import Plan
+    from grpolab.sweep.plan import Cell
 
 EXCHANGED = ("trl", "verl")  # frameworks whose configs are read and written
 
@@ -64,20 +64,19 @@ def add_origin(command: argparse.ArgumentParser) -> None:
     command.add_argument("--processes", type=count, metavar="N", help="that train, one a GPU, where FILE does not say")
 
 
-def warn(plans: Sequence[Plan]) -> None:
-    """Print what is worth a word before a sweep, to stderr; raises RequestError where something is an error.
+def warn(findings: Sequence[Finding], cells: Sequence[Cell]) -> None:
+    """Print what is worth a word before training, to stderr; raises RequestError where something is an error.
 
     Of a language model that is also the memory that its runs take.
     """
-    from grpolab.lint.check import check_plans
     from grpolab.run import memory
 
-    findings = [finding for finding in check_plans(plans) if finding.severity != "note"]
+    findings = [finding for finding in findings if finding.severity != "note"]
     if errors := [finding.line for finding in findings if finding.severity == "error"]:
         raise RequestError(errors)
     for finding in findings:
         say(finding.line, error=True)
-    for line in memory.lines(cell.settings for plan in plans for cell in plan.cells):
+    for line in memory.lines(cell.settings for cell in cells):
         say(line, error=True)
 
 

@@ -1,19 +1,15 @@
-"""What the commands share: exit codes, where results and their store lie, numbers of the command line, a report."""
+"""What the commands share: exit codes, where results and their store lie, numbers of the command line."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from typing import NoReturn
 
 import yaml
 
 from grpolab.errors import RequestError
-from grpolab.paths import Results, project_root, write_csv_atomic
-from grpolab.terminal import say
-
-if TYPE_CHECKING:
-    from grpolab.report.load import Study
+from grpolab.paths import Results, project_root
 
 OK, FAILURE, WRONG_REQUEST, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
 Command = Callable[[argparse.Namespace], int | None]  # an exit code; None is OK
@@ -66,48 +62,3 @@ def seeds(text: str) -> list[int]:
     if not whole or len(set(parts)) < len(parts) or text == "0" or ("," not in text and int(text) > MOST_SEEDS):
         raise argparse.ArgumentTypeError(f"{text} is not allowed: how many seeds, or a list of different ones: 3,4,5")
     return [int(part) for part in parts] if "," in text else list(range(int(text)))
-
-
-def draw_all(results: Results, study: str) -> None:
-    """Figures, tables and report of a study, with the screen that it begins with printed at the end."""
-    from grpolab.doctor.assessment import assess
-    from grpolab.doctor.section import section
-    from grpolab.report import page
-
-    def diagnosis(studies: Sequence[Study]) -> str:
-        assess(results, studies)
-        return section(studies)
-
-    ensure_geometry(results)
-    page.write(results, study, say, diagnosis)
-
-
-def assess_runs(results: Results, study: str) -> None:
-    """Write down what report and doctor say of a study's runs, for the tracking store; without drawing anything."""
-    from grpolab.doctor.assessment import assess
-    from grpolab.report.load import load
-
-    try:
-        assess(results, load(results, study))
-    except RequestError as error:  # the runs must not be compared; what is written is not more wrong than before
-        say(f"{study}: no run is assessed: {error}")
-
-
-def unmet(results: Results, study: str) -> list[str]:
-    """What of a study's preconditions its runs do not meet; nothing of runs that must not be compared."""
-    from grpolab.report.regimes import unmet_of
-
-    try:
-        return unmet_of(results, study)
-    except RequestError:
-        return []
-
-
-def ensure_geometry(results: Results) -> None:
-    """The tables behind the analytic figures: reports read files, and only `run` can compute these."""
-    if results.geometry.exists() and results.surface.exists():
-        return
-    from grpolab.run import surrogate_tables
-
-    write_csv_atomic(results.geometry, surrogate_tables.curve_table())
-    write_csv_atomic(results.surface, surrogate_tables.surface_table())

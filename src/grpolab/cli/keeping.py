@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from grpolab.cli.common import FAILURE, OK, Add, assess_runs, ensure_geometry, results_of, tracking_uri
+from grpolab.cli.common import FAILURE, OK, Add, results_of, tracking_uri
 from grpolab.errors import RequestError
 from grpolab.paths import REFERENCE_STUDY, Results
 from grpolab.records import read_plan
@@ -40,10 +40,12 @@ def add_commands(add: Add) -> None:
 
 
 def _geometry(arguments: argparse.Namespace) -> None:
+    from grpolab.studies import drawing
+
     results = results_of(arguments)
     for path in (results.geometry, results.surface):
         path.unlink(missing_ok=True)
-    ensure_geometry(results)
+    drawing.ensure_geometry(results)
     say(f"{results.geometry}\n{results.surface}")
 
 
@@ -75,13 +77,14 @@ def _export_reference(arguments: argparse.Namespace) -> None:
 
 def _track_sync(arguments: argparse.Namespace) -> int:
     from grpolab.run import tracking
+    from grpolab.studies import drawing
 
     results, uri, studies = _tracked(arguments)
     tracking.check_answer(uri)
     parts = {part for study in studies for part in (read_plan(results.plan(study)) or {}).get("includes", [])}
     for study in studies:
         if study not in parts:
-            assess_runs(results, study)
+            drawing.assess_runs(results, study)
     if problem := tracking.synchronise(results, uri, studies, arguments.repair):
         say(problem, error=True)
         return FAILURE

@@ -15,12 +15,9 @@ from grpolab.cli.common import (
     UNDECIDED,
     Add,
     count,
-    draw_all,
-    ensure_geometry,
     machine_defaults,
     results_of,
     tracking_uri,
-    unmet,
 )
 from grpolab.errors import RequestError
 from grpolab.paths import REPORT_FILES, Results
@@ -93,9 +90,10 @@ def _status(arguments: argparse.Namespace) -> None:
 
 def _figures(arguments: argparse.Namespace) -> None:
     from grpolab.report import page
+    from grpolab.studies import drawing
 
     results = results_of(arguments)
-    ensure_geometry(results)
+    drawing.ensure_geometry(results)
     for path in page.draw(results, _study_of(arguments, results), arguments.seeds):
         say(path)
 
@@ -119,8 +117,10 @@ def _report(arguments: argparse.Namespace) -> None:
 
         say(screen(results, study))
         return
-    draw_all(results, study)
-    for sentence in unmet(results, study):
+    from grpolab.studies import drawing
+
+    drawing.draw_all(results, study)
+    for sentence in drawing.unmet(results, study):
         say(f"precondition {sentence}")
     for name in REPORT_FILES:
         say(results.output(study) / name)

@@ -6,18 +6,16 @@ import argparse
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from math import isnan
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from grpolab.cli import checking
-from grpolab.cli.common import OK, Add, assess_runs, count, draw_all, results_of, seeds, unmet
+from grpolab.cli.common import OK, Add, count, results_of, seeds
 from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root
 from grpolab.terminal import say
-from grpolab.vocabulary import REGIME_SEEDS, REGIMES, REGISTRY
+from grpolab.vocabulary import REGISTRY
 
 if TYPE_CHECKING:
-    from grpolab.sweep.looks import Answer
     from grpolab.sweep.plan import Cell
     from grpolab.sweep.progress import Events
 
@@ -60,29 +58,37 @@ def add_commands(add: Add) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    if arguments.page:
-        from grpolab.sweep.compose import help_text
+    from grpolab.sweep.compose import compose, help_text
 
+    if arguments.page:
         say(help_text(arguments.overrides))
         return OK
-    from grpolab.run import parallel
-    from grpolab.sweep import launch
-    from grpolab.sweep.plan import expand_multirun, expand_single
+    from grpolab.lint.check import check_plans, check_run
+    from grpolab.sweep.plan import cell_of, expand_multirun
 
+    overrides, name = arguments.overrides, arguments.name
     with _events(arguments.json_lines) as events:
-        plan = (expand_multirun if arguments.multirun else expand_single)(arguments.overrides, arguments.name)
-        if parallel.rank() and not arguments.multirun:  # of torchrun's; the first process does the rest
-            settings = plan.cells[0].settings
-            return parallel.follow(settings, Results.open(settings.machine.results), parallel.rank())
-        checking.warn([plan])
-        if not arguments.multirun:
-            return launch.train_here(plan, events, assess_runs)
-        return launch.sweep([plan], draw_all, arguments.jobs, arguments.retry_failed, events=events)
+        if arguments.multirun:
+            from grpolab.studies.sweep import sweep
+
+            plan = expand_multirun(overrides, name)
+            checking.warn(check_plans([plan]), plan.cells)
+            return sweep([plan], arguments.jobs, retry_failed=arguments.retry_failed, events=events)
+        from grpolab.run import follower, parallel
+        from grpolab.studies.train import train
+
+        settings = compose(overrides)
+        cell = cell_of(settings, overrides)
+        if rank := parallel.rank():  # of torchrun's; the first process does the rest
+            return follower.follow(cell.settings, Results.open(settings.machine.results), rank)
+        checking.warn(check_run(settings), [cell])
+        return train(cell, name, overrides, events)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    from grpolab.sweep import launch
-    from grpolab.sweep.looks import Looks
+    from grpolab.lint.check import check_plans
+    from grpolab.studies.looks import Looks
+    from grpolab.studies.sweep import sweep
     from grpolab.sweep.plan import plans
 
     if arguments.max_seeds and not arguments.until_decided:
@@ -93,81 +99,22 @@ def _sweep(arguments: argparse.Namespace) -> int:
         )
     if arguments.repeat and arguments.until_decided:
         raise RequestError("--repeat and --until-decided exclude each other: what is committed decides as it is")
-    asked, looks = plans(arguments.study, arguments.overrides, arguments.seeds), None
+    planned, looks = plans(arguments.study, arguments.overrides, arguments.seeds), None
     if arguments.until_decided:
-        looks = Looks(asked, _decide, arguments.max_seeds)
-        asked = looks.plans
-    checking.warn(asked)
+        looks = Looks(planned, arguments.max_seeds)
+        planned = looks.plans
+    checking.warn(check_plans(planned), [cell for plan in planned for cell in plan.cells])
     with _events(arguments.json_lines) as events:
-        return launch.sweep(
-            asked,
-            draw_all,
-            arguments.jobs,
-            arguments.retry_failed,
-            events=events,
-            unmet=unmet,
-            looks=looks,
-            repeat=arguments.repeat,
-        )
-
-
-def _decide(results: Results, documents: list[dict[str, Any]]) -> list[Answer]:
-    """What the report would say of the hypotheses of these plans."""
-    from grpolab.report.claims import decide
-    from grpolab.report.load import study_of
-    from grpolab.report.reference import read_all
-    from grpolab.report.statistics.looks import INCONCLUSIVE
-    from grpolab.sweep.looks import Answer
-
-    runs = read_all(results, dict.fromkeys(cell["signature"] for plan in documents for cell in plan["cells"]))
-    claims = decide([study_of(results, plan, runs) for plan in documents])
-    return [
-        Answer(claim.study, claim.id, claim.where, claim.verdict, claim.verdict == INCONCLUSIVE, claim.seeds)
-        for claim in claims
-        if claim.is_finding
-    ]
+        retry, repeat = arguments.retry_failed, arguments.repeat
+        return sweep(planned, arguments.jobs, retry_failed=retry, repeat=repeat, looks=looks, events=events)
 
 
 def _register(arguments: argparse.Namespace) -> None:
-    from grpolab.identity import ABSENT, absent
-    from grpolab.report.load import study_of
-    from grpolab.report.questions import margins
-    from grpolab.report.reference import read_all
-    from grpolab.sweep.ledger import committed_outcomes
+    from grpolab.studies.register import register_study
     from grpolab.sweep.plan import plans
-    from grpolab.sweep.registration import register
-    from grpolab.sweep.study import Study, load
 
-    results, asked = results_of(arguments), plans(arguments.study, seeds=arguments.seeds)
-    whole, kept = asked[-1], committed_outcomes(results)
-    cells = [cell for plan in asked for cell in plan.cells]
-    contents = [cell.settings.content() for cell in cells]
-    if gone := {f"{key}={content[key][ABSENT]}" for content in contents for key in absent(content)}:
-        raise RequestError(
-            f"{named} of study {whole.study.name} is not here, and its content is part of what is registered: register"
-            " where it is"
-            for named in sorted(gone)
-        )
-    trained = {c.settings.seed for c in cells if c.signature in kept or results.run(c.signature).is_dir()}
-    now, chose = datetime.now(UTC).isoformat(timespec="seconds"), load(REGIMES)
-    fixed, explored = dict[str, dict[str, float | None]](), set[int]()
-    for part in whole.parts or [whole]:
-        prefix = f"{part.study.name}." if whole.parts else ""
-        # Margins are from what explored and from what chose the regimes: whatever of the study was trained there.
-        seeds = [*(seed for seed in part.study.seeds or [] if seed < REGIME_SEEDS), *(chose.seeds or [])]
-        plan = part.with_seeds({cell.variant: seeds for cell in part.cells}).document(now, None)
-        study = study_of(results, plan, read_all(results, dict.fromkeys(cell["signature"] for cell in plan["cells"])))
-        explored |= {int(seed) for seed in study.done["seed"]}
-        for hypothesis in part.study.hypotheses if isinstance(part.study, Study) else ():
-            of = margins(study, hypothesis.model_dump())
-            fixed[prefix + hypothesis.id] = {place: None if isnan(margin) else margin for place, margin in of.items()}
-    if lonely := [name for name in whole.hypotheses if not fixed[name]]:
-        raise RequestError(
-            f"{name} of study {whole.study.name} compares arms that no task has together: it could never be decided"
-            for name in lonely
-        )
-    rules = whole.seeds, whole.study.looks, fixed
-    say(register(whole.study.name, whole.hypotheses, *rules, trained, sorted(explored), now))
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    say(register_study(plans(arguments.study, seeds=arguments.seeds), results_of(arguments), now))
     file = project_root() / REGISTRY
     say(f"commit {file} before a run of these seeds begins: its commit is what makes the verdicts confirmatory")
 

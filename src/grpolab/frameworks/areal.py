@@ -17,8 +17,8 @@ from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
-from grpolab.grpo.objective import Objective, SamplerCorrection
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
+from grpolab.settings.objective import Objective, SamplerCorrection
 
 DEFAULTS = {
     "eps_clip": 0.2,
@@ -47,8 +47,8 @@ def objective(options: Options) -> Objective:
         if rule["metric"] == "ratio" and rule["agg"] == "mean":
             mode = "truncate" if rule["action"] == "clamp" else "mask"
             bounds = (rule["lower"] or 0.0, rule["upper"])
-        correction = SamplerCorrection(level, mode, *bounds)
-    return Objective(
+        correction = SamplerCorrection.of(level, mode, *bounds)
+    return Objective.of(
         importance_sampling_level=o["importance_sampling_level"],
         kernel="sapo" if o["use_sapo_loss"] else "clipped",
         kernel_options=sapo if o["use_sapo_loss"] else {},
@@ -107,7 +107,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         "actor_loss": loss.per_token,
     }
     if (rule := objective.sampler_correction) is not None:
-        free = replace(rule, mode="truncate", low=0.0, high=torch.inf)
+        free = SamplerCorrection.of(rule.level, "truncate", 0.0, torch.inf)
         bounded = behaviour_weight(rule, inputs) != behaviour_weight(free, inputs)
         logged["rs_filtered_fraction"] = ~kept_BT | bounded
     tokens = max(int(mask_BT.sum()), 1)

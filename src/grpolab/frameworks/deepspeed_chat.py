@@ -16,7 +16,7 @@ from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import generalized_advantages, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.loss import LossInputs, LossRecipe
-from grpolab.grpo.objective import Objective
+from grpolab.settings.objective import Objective
 
 # Fields of the trainer, set in `__init__`.
 DEFAULTS: dict[str, Any] = {"cliprange": 0.2, "kl_ctl": 0.1, "clip_reward_value": 5, "gamma": 1.0, "lam": 0.95}
@@ -25,7 +25,7 @@ DEFAULTS: dict[str, Any] = {"cliprange": 0.2, "kl_ctl": 0.1, "clip_reward_value"
 def objective(options: Options) -> Objective:
     """The point on our axes of the trainer's fields; its KL is in the reward."""
     o = DEFAULTS | dict(options)
-    return Objective(
+    return Objective.of(
         importance_sampling_level="token",
         kernel="clipped",
         epsilon=o["cliprange"],

@@ -12,13 +12,13 @@ from grpolab.frameworks.framework import metrics_of
 from grpolab.frameworks.names import CLIP_METRIC, FRAMEWORK_METRICS
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs
-from grpolab.grpo.objective import Objective
 from grpolab.registry import AGGREGATIONS, FRAMEWORKS, resolve
-from grpolab.settings.objective import ObjectiveSettings
+from grpolab.settings.objective import Objective, ObjectiveSettings
+from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 
 AXES = [name for name in ObjectiveSettings.model_fields if name != "framework"]
-PPO = Objective("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", beta=0.1)
+PPO = Objective.of("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", beta=0.1)
 # Ratios and advantage of each sequence of the example.
 EXAMPLE: list[tuple[float, list[float]]] = [
     (0.9, [1.5, 1.3, 1.25, 2.0, 0.7, 1.1]),
@@ -150,9 +150,9 @@ def _clip_fractions() -> Iterator[str]:
         "Every number below is one batch, through each framework's adapter, with one objective (token ratio, clip .2 on"
         f" both sides, token mean, beta .1). Its ratios: {rows}. Reference and sampler are the old policy."
     )
-    by_sum = replace(PPO, aggregation="sequence_sum_nonempty")
+    by_sum = PPO.but(aggregation="sequence_sum_nonempty")
     undivided = replace(inputs, totals=replace(inputs.totals, sequences=1))
-    per_sample = metrics_of("slime", replace(PPO, aggregation="sequence_mean"), undivided)
+    per_sample = metrics_of("slime", PPO.but(aggregation="sequence_mean"), undivided)
     summed, roll = metrics_of("roll", by_sum, inputs), metrics_of("roll", PPO, inputs)
     gated = metrics_of("trl", PPO, inputs)["clip_ratio/region_mean"]
     ways = {
@@ -170,7 +170,7 @@ def _family(title: str, members: list[tuple[str, str]], settings: Mapping[str, R
     """Definitions of one thing by several frameworks, and what each makes of the example."""
     inputs, rows = example(), []
     for framework, name in members:
-        values = [metrics_of(framework, point, inputs) for point in (PPO, Objective.of(settings[framework]))]
+        values = [metrics_of(framework, point, inputs) for point in (PPO, resolve_run(settings[framework]).objective)]
         numbers = [f"{logged[name]:.4f}" if name in logged else "-" for logged in values]
         rows.append([framework, f"`{name}`", FRAMEWORK_METRICS[framework][name], *numbers])
     return f"### {title}\n\n" + _table(["framework", "name", "definition", "here", "by its default"], rows)

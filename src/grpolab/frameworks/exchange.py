@@ -13,11 +13,10 @@ from typing import Any, TypeAlias
 
 from grpolab.errors import RequestError
 from grpolab.frameworks.config_files import File, load
-from grpolab.grpo.objective import Objective
 from grpolab.identity import dotted
 from grpolab.registry import CONFIGS, resolve
 from grpolab.settings.equalities import Point, different, rewritten
-from grpolab.settings.objective import ObjectiveSettings
+from grpolab.settings.objective import Objective, ObjectiveSettings
 from grpolab.settings.run import RunSettings
 
 Options: TypeAlias = dict[str, Any]
@@ -108,9 +107,10 @@ def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Co
         objective = config.objective(config.loss(options))
     except (ValueError, TypeError, AttributeError) as error:
         raise RequestError(f"{name}: {error}") from error
-    axes: Point = {axis: getattr(objective, axis) for axis in objective.__dataclass_fields__}
-    numbers, correction = axes.pop("kernel_options"), axes["sampler_correction"]
-    axes |= {f"kernel_options.{objective.kernel}.{option}": value for option, value in numbers.items()}
+    axes: Point = {axis: getattr(objective, axis) for axis in Objective.model_fields}
+    del axes["kernel_options"]
+    correction = objective.sampler_correction
+    axes |= {f"kernel_options.{objective.kernel}.{option}": value for option, value in objective.options.items()}
     axes |= {"sampler_correction": correction and vars(correction), "entropy_coef": objective.entropy_coef or None}
     if not objective.beta:
         axes = {axis: value for axis, value in axes.items() if not axis.startswith("kl_")}

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from grpolab.frameworks.names import CLIP_METRIC
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, policy_loss
-from grpolab.grpo.objective import Objective
 from grpolab.registry import FRAMEWORKS, resolve
+from grpolab.settings.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,7 @@ def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, floa
     All at the objective's own ratio, kernel and range. KL, entropy bonus, masks and sampler weights are left out: each
     framework has its own, and no other knows them.
     """
-    clip = replace(
-        objective,
+    clip = objective.but(
         beta=0.0,
         kl_estimator="k3",
         kl_gradient="plain",

@@ -17,9 +17,9 @@ from grpolab.frameworks.vector_replay import loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.advantages import by_group, whiten
 from grpolab.grpo.kl import k3, kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
-from grpolab.grpo.objective import Objective, SamplerCorrection
 from grpolab.grpo.ratios import bounded_weight
 from grpolab.registry import KL_ESTIMATORS, resolve
+from grpolab.settings.objective import Objective, SamplerCorrection
 
 DEFAULTS = {
     "disable_ppo_ratio": False,
@@ -51,11 +51,11 @@ def objective(options: Options) -> Objective:
     kind, low, high = (o[f"truncated_importance_sampling_{name}"] for name in ("type", "ratio_min", "ratio"))
     correction = None
     if o["use_importance_sampling_correction"] and kind == "seq-mask-tis":
-        correction = SamplerCorrection("geometric", "mask", low, high)  # of rows; their tokens have their own weight
+        correction = SamplerCorrection.of("geometric", "mask", low, high)  # of rows; their tokens have their own weight
     elif o["use_importance_sampling_correction"]:
         mode = "mask" if kind == "icepop" else "truncate"
-        correction = SamplerCorrection(level, mode, low or 0.0, torch.inf if kind is None else high)
-    return Objective(
+        correction = SamplerCorrection.of(level, mode, low or 0.0, torch.inf if kind is None else high)
+    return Objective.of(
         importance_sampling_level=level,
         kernel=next((kernel for option, kernel in kernels.items() if o[option]), "clipped"),
         epsilon=o["ratio_clip_min"],
@@ -122,6 +122,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
     log_ratio_BT, bound = inputs.reference_log_probs_BT - log_probs_BT, objective.kl_input_clamp
     if bound is not None:
         weight_BT = torch.where(log_ratio_BT.abs() <= bound, weight_BT, weight_BT.detach())
+    assert objective.kl_estimator is not None
     value_BT = weight_BT * kl_penalty(log_ratio_BT, objective.kl_estimator, "plain", bound, None, ratio, weight_BT)
     bound = objective.kl_output_clamp
     return value_BT if bound is None else value_BT.clamp(-bound, bound)

@@ -15,8 +15,8 @@ from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
-from grpolab.grpo.objective import Objective, SamplerCorrection
 from grpolab.grpo.ratios import masked_log_ratio, row_mean
+from grpolab.settings.objective import Objective, SamplerCorrection
 
 DEFAULTS = {
     "loss_fn": "dapo",
@@ -48,8 +48,8 @@ def objective(options: Options) -> Objective:
         level = "tv" if o["rho_mask_tv_divergence"] else level  # exists in this framework only
         masks = o["rho_mask_lower_bound"] or o["rho_mask_upper_bound"]
         low, high = (o[f"rho_{'mask' if masks else 'clamp'}_{side}_bound"] for side in ("lower", "upper"))
-        correction = SamplerCorrection(level, "mask" if masks else "truncate", low, high or torch.inf)
-    return Objective(
+        correction = SamplerCorrection.of(level, "mask" if masks else "truncate", low, high or torch.inf)
+    return Objective.of(
         importance_sampling_level="token",
         kernel="cispo" if cispo else "clipped",
         epsilon=1.0 if cispo else o["clip_lower"],  # cispo has no lower bound
@@ -104,7 +104,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     """The averages over tokens of `populate_sample_loss_stats`."""
     inputs = inputs.without_padding()
     policy_BT, rule = correct_importance(objective, inputs, loss.surrogate.loss), objective.sampler_correction
-    clipped = loss.ratio > 1 + objective.epsilon_high
+    clipped = loss.ratio > objective.high
     if objective.kernel == "clipped":
         clipped = loss.surrogate.active_low | loss.surrogate.active_high
     per_token = {"loss/policy_avg": policy_BT, "val/ratio": loss.ratio}

@@ -18,9 +18,9 @@ from grpolab.frameworks.vector_replay import at_last_token, discounted_returns, 
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, group_std
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
-from grpolab.grpo.objective import Objective, SamplerCorrection, kl_axes
 from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.registry import KL_ESTIMATORS, resolve
+from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
 # Names of `PolicyLoss` and, behind them, of the actor's loss (`algo.kl.*`, `actor.entropy_coef`).
 DEFAULTS: dict[str, Any] = {
@@ -51,8 +51,8 @@ def objective(options: Options) -> Objective:
     ppo = o["policy_loss_type"] == "ppo"
     correction = None
     if ppo and o["enable_vllm_is_correction"]:
-        correction = SamplerCorrection(*CORRECTION[o["vllm_is_correction_type"]], *o["vllm_is_truncated_threshold"])
-    return Objective(
+        correction = SamplerCorrection.of(*CORRECTION[o["vllm_is_correction_type"]], *o["vllm_is_truncated_threshold"])
+    return Objective.of(
         importance_sampling_level="token" if ppo else "sequence",
         log_ratio_clamp=20.0 if ppo else None,
         kernel="clipped",
@@ -104,6 +104,7 @@ def reference_kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Ten
     """The KL of each token, every estimator within +-10, (B, T)."""
     if not objective.beta or inputs.reference_log_probs_BT is None:
         return None
+    assert objective.kl_estimator is not None
     kl_BT = approx_kl(inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_estimator)
     return kl_BT.clamp(-KL_CLAMP, KL_CLAMP)
 
@@ -131,7 +132,7 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
     """The entropy's mean over tokens."""
     assert inputs.entropy_BT is not None
-    return average(replace(objective, aggregation="token_mean_minibatch"), inputs, inputs.entropy_BT)
+    return average(objective.but(aggregation="token_mean_minibatch"), inputs, inputs.entropy_BT)
 
 
 def token_mean(values_BT: Tensor, mask_BT: Tensor) -> float:

@@ -19,8 +19,8 @@ from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
-from grpolab.grpo.objective import Objective
 from grpolab.grpo.ratios import row_mean
+from grpolab.settings.objective import Objective
 
 DEFAULTS = {
     "type": "default",
@@ -37,7 +37,7 @@ def objective(options: Options) -> Objective:
     """The point on our axes of options of `DefaultLossConfig` or `IPOLossConfig` (type `ipo`)."""
     o = {**DEFAULTS, **options}
     ipo = o["type"] == "ipo"
-    return Objective(
+    return Objective.of(
         importance_sampling_level="token",
         kernel="ipo" if ipo else "dppo_ratio",
         kernel_options={"advantage_weight": o["adv_tau"], "drift_weight": o["kl_tau"]},

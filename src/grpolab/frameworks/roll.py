@@ -30,8 +30,8 @@ from grpolab.frameworks.vector_replay import (
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.kl import k2
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, correct_importance, importance_ratio
-from grpolab.grpo.objective import Objective, SamplerCorrection, kl_axes
 from grpolab.registry import AGGREGATIONS, resolve
+from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
 # The framework's option names and code defaults. `pg_variant` is the pg worker's; None is one of the other workers.
 DEFAULTS: dict[str, Any] = {
@@ -93,7 +93,7 @@ def objective(options: Options) -> Objective:
             raise ValueError(f"ROLL has no is_weight.{', '.join(unknown_names)}")
         if weight["weight_type"] not in ("token", "geometric", "sequence"):
             raise ValueError(f"is_weight.weight_type={weight['weight_type']} has no place on our axes")
-        correction = SamplerCorrection(weight["weight_type"], "truncate", 0.0, weight["upper_bound"])
+        correction = SamplerCorrection.of(weight["weight_type"], "truncate", 0.0, weight["upper_bound"])
     try:
         level = LEVEL[o["importance_sampling"] if o["ratio_type"] == "token" else o["ratio_type"]]
         aggregation, kernel = AGGREGATION[o["loss_agg_mode"]], KERNEL[variant]
@@ -108,7 +108,7 @@ def objective(options: Options) -> Objective:
         "topr": {"positive_weight": o["topr_positive_weight"], "negative_weight": o["topr_negative_weight"]},
         "kimi15": {"coefficient": o["kimi15_tau"]},
     }
-    return Objective(
+    return Objective.of(
         importance_sampling_level=level,
         kernel="cispo_masked" if variant == "cispo" and o["cispo_use_unified_mask"] else kernel,
         kernel_options=numbers.get(variant, {}),
@@ -209,7 +209,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     for form in ("sample_weights_{0}", "sample_weights_{0}@{0}"):  # sequences have no weights here
         logged |= {form.format(statistic): 1.0 for statistic in ("mean", "min", "max")}
     if inputs.reference_log_probs_BT is not None:  # ROLL reports it whether it is in the loss or not
-        reported = replace(objective, **kl_axes(1.0, "k3", output_clamp=KL_CLAMP))
+        reported = objective.but(**kl_axes(1.0, "k3", output_clamp=KL_CLAMP))
         k3_BT = shared.kl_everywhere(reported, inputs, loss.ratio)
         assert k3_BT is not None
         logged = {"kl_loss@sum": weighted_sum(k3_BT * mask_BT, own_BT), **logged}
@@ -266,7 +266,7 @@ def weight_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, r
         "tis_lower_bound": objective.low,
         "tis_upper_bound": objective.high,
         "cispo_cispo_epsilon_low": objective.epsilon,
-        "cispo_cispo_epsilon_high": objective.epsilon_high,
+        "cispo_cispo_epsilon_high": objective.epsilon_above,
         "cispo_cispo_clip_lower": objective.low,
         "cispo_cispo_clip_upper": objective.high,
         "cispo_cispo_use_unified_mask": float(objective.kernel == "cispo_masked"),
@@ -278,7 +278,7 @@ def weight_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, r
 def topr_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own_BT: Tensor) -> Logged:
     """TOPR's two kinds of sequences, by their score: how many, how often cut, and the loss of each."""
     assert inputs.rewards_B1 is not None
-    scores_B1, options = inputs.rewards_B1, objective.kernel_options
+    scores_B1, options = inputs.rewards_B1, objective.options
     positive_B1, negative_B1 = scores_B1 > 0, scores_B1 <= 0
     gradient_BT = -inputs.advantages * inputs.log_probs_BT
     below_BT, above_BT = (ratio_BT < 0) & negative_B1, (ratio_BT > 1) & negative_B1
@@ -301,7 +301,7 @@ def topr_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own
 
 def kimi_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor) -> Logged:
     """Sizes of the policy gradient and of the penalty, over all positions, from log(ratio + 1e-8)."""
-    tau = objective.kernel_options["coefficient"]
+    tau = objective.options["coefficient"]
     log_ratio_BT = (ratio_BT + 1e-8).log()
     gradient = (inputs.advantages * log_ratio_BT).abs().mean()
     penalty = (tau * log_ratio_BT.square() * 0.5).mean()

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from grpolab.grpo.aggregation import aggregate
 from grpolab.grpo.loss import LossInputs, kl_to_reference
-from grpolab.grpo.objective import Objective
 from grpolab.grpo.ratios import row_mean
+from grpolab.settings.objective import Objective
 
 
 def clipped_losses(objective: Objective, advantages: Tensor, ratio: Tensor) -> Tensor:

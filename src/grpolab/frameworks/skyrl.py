@@ -21,10 +21,10 @@ from grpolab.frameworks.verl import outcome, reinforce_plus_plus
 from grpolab.grpo import loss as core
 from grpolab.grpo.aggregation import aggregate, sequence_mean
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
-from grpolab.grpo.objective import Objective, SamplerCorrection
 from grpolab.grpo.ratios import row_mean
 from grpolab.grpo.surrogates import binary_kl
 from grpolab.registry import AGGREGATIONS, resolve
+from grpolab.settings.objective import Objective, SamplerCorrection
 
 DEFAULTS: dict[str, Any] = {
     "policy_loss_type": "regular",
@@ -94,7 +94,7 @@ def objective(options: Options) -> Objective:
             numbers = {ours: o["clip_cov"][theirs] for ours, theirs in names.items()}
         case "kl_cov":
             numbers = {"share": o["kl_cov"]["kl_cov_frac"], "coefficient": o["kl_cov"]["ppo_kl_coef"]}
-    return Objective(
+    return Objective.of(
         importance_sampling_level="sequence_token" if kind == "gspo" else "token",
         log_ratio_clamp=None if kind in UNBOUNDED else LOG_RATIO,
         kernel=kernel,
@@ -117,14 +117,14 @@ def sampler_rule(o: Options) -> SamplerCorrection | None:
     """The level `outlier`, of this framework only, drops rows with any token out of bounds."""
     rules = []
     if kind := o["tis_ratio_type"]:
-        rules.append(SamplerCorrection(kind, "truncate", 0.0, o[f"{kind}_tis_ratio_clip_high"]))
+        rules.append(SamplerCorrection.of(kind, "truncate", 0.0, o[f"{kind}_tis_ratio_clip_high"]))
     if kind := o["sequence_mask_metric"]:
         level, name = ("geometric", "geo") if kind == "geometric" else ("sequence", "product")
-        rules.append(SamplerCorrection(level, "mask", o[f"{name}_mask_low"], o[f"{name}_mask_high"]))
+        rules.append(SamplerCorrection.of(level, "mask", o[f"{name}_mask_low"], o[f"{name}_mask_high"]))
     for level, name in (("outlier", "outlier_token"), ("token", "token_mask")):
         low, high = o[f"{name}_is_threshold_low"], o[f"{name}_is_threshold_high"]
         if low is not None or high is not None:
-            rules.append(SamplerCorrection(level, "mask", low or 0.0, torch.inf if high is None else high))
+            rules.append(SamplerCorrection.of(level, "mask", low or 0.0, torch.inf if high is None else high))
     if len(rules) > 1:
         raise ValueError("off_policy_correction: one correction at a time is supported")
     return rules[0] if rules else None

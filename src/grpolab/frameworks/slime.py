@@ -21,8 +21,8 @@ from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
-from grpolab.grpo.objective import Objective, SamplerCorrection, kl_axes
 from grpolab.grpo.ratios import bounded_weight, row_mean
+from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
 # The framework's argument names.
 DEFAULTS: dict[str, Any] = {
@@ -58,8 +58,8 @@ def objective(options: Options) -> Objective:
     correction = None
     if o["use_tis"]:
         icepop = str(o["custom_tis_function_path"]).endswith("icepop_function")
-        correction = SamplerCorrection("token", "mask" if icepop else "truncate", o["tis_clip_low"], o["tis_clip"])
-    return Objective(
+        correction = SamplerCorrection.of("token", "mask" if icepop else "truncate", o["tis_clip_low"], o["tis_clip"])
+    return Objective.of(
         importance_sampling_level="sequence" if estimator == "gspo" else "token",
         kernel="cispo" if estimator == "cispo" else "clipped",
         epsilon=o["eps_clip"],
@@ -108,7 +108,7 @@ def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """The core's, with the off-policy mask by the old policy."""
     if objective.off_policy_mask_threshold is not None:
         per_token = per_token * ~left_out(objective, inputs)
-    return core.mask(replace(objective, off_policy_mask_threshold=None), inputs, per_token)
+    return core.mask(objective.but(off_policy_mask_threshold=None), inputs, per_token)
 
 
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
@@ -123,6 +123,7 @@ def reference_kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Ten
     """The KL of each token, in float32; times the token's ratio, also in GSPO, before it is cut. (B, T)."""
     if not objective.beta or inputs.reference_log_probs_BT is None:
         return None
+    assert objective.kl_estimator is not None
     kl_BT = approx_kl(inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_estimator)
     if objective.kl_gradient == "importance_weighted":
         kl_BT = core.log_ratio(objective, inputs).exp() * kl_BT
@@ -209,7 +210,7 @@ def policy_loss_function(options: Options, inputs: Inputs) -> Replayed:
     kl_BT = reference_kl(point, prepared, torch.ones_like(given.mask_BT))
     if kl_BT is None:
         return replayed
-    without = core.policy_loss(replace(point, beta=0.0), given, RECIPE)
+    without = core.policy_loss(point.but(beta=0.0), given, RECIPE)
     loss = without.total + point.beta * average(point, prepared, kl_BT)
     return replace(replayed, loss=loss).with_metrics({"loss": loss})
 

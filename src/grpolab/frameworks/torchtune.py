@@ -16,7 +16,7 @@ from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
-from grpolab.grpo.objective import Objective
+from grpolab.settings.objective import Objective
 
 DEFAULTS = {"loss": "GRPOLoss", "epsilon": 0.1, "kl_coeff": 0.1}
 # Class -> ratio level, kernel, aggregation. `sequence` is here the product over the batch (see above).
@@ -31,7 +31,7 @@ def objective(options: Options) -> Objective:
     """The point on our axes of a loss's class and arguments; `GRPOSimpleLoss` also says old = current."""
     o = {**DEFAULTS, **options}
     level, kernel, aggregation = LOSSES[o["loss"]]
-    return Objective(
+    return Objective.of(
         importance_sampling_level=level,
         kernel=kernel,
         epsilon=o["epsilon"],

@@ -23,10 +23,10 @@ from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, by_group, weighted_sum
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
-from grpolab.grpo.objective import Objective
 from grpolab.grpo.ratios import off_policy_keep, sampler_weight
 from grpolab.grpo.surrogates import VESPO_LEAST, VESPO_LOG_RATIO, gamma_weight
 from grpolab.registry import AGGREGATIONS, resolve
+from grpolab.settings.objective import Objective
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
@@ -44,15 +44,16 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
 def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
     """The core's kernel in TRL's units: CISPO's cap is `epsilon_high` itself, and a kernel's options are float32."""
     if objective.kernel == "cispo":
-        objective = replace(objective, epsilon_high=objective.epsilon_high - 1)
+        objective = objective.but(epsilon_high=objective.epsilon_above - 1)
     if objective.kernel == "vespo":
         log_ratio_BT = vespo_log_ratio(objective, inputs, log_ratio_BT)
-    return core.surrogate(replace(objective, kernel_options=float32_options(objective)), inputs, log_ratio_BT, ratio)
+    rounded = objective.but(kernel_options={objective.kernel: float32_options(objective)})
+    return core.surrogate(rounded, inputs, log_ratio_BT, ratio)
 
 
 def float32_options(objective: Objective) -> dict[str, float]:
     """The kernel's options as `torch.where` of two Python numbers makes them; VESPO's lambdas at least 1e-4."""
-    given = {name: max(value, 1e-4) if "lambda" in name else value for name, value in objective.kernel_options.items()}
+    given = {name: max(value, 1e-4) if "lambda" in name else value for name, value in objective.options.items()}
     return {name: as_float32(value) for name, value in given.items()}
 
 
@@ -164,7 +165,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     if objective.kernel == "clipped":
         logged |= clip_metrics(objective, inputs, loss.ratio)
     elif objective.kernel == "cispo":
-        clipped = (loss.ratio > objective.epsilon_high) & (inputs.advantages > 0)
+        clipped = (loss.ratio > objective.epsilon_above) & (inputs.advantages > 0)
         logged["cispo_clip_ratio"] = reduced(clipped, mask_BT)
     elif objective.kernel == "vespo":
         log_BT = vespo_log_ratio(objective, inputs, loss.log_ratio_BT)

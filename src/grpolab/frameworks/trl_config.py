@@ -33,6 +33,7 @@ from grpolab.frameworks.trl_fields import (
     version_of,
 )
 from grpolab.frameworks.trl_files import read
+from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
 
@@ -278,7 +279,7 @@ def guesses(settings: RunSettings) -> Iterator[Options]:
 
 
 def _guess(settings: RunSettings, loss_type: str) -> Options:
-    run, kernel = settings.resolved(), settings.kernel
+    run, kernel = resolve_run(settings), settings.kernel
     given = (run.kernel_options or {}).get(kernel, {})
     absolute = 1.0 if kernel == "cispo" and run.framework != "trl" else 0.0
     floor = run.lr_scheduler_type == "cosine" and run.min_lr_ratio is not None

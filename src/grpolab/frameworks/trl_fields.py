@@ -13,7 +13,7 @@ from typing import Any
 from grpolab.errors import RequestError
 from grpolab.frameworks import trl_versions as versions
 from grpolab.frameworks.exchange import Given, Options, refuse_wrong_counts, refuse_wrong_types
-from grpolab.grpo.objective import Objective, SamplerCorrection, kl_axes
+from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
 # fmt: off
 # The options of the loss.
@@ -104,8 +104,8 @@ def objective(options: Mapping[str, Any]) -> Objective:
         if level not in ("token", "sequence") or mode not in ("truncate", "mask"):
             raise ValueError(f"vllm_importance_sampling_mode={o['vllm_importance_sampling_mode']} is not of TRL")
         low, high = o["vllm_importance_sampling_clip_min"], o["vllm_importance_sampling_clip_max"]
-        correction = SamplerCorrection(level, mode, 0.0 if low is None else low, math.inf if high is None else high)
-    return Objective(
+        correction = SamplerCorrection.of(level, mode, 0.0 if low is None else low, math.inf if high is None else high)
+    return Objective.of(
         importance_sampling_level=o["importance_sampling_level"],
         kernel=kernel,
         kernel_options={ours: o[theirs] for ours, theirs in KERNEL_OPTIONS.get(kernel, {}).items()},

@@ -12,7 +12,7 @@ from grpolab.frameworks.framework import Framework, Inputs, Replayed
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.kl import kl_penalty, own_gradient
 from grpolab.grpo.loss import LossInputs, policy_loss
-from grpolab.grpo.objective import Objective
+from grpolab.settings.objective import Objective
 
 
 def loss_inputs(inputs: Inputs, max_completion_length: int | None = None, **changed: Tensor | Totals) -> LossInputs:

@@ -31,9 +31,9 @@ from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, policy_loss
-from grpolab.grpo.objective import Objective, SamplerCorrection
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
 from grpolab.registry import AGGREGATIONS, SCALES, resolve
+from grpolab.settings.objective import Objective, SamplerCorrection
 
 TINY = 1e-10  # added to the weights of geo_mean before their logarithm
 
@@ -153,7 +153,7 @@ def clip_fractions(objective: Objective, inputs: LossInputs, loss: Loss) -> dict
 
 # Replays: policy losses, `ppo_loss`, aggregations and KL penalties.
 
-AS_GIVEN = SamplerCorrection("token", "truncate", 0.0, torch.inf)
+AS_GIVEN = SamplerCorrection.of("token", "truncate", 0.0, torch.inf)
 
 
 def totals(mask_BT: Tensor, batch: Options) -> Totals:
@@ -181,7 +181,7 @@ def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
         batch = {"global_batch_size": len(inputs["mask"])}
     point, given = of_mode(options, mode), loss_inputs(inputs, totals=totals(inputs["mask"], batch))
     if "rollout_is_weights" in inputs:
-        point = replace(point, sampler_correction=AS_GIVEN)
+        point = point.but(sampler_correction=AS_GIVEN)
         given = replace(given, sampler_log_probs_BT=given.old_log_probs_BT - inputs["rollout_is_weights"].log())
     if mode == "clip_cov":
         given = replace(given, noise_BT=drawn_like_verl(point, given, options.get("torch_manual_seed", 0)))
@@ -191,7 +191,7 @@ def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
 @torch.no_grad()
 def drawn_like_verl(objective: Objective, inputs: LossInputs, seed: int) -> Tensor:
     """Noise that is smallest at the tokens that verl draws: the first ones of a random permutation of the eligible."""
-    everything = replace(objective, kernel_options={**objective.kernel_options, "share": 1.0})
+    everything = objective.but(kernel_options={objective.kernel: {**objective.options, "share": 1.0}})
     noise_BT = torch.zeros_like(inputs.log_probs_BT)
     eligible_BT = policy_loss(everything, replace(inputs, noise_BT=noise_BT), RECIPE).surrogate.dropped
     order_N = torch.randperm(int(eligible_BT.sum()), generator=torch.Generator().manual_seed(seed))

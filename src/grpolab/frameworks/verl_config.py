@@ -77,6 +77,7 @@ from grpolab.frameworks.verl_keys import (
     objective,
 )
 from grpolab.settings.equalities import rewritten
+from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
 
@@ -367,7 +368,7 @@ def guesses(settings: RunSettings) -> Iterator[Options]:
 
 
 def _guess(settings: RunSettings, mode: str, average: str) -> Options:
-    run, bypass = settings.resolved(), None
+    run, bypass = resolve_run(settings), None
     if settings.old_log_probs == "sampler":
         bypass = {theirs: name for name, theirs in BYPASS.items()}.get(mode)
     given = (run.kernel_options or {}).get(run.kernel, {})

@@ -14,8 +14,8 @@ from torch import Tensor
 from grpolab.frameworks.framework import Inputs, Options, Replayed
 from grpolab.frameworks.verl_keys import BOUND, sampler_rule
 from grpolab.grpo.kl import k1, k2, k3
-from grpolab.grpo.objective import SamplerCorrection
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
+from grpolab.settings.objective import SamplerCorrection
 
 DIVERGENCES = {"k1": k1, "k2": k2, "k3": k3}
 LEVELS = ("token", "seq_sum", "seq_mean", "seq_max")
@@ -72,7 +72,7 @@ def weight_metrics(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tenso
     """
     refuse_no_token(mask_BT)
     weight_BT = weights(rule, log_ratio_BT, mask_BT)
-    free = SamplerCorrection(rule.level, "truncate", math.exp(-BOUND), math.exp(BOUND))
+    free = SamplerCorrection.of(rule.level, "truncate", math.exp(-BOUND), math.exp(BOUND))
     raw_BT = weights(free, log_ratio_BT, mask_BT)
     high, low = rule.high, rule.low if rule.mode == "mask" else 1 / rule.high
     sequence_B, raw_sequence_B = row_mean(weight_BT, mask_BT)[:, 0], row_mean(raw_BT, mask_BT)[:, 0]

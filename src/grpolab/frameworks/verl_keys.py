@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from grpolab.grpo.objective import Objective, SamplerCorrection, kl_axes
+from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
 # The options of the loss: `actor_rollout_ref.actor` with `policy_loss` in it, and `algorithm.rollout_correction`.
 LOSS: dict[str, Any] = {
@@ -202,7 +202,7 @@ def objective(options: Mapping[str, Any]) -> Objective:
         clamps = (20.0, 10.0) if estimator == "k3" else (None, None)
         if mode == "dro" and not (policy["dro_beta"] or 0) > 0:
             raise ValueError(f"policy_loss.dro_beta={policy['dro_beta']} must be more than 0 for loss_mode=dro")
-        return Objective(
+        return Objective.of(
             importance_sampling_level="sequence_token" if mode == "gspo" else "token",
             log_ratio_clamp=BOUND if mode in CLAMPED else None,
             kernel=KERNEL[mode],
@@ -228,5 +228,5 @@ def sampler_rule(options: Mapping[str, Any]) -> SamplerCorrection | None:
         return None
     low, _, high = str(o["rollout_is_threshold"]).rpartition("_")
     if low:
-        return SamplerCorrection(o["rollout_is"], "mask", float(low), float(high))
-    return SamplerCorrection(o["rollout_is"], "truncate", math.exp(-BOUND), float(high))
+        return SamplerCorrection.of(o["rollout_is"], "mask", float(low), float(high))
+    return SamplerCorrection.of(o["rollout_is"], "truncate", math.exp(-BOUND), float(high))

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from grpolab.grpo.aggregation import Totals, aggregate
 from grpolab.grpo.kl import kl_penalty, own_gradient
-from grpolab.grpo.objective import Objective
 from grpolab.grpo.ratios import masked_log_ratio, off_policy_keep, sampler_weight, top_entropy_keep
 from grpolab.registry import RATIOS, SURROGATES, resolve
+from grpolab.settings.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,8 @@ def kl_to_reference(objective: Objective, inputs: LossInputs, ratio: Tensor) -> 
     """The KL term of each token, (B, T), before its weight; None where there is none."""
     if not objective.beta or inputs.reference_log_probs_BT is None:
         return None
+    assert objective.kl_estimator is not None
+    assert objective.kl_gradient is not None
     return kl_penalty(
         masked_log_ratio(inputs.reference_log_probs_BT, inputs.log_probs_BT, inputs.mask_BT),
         objective.kl_estimator,

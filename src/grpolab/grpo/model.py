@@ -33,7 +33,7 @@ from grpolab.grpo.parallel import ALONE, Processes
 from grpolab.grpo.places import Places, chosen, read
 from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.seeds import torch_seed
-from grpolab.settings.run import RunSettings
+from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import LONGEST, PretrainedModel, TinyModel
 from grpolab.tasks.base import Task
 
@@ -128,31 +128,30 @@ class Policy:
         return digest.hexdigest()
 
 
-def make_policy(settings: RunSettings, task: Task) -> Policy:
+def make_policy(settings: Resolved, task: Task) -> Policy:
     """The policy before any warm start; weights from scratch follow from `warm_start.seed`.
 
     Raises RequestError where a pretrained model cannot be loaded.
     """
-    resolved = settings.resolved()
-    if isinstance(resolved.model, PretrainedModel):
-        model, tokenizer = _pretrained(resolved.model)
+    if isinstance(settings.model, PretrainedModel):
+        model, tokenizer = _pretrained(settings.model)
     else:
         tokenizer = character_tokenizer(task.alphabet)
-        model = _tiny(resolved.model, tokenizer, torch_seed(resolved.warm_start.seed or 0, "weights"))
+        model = _tiny(settings.model, tokenizer, torch_seed(settings.warm_start.seed or 0, "weights"))
     model.eval()  # dropout stays off: it would move the ratio away from 1 on the first pass
-    model.to(torch.device(resolved.device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
-    policy = Policy(model, tokenizer, resolved.temperature, getattr(torch, resolved.dtype))
+    model.to(torch.device(settings.device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
+    policy = Policy(model, tokenizer, settings.temperature, getattr(torch, settings.dtype))
     policy = replace(policy, bare_head=has_bare_head(policy))
-    policy = replace(policy, reach=reach_of(policy), by_length=bool(resolved.sort_by_length))
-    if resolved.head_dtype:
+    policy = replace(policy, reach=reach_of(policy), by_length=bool(settings.sort_by_length))
+    if settings.head_dtype:
         if not policy.bare_head:
             kind = policy.model.config.model_type
             raise RequestError(
-                f"head_dtype={resolved.head_dtype}: a model of kind {kind} has more than a head: leave it"
+                f"head_dtype={settings.head_dtype}: a model of kind {kind} has more than a head: leave it"
             )
-        policy = replace(policy, head_dtype=getattr(torch, resolved.head_dtype))
-    policy = recomputing(policy) if resolved.gradient_checkpointing else policy
-    return compiled(policy) if resolved.compile else policy
+        policy = replace(policy, head_dtype=getattr(torch, settings.head_dtype))
+    policy = recomputing(policy) if settings.gradient_checkpointing else policy
+    return compiled(policy) if settings.compile else policy
 
 
 def compiled(policy: Policy) -> Policy:

@@ -24,7 +24,7 @@ from grpolab.grpo.model import Policy, decode_hidden, old_log_probs, prefill
 from grpolab.grpo.parallel import ALONE, Processes
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rewards import RANDOM, Score, random_rewards, reward_parts, total_reward
-from grpolab.settings.run import RunSettings
+from grpolab.settings.resolved import Resolved
 from grpolab.tasks.base import Example
 
 BELOW_ONE = 1 - 2.0**-52  # keeps the largest uniform number times the total below the total, however it is rounded
@@ -148,9 +148,9 @@ def prompt_rows(prompts: Prompts, group: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Collector:
-    """The run's fixed parts; `settings` are resolved."""
+    """The run's fixed parts."""
 
-    settings: RunSettings
+    settings: Resolved
     examples: list[Example]  # training prompts
     score: Score
     reference: Policy | None  # the warm start; only where a KL to it is asked for

@@ -29,14 +29,13 @@ from grpolab.grpo.kl import exact_kl, k3
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, SurrogateParts, policy_loss
 from grpolab.grpo.metrics import UpdateTensors, update_metrics
 from grpolab.grpo.model import Policy, old_log_probs, prefix_places, token_log_probs
-from grpolab.grpo.objective import Objective
 from grpolab.grpo.parallel import ALONE, Processes
 from grpolab.grpo.places import read
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rollout import Collector
 from grpolab.registry import SURROGATES
-from grpolab.settings.objective import AdaptiveEntropySettings
-from grpolab.settings.run import RunSettings
+from grpolab.settings.objective import AdaptiveEntropySettings, Objective
+from grpolab.settings.resolved import Resolved
 
 # What float32 on CPU promises of |log-prob of the sampler - log-prob of the trainer|, in nat. A policy that drifts far
 # has single tokens that rounding alone moves by 2e-4 (seen once in 190 runs, float64 lying between the two); a wrong
@@ -97,9 +96,9 @@ def no_metrics(update: Update) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Learner:
-    """A run's fixed parts; `settings` are resolved. Methods take the state and change nothing but it."""
+    """A run's fixed parts. Methods take the state and change nothing but it."""
 
-    settings: RunSettings
+    settings: Resolved
     objective: Objective
     collector: Collector
     recipe: LossRecipe = CORE  # a framework's, where the settings name one
@@ -192,7 +191,7 @@ class Learner:
         rule = self.settings.adaptive_entropy
         if state.entropy is None or rule is None:
             return self.objective
-        return replace(self.objective, entropy_coef=state.entropy.weight(rule))
+        return self.objective.but(entropy_coef=state.entropy.weight(rule))
 
     def _noise(self, optimizer_step: int, minibatch: TrainingBatch) -> Tensor | None:
         """Uniform numbers for each token of the minibatch, (B, T), where the surrogate draws tokens."""
@@ -245,7 +244,7 @@ def exact_kl_at(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor, referen
     return (exact_kl(log_probs_NV, reference_NV)[place_Y],)
 
 
-def make_optimizer(policy: Policy, settings: RunSettings) -> AdamW:
+def make_optimizer(policy: Policy, settings: Resolved) -> AdamW:
     """AdamW over all parameters."""
     return AdamW(
         list(policy.weights().values()),
@@ -257,7 +256,7 @@ def make_optimizer(policy: Policy, settings: RunSettings) -> AdamW:
     )
 
 
-def learning_rate(settings: RunSettings, optimizer_step: int) -> float:
+def learning_rate(settings: Resolved, optimizer_step: int) -> float:
     """The learning rate of an optimiser step (from 0): warm-up, then constant, or linear or cosine to the floor."""
     if optimizer_step < settings.warmup_steps:
         return settings.learning_rate * (optimizer_step + 1) / settings.warmup_steps

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from grpolab.grpo.loss import LossInputs, SurrogateParts
-from grpolab.grpo.objective import Objective
 from grpolab.grpo.ratios import row_mean
+from grpolab.settings.objective import Objective
 
 
 def choose(condition: Tensor, where_true: float, where_false: float, like: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ def aspo(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: 
     ASPO (2510.06062): tokens that became likely with A > 0 are held back instead of pushed on. Option: `cap`, its soft
     dual clip, which cuts the weight and keeps the gradient.
     """
-    r, A, cap = ratio.detach(), inputs.advantages, objective.kernel_options["cap"]
+    r, A, cap = ratio.detach(), inputs.advantages, objective.options["cap"]
     low, high = dead(objective, A, ratio)
     weight = torch.where(A > 0, 1 / r, r)
     loss = -torch.where(low | high, 0.0, weight.clamp(max=cap)) * A * inputs.log_probs_BT
@@ -156,7 +156,7 @@ def topr(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: 
     Options: `positive_weight`, `negative_weight` of the two kinds of sequences.
     """
     assert inputs.rewards_B1 is not None
-    r, positive, options = ratio.detach(), inputs.rewards_B1 > 0, objective.kernel_options
+    r, positive, options = ratio.detach(), inputs.rewards_B1 > 0, objective.options
     of_its_kind = choose(positive, options["positive_weight"], options["negative_weight"], like=r)
     weight = of_its_kind * torch.where(positive, 1.0, r.clamp(0, 1))
     loss = -weight * inputs.advantages * inputs.log_probs_BT
@@ -169,7 +169,7 @@ def vespo(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio:
     A gamma-shaped weight that is 1 at W = 1; (k, lambda) by the sign of A. VESPO (2602.10693); TRL 1.16 `vespo`
     (`get_gamma_weights`): log ratios are bounded by 20 and W by 1e-8 from below.
     """
-    phi = gamma_weight(inputs.advantages, log_ratio_BT, objective.kernel_options)
+    phi = gamma_weight(inputs.advantages, log_ratio_BT, objective.options)
     return SurrogateParts.of(objective, ratio, -phi * inputs.advantages * inputs.log_probs_BT)
 
 
@@ -187,7 +187,7 @@ def dro(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: T
 
     Option: `coefficient`, beta.
     """
-    penalty_BT = objective.kernel_options["coefficient"] / 2 * log_ratio_BT.square()
+    penalty_BT = objective.options["coefficient"] / 2 * log_ratio_BT.square()
     return SurrogateParts.of(objective, ratio, -inputs.advantages * inputs.log_probs_BT + penalty_BT)
 
 
@@ -200,7 +200,7 @@ def sapo(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: 
     SAPO (2511.20347); TRL, verl, AReaL, SkyRL `sapo`. Options: `temperature_positive`, `temperature_negative` by the
     sign of A (0 is negative).
     """
-    A, options = inputs.advantages, objective.kernel_options
+    A, options = inputs.advantages, objective.options
     tau = choose(A > 0, options["temperature_positive"], options["temperature_negative"], like=ratio)
     return SurrogateParts.of(objective, ratio, -(4 / tau) * torch.sigmoid(tau * (ratio - 1)) * A)
 
@@ -212,10 +212,10 @@ def gmpo(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: 
     `geo_mean`. The loss is one per sequence, (B, 1); where tokens differ A is their mean.
     """
     A, sign = inputs.advantages, inputs.advantages.sign()
-    clipped_BT = log_ratio_BT.clamp(-objective.epsilon, objective.epsilon_high)
+    clipped_BT = log_ratio_BT.clamp(-objective.epsilon, objective.epsilon_above)
     one_sided_BT = sign * torch.minimum(sign * log_ratio_BT, sign * clipped_BT)
     loss_B1 = -row_mean(A.expand_as(log_ratio_BT), inputs.mask_BT) * row_mean(one_sided_BT, inputs.mask_BT).exp()
-    low, high = log_ratio_BT < -objective.epsilon, log_ratio_BT > objective.epsilon_high
+    low, high = log_ratio_BT < -objective.epsilon, log_ratio_BT > objective.epsilon_above
     return SurrogateParts.of(
         objective, ratio, loss_B1, out_of_range=low | high, active_low=low & (A < 0), active_high=high & (A > 0)
     )
@@ -238,7 +238,7 @@ def clip_cov(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, rat
     Drawn are max(1, int(`share` N)) of the unclipped tokens with covariance in (`lower`, `upper`): those with the
     smallest noise. verl `clip_cov`, which draws them from torch's global generator.
     """
-    plain, options = clipped(objective, inputs, log_ratio_BT, ratio), objective.kernel_options
+    plain, options = clipped(objective, inputs, log_ratio_BT, ratio), objective.options
     covariance_BT = token_covariance(inputs)
     eligible_BT = (covariance_BT > options["lower"]) & (covariance_BT < options["upper"])
     eligible_BT &= inputs.mask_BT & ~(plain.active_low | plain.active_high)
@@ -263,12 +263,12 @@ def kl_cov(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio
     verl `kl_cov`; the penalised tokens count as capped: their gradient is held back, not lost.
     """
     covariance_N = token_covariance(inputs)[inputs.mask_BT]
-    count = min(max(int(objective.kernel_options["share"] * len(covariance_N)), 1), len(covariance_N))
+    count = min(max(int(objective.options["share"] * len(covariance_N)), 1), len(covariance_N))
     chosen_N = torch.zeros_like(covariance_N, dtype=torch.bool)
     chosen_N[covariance_N.topk(count).indices] = True
     chosen_BT = torch.zeros_like(inputs.mask_BT)
     chosen_BT[inputs.mask_BT] = chosen_N
-    penalty_BT = objective.kernel_options["coefficient"] * log_ratio_BT.abs()
+    penalty_BT = objective.options["coefficient"] * log_ratio_BT.abs()
     loss_BT = -ratio * inputs.advantages + torch.where(chosen_BT, penalty_BT, 0.0)
     return SurrogateParts.of(objective, ratio, loss_BT, capped=chosen_BT)
 
@@ -306,14 +306,14 @@ def ipo(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: T
     prime-rl `ipo`.
     """
     moved_BT = probability_change(inputs)
-    low, high = moved_BT < -objective.epsilon, moved_BT > objective.epsilon_high
+    low, high = moved_BT < -objective.epsilon, moved_BT > objective.epsilon_above
     return _pulled_back(objective, inputs, log_ratio_BT, ratio, low, high)
 
 
 def beyond_tv(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tensor]:
     """Tokens whose probability fell by more than epsilon with A <= 0, rose by more than epsilon_high with A > 0."""
     moved_BT, up = probability_change(inputs), inputs.advantages > 0
-    return (moved_BT < -objective.epsilon) & ~up, (moved_BT > objective.epsilon_high) & up
+    return (moved_BT < -objective.epsilon) & ~up, (moved_BT > objective.epsilon_above) & up
 
 
 def probability_change(inputs: LossInputs) -> Tensor:
@@ -329,7 +329,7 @@ def beyond_kl(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tensor]
     kl_BT, moved_BT = binary_kl(inputs.log_probs_BT.detach(), inputs.old_log_probs_BT), probability_change(inputs)
     up = inputs.advantages > 0
     low = ~(kl_BT <= objective.epsilon) & (moved_BT < 0) & ~up
-    return low, ~(kl_BT <= objective.epsilon_high) & (moved_BT > 0) & up
+    return low, ~(kl_BT <= objective.epsilon_above) & (moved_BT > 0) & up
 
 
 def binary_kl(new_BT: Tensor, old_BT: Tensor) -> Tensor:
@@ -340,7 +340,7 @@ def binary_kl(new_BT: Tensor, old_BT: Tensor) -> Tensor:
 
 
 def _weighted(objective: Objective, inputs: LossInputs, ratio: Tensor, low: Tensor, high: Tensor) -> SurrogateParts:
-    r, cap = ratio.detach(), objective.kernel_options["cap"]
+    r, cap = ratio.detach(), objective.options["cap"]
     weight = torch.where(low | high, 0.0, r.clamp(max=cap))
     return SurrogateParts.of(
         objective,
@@ -356,7 +356,7 @@ def _weighted(objective: Objective, inputs: LossInputs, ratio: Tensor, low: Tens
 def _pulled_back(
     objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor, low: Tensor, high: Tensor
 ) -> SurrogateParts:
-    options = objective.kernel_options
+    options = objective.options
     surrogate = torch.where(low | high, 0.0, options["advantage_weight"] * inputs.advantages * ratio)
     loss = options["drift_weight"] * log_ratio_BT.square() - surrogate
     return SurrogateParts.of(objective, ratio, loss, out_of_range=low | high, active_low=low, active_high=high)

@@ -20,6 +20,7 @@ from grpolab.lint.rules import (
 )
 from grpolab.lint.study_rules import STUDY_RULES, Arms
 from grpolab.settings.equalities import AT_EQUAL_LENGTHS, says
+from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.study import Study
@@ -62,11 +63,11 @@ def check_plans(plans: Sequence[Plan]) -> list[Finding]:
     findings = []
     for plan in studies:
         study_name = plan.study.name if len(studies) > 1 else ""
-        variants = {cell.variant: cell.settings for cell in reversed(plan.cells)}  # settings of its first cell
-        points = [settings.resolved().model_dump() for settings in variants.values()]
+        variants = {variant.name: variant.settings for variant in plan.variants}
+        points = [resolve_run(settings).model_dump() for settings in variants.values()]
         varied = {key for key in points[0] if any(point[key] != points[0][key] for point in points)}
         variants_with = defaultdict[Finding, list[str]](list)
-        for name in dict.fromkeys(cell.variant for cell in plan.cells):
+        for name in variants:
             for finding in check_run(variants[name]):
                 variants_with[finding].append(name)
         for finding, names in variants_with.items():

@@ -55,10 +55,10 @@ class Arms:
         """The arms of a plan that is no collection."""
         assert isinstance(plan.study, Study)
         study, tables = plan.study, dict[str, Facet]()
-        for cell in plan.cells:
-            levels = {factor: level for factor, level in cell.levels.items() if factor != study.compare}
+        for variant in plan.variants:
+            levels = {factor: level for factor, level in variant.levels.items() if factor != study.compare}
             facet = tables.setdefault(str(levels), Facet(levels, {}))
-            facet.arms.setdefault(cell.levels[study.compare], cell.settings)
+            facet.arms.setdefault(variant.levels[study.compare], variant.settings)
         return cls(study, plan.seeds, list(tables.values()))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpolab.paths import read_json
-from grpolab.settings.run import RunSettings
+from grpolab.settings.run import RunSettings, device_here
 from grpolab.settings.task import ModelSettings, PretrainedModel, TinyModel
 
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -94,7 +94,7 @@ def problems(settings: RunSettings) -> list[str]:
     sizes = sizes_of(settings.model)
     if sizes is None or not isinstance(settings.model, PretrainedModel):
         return []
-    device = settings.resolved().device
+    device = device_here(settings.device)
     taken, there = parts(sizes, settings, 1), memory_of(device)
     needed = {name: taken[name] for name in (*FIXED, "activations")}
     if device == "cpu":  # each GPU has one process
@@ -139,14 +139,14 @@ def lines(every: Iterable[RunSettings]) -> list[str]:
             said.append(
                 f"model.path={settings.model.path}: {_named(parts(sizes, settings, micro))} GiB with"
                 f" micro_batch_size={micro}, prompts not counted; a worker has {_gib(there)} GiB"
-                f" of device={settings.resolved().device}"
+                f" of device={device_here(settings.device)}"
             )
     return list(dict.fromkeys(said))
 
 
 def worker_memory(settings: RunSettings) -> int:
     """Bytes that a worker has for a run, as `with_micro_batches` says; `machine.memory_mib` may be less."""
-    device = settings.resolved().device
+    device = device_here(settings.device)
     workers = settings.data_parallel or max(1, cores() // settings.machine.threads)
     share = memory_of(device) // (workers if device == "cpu" else 1)
     limit = settings.machine.memory_mib

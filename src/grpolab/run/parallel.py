@@ -1,6 +1,6 @@
 """How the processes of a run with `data_parallel` come together.
 
-`grpolab train data_parallel=2` starts the others itself: `python -m grpolab.run.parallel`, which says on standard
+`grpolab train data_parallel=2` starts the others itself: `python -m grpolab.run.follower`, which says on standard
 output that it is ready. Under torchrun they are there already, and each composes the same run. Only the first process
 writes; when one dies, the others notice at their next exchange and end. Importing this is cheap: no torch.
 """
@@ -20,12 +20,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpolab.credentials import masked_output
-from grpolab.identity import signature
 from grpolab.paths import PYTHON, Results
-from grpolab.settings.run import RunSettings
-from grpolab.terminal import say
-from grpolab.vocabulary import RESULTS
+from grpolab.settings.resolved import Resolved
 
 if TYPE_CHECKING:
     from grpolab.grpo.parallel import Processes
@@ -45,7 +41,7 @@ def rank() -> int:
 
 
 @contextmanager
-def together(settings: RunSettings, results: Results) -> Iterator[Processes]:
+def together(settings: Resolved, results: Results) -> Iterator[Processes]:
     """The processes of a run, as its first one has them; those that it has started end with it."""
     from grpolab.grpo.parallel import ALONE
 
@@ -53,27 +49,27 @@ def together(settings: RunSettings, results: Results) -> Iterator[Processes]:
     if size == 1:
         yield ALONE
     elif started_by_torchrun() > 1:
-        with _joined(settings, 0, None) as processes:
+        with joined(settings, 0, None) as processes:
             yield processes
     else:
         meeting = tempfile.TemporaryDirectory()
-        with meeting as folder, _others(settings, results, folder), _joined(settings, 0, folder) as processes:
+        with meeting as folder, _others(settings, results, folder), joined(settings, 0, folder) as processes:
             yield processes
 
 
 @contextmanager
-def _others(settings: RunSettings, results: Results, meeting: str) -> Iterator[None]:
+def _others(settings: Resolved, results: Results, meeting: str) -> Iterator[None]:
     """The processes but the first, ready to be joined in a folder where they meet."""
     from grpolab.grpo.parallel import LostProcess
 
-    command = [*PYTHON, "-m", "grpolab.run.parallel"]
+    command = [*PYTHON, "-m", "grpolab.run.follower"]
     size = settings.data_parallel or 1
     others = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(1, size)]
     try:
         for place, other in enumerate(others, start=1):
             assert other.stdin
-            request = {"settings": settings.model_dump(), "results": str(results.root), "place": place}
-            other.stdin.write(json.dumps({**request, "meeting": meeting}).encode() + b"\n")
+            request = {"settings": settings.model_dump(), "signature": settings.signature, "results": str(results.root)}
+            other.stdin.write(json.dumps({**request, "place": place, "meeting": meeting}).encode() + b"\n")
             other.stdin.flush()
         for place, other in enumerate(others, start=1):
             assert other.stdout
@@ -87,7 +83,7 @@ def _others(settings: RunSettings, results: Results, meeting: str) -> Iterator[N
 
 
 @contextmanager
-def _joined(settings: RunSettings, place: int, meeting: str | None) -> Iterator[Processes]:
+def joined(settings: Resolved, place: int, meeting: str | None) -> Iterator[Processes]:
     """The run's processes, this one at its place among them; None: they meet where torchrun's variables say."""
     import torch
     import torch.distributed as dist
@@ -110,55 +106,7 @@ def _joined(settings: RunSettings, place: int, meeting: str | None) -> Iterator[
         dist.destroy_process_group()
 
 
-def follow(settings: RunSettings, results: Results, place: int, meeting: str | None = None) -> int:
-    """Do the share of a process that is not the first; the exit code. A run that has its outcome is left as it is."""
-    from grpolab.grpo.parallel import LostProcess
-    from grpolab.run import train
-    from grpolab.run.folder import reason_of, standing_outcome
-
-    settings = settings.resolved()
-    outcome = standing_outcome(results.run(signature(settings.identity())))
-    if outcome and outcome["outcome"] in RESULTS:  # the first process has found the same, and waits for nobody
-        return 0
-    _leave_signals_to_the_first()
-    try:
-        with _joined(settings, place, meeting) as processes:
-            train.follow(settings, results, processes)
-    except LostProcess:  # whoever was lost, or the first, has said why
-        return 1
-    except Exception as error:
-        say(f"grpolab: process {place} of {settings.data_parallel}: {reason_of(error)}", error=True, flush=True)
-        return 1
-    return 0
-
-
-def _leave_signals_to_the_first() -> None:
-    """Ctrl-C and SIGTERM reach all processes; the first one ends the run at a rollout boundary, for all."""
-    for asked in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(asked, signal.SIG_IGN)
-
-
 def die_with_parent() -> None:
     """Have this process killed when the thread that started it ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def main() -> int:
-    """One of the processes that the first one starts; its exit code."""
-    _leave_signals_to_the_first()
-    die_with_parent()
-    ready = os.dup(1)
-    os.dup2(2, 1)  # whatever a library prints
-    request = json.loads(sys.stdin.readline())
-    import grpolab.run.train  # noqa: F401  (seconds: torch and transformers)
-
-    os.write(ready, b".")
-    os.close(ready)
-    settings, results = RunSettings.model_validate(request["settings"]), Results.open(request["results"])
-    with masked_output():
-        return follow(settings, results, request["place"], request["meeting"])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

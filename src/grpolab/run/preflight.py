@@ -11,10 +11,9 @@ from pathlib import Path
 
 from grpolab.errors import RequestError
 from grpolab.grpo.rewards import try_score
-from grpolab.identity import dotted
 from grpolab.paths import SMOLLM2, Results, read_json
 from grpolab.run import memory, parallel
-from grpolab.settings.run import RunSettings
+from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import LONGEST, ModelSettings, PretrainedModel, hub_commit
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Task
@@ -24,7 +23,7 @@ from grpolab.vocabulary import evaluated
 LEAST_FREE_BYTES = 200 * 2**20
 
 
-def check(settings: RunSettings, results: Results) -> list[str]:
+def check(settings: Resolved, results: Results) -> list[str]:
     """A sentence for each problem of task, files, reward, model, device or disk; empty when all is well."""
     in_model = _model(settings.model)
     if settings.machine.launcher:  # whether a node can do it, the node says
@@ -56,9 +55,9 @@ def check(settings: RunSettings, results: Results) -> list[str]:
     return problems
 
 
-def _launcher(settings: RunSettings) -> list[str]:
+def _launcher(settings: Resolved) -> list[str]:
     """Its package must be installed; whether a run takes a GPU must be said alike in both places."""
-    launcher, device = settings.machine.launcher, settings.resolved().device
+    launcher, device = settings.machine.launcher, settings.device
     assert launcher
     package = "ray" if launcher.name == "ray" else "submitit"
     problems = []
@@ -88,12 +87,12 @@ def _device(device: str) -> list[str]:
     ]
 
 
-def _processes(settings: RunSettings) -> list[str]:
+def _processes(settings: Resolved) -> list[str]:
     """As many processes as torchrun has started, where it has, and a GPU for each."""
     size, started = settings.data_parallel or 1, parallel.started_by_torchrun()
     if started not in (1, size):
         return [f"data_parallel={size} is not WORLD_SIZE={started}, the processes that torchrun has started"]
-    if size == 1 or settings.resolved().device == "cpu":
+    if size == 1 or settings.device == "cpu":
         return []
     import torch
 
@@ -101,7 +100,7 @@ def _processes(settings: RunSettings) -> list[str]:
     return [f"data_parallel={size} needs a GPU for each of {here} processes, and there are {gpus}"] * (gpus < here)
 
 
-def _compiler(settings: RunSettings) -> list[str]:
+def _compiler(settings: Resolved) -> list[str]:
     """What torch.compile needs beside torch."""
     if not settings.compile:
         return []
@@ -110,7 +109,7 @@ def _compiler(settings: RunSettings) -> list[str]:
         missing.append("a C++ compiler (g++ or clang++)")
     if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
         missing.append(f"Python's headers (Python.h in {sysconfig.get_path('include')})")
-    if settings.resolved().device == "cuda" and importlib.util.find_spec("triton") is None:
+    if settings.device == "cuda" and importlib.util.find_spec("triton") is None:
         missing.append("the package triton")
     return [f"compile=true needs {' and '.join(missing)}: install it, or leave compile=false"] if missing else []
 
@@ -127,7 +126,7 @@ def _model(model: ModelSettings) -> list[str]:
     return [says] if reason else []
 
 
-def _fit(settings: RunSettings, task: Task) -> list[str]:
+def _fit(settings: Resolved, task: Task) -> list[str]:
     """Why the model cannot read the task's prompts: no chat template, characters or positions.
 
     Raises RequestError where a pretrained model's tokenizer or config cannot be loaded; only for these torch is
@@ -164,13 +163,3 @@ def _fit(settings: RunSettings, task: Task) -> list[str]:
             f" of {longest} tokens its {positions} positions leave {max(0, int(positions) - longest)}"
         ]
     return []
-
-
-def refuse_another(planned: str, now: str, settings: RunSettings) -> None:
-    """Raises RequestError where a run, or its warm start, is no longer the one whose signature was planned."""
-    if now == planned:
-        return
-    values = dict(dotted(settings.model_dump()))
-    named = [f"{key}={values.get(key, '...')}" for key in settings.content()]  # the settings that name content
-    changed = " or ".join(named) or "the program or its environment"
-    raise RequestError(f"{changed} has changed since run {planned} was planned: the same command plans it anew")

@@ -24,14 +24,14 @@ from grpolab.grpo.step import LearnerState, Update, learning_rate
 from grpolab.paths import write_atomic, write_json_atomic
 from grpolab.run.checkpoint import Position
 from grpolab.run.folder import Heartbeat, Journal, line
-from grpolab.settings.run import RunSettings
+from grpolab.settings.resolved import Resolved
 from grpolab.terminal import say
 
 
 class Recorder:
     """Writes to a run's folder; opens its files where the checkpoint that the run goes on from left them."""
 
-    def __init__(self, folder: Path, settings: RunSettings, rollout_step: int, saved: Position) -> None:
+    def __init__(self, folder: Path, settings: Resolved, rollout_step: int, saved: Position) -> None:
         """`saved` is what stands in that checkpoint beside the learner's state; empty where there is none."""
         self.folder, self.settings = folder, settings
         self.journal = Journal(folder / "journal.jsonl", saved.get("journal_bytes", 0))

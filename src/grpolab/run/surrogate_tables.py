@@ -23,7 +23,6 @@ from grpolab.grpo.batch import TrainingBatch
 from grpolab.grpo.kl import exact_kl
 from grpolab.grpo.loss import LossInputs, policy_loss, surrogate
 from grpolab.grpo.model import Policy, prefix_places
-from grpolab.grpo.objective import Objective
 from grpolab.grpo.step import Diverged, Learner
 from grpolab.identity import in_words, unrecorded
 from grpolab.paths import Results, write_csv_atomic
@@ -31,7 +30,8 @@ from grpolab.records import read_provenance, read_settings
 from grpolab.run import preflight, warm_start
 from grpolab.run.provenance import set_up_torch
 from grpolab.run.train import assemble
-from grpolab.settings.run import RunSettings
+from grpolab.settings.objective import Objective
+from grpolab.settings.resolved import Resolved
 
 Rows = list[dict[str, str | float]]
 SIGNS = (1.0, -1.0)
@@ -45,7 +45,7 @@ def rule(
     options: Mapping[str, float] = MappingProxyType({}),
 ) -> Objective:
     """A surrogate with its range and its own numbers, for sequences of one token."""
-    return Objective(
+    return Objective.of(
         "token", kernel, epsilon, epsilon_high, delta, "min_positive", "sequence_mean", 0.0, kernel_options=options
     )
 
@@ -170,12 +170,12 @@ def first_updates(results: Results, signature: str) -> Iterator[tuple[Learner, P
         yield learner, before, policy, batch
 
 
-def _settings(folder: Path, results: Results) -> RunSettings:
+def _settings(folder: Path, results: Results) -> Resolved:
     """A run's settings. Raises RequestError where they, its data or its device are not here any more."""
     written = read_settings(folder)
-    unset = dict.fromkeys(RunSettings.model_fields)  # keys that are younger than the run
+    unset = dict.fromkeys(Resolved.model_fields)  # keys that are younger than the run
     try:
-        settings = RunSettings.model_validate({**unset, **written})
+        settings = Resolved.model_validate({**unset, **written})
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(map(str, problem["loc"]))
@@ -199,12 +199,12 @@ def interpolate(
     KL and other terms. The batch's advantages are used, its old log-probs are computed from `before`. Neither policy is
     changed.
     """
-    trained = Objective.of(learner.settings)
+    trained = learner.settings.objective
     axes = {name: getattr(trained, name) for name in ("importance_sampling_level", "epsilon", "epsilon_high")}
-    l_cpi = Objective(
+    l_cpi = Objective.of(
         **axes, kernel="ratio", delta=None, loss_form="min_positive", aggregation=trained.aggregation, beta=0.0
     )
-    l_clip = replace(l_cpi, kernel="clipped", delta=trained.delta, dual_clip=trained.dual_clip)
+    l_clip = l_cpi.but(kernel="clipped", delta=trained.delta, dual_clip=trained.dual_clip)
 
     def log_probs(policy: Policy, micro: TrainingBatch) -> tuple[Tensor, Tensor]:
         """Over the vocabulary at every position, (B, T, V); and of the tokens, (B, T)."""

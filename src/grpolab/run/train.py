@@ -27,7 +27,6 @@ from grpolab.frameworks.framework import clip_conventions, metrics_of, recipe_of
 from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.grpo.evaluation import Evaluator
 from grpolab.grpo.model import make_policy
-from grpolab.grpo.objective import Objective
 from grpolab.grpo.parallel import ALONE, Processes
 from grpolab.grpo.rewards import make_score
 from grpolab.grpo.rollout import Collector
@@ -41,16 +40,15 @@ from grpolab.grpo.step import (
     make_optimizer,
     step_norm,
 )
-from grpolab.identity import environment_read, signature
+from grpolab.identity import environment_read
 from grpolab.paths import Results, is_refusal, plain, remove_parts, write_json_atomic, write_text_atomic
 from grpolab.registry import FAULTS, resolve
 from grpolab.run import checkpoint, parallel, provenance, warm_start
 from grpolab.run.folder import Outcome, conclude, reason_of, record_failure, standing_outcome
 from grpolab.run.lease import Lease, LeaseLost, leased
-from grpolab.run.preflight import refuse_another
 from grpolab.run.recorder import Recorder, Silent, journal_misfit, say_recovery
 from grpolab.run.warm_start import TRAINING_ITEMS, WarmStart
-from grpolab.settings.run import RunSettings
+from grpolab.settings.resolved import Resolved
 from grpolab.tasks import make_task
 from grpolab.tasks.base import content_hash
 from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
@@ -134,7 +132,7 @@ class Ending:
     does.
     """
 
-    settings: RunSettings
+    settings: Resolved
     outcome: str = COMPLETED
     reason: str | None = None
     bad_evaluations: int = 0  # in a row, by the early stop
@@ -164,7 +162,7 @@ class Ending:
 
 
 def run(
-    settings: RunSettings,
+    settings: Resolved,
     results: Results,
     *,
     on_step: Callable[[int], None] = lambda step: None,
@@ -175,8 +173,7 @@ def run(
     A failure of the run itself is an outcome (`failed`), not an exception. Raises Interrupted when `stop()` said so,
     and OSError where the results folder cannot be written: the run has no outcome then, and the next call goes on.
     """
-    settings = settings.resolved()
-    folder = results.run(signature(settings.identity()))
+    folder = results.run(settings.signature)
     while not (outcome := standing_outcome(folder)):
         with contextlib.suppress(LeaseLost), leased(folder) as lease:  # who has it now is waited for, as from the start
             outcome = standing_outcome(folder)
@@ -185,7 +182,7 @@ def run(
 
 
 def _run(
-    settings: RunSettings, results: Results, lease: Lease, on_step: Callable[[int], None], stop: Callable[[], bool]
+    settings: Resolved, results: Results, lease: Lease, on_step: Callable[[int], None], stop: Callable[[], bool]
 ) -> dict[str, Any]:
     """`run` in a folder that nobody else works in. Raises LeaseLost where another process has taken it over."""
     folder = lease.folder
@@ -215,21 +212,20 @@ def _run(
             (folder / "running.json").unlink(missing_ok=True)
 
 
-def follow(settings: RunSettings, results: Results, processes: Processes) -> None:
+def follow(settings: Resolved, results: Results, processes: Processes) -> None:
     """Do this process's share of a run whose first process is in `run`; nothing is written."""
-    settings = settings.resolved()
     provenance.set_up_torch(settings)
     parts = assemble(settings, warm_start.ensure(settings, results), processes)
-    ending, recorder = _resume(parts, results.run(signature(settings.identity())))
+    ending, recorder = _resume(parts, results.run(settings.signature))
     with contextlib.suppress(Diverged, Interrupted):
         training_loop(parts, ending, recorder, lambda step: None, lambda: False)
 
 
-def _begin(settings: RunSettings, warm: WarmStart, lease: Lease, processes: Processes) -> Parts:
+def _begin(settings: Resolved, warm: WarmStart, lease: Lease, processes: Processes) -> Parts:
     """The run as it is before its first rollout step, and what it is made of written down."""
     content, folder = settings.content(), lease.folder
     parts = assemble(settings, warm, processes)
-    refuse_another(folder.name, signature(settings.identity()), settings)  # files and code were read meanwhile
+    settings.refuse_change()
     lease.check()
     write_text_atomic(folder / "settings.yaml", yaml.safe_dump(plain(settings.model_dump()), sort_keys=False))
     made_of = {
@@ -310,15 +306,15 @@ def _resume(parts: Parts, folder: Path) -> tuple[Ending, Recorder]:
 class Parts:
     """What the loop works with."""
 
-    settings: RunSettings  # resolved
+    settings: Resolved
     learner: Learner
     evaluator: Evaluator
     state: LearnerState
     dataset: dict[str, Any]  # content hashes and sizes, for provenance
 
 
-def assemble(settings: RunSettings, warm: WarmStart, processes: Processes = ALONE) -> Parts:
-    """Everything as it is before the first rollout step; `settings` are resolved.
+def assemble(settings: Resolved, warm: WarmStart, processes: Processes = ALONE) -> Parts:
+    """Everything as it is before the first rollout step.
 
     Raises RequestError where a user's task, reward or model cannot be used.
     """
@@ -335,7 +331,7 @@ def assemble(settings: RunSettings, warm: WarmStart, processes: Processes = ALON
     reference = policy.frozen_copy() if needs_reference else None
     learner = Learner(
         settings=settings,
-        objective=Objective.of(settings),
+        objective=settings.objective,
         collector=Collector(settings, train, score, reference, chat, processes),
         recipe=recipe_of(settings.framework),
         framework_metrics=partial(framework_metrics, settings),
@@ -366,7 +362,7 @@ def assemble(settings: RunSettings, warm: WarmStart, processes: Processes = ALON
 
 
 @torch.no_grad()
-def framework_metrics(settings: RunSettings, update: Update) -> dict[str, float]:
+def framework_metrics(settings: Resolved, update: Update) -> dict[str, float]:
     """What frameworks log of an optimiser step, by journal name.
 
     The run's own framework's, and the clip fraction by each framework's definition where the diagnostics ask for it.

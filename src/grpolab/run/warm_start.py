@@ -24,15 +24,13 @@ from grpolab.grpo.batch import text_tensors
 from grpolab.grpo.evaluation import Evaluator
 from grpolab.grpo.model import Policy, make_policy, text_places
 from grpolab.grpo.places import chosen, read
-from grpolab.identity import signature
 from grpolab.paths import Results, json_bytes, write_new
 from grpolab.records import WEIGHTS, read_warm_start
 from grpolab.run.checkpoint import load_weights, save_weights
 from grpolab.run.folder import Journal
 from grpolab.run.lease import Lease, LeaseLost, leased
-from grpolab.run.preflight import refuse_another
 from grpolab.run.provenance import set_up_torch
-from grpolab.settings.run import RunSettings
+from grpolab.settings.resolved import Resolved
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Example, Task
 from grpolab.terminal import say
@@ -65,18 +63,18 @@ class WarmStart:
         return {"outcome": COMPLETED, "reason": reason, "accuracy": self.accuracy, "seconds": self.seconds}
 
 
-def ensure(settings: RunSettings, results: Results, on_step: Callable[[int], None] = lambda step: None) -> WarmStart:
+def ensure(settings: Resolved, results: Results, on_step: Callable[[int], None] = lambda step: None) -> WarmStart:
     """The warm start of these settings, made now if no earlier run has left it. Safe to call from many processes.
 
     Raises RequestError where what the settings name changes meanwhile.
     """
-    name = signature(settings.warm_start_identity())
+    name = settings.warm_start_signature
     folder = results.warm_start(name)
     while (made := _standing(folder, name)) is None:
         with suppress(LeaseLost), leased(folder) as lease:  # who has it now is waited for, as from the start
             if _standing(folder, name, loud=True) is None:
                 (folder / "outcome.json").unlink(missing_ok=True)  # of a damaged one
-                _make(settings.resolved(), lease, name, on_step)
+                _make(settings, lease, on_step)
     return made
 
 
@@ -96,7 +94,7 @@ def _standing(folder: Path, name: str, loud: bool = False) -> WarmStart | None:
     return WarmStart(folder, **made) if made else None
 
 
-def _make(settings: RunSettings, lease: Lease, name: str, on_step: Callable[[int], None]) -> None:
+def _make(settings: Resolved, lease: Lease, on_step: Callable[[int], None]) -> None:
     started, folder = time.monotonic(), lease.folder
 
     def checked(step: int) -> None:
@@ -106,21 +104,32 @@ def _make(settings: RunSettings, lease: Lease, name: str, on_step: Callable[[int
     set_up_torch(settings)
     task = make_task(settings.task)
     policy = make_policy(settings, task)
+    examples = task.examples("train", TRAINING_ITEMS) if settings.warm_start.max_steps else []
+    settings.refuse_change(of_warm_start=True)
     accuracy, steps = None, 0
     if settings.warm_start.max_steps:
         journal = Journal(folder / "journal.jsonl")
-        accuracy, steps = _train(settings, task, policy, journal, checked)
+        accuracy, steps = _train(settings, task, examples, policy, journal, checked)
         journal.close()
         lease.check()
         save_weights(folder / WEIGHTS, policy.weights())
-    refuse_another(name, signature(settings.warm_start_identity()), settings)  # files were read meanwhile
-    outcome = {"signature": name, "sha256": policy.fingerprint(), "accuracy": accuracy, "steps": steps}
+    outcome = {
+        "signature": settings.warm_start_signature,
+        "sha256": policy.fingerprint(),
+        "accuracy": accuracy,
+        "steps": steps,
+    }
     lease.check()
     write_new(folder / "outcome.json", json_bytes(outcome | {"seconds": time.monotonic() - started}))
 
 
 def _train(
-    settings: RunSettings, task: Task, policy: Policy, journal: Journal, on_step: Callable[[int], None]
+    settings: Resolved,
+    task: Task,
+    examples: Sequence[Example],
+    policy: Policy,
+    journal: Journal,
+    on_step: Callable[[int], None],
 ) -> tuple[float, int]:
     """Train until a check passes the target; leave the checked weights nearest to it in `policy`.
 
@@ -128,7 +137,6 @@ def _train(
     """
     warm = settings.warm_start
     seed, target, chat = warm.seed or 0, warm.target_accuracy, getattr(task, "chat", False)
-    examples = task.examples("train", TRAINING_ITEMS)
     check = Evaluator(
         task=task,
         score=task.score,  # not a reward of one's own: arms with different rewards share the warm start

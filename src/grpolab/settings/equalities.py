@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpolab.registry import SURROGATES
+from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 
 Point = dict[str, Any]
@@ -23,7 +24,7 @@ NOT_THE_FUNCTION = {"machine", "seed", "evaluation", "diagnostics"}
 
 def point(run: RunSettings) -> Point:
     """What decides the function, by key, before any rewriting."""
-    return run.resolved().model_dump(exclude=NOT_THE_FUNCTION)
+    return resolve_run(run).model_dump(exclude=NOT_THE_FUNCTION)
 
 
 EXACT: list[Equality] = []  # those that hold to rounding, in order

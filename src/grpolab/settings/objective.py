@@ -5,7 +5,8 @@ A key that is empty switches its axis off and is no part of a run's signature.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
@@ -27,8 +28,10 @@ else:  # one of the registry's names; the checker cannot know them
         for names in (RATIOS, SURROGATES, AGGREGATIONS, KL_ESTIMATORS, ADVANTAGES, SCALES, FRAMEWORKS)
     )
 
+KL_AXES = ("kl_estimator", "kl_gradient", "kl_input_clamp", "kl_output_clamp")
 
-class SamplerCorrectionSettings(Settings):
+
+class SamplerCorrection(Settings):
     """A weight exp(old - sampler) on the loss, for samples that are not from the policy that is trained."""
 
     level: Literal["token", "sequence", "geometric"] = Field(
@@ -37,6 +40,11 @@ class SamplerCorrectionSettings(Settings):
     mode: Literal["truncate", "mask"] = Field(description="Outside [low, high]: cut to it (TIS), or 0 (IcePop).")
     low: NonNegative = Field(description="Least weight.")
     high: PositiveOrInf = Field(description="Largest weight.")
+
+    @classmethod
+    def of(cls, level: str, mode: str, low: float, high: float) -> SamplerCorrection:
+        """The rule of a framework, unchecked: some have levels and bounds that our settings refuse."""
+        return cls.model_construct(level=level, mode=mode, low=low, high=high)
 
 
 class AdaptiveEntropySettings(Settings):
@@ -48,12 +56,9 @@ class AdaptiveEntropySettings(Settings):
     most: Positive = Field(description="Largest coefficient.")
 
 
-class ObjectiveSettings(Settings):
-    """The objective; `dialect`, `paper` and `loss_type` of conf/ are presets of these keys."""
+class Objective(Settings):
+    """One point in the space of GRPO losses: the part of the settings that `grpo/loss.py` computes."""
 
-    framework: FrameworkName | None = Field(
-        description="Whose own way of computing the loss and whose metrics (a dialect sets it); empty: ours."
-    )
     importance_sampling_level: RatioLevel = Field(
         description="Importance ratio per token; one per sequence (geometric mean, GSPO); that value with each token's"
         " own gradient; or one per contiguous segment."
@@ -71,7 +76,6 @@ class ObjectiveSettings(Settings):
     )
     loss_form: Literal["min_positive", "max_negative"] = Field(description="The same function, written in two ways.")
     aggregation: AggregationName = Field(description="How per-token losses are averaged; the name has the denominator.")
-
     beta: NonNegative = Field(description="Weight of the KL to the warm start; 0: no reference model.")
     kl_estimator: EstimatorName | None = Field(description="Estimator of that KL from sampled tokens.")
     kl_gradient: Literal["plain", "importance_weighted", "score_function", "straight_through"] | None = Field(
@@ -79,11 +83,91 @@ class ObjectiveSettings(Settings):
     )
     kl_input_clamp: Positive | None = Field(description="Bound of |log(reference / policy)|; empty: none.")
     kl_output_clamp: Positive | None = Field(description="Bound of the estimate; empty: none.")
+    entropy_coef: FiniteFloat | None = Field(description="Weight of the entropy bonus; empty: none.")
+    top_entropy_quantile: Share | None = Field(
+        description="Share of a minibatch's tokens, those of highest entropy, that are learnt from; empty: all."
+    )
+    off_policy_mask_threshold: FiniteFloat | None = Field(
+        description="Sequences with a negative advantage and a mean log(behaviour / policy) above this are left out."
+    )
+    sampler_correction: SamplerCorrection | None = Field(description="Weight for another sampler; empty: none.")
+
+    @classmethod
+    def of(
+        cls,
+        importance_sampling_level: str,
+        kernel: str,
+        epsilon: float,
+        epsilon_high: float,
+        delta: float | None,
+        loss_form: str,
+        aggregation: str,
+        beta: float,
+        *,
+        kernel_options: Mapping[str, float] = MappingProxyType({}),
+        **others: Any,
+    ) -> Objective:
+        """An objective from its axes; an axis that is not named is off, and `kernel_options` are the kernel's own.
+
+        Unchecked, because replays of frameworks use values that our settings refuse. Raises TypeError for an axis that
+        no objective has.
+        """
+        if unknown := others.keys() - cls.model_fields.keys():
+            raise TypeError(f"{', '.join(sorted(unknown))} is no axis of an objective")
+        axes = {
+            **dict.fromkeys(cls.model_fields),
+            **{"kl_estimator": "k3", "kl_gradient": "plain", "entropy_coef": 0.0},
+            **others,
+            "importance_sampling_level": importance_sampling_level,
+            "kernel": kernel,
+            "kernel_options": {kernel: dict(kernel_options)} if kernel_options else None,
+            "epsilon": epsilon,
+            "epsilon_high": epsilon_high,
+            "delta": delta,
+            "loss_form": loss_form,
+            "aggregation": aggregation,
+            "beta": beta,
+        }
+        return cls.model_construct(**axes)
+
+    def but(self, **changes: Any) -> Objective:
+        """The same objective with other values of some axes."""
+        return self.model_copy(update=changes)
+
+    @property
+    def options(self) -> dict[str, float]:
+        """The chosen kernel's own numbers."""
+        return (self.kernel_options or {}).get(self.kernel, {})
+
+    @property
+    def epsilon_above(self) -> float:
+        """Clip range above 1: `epsilon_high`, or where that is empty `epsilon`."""
+        return self.epsilon if self.epsilon_high is None else self.epsilon_high
+
+    @property
+    def low(self) -> float:
+        """Lower end of the clip range."""
+        return 1 - self.epsilon
+
+    @property
+    def high(self) -> float:
+        """Upper end of the clip range; inf: no upper clip."""
+        return 1 + self.epsilon_above
+
+
+class ObjectiveSettings(Objective):
+    """The objective and what feeds it: whose way, rewards, advantages, old log-probs.
+
+    `dialect`, `paper` and `loss_type` of conf/ are presets of these keys.
+    """
+
+    framework: FrameworkName | None = Field(
+        description="Whose own way of computing the loss and whose metrics (a dialect sets it); empty: ours."
+    )
     kl_placement: Literal["loss", "reward", "advantage"] | None = Field(
         description="In the loss of each token; in the reward, before it is compared (verl); or taken from the"
         " advantage, which no std then scales (OpenRLHF, AReaL)."
     )
-
     scale_reward_parts: Literal["group"] | None = Field(
         description="Each reward part is centred and divided by its group's std before the weighted sum (GDPO);"
         " empty: no."
@@ -102,16 +186,7 @@ class ObjectiveSettings(Settings):
         description="Advantages are then centred and divided by their std over the batch's tokens, over N - 1 (verl's"
         " reinforce++) or N (OpenRLHF); empty: no."
     )
-
-    entropy_coef: FiniteFloat | None = Field(description="Weight of the entropy bonus; empty: none.")
-    adaptive_entropy: AdaptiveEntropySettings | None = Field(description="Rule that moves that weight; empty: fixed.")
-    top_entropy_quantile: Share | None = Field(
-        description="Share of a minibatch's tokens, those of highest entropy, that are learnt from; empty: all."
-    )
-    off_policy_mask_threshold: FiniteFloat | None = Field(
-        description="Sequences with a negative advantage and a mean log(behaviour / policy) above this are left out."
-    )
-    sampler_correction: SamplerCorrectionSettings | None = Field(description="Weight for another sampler; empty: none.")
+    adaptive_entropy: AdaptiveEntropySettings | None = Field(description="Rule that moves entropy_coef; empty: fixed.")
     old_log_probs: Literal["trainer", "sampler"] = Field(
         description="Denominator of the ratio: the trainer's policy before the update, or the sampler's own numbers."
     )
@@ -142,8 +217,7 @@ class ObjectiveSettings(Settings):
 
     def _problems(self) -> Iterator[str]:
         """A sentence for each pair of keys that does not fit."""
-        options = (self.kernel_options or {}).get(self.kernel, {})
-        if absent := [name for name in SURROGATES[self.kernel].options if name not in options]:
+        if absent := [name for name in SURROGATES[self.kernel].options if name not in self.options]:
             yield f"kernel_options.{self.kernel} lacks {', '.join(absent)}, which kernel={self.kernel} needs"
         if self.delta is not None and self.dual_clip is not None:
             yield f"delta={self.delta} and dual_clip={self.dual_clip} are two outer caps: set one"
@@ -158,10 +232,20 @@ class ObjectiveSettings(Settings):
 
     def resolved_axes(self) -> dict[str, Any]:
         """Values of the keys that follow from others: two ways to write one objective become equal here."""
-        chosen = (self.kernel_options or {}).get(self.kernel)
         values: dict[str, Any] = {
-            "epsilon_high": self.epsilon if self.epsilon_high is None else self.epsilon_high,
-            "kernel_options": {self.kernel: chosen} if chosen else None,
+            "epsilon_high": self.epsilon_above,
+            "kernel_options": {self.kernel: self.options} if self.options else None,
         }
-        off = ("kl_estimator", "kl_gradient", "kl_input_clamp", "kl_output_clamp", "kl_placement")
-        return values if self.beta else {**values, **dict.fromkeys(off)}
+        return values if self.beta else {**values, **dict.fromkeys((*KL_AXES, "kl_placement"))}
+
+
+def kl_axes(
+    beta: float,
+    estimator: str,
+    gradient: str = "plain",
+    input_clamp: float | None = None,
+    output_clamp: float | None = None,
+) -> dict[str, Any]:
+    """The axes of the KL to the reference; only its weight where that is 0."""
+    axes = (estimator, gradient, input_clamp, output_clamp) if beta else (None,) * len(KL_AXES)
+    return {"beta": beta, **dict(zip(KL_AXES, axes, strict=True))}

@@ -1,7 +1,7 @@
 """`RunSettings`: one run as Hydra composed it, checked.
 
-It refuses what Hydra alone lets pass: `epsilon=-1`, a mistyped `+key=1`, a batch that does not divide. `resolved()`
-fills in what follows from other fields, and `identity()` is the part that decides the run's signature.
+It refuses what Hydra alone lets pass: `epsilon=-1`, a mistyped `+key=1`, a batch that does not divide.
+`settings/resolved.py` fills in what follows from other fields.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, FiniteFloat
 
-from grpolab.identity import content_of, identified, keys_with_content
-from grpolab.paths import Results, results_folder
 from grpolab.registry import FAULTS, GROUP_BASELINES, SURROGATES
 from grpolab.settings import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings, Share
 from grpolab.settings.objective import ObjectiveSettings
@@ -302,57 +300,9 @@ class RunSettings(ObjectiveSettings):
         """False where every ratio is exactly 1, or the surrogate has no clip."""
         return SURROGATES[self.kernel].clips and not self.ratio_is_one
 
-    def resolved(self) -> RunSettings:
-        """The same run with nothing left to be filled in; two ways to write one run become equal here."""
-        warm_start = self.warm_start
-        seed = self.seed if warm_start.seed is None else warm_start.seed
-        return self.model_copy(
-            update={
-                **self.resolved_axes(),
-                "min_lr_ratio": None if self.lr_scheduler_type == "constant" else self.min_lr_ratio or None,
-                "rollout_steps": self.planned_steps,
-                "max_completions": None,
-                "max_optimizer_steps": None,
-                "micro_batch_size": self.forward_size,
-                "data_parallel": None if self.data_parallel == 1 else self.data_parallel,
-                "warm_start": warm_start.model_copy(update={"seed": seed}),
-                "model": self.model.pinned(),
-                "device": _resolve_device(self.device),
-            }
-        )
-
-    def content(self) -> dict[str, Any]:
-        """Hashes of the data, the user's code and the local model that it names, by key, as they are at this moment.
-
-        Empty where it names none. What cannot be read is marked, and said by `run.preflight`.
-        """
-        named = self.resolved().model_dump(include={"task", "reward", "model"})
-        if not keys_with_content(named):
-            return {}
-        return content_of(named, Results(results_folder(self.machine.results)).content)
-
-    def identity(self) -> dict[str, Any]:
-        """What the signature of the run is made of: everything that is set, but the machine, and its content.
-
-        A key that is empty is left out, so that an axis that comes later, switched off, leaves old runs what they are.
-        """
-        return identified(self.resolved().model_dump(exclude={"machine"}, exclude_none=True), self.content())
-
-    def warm_start_identity(self) -> dict[str, Any]:
-        """What the signature of its warm start is made of; evaluation examples and the run's reward are not in it."""
-        settings = self.resolved().model_dump(
-            include={
-                *("task", "model", "warm_start", "max_completion_length", "temperature", "device", "dtype"),
-                "head_dtype",
-            },
-            exclude={"task": {"evaluation_file"}},
-            exclude_none=True,
-        )
-        return identified(settings, self.content())
-
 
 @cache
-def _resolve_device(device: str) -> str:
+def device_here(device: str) -> str:
     """`auto` as `cuda` or `cpu`; torch is imported only where a driver is present."""
     if device != "auto":
         return device

@@ -17,6 +17,7 @@ from grpolab.paths import Results, commit, plain, project_root, read_json, write
 from grpolab.records import read_outcome, read_warm_start
 from grpolab.run import preflight, tracking
 from grpolab.run.lease import is_taken
+from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import task_title
 from grpolab.sweep.ledger import RUNNING, CellState, cell_state, committed_outcomes, set_failure_aside
 from grpolab.sweep.plan import Cell, Plan
@@ -59,26 +60,20 @@ class Job:
 def run_job(cell: Cell, label: str) -> Job:
     """A cell as a worker is asked for it."""
     steps = cell.settings.planned_steps
-    return Job(RUN, cell.signature, label, _as_planned(cell), cell.cost, steps, cell.warm_start)
+    return Job(RUN, cell.signature, label, cell.settings.model_dump(), cell.cost, steps, cell.warm_start)
 
 
 def warm_start_job(cell: Cell) -> Job:
     """The warm start of a cell."""
-    settings = cell.settings.resolved()
-    warm = settings.warm_start
+    warm = cell.settings.warm_start
     return Job(
         WARM_START,
         signature=cell.warm_start,
-        label=f"warm start {task_title(settings.task)}, seed {warm.seed}",
-        settings=_as_planned(cell),
+        label=f"warm start {task_title(cell.settings.task)}, seed {warm.seed}",
+        settings=cell.settings.model_dump(),
         cost=cell.warm_start_cost,
         steps=warm.max_steps,
     )
-
-
-def _as_planned(cell: Cell) -> dict[str, Any]:
-    """Its settings, on the device that `auto` is here: another machine may have others."""
-    return cell.settings.model_dump() | {"device": cell.settings.resolved().device}
 
 
 def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
@@ -87,11 +82,34 @@ def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
     return [job for job in jobs if job.outcome(results) is None]
 
 
+def check_runs(runs: Sequence[Resolved], results: Results, problems: Sequence[str] = ()) -> str | None:
+    """Check all that can be known to be wrong before anything starts; the URI of the tracking store, None for none.
+
+    `problems`: what the caller knows to be wrong already. Raises RequestError with these and all others.
+    """
+    # The checks read a task's files: once for runs that differ in nothing that they look at.
+    looked_at = {"task", "reward", "model", "early_stop", "evaluation", "max_completion_length"}
+    looked_at |= {"device", "dtype", "compile", "beta", "gradient_checkpointing", "data_parallel"}
+    different = {str(run.model_dump(include=looked_at)): run for run in runs}
+    problems = [*(problem for run in different.values() for problem in preflight.check(run, results)), *problems]
+    uri = tracking.store_uri(runs[0].machine.tracking_uri, results)
+    try:
+        if uri:
+            tracking.check_store(uri)
+            if not problems:  # it takes seconds
+                tracking.check_answer(uri)
+    except RequestError as error:
+        problems += error.problems
+    if problems:
+        raise RequestError(dict.fromkeys(problems))
+    return uri
+
+
 class Request:
     """Checked plans; nothing is written before `write_plans`."""
 
-    def __init__(self, plans: Sequence[Plan], count_committed: bool = True, workers: bool = True) -> None:
-        """`count_committed`: what has an outcome in the committed reference is done. `workers`: they do the cells.
+    def __init__(self, plans: Sequence[Plan], count_committed: bool = True) -> None:
+        """`count_committed`: what has an outcome in the committed reference is done.
 
         Raises RequestError with all that can be known to be wrong before anything starts.
         """
@@ -101,40 +119,22 @@ class Request:
         cells = [(cell, f"{plan.study.name} {cell.label}") for plan in reversed(plans) for cell in plan.cells]
         self.cells = {cell.signature: cell for cell, _ in cells}
         self.labels = {cell.signature: label for cell, label in cells}
-        every = [cell.settings for cell in self.cells.values()]
+        settings = [cell.settings for cell in self.cells.values()]
         shared = {"results", "tracking_uri", "launcher"}
-        if len({str(settings.machine.model_dump(include=shared)) for settings in every}) > 1:
+        if len({str(run.machine.model_dump(include=shared)) for run in settings}) > 1:
             raise RequestError(
                 "machine.results, machine.tracking_uri and launcher must be the same for all cells of a command"
             )
-        machine = every[0].machine
-        self.launcher, self.results = machine.launcher, Results.open(machine.results)
-        # The checks read a task's files: once for cells that differ in nothing that they look at.
-        looked_at = {"task", "reward", "model", "early_stop", "evaluation", "max_completion_length"}
-        looked_at |= {"device", "dtype", "compile", "beta", "gradient_checkpointing", "data_parallel"}
-        different = {str(settings.model_dump(include=looked_at)): settings for settings in every}
-        problems = [problem for settings in different.values() for problem in preflight.check(settings, self.results)]
-        problems += [
+        self.launcher, self.results = settings[0].machine.launcher, Results.open(settings[0].machine.results)
+        problems = [
             f"study {plan.study.name}: {problem}"
             for plan in plans
             if (problem := self.results.namesake(plan.study.name, plan.study.file))
         ]
-        dealt = max(settings.data_parallel or 1 for settings in every)
-        if workers and dealt > 1:
+        dealt = max(run.data_parallel or 1 for run in settings)
+        if dealt > 1:
             problems.append(f"data_parallel={dealt} is for a single run: here each core or GPU has a worker of its own")
-        if self.launcher and not workers:
-            name = self.launcher.name
-            problems.append(f"launcher={name} is for several runs: use `grpolab train -m`, or leave launcher=null")
-        self.tracking_uri = tracking.store_uri(machine.tracking_uri, self.results)
-        try:
-            if self.tracking_uri:
-                tracking.check_store(self.tracking_uri)
-                if not problems:  # it takes seconds
-                    tracking.check_answer(self.tracking_uri)
-        except RequestError as error:
-            problems += error.problems
-        if problems:
-            raise RequestError(dict.fromkeys(problems))
+        self.tracking_uri = check_runs(settings, self.results, problems)
         self.committed = committed_outcomes(self.results) if count_committed else {}
         self._ended: dict[str, CellState] = {}  # that have a result, which stays
 
@@ -148,11 +148,7 @@ class Request:
                 set_failure_aside(self.results.run(name), damaged=state.state == DAMAGED)
         created, head = datetime.now(UTC).isoformat(timespec="seconds"), commit(project_root())
         for plan in self.plans:
-            file = self.results.plan(plan.study.name)
-            document = plain(plan.document(created, head))
-            if {**(read_json(file) or {}), "created": created, "commit": head} != document:
-                # Without indents, which would take ten times as long.
-                write_atomic(file, json.dumps(document, allow_nan=False).encode())
+            write_plan(self.results.plan(plan.study.name), plan.document(created, head))
 
     def states(self) -> dict[str, CellState]:
         """How far each cell is, by signature.
@@ -177,6 +173,15 @@ class Request:
         open_ = {MISSING, RUNNING, *([FAILED, DAMAGED] if retry_failed else [])}
         todo = [self.cells[name] for name, state in self.states().items() if state.state in open_]
         return warm_start_jobs(todo, self.results) + [run_job(cell, self.labels[cell.signature]) for cell in todo]
+
+
+def write_plan(file: Path, document: dict[str, Any]) -> None:
+    """Write a plan.json; one that says what it said before keeps its date."""
+    document = plain(document)
+    now = {key: document[key] for key in ("created", "commit")}
+    if {**(read_json(file) or {}), **now} != document:
+        # Without indents, which would take ten times as long.
+        write_atomic(file, json.dumps(document, allow_nan=False).encode())
 
 
 class Schedule:

@@ -7,8 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,17 @@ from pydantic import ValidationError
 
 from grpolab import RESULTS_VERSION
 from grpolab.errors import RequestError
-from grpolab.identity import signature
 from grpolab.paths import available, project_root
+from grpolab.quantities import Thresholds
 from grpolab.registry import SURROGATES
 from grpolab.run.memory import parameters
+from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import task_title
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.registration import registered, texts
 from grpolab.sweep.schema import Factors, sentences, show, unknown
-from grpolab.sweep.study import Collection, Hypothesis, Study, called, load, unequal_budgets
+from grpolab.sweep.study import PLANNED_LOOKS, Collection, Hypothesis, Levels, Study, called, load, unequal_budgets
 from grpolab.sweep.tuning.settings import shared_seeds
 
 PLAN_FORMAT = 1
@@ -36,22 +36,20 @@ TINY = 131_072  # weights of model=tiny
 MOST_CELLS = 100_000  # of a study; more is a slip, and would fill the memory
 
 # Of a study that `grpolab train` makes.
-DEFAULT_NAME = "adhoc"
+DEFAULT_NAME, PRIMARY_METRIC = "adhoc", "eval/accuracy_expected"
 FIGURES = ["F1", "F2", "F16", "F26"]
 MOST_LABEL, LONG_VALUE = 60, 40  # characters of a level's name, and of an override that is said whole in it
 MOST_VALUES = 1000  # of one key: range(0,inf) has no end
 # A sweep over one of these asks what clipping does.
 CLIP_KEYS = {"epsilon", "epsilon_high", "delta", "importance_sampling_level"}
 
-Variants = list[tuple[dict[str, str], RunSettings]]  # levels and what they compose to
-
 
 @dataclass(frozen=True)
 class Cell:
     """One run that a study asks for."""
 
-    levels: dict[str, str]
-    settings: RunSettings
+    levels: Levels
+    settings: Resolved
 
     @property
     def variant(self) -> str:
@@ -63,15 +61,15 @@ class Cell:
         """The cell in words."""
         return f"{self.variant}, seed {self.settings.seed}"
 
-    @cached_property
+    @property
     def signature(self) -> str:
         """Name of the run's folder."""
-        return signature(self.settings.identity())
+        return self.settings.signature
 
-    @cached_property
+    @property
     def warm_start(self) -> str:
         """Name of its warm start's folder."""
-        return signature(self.settings.warm_start_identity())
+        return self.settings.warm_start_signature
 
     @property
     def cost(self) -> float:
@@ -83,7 +81,7 @@ class Cell:
     @property
     def warm_start_cost(self) -> float:
         """Relative length of its warm start, at most."""
-        warm = self.settings.resolved().warm_start
+        warm = self.settings.warm_start
         return warm.max_steps * warm.batch_size * self.settings.max_completion_length * self.cost_of_token
 
     @property
@@ -93,7 +91,7 @@ class Cell:
 
     def document(self) -> dict[str, Any]:
         """The cell's entry in plan.json; `settings` holds the flat ones, which figures use as axes."""
-        values = self.settings.resolved().model_dump()
+        values = self.settings.model_dump()
         flat = {key: value for key, value in values.items() if not isinstance(value, dict | list)}
         if path := values["model"].get("path"):  # a tiny one has none
             flat["model"] = Path(path).name
@@ -110,19 +108,37 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """One combination of a study's levels, without a seed."""
+
+    levels: Levels
+    settings: RunSettings  # as composed
+
+    @property
+    def name(self) -> str:
+        """The levels joined, as in `Cell.variant`."""
+        return "/".join(self.levels.values())
+
+    def cell(self, seed: int) -> Cell:
+        """Its run with this seed."""
+        return Cell(self.levels, resolve_run(self.settings.model_copy(update={"seed": seed})))
+
+
+@dataclass(frozen=True)
 class Plan:
     """A study with its cells; a collection has none of its own, but the plans that it includes."""
 
     study: Study | Collection
     seeds: list[int]
     cells: list[Cell] = field(default_factory=list)
+    variants: list[Variant] = field(default_factory=list)
     parts: list[Plan] = field(default_factory=list)
 
     @property
     def hypotheses(self) -> dict[str, str]:
         """Name -> all that is said of it: those of the study, or the primary ones of a collection (`study.id`)."""
         if isinstance(self.study, Study):
-            return texts(self.study, {cell.variant: cell.settings for cell in self.cells})
+            return texts(self.study, {variant.name: variant.settings for variant in self.variants})
         known = {f"{part.study.name}.{name}": text for part in self.parts for name, text in part.hypotheses.items()}
         return {name: known[name] for name in self.study.primary}
 
@@ -133,13 +149,8 @@ class Plan:
 
     def with_seeds(self, seeds_of: Mapping[str, Sequence[int]]) -> Plan:
         """The same study with these seeds of each of its variants."""
-        first = {cell.variant: cell for cell in reversed(self.cells)}
-        cells = [
-            Cell(first[variant].levels, first[variant].settings.model_copy(update={"seed": seed}))
-            for variant, seeds in seeds_of.items()
-            for seed in seeds
-        ]
-        return Plan(self.study, sorted({cell.settings.seed for cell in cells}), cells)
+        cells = [variant.cell(seed) for variant in self.variants for seed in seeds_of.get(variant.name, ())]
+        return Plan(self.study, sorted({cell.settings.seed for cell in cells}), cells, self.variants)
 
     def document(self, created: str, commit: str | None) -> dict[str, Any]:
         """plan.json: all that the report knows about the study."""
@@ -229,11 +240,11 @@ def expand(
     Raises RequestError with all that is wrong.
     """
     problems: list[str] = []
-    variants: Variants = []
+    variants = list[Variant]()
     names_of = defaultdict[str, list[str]](list)  # each different problem, with the variants that have it
     for levels in study.variants():
         try:
-            variants.append((levels, composer.compose([*study.overrides_of(levels), *overrides])))
+            variants.append(Variant(levels, composer.compose([*study.overrides_of(levels), *overrides])))
         except RequestError as error:
             for problem in error.problems:
                 names_of[problem].append("/".join(levels.values()))
@@ -256,40 +267,65 @@ def expand(
         problems.append(f"study {study.name}: {len(seeds)} seeds make more than {MOST_CELLS} cells: ask for fewer")
     if problems:
         raise RequestError(problems)
-    cells = [Cell(levels, run.model_copy(update={"seed": seed})) for levels, run in variants for seed in seeds]
-    return Plan(study, seeds, cells)
+    return Plan(study, seeds, [variant.cell(seed) for variant in variants for seed in seeds], variants)
 
 
-def _senseless(study: Study, variants: Variants, clipping: bool) -> list[str]:
+def _senseless(study: Study, variants: Sequence[Variant], clipping: bool) -> list[str]:
     """What of variants that can each be run makes no sense in one study."""
     problems: list[str] = []
-    seen: dict[str, dict[str, str]] = {}
+    seen: dict[str, Variant] = {}
     placebo = {frozenset(pair) for pair in study.placebo}
-    for levels, settings in variants:  # one run under two names, unless its arms are declared a placebo
-        first = seen.setdefault(signature(settings.identity()), levels)
-        if first is not levels and frozenset({first[study.compare], levels[study.compare]}) not in placebo:
-            names = f"{'/'.join(first.values())} and {'/'.join(levels.values())}"
-            problems.append(f"{names} have equal settings: drop one, or name them under `placebo:`")
-    clipped = [settings for _, settings in variants if SURROGATES[settings.kernel].clips]
+    for variant in variants:  # one run under two names, unless its arms are declared a placebo
+        first = seen.setdefault(resolve_run(variant.settings).signature, variant)
+        arms = frozenset({first.levels[study.compare], variant.levels[study.compare]})
+        if first is not variant and arms not in placebo:
+            problems.append(
+                f"{first.name} and {variant.name} have equal settings: drop one, or name them under `placebo:`"
+            )
+    clipped = [variant.settings for variant in variants if SURROGATES[variant.settings.kernel].clips]
     if clipping and clipped and not any(settings.clip_can_bind for settings in clipped):
         problems.append(
             "clipping can act in no cell, because each that clips has one update per fresh batch (every ratio is then"
             " exactly 1): give a variant num_iterations or num_minibatches above 1"
         )
-    problems += unequal_budgets(study.hypotheses, study.compare, variants)
+    problems += unequal_budgets(study.hypotheses, study.compare, [(v.levels, v.settings) for v in variants])
     return [f"study {study.name}: {text}" for text in problems]
 
 
-# `grpolab train` as a study: one run, or with `-m` every combination of the values given on the command line.
+# `grpolab train`: one run, or with `-m` a study of every combination of the values given on the command line.
 
 
-def expand_single(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
-    """The plan of one run. Raises RequestError with all that is wrong."""
-    composer = Composer()
-    seed = composer.compose(overrides).seed
-    rest = [text for text in overrides if key_of(text) != "seed"]
-    named = [text for text in rest if not key_of(text).startswith(("machine.", "launcher"))]
-    return expand(_study(name, rest, {"run": {_level(named): []}}, [seed]), composer, clipping=False)
+def cell_of(settings: RunSettings, overrides: Sequence[str]) -> Cell:
+    """One run, named by the overrides that asked for it."""
+    named = [text for text in overrides if not key_of(text).startswith(("seed", "machine.", "launcher"))]
+    return Cell({"run": _level(named)}, resolve_run(settings))
+
+
+def run_document(name: str, cell: Cell, overrides: Sequence[str], created: str, commit: str | None) -> dict[str, Any]:
+    """plan.json of a single run, by which report and tracking find it under a study's name."""
+    level = cell.levels["run"]
+    return {
+        "format": PLAN_FORMAT,
+        "study": name,
+        "title": "",
+        "question": f"Asked on the command line: {' '.join(overrides)}",
+        "results_version": RESULTS_VERSION,
+        "created": created,
+        "commit": commit,
+        "includes": [],
+        "compare": "run",
+        "baseline": level,
+        "primary_metric": PRIMARY_METRIC,
+        "factors": {"run": [level]},
+        "placebo": [],
+        "hypotheses": [],
+        "stability": asdict(Thresholds()),
+        "looks": PLANNED_LOOKS,
+        "registered": {},
+        "figures": FIGURES,
+        "seeds": [cell.settings.seed],
+        "cells": [cell.document()],
+    }
 
 
 def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
@@ -354,9 +390,14 @@ def _level(overrides: Sequence[str]) -> str:
     return re.sub(r"[\s/]+", "_", name + mark) or "defaults"
 
 
-def _study(name: str, overrides: list[str], factors: Factors, seeds: list[int]) -> Study:
+def refuse_taken_name(name: str) -> None:
+    """Raises RequestError where runs of the command line would be taken for those of a study."""
     if name in available():
         raise RequestError(f"--name {name} is a study of experiments/: choose another name")
+
+
+def _study(name: str, overrides: list[str], factors: Factors, seeds: list[int]) -> Study:
+    refuse_taken_name(name)
     compare, levels = next(iter(factors.items()))
     try:
         return Study(
@@ -367,7 +408,7 @@ def _study(name: str, overrides: list[str], factors: Factors, seeds: list[int]) 
             compare=compare,
             baseline=next(iter(levels)),
             seeds=seeds,
-            primary_metric="eval/accuracy_expected",
+            primary_metric=PRIMARY_METRIC,
             figures=FIGURES,
         )
     except ValidationError as error:

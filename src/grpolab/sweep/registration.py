@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpolab.errors import RequestError
-from grpolab.identity import signature
 from grpolab.paths import commit, git, project_root
+from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.study import Study
 from grpolab.vocabulary import CONFIRMATION_SEEDS, REGISTRY
@@ -34,7 +34,7 @@ def texts(study: Study, settings: Mapping[str, RunSettings]) -> dict[str, str]:
     what the page says of it (PAGE), which decides nothing.
     """
     variants = {
-        name: signature(run.model_copy(update={"seed": 0}).identity()) for name, run in sorted(settings.items())
+        name: resolve_run(run.model_copy(update={"seed": 0})).signature for name, run in sorted(settings.items())
     }
     rules = study.model_dump(mode="json", include=_RULES, exclude_defaults=True), variants
     return {

@@ -104,21 +104,18 @@ def do(
     An error is an outcome too. `on_step`: told of the steps that are done, and of how many there are. `stop`: asked at
     each rollout boundary of a run, which is then LEFT.
     """
-    from grpolab.identity import signature
     from grpolab.paths import Results, is_refusal
     from grpolab.run import train, warm_start
     from grpolab.run.folder import reason_of
-    from grpolab.run.preflight import refuse_another
-    from grpolab.settings.run import RunSettings
+    from grpolab.settings.resolved import Resolved
     from grpolab.sweep.ledger import no_outcome
 
-    settings = RunSettings.model_validate(values)
-    results = Results.open(settings.machine.results)
     is_run = kind == "run"
+    settings = Resolved.as_planned(values, **{"signature" if is_run else "warm_start_signature": name})
+    results = Results.open(settings.machine.results)
     steps = settings.planned_steps if is_run else settings.warm_start.max_steps
     try:
         with masked_output():
-            refuse_another(name, signature(settings.identity() if is_run else settings.warm_start_identity()), settings)
             if is_run:
                 return train.run(settings, results, on_step=lambda step: on_step(step, steps), stop=stop)
             made = warm_start.ensure(settings, results, lambda step: on_step(step, steps))

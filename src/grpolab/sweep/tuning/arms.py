@@ -15,8 +15,9 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from grpolab.errors import RequestError
-from grpolab.identity import dotted, signature
+from grpolab.identity import dotted
 from grpolab.settings.equalities import why_the_same
+from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.plan import Cell
@@ -94,13 +95,13 @@ class Arms:
         """
         settings, levels = self.settings(arm, point), {self.study.compare: arm, TRIAL: str(number)}
         names = str((settings.task, settings.reward, settings.model))
-        content = settings.content()
+        content = resolve_run(settings).content()
         if (first := self._content.setdefault(names, content)) != content:
             changed = " and ".join(key for key, value in content.items() if value != first.get(key))
             raise RequestError(
                 f"what {changed} names has changed since the tuning began: its trials need the old content"
             )
-        return [Cell(levels, settings.model_copy(update={"seed": seed})) for seed in self.tuning.seeds]
+        return [Cell(levels, resolve_run(settings.model_copy(update={"seed": seed}))) for seed in self.tuning.seeds]
 
     def base_cells(self) -> list[Cell]:
         """The runs of every arm as it is without any tuning."""
@@ -120,7 +121,7 @@ class Arms:
     def identity(self, arm: str) -> dict[str, Any]:
         """All that two tunings of an arm must share to be one: the number of trials is no part of it."""
         tuning = self.tuning.model_dump(exclude={"trials", "arms", "space", "where"})
-        return {**tuning, "space": self.space(arm), "settings": signature(self.settings(arm, {}).identity())}
+        return {**tuning, "space": self.space(arm), "settings": resolve_run(self.settings(arm, {})).signature}
 
 
 def load_tuned(name: str) -> Study:

@@ -38,6 +38,22 @@ class Answer(NamedTuple):
 Decide = Callable[[Results, list[dict[str, Any]]], Sequence[Answer]]  # from the documents of plans
 
 
+def report_decides(results: Results, documents: list[dict[str, Any]]) -> list[Answer]:
+    """What the report would say of the hypotheses of these plans."""
+    from grpolab.report.claims import decide
+    from grpolab.report.load import study_of
+    from grpolab.report.reference import read_all
+    from grpolab.report.statistics.looks import INCONCLUSIVE
+
+    runs = read_all(results, dict.fromkeys(cell["signature"] for plan in documents for cell in plan["cells"]))
+    claims = decide([study_of(results, plan, runs) for plan in documents])
+    return [
+        Answer(claim.study, claim.id, claim.where, claim.verdict, claim.verdict == INCONCLUSIVE, claim.seeds)
+        for claim in claims
+        if claim.is_finding
+    ]
+
+
 @dataclass(frozen=True)
 class Ladder:
     """The seeds that a study may have, in the order in which they are added."""
@@ -50,7 +66,7 @@ class Ladder:
 class Looks:
     """The looks of one command: the plans of the current one, and how to come to the next."""
 
-    def __init__(self, plans: Sequence[Plan], decide: Decide, most_seeds: int | None = None) -> None:
+    def __init__(self, plans: Sequence[Plan], most_seeds: int | None = None, decide: Decide = report_decides) -> None:
         """`plans`: of a study, or of a collection's studies and, last, its own. `most_seeds`: the look to end with.
 
         Raises RequestError where nothing is to be decided, no look is at so many seeds, or it is not clear which seeds.
