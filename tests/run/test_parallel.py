@@ -190,7 +190,7 @@ def run_as_torchrun_does(results: Results, monkeypatch: pytest.MonkeyPatch) -> N
 
 def other_processes() -> list[psutil.Process]:
     """The run's further processes; pytest's worker can have children of earlier tests besides."""
-    return [child for child in psutil.Process().children() if "grpolab.run.parallel" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children() if "grpolab.run.follower" in " ".join(child.cmdline())]
 
 
 def kill_another() -> None:
