@@ -107,7 +107,7 @@ def test_a_changed_hypothesis_is_not_the_one_that_was_registered(
 ) -> None:
     write_down(said)
     commit_of = commit(repository)
-    settings = {cell.variant: cell.settings for cell in plan.cells}
+    settings = {variant.name: variant.settings for variant in plan.variants}
     first, *others = study.hypotheses
     for changes in ({"margin": 0.5}, {"says": first.says + " Much."}, {"direction": "equal"}):
         changed = study.model_copy(update={"hypotheses": [first.model_copy(update=changes), *others]})
@@ -129,7 +129,7 @@ def test_what_the_page_says_is_no_part_of_a_registration(
     """A sentence that says more than its test is mended on the page: hash, runs and label stay."""
     write_down(said)
     commit_of = commit(repository)
-    settings = {cell.variant: cell.settings for cell in plan.cells}
+    settings = {variant.name: variant.settings for variant in plan.variants}
     mended = [claim.model_copy(update={"tested": "It is lower.", "also": "other.H"}) for claim in study.hypotheses]
     changed = study.model_copy(update={"hypotheses": mended})
     assert texts(changed, settings) == said

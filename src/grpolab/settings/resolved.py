@@ -95,7 +95,9 @@ class Resolved(RunSettings):
 
 
 def resolve_run(composed: RunSettings) -> Resolved:
-    """The run that these settings ask for on this machine."""
+    """The run that these settings ask for on this machine. Raises TypeError for one that is resolved already."""
+    if isinstance(composed, Resolved):
+        raise TypeError("these settings are resolved already: what follows from other keys would stay what it was")
     warm_start = composed.warm_start
     seed = composed.seed if warm_start.seed is None else warm_start.seed
     filled = {

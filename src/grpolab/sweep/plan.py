@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from grpolab import RESULTS_VERSION
 from grpolab.errors import RequestError
-from grpolab.paths import available, project_root
+from grpolab.paths import STUDY_NAME, available, project_root
 from grpolab.quantities import Thresholds
 from grpolab.registry import SURROGATES
 from grpolab.run.memory import parameters
@@ -27,7 +27,7 @@ from grpolab.settings.run import RunSettings
 from grpolab.settings.task import task_title
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.registration import registered, texts
-from grpolab.sweep.schema import Factors, sentences, show, unknown
+from grpolab.sweep.schema import MOST_LETTERS, Factors, sentences, show, unknown
 from grpolab.sweep.study import PLANNED_LOOKS, Collection, Hypothesis, Levels, Study, called, load, unequal_budgets
 from grpolab.sweep.tuning.settings import shared_seeds
 
@@ -391,7 +391,9 @@ def _level(overrides: Sequence[str]) -> str:
 
 
 def refuse_taken_name(name: str) -> None:
-    """Raises RequestError where runs of the command line would be taken for those of a study."""
+    """Raises RequestError where a name cannot be a folder's, or its runs would be taken for those of a study."""
+    if len(name) > MOST_LETTERS or not STUDY_NAME.fullmatch(name):
+        raise RequestError(f"name={name} is not allowed: {STUDY_NAME.pattern}, length <= {MOST_LETTERS}")
     if name in available():
         raise RequestError(f"--name {name} is a study of experiments/: choose another name")
 
