@@ -189,7 +189,7 @@ def file_sha256(file: Path, cache: Path | None = None) -> str:
     Known by path, size and times of change: in this process, and of a large file in the folder `cache`, one entry a
     file, written by rename, so that several processes may do so at once.
     """
-    place, state = str(file.resolve()), _state(file)
+    place, state = os.path.realpath(file), _state(file)  # which goes through links that lead to themselves
     entry = cache / f"{hashlib.sha256(place.encode()).hexdigest()[:SIGNATURE_LENGTH]}.json" if cache else None
     kept = entry if entry and state["size"] >= LARGE_BYTES else None
     known = _hashed.get(place) or (kept and read_json(kept))

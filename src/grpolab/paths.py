@@ -237,8 +237,9 @@ class Results:
         The folders at the top may be links themselves, as to a larger disk.
         """
         top = self.root / path.relative_to(self.root).parts[0]
-        if not path.resolve().is_relative_to(top.resolve()):
-            raise Damaged(f"{path} leads out of {top}, to {path.resolve()}: nothing is written there")
+        to = os.path.realpath(path)
+        if not Path(to).is_relative_to(os.path.realpath(top)):
+            raise Damaged(f"{path} leads out of {top}, to {to}: nothing is written there")
 
 
 def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import mmap
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from grpolab.errors import Damaged, RequestError
 from grpolab.frameworks.config_files import written
 from grpolab.identity import file_sha256
 from grpolab.paths import SIGNATURE, STUDY_NAME, open_file
+from grpolab.quantities import Thresholds
 from grpolab.vocabulary import DAMAGED, MISSING, OUTCOMES, RESULTS
 
 Record = dict[str, Any]
+THRESHOLDS = {field.name for field in fields(Thresholds)}
 MOST_BYTES = 1 << 30  # that are read of a file
 
 JOURNAL, TIMING, WEIGHTS = "journal.jsonl", "timing.jsonl", "policy.safetensors"
@@ -79,7 +82,8 @@ def read_result(folder: Path) -> Record | None:
             except OSError as error:
                 raise Damaged(f"{path} cannot be read: {error.strerror}") from error
             check_journal(folder, recorded, found)
-        read_provenance(folder)
+        if provenance := read_provenance(folder):
+            check_provenance(folder, provenance)
         read_lines(folder / TIMING)
     return outcome
 
@@ -163,12 +167,19 @@ def read_plan(path: Path) -> Record | None:
     for name in (*([plan["study"]] if "study" in plan else []), *plan["includes"]):
         if not isinstance(name, str) or not STUDY_NAME.fullmatch(name):
             raise Damaged(f"{path} names the study {name!r}, which is no name of a study")
+    for name, value in plan.get("stability", {}).items():
+        if name not in THRESHOLDS or isinstance(value, bool) or not isinstance(value, int | float):
+            raise Damaged(f"{path} is damaged: its stability.{name:.60} is {value!r:.60}")
+    runs = set()
     for cell in plan["cells"]:
         if not isinstance(cell, dict) or not {"variant", "seed", "signature"} <= cell.keys():
             raise Damaged(f"{path} has a cell that lacks its variant, seed or signature: {cell!r:.60}")
         _checked(cell, _CELL, path)
         if not SIGNATURE.fullmatch(cell["signature"]):
             raise Damaged(f"{path} names the run {cell['signature']!r}, which is no signature")
+        if (run := (cell["variant"], cell["seed"])) in runs:
+            raise Damaged(f"{path} has two cells of variant {run[0]!r:.60} and seed {run[1]}")
+        runs.add(run)
     return plan
 
 

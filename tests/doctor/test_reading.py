@@ -61,7 +61,9 @@ def test_a_journal_that_is_not_the_recorded_one_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("signature", ["../../elsewhere", "/etc", 7])
 def test_weights_are_compared_with_no_file_outside_of_the_results(tmp_path: Path, signature: object) -> None:
     folder = write_run(tmp_path / "results" / "runs" / ("a" * 16))
-    (folder / "provenance.json").write_text(json.dumps({"warm_start": {"signature": signature}}))
+    (folder / "provenance.json").write_text(
+        json.dumps({"warm_start": {"signature": signature}, "dataset": {"evaluation_items": 100}})
+    )
     diagnosis = diagnose(folder)
     assert any(f"{signature!r} is not a warm start's signature" in sentence for sentence in diagnosis.unknown)
 

@@ -11,8 +11,9 @@ import pytest
 from report_results import rewrite, write_study
 
 from grpolab.cli import main
-from grpolab.errors import RequestError
+from grpolab.errors import Damaged, RequestError
 from grpolab.paths import Results
+from grpolab.records import read_plan, read_result
 from grpolab.report import page
 from grpolab.report.compare import OPEN, compare
 from grpolab.report.figures import draw
@@ -171,3 +172,49 @@ def test_samples_that_cannot_be_read_are_a_sentence(results: Results, capsys: py
         spoil()
         assert main(["export-reference", "clip_range", "--results", str(results.root)]) == 2
         assert f"{file} cannot be read as samples" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stability", [{"tail": "ten"}, {"tails": 0.1}, {"ess": True}])
+def test_a_plan_whose_thresholds_are_no_numbers_is_refused(
+    original: Results, results: Results, stability: dict[str, object]
+) -> None:
+    """compare had a traceback."""
+    path = results.plan("clip_range")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"stability": stability}))
+    said = f"plan.json is damaged: its stability.{next(iter(stability))} is"
+    with pytest.raises(Damaged, match=said):
+        read_plan(path)
+    with pytest.raises((Damaged, RequestError), match=said):
+        compare(original, results.root)
+
+
+def test_a_plan_with_the_same_cell_twice_is_refused(results: Results) -> None:
+    path = results.plan("clip_range")
+    plan = json.loads(path.read_text())
+    path.write_text(json.dumps(plan | {"cells": [*plan["cells"], plan["cells"][0]]}))
+    with pytest.raises(Damaged, match="has two cells of variant 'symmetric/addition' and seed 0"):
+        read_plan(path)
+
+
+def test_a_journal_that_is_a_link_to_itself_is_one_sentence(
+    results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = first(results)
+    (folder / "journal.jsonl").unlink()
+    (folder / "journal.jsonl").symlink_to("journal.jsonl")
+    with pytest.raises(Damaged, match=r"journal.jsonl cannot be read: Too many levels of symbolic links"):
+        read_result(folder)
+    assert main(["diagnose", folder.name, "--json", "--results", str(results.root)]) == 2
+    assert folder.name in capsys.readouterr().err
+
+
+def test_ledger_and_report_agree_on_a_run_without_its_number_of_items(
+    results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report called it damaged and the ledger completed, so that --retry-failed did nothing."""
+    path = first(results) / "provenance.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"dataset": {}}))
+    (study,) = load(results, "clip_range")
+    assert (study.cells["outcome"] == DAMAGED).sum() == 1
+    assert main(["status", "clip_range", "--results", str(results.root)]) == 0
+    assert "8 planned: 7 completed, 1 damaged" in capsys.readouterr().out
