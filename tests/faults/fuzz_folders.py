@@ -411,7 +411,7 @@ def _make_consistent(folder: Path) -> None:
     """Write the hashes of journals and weights as they are where those of the whole ones stand."""
     for file in [*folder.glob("runs/*/outcome.json"), *folder.glob("warm_starts/*/outcome.json")]:
         journal, weights = file.with_name("journal.jsonl"), file.with_name("policy.safetensors")
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
             if file.is_symlink() or not (journal.is_file() and weights.is_file()) or journal.stat().st_size == 0:
                 continue
             of_journal, of_weights = hashlib.sha256(journal.read_bytes()).hexdigest(), weights_sha256(weights)
