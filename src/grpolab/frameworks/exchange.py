@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from grpolab.errors import RequestError
+from grpolab.errors import RequestError, format_value
 from grpolab.frameworks.config_files import File, load
 from grpolab.identity import dotted
 from grpolab.registry import CONFIGS, resolve
@@ -128,14 +128,9 @@ def _config(name: str) -> Config:
 
 
 def written(value: Any) -> str:
-    """A value as an override has it."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{written(item)}" for key, item in value.items()) + "}"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if value == float("inf"):
-        return ".inf"
-    return repr(value) if isinstance(value, str) and not value.replace("_", "").isalnum() else str(value)
+    """Return a value as an override has it: a string that is no single word is quoted."""
+    is_word = not isinstance(value, str) or value.replace("_", "").isalnum()
+    return format_value(value) if is_word else repr(value)
 
 
 def export(name: str, settings: RunSettings, compose: Compose) -> Exported:

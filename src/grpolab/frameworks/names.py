@@ -10,20 +10,6 @@ from __future__ import annotations
 
 import re
 
-# The clip fraction that a framework's users look at; DeepSpeed-Chat and NeMo-RL log none.
-CLIP_METRIC = {
-    "trl": "clip_ratio/region_mean",
-    "verl": "actor/pg_clipfrac",
-    "roll": "actor/clipfrac@sum",
-    "openrlhf": "ppo_clip_ratio",
-    "slime": "pg_clipfrac",
-    "areal": "clip_ratio",
-    "open_instruct": "policy/clipfrac_avg",
-    "prime_rl": "is_masked",
-    "skyrl": "clip_ratio",
-    "torchtune": "clipfrac",
-}
-
 # ROLL's workers report one thing under several names, in three ways to average.
 _ALL = "mean over all positions, padding too"
 ROLL_BASE = {  # the base worker's names
@@ -497,8 +483,3 @@ def in_their_names(framework: str, text: str) -> str:
     theirs = {ours: called.split()[0] for ours, called in looked.items() if "," not in ours}
     theirs |= {ours: called for called, ours in {"verl": VERL_NAMES}.get(framework, {}).items()}
     return re.sub(r"\b\w+\b(?!=)", lambda word: theirs.get(word[0], word[0]), text)
-
-
-def convention(framework: str) -> str:
-    """Journal name of an update's clip fraction by a framework's definition, in a run of any dialect."""
-    return f"convention/{framework}"
