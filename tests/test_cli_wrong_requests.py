@@ -7,7 +7,7 @@ import pytest
 
 from grpolab import RESULTS_VERSION, __version__
 from grpolab.cli import main
-from grpolab.frameworks.names import LOOK_HERE, TRL_NAMES, VERL_NAMES, our_names
+from grpolab.framework_names import LOOK_HERE, TRL_NAMES, VERL_NAMES, our_names
 from grpolab.paths import project_root
 from grpolab.sweep import compose as compose_module
 from grpolab.sweep import pool

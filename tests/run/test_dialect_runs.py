@@ -12,8 +12,8 @@ import pytest
 import torch
 from tiny import records, run_folder, tiny_settings
 
+from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.frameworks.framework import clip_conventions, metrics_of
-from grpolab.frameworks.names import FRAMEWORK_METRICS
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs
 from grpolab.paths import Results

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.frameworks.framework import metrics_of
-from grpolab.frameworks.names import FRAMEWORK_METRICS
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs
 from grpolab.registry import AGGREGATIONS, FRAMEWORKS, resolve

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from grpolab.errors import format_value, near_matches
-from grpolab.frameworks.names import our_names
+from grpolab.framework_names import our_names
 from grpolab.identity import dotted
 from grpolab.paths import STUDY_NAME
 from grpolab.settings import Seed
