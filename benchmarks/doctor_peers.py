@@ -24,7 +24,7 @@ import doctor_check
 import pandas as pd
 
 from grpolab.doctor import diagnose, diagnose_log
-from grpolab.frameworks.names import LOG_NAMES
+from grpolab.framework_names import LOG_NAMES
 from grpolab.paths import Results, read_json, write_text_atomic
 from grpolab.report.text import markdown_table
 from grpolab.studies.sweep import sweep

@@ -7,7 +7,7 @@ import pytest
 
 from grpolab import RESULTS_VERSION, __version__
 from grpolab.cli import main
-from grpolab.frameworks.names import LOOK_HERE, TRL_NAMES, VERL_NAMES, our_names
+from grpolab.framework_names import LOOK_HERE, TRL_NAMES, VERL_NAMES, our_names
 from grpolab.paths import project_root
 from grpolab.sweep import compose as compose_module
 from grpolab.sweep import pool
@@ -70,7 +70,7 @@ WRONG = [
     (["train", "-m", "epsilon=interval(0,1)"], "cannot be swept"),
     (["train", "-m", "seed=1,x"], "seed=1,x"),
     (["train", "-m", "num_iterations=1", "epsilon=0.1,0.2"], "clipping can act in no cell"),
-    (["train", "beta=inf"], "beta=inf is not allowed"),
+    (["train", "beta=inf"], "beta=.inf is not allowed"),
     (["train", f"seed={'9' * 5000}"], "cannot be read"),
     (["train", f"epsilon={'[' * 300}1{']' * 300}"], "nested too deeply"),
     (["train", "epsilon=${oc.env:NOBODY}"], "epsilon: an interpolation cannot be resolved"),

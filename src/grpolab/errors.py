@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 from grpolab.credentials import without_secrets
 
@@ -31,6 +32,17 @@ class Damaged(RequestError):
 def printable(text: str) -> str:
     """One line that a terminal shows as it is: a line break or a control character that a user gave is spelled out."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def format_value(value: Any) -> str:
+    """Return a value as a user writes it in an override: `null`, `true`, `.inf`, `{low:0,high:2}`."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{format_value(item)}" for key, item in value.items()) + "}"
+    if value is None:
+        return "null"
+    if value == float("inf"):
+        return ".inf"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def near_matches(word: str, allowed: Iterable[str]) -> str:

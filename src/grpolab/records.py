@@ -14,8 +14,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from grpolab.bounded import read_own_mapping
 from grpolab.errors import Damaged, RequestError
-from grpolab.frameworks.config_files import written
 from grpolab.identity import file_sha256
 from grpolab.paths import SIGNATURE, STUDY_NAME, open_file
 from grpolab.quantities import Thresholds
@@ -128,7 +128,7 @@ def read_settings(folder: Path) -> Record:
     if not os.path.lexists(path):
         return {}
     try:
-        return written(str(path))
+        return read_own_mapping(str(path))
     except RequestError as error:
         raise Damaged(str(error)) from error
 

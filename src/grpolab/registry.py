@@ -172,8 +172,6 @@ FRAMEWORKS = {
         "torchtune",
     )
 }
-# Those of them whose config files are read and written, without what computes their loss.
-CONFIGS = {name: f"grpolab.frameworks.{name}_config:CONFIG" for name in ("trl", "verl")}
 
 
 @functools.cache

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.quantities import QUANTITIES, Thresholds
 
 Kind = Literal["update", "rollout", "evaluation", "timing"]
@@ -194,26 +193,56 @@ _COUNTERFACTUALS = [
     for level, epsilons in COUNTERFACTUAL_EPSILONS.items()
     for epsilon in epsilons
 ]
-# What each framework counts as clipped, at the run's own kernel and range; unit.
 _TOKENS, _SEQUENCE, _AS_LOSS = "share of tokens", "mean share of a sequence", "as the loss is averaged"
-_COUNTED = {
+# Framework -> the clip fraction that its users look at, what it counts at the run's own kernel and range, and its unit.
+# DeepSpeed-Chat and NeMo-RL log none.
+_CLIP_FRACTIONS = {
     "trl": (
+        "clip_ratio/region_mean",
         "A<0 below or A>0 above the range, the ratio after the cap delta; a sequence ratio: of all sequences",
         _TOKENS,
     ),
-    "verl": ("the clip, before the dual clip, changed the loss (cispo: ratio-only); without padding", _TOKENS),
-    "roll": ("the clip changed the loss; token means count padding, sequence_sum has no upper bound of 1", _AS_LOSS),
-    "openrlhf": ("the clip, before the dual clip, changed the loss; without padding", _TOKENS),
-    "slime": ("the clip changed the loss (cispo: ratio-only); by default the mean of sequences' shares", _AS_LOSS),
-    "areal": ("A<0 below or A>0 above the range; without padding and rejected tokens", _TOKENS),
-    "open_instruct": ("A<0 below or A>0 above the range (cispo: above, any A); without padding", _TOKENS),
-    "prime_rl": ("dropped from the loss by the kernel's own rule; empty sequences count as 0", _SEQUENCE),
-    "skyrl": ("A<0 below or A>0 above the range (cispo: ratio-only), the ratio in float32; without padding", _TOKENS),
-    "torchtune": ("A<0 below or A>0 above the range; without padding", _AS_LOSS),
+    "verl": (
+        "actor/pg_clipfrac",
+        "the clip, before the dual clip, changed the loss (cispo: ratio-only); without padding",
+        _TOKENS,
+    ),
+    "roll": (
+        "actor/clipfrac@sum",
+        "the clip changed the loss; token means count padding, sequence_sum has no upper bound of 1",
+        _AS_LOSS,
+    ),
+    "openrlhf": ("ppo_clip_ratio", "the clip, before the dual clip, changed the loss; without padding", _TOKENS),
+    "slime": (
+        "pg_clipfrac",
+        "the clip changed the loss (cispo: ratio-only); by default the mean of sequences' shares",
+        _AS_LOSS,
+    ),
+    "areal": ("clip_ratio", "A<0 below or A>0 above the range; without padding and rejected tokens", _TOKENS),
+    "open_instruct": (
+        "policy/clipfrac_avg",
+        "A<0 below or A>0 above the range (cispo: above, any A); without padding",
+        _TOKENS,
+    ),
+    "prime_rl": ("is_masked", "dropped from the loss by the kernel's own rule; empty sequences count as 0", _SEQUENCE),
+    "skyrl": (
+        "clip_ratio",
+        "A<0 below or A>0 above the range (cispo: ratio-only), the ratio in float32; without padding",
+        _TOKENS,
+    ),
+    "torchtune": ("clipfrac", "A<0 below or A>0 above the range; without padding", _AS_LOSS),
 }
+CLIP_METRIC = {framework: metric for framework, (metric, _, _) in _CLIP_FRACTIONS.items()}
+
+
+def convention(framework: str) -> str:
+    """Return the journal's name of an update's clip fraction as a framework defines it, in a run of any dialect."""
+    return f"convention/{framework}"
+
+
 _CONVENTIONS = [
-    Metric(convention(name), f"`{CLIP_METRIC[name]}` of {name}: {counted}.", unit, "update", mirrored=True)
-    for name, (counted, unit) in _COUNTED.items()
+    Metric(convention(framework), f"`{metric}` of {framework}: {counted}.", unit, "update", mirrored=True)
+    for framework, (metric, counted, unit) in _CLIP_FRACTIONS.items()
 ]
 
 _EVERY = [*_LISTED, *_QUANTILES, *_COUNTERFACTUALS, *_CONVENTIONS]

@@ -14,7 +14,7 @@ from grpolab.cli import main
 from grpolab.doctor import diagnose_log, page
 from grpolab.doctor.logs import read_log, read_rows
 from grpolab.errors import RequestError
-from grpolab.frameworks.names import LOG_NAMES, LOG_ONLY
+from grpolab.framework_names import LOG_NAMES, LOG_ONLY
 from grpolab.vocabulary import METRICS
 
 BAR = "  3%|▎         | 3/100 [00:04<02:11,  1.36s/it]"

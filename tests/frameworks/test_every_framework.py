@@ -9,8 +9,8 @@ import pytest
 import torch
 from tiny import VALUES
 
+from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.frameworks.framework import clip_conventions, metrics_of, recipe_of
-from grpolab.frameworks.names import FRAMEWORK_METRICS
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
 from grpolab.registry import FRAMEWORKS, RATIOS, SURROGATES

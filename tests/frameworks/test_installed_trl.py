@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from grpolab.frameworks.exchange import export
 from grpolab.frameworks.framework import recipe_of
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
 from grpolab.paths import project_root
+from grpolab.readers.exchange import export
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer

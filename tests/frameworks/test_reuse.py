@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from grpolab.frameworks import trl_config, verl_config
-from grpolab.frameworks.exchange import Given
+from grpolab.readers import trl, verl
+from grpolab.readers.given import Given
 
 # mu, steps_per_generation, gradient_accumulation_steps -> prompts_per_step, num_iterations, num_minibatches
 WINDOWS = [
@@ -24,30 +24,30 @@ WINDOWS = [
 @pytest.mark.parametrize(("theirs", "ours"), WINDOWS)
 def test_optimiser_steps_per_batch_are_those_of_trl(theirs: tuple[int, ...], ours: tuple[int, ...]) -> None:
     names = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
-    options = trl_config.options(Given(dict(zip(names, theirs, strict=True))))
-    found = trl_config.run(options)
+    options = trl.options(Given(dict(zip(names, theirs, strict=True))))
+    found = trl.run(options)
     assert (found["prompts_per_step"], found["num_iterations"], found["num_minibatches"]) == ours
-    assert not any("unevenly" in sentence for sentence in trl_config.left_out(options))
+    assert not any("unevenly" in sentence for sentence in trl.left_out(options))
 
 
 def test_windows_that_cut_passes_are_said() -> None:
-    options = trl_config.options(Given({"steps_per_generation": 3, "gradient_accumulation_steps": 2}))
-    assert any("unevenly" in sentence for sentence in trl_config.left_out(options))
+    options = trl.options(Given({"steps_per_generation": 3, "gradient_accumulation_steps": 2}))
+    assert any("unevenly" in sentence for sentence in trl.left_out(options))
 
 
 LEFT_OUT: list[tuple[Any, dict[str, Any], str]] = [
-    (trl_config, {"use_vllm": True}, "use_vllm=True"),
-    (trl_config, {"mask_truncated_completions": True}, "truncated completions count"),
-    (trl_config, {"reward_weights": [1.0, 0.5]}, "reward.weights"),
-    (trl_config, {"top_p": 0.9}, "never truncated"),
-    (trl_config, {"lr_scheduler_type": "polynomial"}, "lr_scheduler_type=polynomial"),
-    (trl_config, {}, "num_train_epochs=3"),
-    (verl_config, {"algorithm.adv_estimator": "gae"}, "adv_estimator=gae: here it is one of grpo"),
-    (verl_config, {}, "adv_estimator is gae by default, which needs a critic"),
-    (verl_config, {"algorithm.rollout_correction.rollout_rs": "token_k1"}, "rollout_rs=token_k1"),
-    (verl_config, {"actor_rollout_ref.actor.loss_scale_factor": 1024}, "loss_scale_factor=1024"),
+    (trl, {"use_vllm": True}, "use_vllm=True"),
+    (trl, {"mask_truncated_completions": True}, "truncated completions count"),
+    (trl, {"reward_weights": [1.0, 0.5]}, "reward.weights"),
+    (trl, {"top_p": 0.9}, "never truncated"),
+    (trl, {"lr_scheduler_type": "polynomial"}, "lr_scheduler_type=polynomial"),
+    (trl, {}, "num_train_epochs=3"),
+    (verl, {"algorithm.adv_estimator": "gae"}, "adv_estimator=gae: here it is one of grpo"),
+    (verl, {}, "adv_estimator is gae by default, which needs a critic"),
+    (verl, {"algorithm.rollout_correction.rollout_rs": "token_k1"}, "rollout_rs=token_k1"),
+    (verl, {"actor_rollout_ref.actor.loss_scale_factor": 1024}, "loss_scale_factor=1024"),
     (
-        verl_config,
+        verl,
         {"algorithm.use_kl_in_reward": True, "actor_rollout_ref.actor.use_kl_loss": True},
         "one in the reward",
     ),
@@ -61,13 +61,13 @@ def test_what_cannot_be_carried_is_a_sentence(peer: Any, given: dict[str, Any], 
 
 
 def test_nothing_is_said_of_what_is_carried() -> None:
-    options = trl_config.options(Given({"max_steps": 10}, processes=1))
-    assert list(trl_config.left_out(options)) == []
+    options = trl.options(Given({"max_steps": 10}, processes=1))
+    assert list(trl.left_out(options)) == []
     given = {"algorithm.adv_estimator": "grpo", "trainer.total_training_steps": 10, "actor_rollout_ref.rollout.n": 2}
-    assert list(verl_config.left_out(verl_config.options(Given(given)))) == []
-    assert list(verl_config.unread(Given(given))) == []
+    assert list(verl.left_out(verl.options(Given(given)))) == []
+    assert list(verl.unread(Given(given))) == []
 
 
 def test_a_length_in_steps_is_carried() -> None:
-    assert trl_config.run(trl_config.options(Given({"max_steps": 10})))["max_optimizer_steps"] == 10
-    assert verl_config.run(verl_config.options(Given({"trainer.total_training_steps": 10})))["rollout_steps"] == 10
+    assert trl.run(trl.options(Given({"max_steps": 10})))["max_optimizer_steps"] == 10
+    assert verl.run(verl.options(Given({"trainer.total_training_steps": 10})))["rollout_steps"] == 10

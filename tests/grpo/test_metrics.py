@@ -12,13 +12,13 @@ import torch
 from tiny import tiny_settings
 
 from grpolab import vocabulary
-from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, surrogate
 from grpolab.grpo.metrics import UpdateTensors, histograms, update_metrics
 from grpolab.grpo.ratios import sequence_ratio, token_ratio
 from grpolab.paths import project_root
 from grpolab.settings.objective import Objective
+from grpolab.vocabulary import CLIP_METRIC, convention
 
 ALL_ON = tiny_settings().diagnostics
 ALL_OFF = tiny_settings(diagnostics={"quantiles": False, "counterfactual": False}).diagnostics

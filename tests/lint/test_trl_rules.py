@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from grpolab.frameworks import trl_config
-from grpolab.frameworks.exchange import Given
 from grpolab.lint import rules as trl
 from grpolab.lint.rules import Rule
+from grpolab.readers import trl as trl_reader
+from grpolab.readers.given import Given
 
 
 def options(given: dict[str, Any]) -> dict[str, Any]:
-    return trl_config.options(Given(given))
+    return trl_reader.options(Given(given))
 
 
 REUSED = {"num_iterations": 2, "steps_per_generation": 1}

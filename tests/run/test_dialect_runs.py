@@ -12,8 +12,8 @@ import pytest
 import torch
 from tiny import records, run_folder, tiny_settings
 
+from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.frameworks.framework import clip_conventions, metrics_of
-from grpolab.frameworks.names import CLIP_METRIC, FRAMEWORK_METRICS, convention
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs
 from grpolab.paths import Results
@@ -22,7 +22,7 @@ from grpolab.run.train import run
 from grpolab.settings.objective import Objective, ObjectiveSettings, SamplerCorrection
 from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer
-from grpolab.vocabulary import METRICS
+from grpolab.vocabulary import CLIP_METRIC, METRICS, convention
 
 AXES = set(ObjectiveSettings.model_fields)
 Journals = dict[str, list[dict[str, Any]]]

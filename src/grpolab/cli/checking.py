@@ -15,8 +15,8 @@ from grpolab.errors import RequestError, printable
 from grpolab.terminal import say
 
 if TYPE_CHECKING:
-    from grpolab.frameworks.exchange import Converted
     from grpolab.lint.rules import Finding
+    from grpolab.readers.exchange import Converted
     from grpolab.sweep.plan import Cell
 
 EXCHANGED = ("trl", "verl")  # frameworks whose configs are read and written
@@ -97,9 +97,9 @@ def _lint(arguments: argparse.Namespace) -> int:
 
 
 def _findings(arguments: argparse.Namespace) -> list[Finding]:
-    from grpolab.frameworks.exchange import convert, read
     from grpolab.lint.check import by_severity, check_config, check_plans, check_run
     from grpolab.lint.config_rules import check_written
+    from grpolab.readers.exchange import convert, read
     from grpolab.sweep.compose import Composer, compose
     from grpolab.sweep.plan import plans
 
@@ -128,7 +128,7 @@ def _import(arguments: argparse.Namespace) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    from grpolab.frameworks.exchange import export
+    from grpolab.readers.exchange import export
     from grpolab.settings.task import without_the_hub
     from grpolab.sweep.compose import Composer
 
@@ -141,7 +141,7 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _converted(arguments: argparse.Namespace, file: str) -> Converted:
-    from grpolab.frameworks.exchange import convert, read
+    from grpolab.readers.exchange import convert, read
     from grpolab.sweep.compose import Composer
 
     given = read(arguments.framework, file)

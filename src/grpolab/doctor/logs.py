@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from grpolab.doctor.evidence import TABLES, Evidence
 from grpolab.errors import RequestError, printable
-from grpolab.frameworks.names import FRESH_BATCH, LOG_NAMES, LOG_ONLY, TRL_NAMES, VERL_NAMES
+from grpolab.framework_names import FRESH_BATCH, LOG_NAMES, LOG_ONLY, TRL_NAMES, VERL_NAMES
 from grpolab.identity import dotted
 from grpolab.report.text import count, listing
 from grpolab.vocabulary import METRICS

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from grpolab.bounded import read_mapping
 from grpolab.doctor import section
 from grpolab.doctor.evidence import REWARD as SCORE
 from grpolab.doctor.evidence import SPANS, TABLES, Evidence, least_fall, pieces, read_run
 from grpolab.doctor.logs import read_log
 from grpolab.doctor.page import examine
 from grpolab.errors import RequestError, printable
-from grpolab.frameworks.config_files import load, mapping
-from grpolab.frameworks.names import LOG_NAMES
+from grpolab.framework_names import LOG_NAMES
 from grpolab.identity import dotted
 from grpolab.paths import Results
 from grpolab.report.journals import NUMBERS, column
@@ -170,7 +170,7 @@ def _config_beside(root: Path, log: Path, logs: Mapping[Path, int]) -> dict[str,
     names = [f"{log.stem}{end}" for end in (".yaml", ".yml", ".json") if end != log.suffix]
     for name in [*names, *(CONFIGS if is_alone and not root.is_file() else ())]:
         try:
-            config = mapping(load(str(folder / name)))
+            config = read_mapping(str(folder / name))
         except RequestError:
             continue
         if not {"architectures", "model_type", "log_history"} & config.keys():

@@ -19,7 +19,7 @@ from grpolab.doctor.logs import Row, read_log, read_rows
 from grpolab.doctor.no_progress import NO_PROGRESS
 from grpolab.doctor.normal import NORMAL
 from grpolab.doctor.ratio_is_one import RATIO_IS_ONE
-from grpolab.frameworks.names import LOG_NAMES, in_their_names
+from grpolab.framework_names import LOG_NAMES, in_their_names
 from grpolab.report.journals import column
 from grpolab.report.text import count, listing, number
 from grpolab.vocabulary import METRICS

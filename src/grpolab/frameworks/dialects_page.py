@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
+from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.frameworks.framework import metrics_of
-from grpolab.frameworks.names import CLIP_METRIC, FRAMEWORK_METRICS
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs
 from grpolab.registry import AGGREGATIONS, FRAMEWORKS, resolve
 from grpolab.settings.objective import Objective, ObjectiveSettings
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
+from grpolab.vocabulary import CLIP_METRIC
 
 AXES = [name for name in ObjectiveSettings.model_fields if name != "framework"]
 PPO = Objective.of("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", beta=0.1)

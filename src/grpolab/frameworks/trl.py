@@ -3,7 +3,7 @@
 Its own way: the mask is applied last, as a factor, so that what is not finite at padding poisons the loss; CISPO's
 `epsilon_high` is the cap itself; the temperatures of SAPO and the gammas of VESPO are float32; the sampler's weights
 enter VESPO's product; the entropy bonus has its own mean over the tokens that are learnt from. The options and
-their defaults are in `trl_fields.py`, the config file is in `trl_config.py`.
+their defaults are in `trl_options.py`; `readers/trl.py` reads its config files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grpolab.frameworks import shared_loss as shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.trl_fields import LOSS, objective
+from grpolab.frameworks.trl_options import LOSS, objective
 from grpolab.frameworks.vector_replay import groups_of, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, by_group, weighted_sum

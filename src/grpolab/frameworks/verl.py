@@ -3,7 +3,7 @@
 Its own way: gspo, sapo and geo_mean average their loss by sequences whatever `loss_agg_mode` says, which KL and
 entropy follow; the ratio of gspo is at most e^10; geo_mean takes the geometric mean of a sequence's sampler weights;
 padding is masked only where it is added up; the loss of no token at all is NaN. `rollout_correction` is in
-`verl_correction.py`, the config in `verl_config.py`.
+`verl_correction.py`, its config files are read by `readers/verl.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from grpolab.frameworks.vector_replay import (
     replay_loss,
     summed,
 )
-from grpolab.frameworks.verl_keys import KERNEL, LOSS, objective, sampler_rule
+from grpolab.frameworks.verl_options import KERNEL, LOSS, objective, sampler_rule
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks.framework import Inputs, Options, Replayed
-from grpolab.frameworks.verl_keys import BOUND, sampler_rule
+from grpolab.frameworks.verl_options import BOUND, sampler_rule
 from grpolab.grpo.kl import k1, k2, k3
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
 from grpolab.settings.objective import SamplerCorrection

@@ -19,12 +19,21 @@ import pyarrow.parquet as pq
 
 from grpolab import records
 from grpolab.errors import Damaged, RequestError
-from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.paths import Results, write_json_atomic
 from grpolab.report.journals import NUMBERS, TABLES, Runs, at_quarters, count_clipped, kind_of_cpu, read_runs
 from grpolab.report.plans import Plan, read_plan
 from grpolab.report.statistics.looks import LOOKS
-from grpolab.vocabulary import DAMAGED, LEVELS, METRICS, POSITIONS, QUANTILES, SIGNS, quantile_metric
+from grpolab.vocabulary import (
+    CLIP_METRIC,
+    DAMAGED,
+    LEVELS,
+    METRICS,
+    POSITIONS,
+    QUANTILES,
+    SIGNS,
+    convention,
+    quantile_metric,
+)
 
 # Of the other tables everything is kept; updates and histograms are the bulk.
 _UPDATE_METRICS = (

@@ -21,7 +21,7 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 from PIL import Image
 
-from grpolab.frameworks.names import FRAMEWORK_METRICS
+from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.paths import write_text_atomic
 from grpolab.report.load import Study
 from grpolab.report.text import listing

@@ -24,7 +24,6 @@ import torch
 import yaml
 
 from grpolab.frameworks.framework import clip_conventions, metrics_of, recipe_of
-from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.grpo.evaluation import Evaluator
 from grpolab.grpo.model import make_policy
 from grpolab.grpo.parallel import ALONE, Processes
@@ -51,7 +50,7 @@ from grpolab.run.warm_start import TRAINING_ITEMS, WarmStart
 from grpolab.settings.resolved import Resolved
 from grpolab.tasks import make_task
 from grpolab.tasks.base import content_hash
-from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
+from grpolab.vocabulary import CLIP_METRIC, COMPLETED, DIVERGED, STOPPED, convention
 
 
 class Interrupted(Exception):

@@ -19,7 +19,7 @@ import yaml
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from grpolab.errors import Damaged
-from grpolab.frameworks.names import LOG_NAMES, TRL_NAMES
+from grpolab.framework_names import LOG_NAMES, TRL_NAMES
 from grpolab.identity import signature
 from grpolab.paths import Results, plain, write_json_atomic, write_text_atomic
 from grpolab.run.folder import Heartbeat, Journal, Outcome, Tail, conclude, line

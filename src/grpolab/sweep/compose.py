@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from grpolab.credentials import plain_secrets, secrets_named
 from grpolab.errors import RequestError, near_matches
-from grpolab.frameworks.names import our_names
+from grpolab.framework_names import our_names
 from grpolab.paths import project_root
 from grpolab.run.memory import with_micro_batches
 from grpolab.settings.run import RunSettings

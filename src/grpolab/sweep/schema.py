@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from grpolab.errors import near_matches
-from grpolab.frameworks.names import our_names
+from grpolab.errors import format_value, near_matches
+from grpolab.framework_names import our_names
 from grpolab.identity import dotted
 from grpolab.paths import STUDY_NAME
 from grpolab.settings import Seed
@@ -140,8 +140,8 @@ def _unknown_key(key: str, value: Any, beside: list[str], also: Sequence[str]) -
 
 
 def show(value: Any) -> str:
-    """A value as a user would write it, cut where it is long."""
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    """Return a value as a user writes it, cut to 60 characters."""
+    text = format_value(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -11,7 +11,6 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 from numpy.typing import NDArray
 
-from grpolab.frameworks.names import CLIP_METRIC, convention
 from grpolab.report.figures import panels
 from grpolab.report.figures.panels import MEAN, MEAN_DOTS, SMOOTHED, Drawing, NotDrawnError, Sheet, figure, smoothed
 from grpolab.report.load import Study
@@ -19,7 +18,7 @@ from grpolab.report.measures import add_ragged, at, clip_ceiling, run_means
 from grpolab.report.reference import tokens_clipped
 from grpolab.report.statistics.intervals import share_band, share_interval, t_band
 from grpolab.report.style import QUIET, ArmStyle, arm_styles
-from grpolab.vocabulary import EXCESS_EDGES, SIGNS
+from grpolab.vocabulary import CLIP_METRIC, EXCESS_EDGES, SIGNS, convention
 
 
 @figure("F2", "clip_fraction", "Clip fraction over time, below and above the range")

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from grpolab.errors import RequestError
+from grpolab.errors import RequestError, format_value
 from grpolab.paths import Results
 from grpolab.records import read_object
 from grpolab.report.figures.panels import log_axis
@@ -38,7 +38,7 @@ class Key(NamedTuple):
     def of(cls, name: str, space: dict[str, Any]) -> Self:
         """From the space that a study file states: `{low, high, log}`, or `{choices}`."""
         if "choices" in space:
-            return cls(name, 0, len(space["choices"]) - 1, choices=tuple(map(_word, space["choices"])))
+            return cls(name, 0, len(space["choices"]) - 1, choices=tuple(map(format_value, space["choices"])))
         return cls(name, float(space["low"]), float(space["high"]), bool(space.get("log")))
 
     def joined(self, other: Key) -> Key:
@@ -52,7 +52,7 @@ class Key(NamedTuple):
     def drawn(self, values: Iterable[Any]) -> NDArray[np.float64]:
         """Coordinates of values on an axis that `dress` has scaled; NaN for what is no choice."""
         ranks = {choice: float(rank) for rank, choice in enumerate(self.choices)}
-        return np.array([ranks.get(_word(value), np.nan) if ranks else float(value) for value in values])
+        return np.array([ranks.get(format_value(value), np.nan) if ranks else float(value) for value in values])
 
     def places(self, trials: pd.DataFrame) -> NDArray[np.float64]:
         """Coordinates of trials; NaN where a trial has no such key."""
@@ -81,11 +81,6 @@ class Key(NamedTuple):
             log_axis(panel, which)
         if self.choices:
             panel.set(**{f"{which}ticks": range(len(self.choices)), f"{which}ticklabels": self.choices})
-
-
-def _word(value: Any) -> str:
-    """As a user would write it."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grpolab.frameworks.names import FRAMEWORK_METRICS
+from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.identity import dotted
 from grpolab.paths import Results, read_json
 from grpolab.records import JOURNAL, TIMING, parse_lines, parse_object, read_plan, read_settings

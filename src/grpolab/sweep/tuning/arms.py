@@ -14,7 +14,7 @@ from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from grpolab.errors import RequestError
+from grpolab.errors import RequestError, format_value
 from grpolab.identity import dotted
 from grpolab.settings.equalities import why_the_same
 from grpolab.settings.resolved import resolve_run
@@ -37,8 +37,7 @@ Point = Mapping[str, Scalar]
 
 def override(key: str, value: Scalar) -> str:
     """`learning_rate=0.00041`, as it stands in a study file."""
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
-    return f"{key}={text}"
+    return f"{key}={format_value(value)}"
 
 
 class Arms:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from grpolab.errors import RequestError
-from grpolab.frameworks.exchange import EXCHANGED, GUARDS, convert, export, read
+from grpolab.readers.exchange import EXCHANGED, GUARDS, convert, export, read
 from grpolab.settings.equalities import different, point, rewritten
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer

@@ -6,33 +6,35 @@ which change nothing here, are known from transformers itself.
 
 from __future__ import annotations
 
+import ast
 import difflib
+import functools
+import importlib.util
 import json
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from grpolab.errors import near_matches
-from grpolab.frameworks import trl_versions as versions
-from grpolab.frameworks.exchange import Config, Given, Options, shortened
-from grpolab.frameworks.names import TRL_NAMES
-from grpolab.frameworks.trl_fields import (
+from grpolab.framework_names import TRL_NAMES
+from grpolab.frameworks.trl_options import KERNEL_OPTIONS, LOSS, LOSS_TYPES
+from grpolab.frameworks.trl_options import objective as objective
+from grpolab.readers import trl_versions as versions
+from grpolab.readers.given import Given, Options, shortened
+from grpolab.readers.trl_fields import (
     CARRIED,
-    KERNEL_OPTIONS,
     LEAST_GROUP,
-    LOSS,
-    LOSS_TYPES,
     PASSED_OVER,
     choices_of_fork,
     default,
     micro_batch,
-    objective,
     options,
     processes,
     taken,
     version_of,
 )
-from grpolab.frameworks.trl_files import read
+from grpolab.readers.trl_files import read as read
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
@@ -112,6 +114,17 @@ def warmup(options: Options) -> int | None:
     return math.ceil(options["max_steps"] * ratio) if options["max_steps"] > 0 else None
 
 
+@functools.cache
+def _training_arguments() -> set[str]:
+    """Return the fields of transformers' TrainingArguments, from its source: importing it would import torch."""
+    package = importlib.util.find_spec("transformers")
+    folders = package.submodule_search_locations if package and package.submodule_search_locations else []
+    trees = [ast.parse((Path(folder) / "training_args.py").read_text("utf-8")) for folder in folders]
+    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    fields = [each for node in classes if node.name == "TrainingArguments" for each in node.body]
+    return {each.target.id for each in fields if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)}
+
+
 def _floor(options: Options) -> float | None:
     """Where the schedule ends, as a share of its peak; None where it has no floor, or one that transformers refuses."""
     given = options["lr_scheduler_kwargs"]
@@ -149,9 +162,7 @@ def unread(given: Given) -> Iterator[str]:
         )
     fields = {*CARRIED, *PASSED_OVER, *versions.SINCE, *versions.GONE}
     if {*given.options, *given.open} - fields:
-        from transformers import TrainingArguments  # here, because it imports torch
-
-        fields |= TrainingArguments.__dataclass_fields__.keys()
+        fields |= _training_arguments()
     others = [name for name in {**given.options, **given.open} if name not in fields]
     loud = [name for name in others if LOUD.search(name) or difflib.get_close_matches(name, CARRIED, cutoff=0.85)]
     for name in loud:
@@ -270,15 +281,15 @@ NOT_CARRIED = {
 }
 
 
-def guesses(settings: RunSettings) -> Iterator[Options]:
-    """Options that may say what a run does, one for each loss_type: that of its kernel and average first."""
+def candidates(settings: RunSettings) -> Iterator[Options]:
+    """Yield options that may say what a run does, one for each loss of its kernel, that of its average first."""
     ours = (settings.kernel, settings.aggregation)
-    for loss_type in sorted(LOSS_TYPES, key=lambda name: (LOSS_TYPES[name] != ours, name != CARRIED["loss_type"])):
-        guess = _guess(settings, loss_type)
-        yield {name: value for name, value in guess.items() if value != CARRIED[name]}
+    names = [name for name, (kernel, _) in LOSS_TYPES.items() if kernel == settings.kernel]
+    for loss_type in sorted(names, key=lambda name: LOSS_TYPES[name] != ours):
+        yield {name: value for name, value in _written(settings, loss_type).items() if value != CARRIED[name]}
 
 
-def _guess(settings: RunSettings, loss_type: str) -> Options:
+def _written(settings: RunSettings, loss_type: str) -> Options:
     run, kernel = resolve_run(settings), settings.kernel
     given = (run.kernel_options or {}).get(kernel, {})
     absolute = 1.0 if kernel == "cispo" and run.framework != "trl" else 0.0
@@ -340,6 +351,3 @@ def own_way(settings: RunSettings) -> Iterator[str]:
         yield f"entropy_coef={settings.entropy_coef:g}: TRL averages the entropy over the tokens of each micro-batch"
     if settings.kernel == "vespo" and settings.sampler_correction is not None:
         yield "vespo multiplies the sampler's weight into the ratio of the sequence"
-
-
-CONFIG = Config(objective, read, options, unread, defaults, loss, run, left_out, guesses, own_way, shown)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from grpolab.errors import RequestError
-from grpolab.frameworks import trl_config, trl_versions
-from grpolab.frameworks.exchange import Converted, Given, convert
+from grpolab.readers import trl_versions
+from grpolab.readers.exchange import Converted, convert
+from grpolab.readers.given import Given
 from grpolab.sweep.compose import Composer
 
 COMPOSER = Composer()
@@ -77,7 +78,7 @@ def test_the_newest_defaults_are_those_of_the_installed_trl() -> None:
         pytest.skip("another TRL is installed")
     fields = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig)}
     last = len(trl_versions.VERSIONS) - 1
-    for name, newest in trl_config.LOSS.items():
+    for name, newest in trl.LOSS.items():
         assert trl_versions.default(name, last, newest) == newest == fields[name]
     assert not trl_versions.UNTIL.keys() & fields.keys()
 

@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpolab.frameworks import trl_versions as versions
-from grpolab.frameworks.config_files import File, mapping, value
-from grpolab.frameworks.exchange import Given, Options
-from grpolab.frameworks.python_items import Record, plain
-from grpolab.frameworks.python_source import last_name, parse
-from grpolab.frameworks.python_values import Values
-from grpolab.frameworks.shell import Command, training_command
+from grpolab.bounded import parse_value, read_mapping
+from grpolab.readers import trl_versions as versions
+from grpolab.readers.given import ConfigFile, Given, Options
+from grpolab.readers.python_items import Record, plain
+from grpolab.readers.python_source import last_name, parse
+from grpolab.readers.python_values import Values
+from grpolab.readers.shell import Command, training_command
 
 CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
 # Fields that no other trainer's config has, or none that is as common.
@@ -56,7 +56,7 @@ REST = re.compile(r"\"?\$(\{?[@*])")  # what the caller of a script adds
 SWIFT = {"max_new_tokens": "max_completion_length", "model": "model_name_or_path"}
 
 
-def read(file: File) -> Given:
+def read(file: ConfigFile) -> Given:
     """What a file gives of a `GRPOConfig`. Raises RequestError where it has none."""
     if file.kind == "python" or (file.kind == "words" and "GRPOConfig(" in file.text):
         return _python(file)
@@ -68,14 +68,14 @@ def read(file: File) -> Given:
 # Python.
 
 
-def _python(file: File) -> Given:
+def _python(file: ConfigFile) -> Given:
     try:
         return _python_given(file, *parse(file.text))
     except RecursionError as error:
         raise file.refusal("nests too deep to be read") from error
 
 
-def _python_given(file: File, tree: ast.Module, broken: list[int]) -> Given:
+def _python_given(file: ConfigFile, tree: ast.Module, broken: list[int]) -> Given:
     notes = [f"line {line}: it is no Python that can be read, and is passed over" for line in broken[:3]]
     names = _class_names(tree)
     values = Values(tree, names)
@@ -121,7 +121,7 @@ def _class_names(tree: ast.Module) -> set[str]:
     return names
 
 
-def _no_call(file: File, tree: ast.Module) -> str:
+def _no_call(file: ConfigFile, tree: ast.Module) -> str:
     """What a file of Python without a GRPOConfig is instead."""
     if re.search(r"(TrlParser|HfArgumentParser)\(", file.text) and "GRPOConfig" in file.text:
         return "takes its GRPOConfig from a recipe or its command line: give that file"
@@ -135,9 +135,9 @@ def _no_call(file: File, tree: ast.Module) -> str:
 # Recipes.
 
 
-def _recipe(file: File) -> Given:
+def _recipe(file: ConfigFile) -> Given:
     """The fields of the section that has most of a GRPOConfig, of those beside it, and of the top level."""
-    document = mapping(file)
+    document = read_mapping(file.path)
     found = dict(_sections(document, ""))
     sections = {name: section for name, section in found.items() if not ASIDE.search(name.lower())}
     signs = [name for name, section in sections.items() if SIGNS & section.keys()]
@@ -184,16 +184,12 @@ def _no_recipe(document: Mapping[str, Any]) -> str:
 # Commands.
 
 
-def _flags(file: File) -> Given:
+def _flags(file: ConfigFile) -> Given:
     command = training_command(file.text, _is_grpo)
     if command is None:
         raise file.refusal("starts no training of TRL's GRPO")
     options, left_open = _values(command)
     notes = list(command.notes)
-    if command.otherwise:
-        other = _values(Command(command.otherwise, {}))[0]
-        for key in [key for key in options if other.get(key) != options[key]]:
-            notes.append(f"{key}={other.get(key)}, which a condition in the script may make it: {options[key]} is read")
     if any(REST.match(word) for word in command.words):
         notes.append('"$@": what its caller adds is not in the file')
     recipe = options.pop("config", None)
@@ -239,7 +235,7 @@ def _values(command: Command) -> tuple[Options, dict[str, str]]:
 
 def _value(text: str) -> Any:
     """A flag's value; a colon makes no mapping of it."""
-    found = value(text)
+    found = parse_value(text)
     return found if not isinstance(found, dict) or text.startswith("{") else text
 
 

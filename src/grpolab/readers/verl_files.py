@@ -1,22 +1,25 @@
-"""What a file gives of verl's config: a run script, a list of overrides, a config as Hydra writes it, key by key.
+"""Find the keys of verl's config in a file: a run script, a list of overrides, a config as Hydra or verl prints it.
 
 Hydra's `key=value`, `+key=value` and `++key=value` set a key, `~key` takes it away; the last one counts.
 """
 
 from __future__ import annotations
 
+import ast
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from grpolab.frameworks.config_files import File, document, value, words
-from grpolab.frameworks.exchange import Given, Options, flat
-from grpolab.frameworks.shell import Command, training_command
+from grpolab.bounded import parse_json, parse_value, parse_yaml
+from grpolab.readers.given import ConfigFile, Given, Options, flat
+from grpolab.readers.shell import Command, training_command
 
 OVERRIDE = re.compile(r"(\+{0,2}|~)([A-Za-z_][\w./-]*)(?:@[\w.]*)?(?:=(.*))?", re.DOTALL)
 OF_VERL = ("actor_rollout_ref.", "algorithm.", "data.", "critic.", "reward_model.")
-# What a config is of that is not verl's, by a key that only it has.
+SECTIONS = (*OF_VERL, "worker.", "trainer.")
+# A key that only another trainer's config has -> what the file is.
 OTHERS = {
     "worker": "a config of EasyR1, a fork of verl whose keys are others",
     "compute_environment": "a config of accelerate",
@@ -27,35 +30,33 @@ OTHERS = {
     "lora_rank": "a config of LLaMA-Factory",
 }
 FOLLOWED = 10  # references from key to key
-_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,\s*([^${}]*))?\}")
-
+REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,\s*([^${}]*))?\}")
+PRINTED = re.compile(r"\{\s*'actor_rollout_ref'\s*:.*\}", re.DOTALL)
+ACTOR = "actor_rollout_ref.actor."
 # Keys of forks and of other versions -> what they are called now.
 RENAMED = {
-    "actor_rollout_ref.actor.optim.grad_clip": "actor_rollout_ref.actor.optim.clip_grad",
-    "actor_rollout_ref.actor.optim.warmup_style": "actor_rollout_ref.actor.optim.lr_scheduler_type",
-    "actor_rollout_ref.actor.optim.lr_decay_style": "actor_rollout_ref.actor.optim.lr_scheduler_type",
-    "actor_rollout_ref.actor.loss_mode": "actor_rollout_ref.actor.policy_loss.loss_mode",
-    "actor_rollout_ref.actor.clip_cov_ratio": "actor_rollout_ref.actor.policy_loss.clip_cov_ratio",
-    "actor_rollout_ref.actor.clip_cov_lb": "actor_rollout_ref.actor.policy_loss.clip_cov_lb",
-    "actor_rollout_ref.actor.clip_cov_ub": "actor_rollout_ref.actor.policy_loss.clip_cov_ub",
-    "actor_rollout_ref.actor.ppo_kl_coef": "actor_rollout_ref.actor.policy_loss.ppo_kl_coef",
-    "actor_rollout_ref.actor.policy_loss.tau_pos": "actor_rollout_ref.actor.tau_pos",
-    "actor_rollout_ref.actor.policy_loss.tau_neg": "actor_rollout_ref.actor.tau_neg",
+    f"{ACTOR}optim.grad_clip": f"{ACTOR}optim.clip_grad",
+    f"{ACTOR}optim.warmup_style": f"{ACTOR}optim.lr_scheduler_type",
+    f"{ACTOR}optim.lr_decay_style": f"{ACTOR}optim.lr_scheduler_type",
+    **{f"{ACTOR}{name}": f"{ACTOR}policy_loss.{name}" for name in ("loss_mode", "clip_cov_ratio", "ppo_kl_coef")},
+    **{f"{ACTOR}{name}": f"{ACTOR}policy_loss.{name}" for name in ("clip_cov_lb", "clip_cov_ub")},
+    **{f"{ACTOR}policy_loss.{name}": f"{ACTOR}{name}" for name in ("tau_pos", "tau_neg")},
     "reward_model.overlong_buffer.enable": "reward.reward_kwargs.overlong_buffer_cfg.enable",
     "reward_model.reward_kwargs.overlong_buffer_cfg.enable": "reward.reward_kwargs.overlong_buffer_cfg.enable",
 }
 
 
-def read(file: File) -> Given:
-    """The keys that a file sets, by their present names. Raises RequestError where it holds no config of verl."""
+def read(file: ConfigFile) -> Given:
+    """Return the keys that a file sets, by their present names. Raises RequestError where it holds no verl config."""
     if file.kind == "python":
         raise file.refusal("is Python: verl's config is YAML, or the key=value words of a script")
     if file.kind == "shell":
-        return _of_script(file)
-    content = words(file) if file.kind == "words" else document(file)
+        return _read_script(file)
+    if file.kind == "words" and not PRINTED.search(file.text):
+        return _read_words(file)
+    content = _parse(file)
     if isinstance(content, list) and content and all(isinstance(line, str) for line in content):  # overrides.yaml
-        options, open_keys, notes = overridden(content, ())
-        return _checked(file, Given(options, open_keys, notes))
+        return _checked(file, Given(*overridden(content, ())))
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise file.refusal("must be a mapping of keys to values, or a list of key=value")
     named, notes = flat(content), []
@@ -66,43 +67,55 @@ def read(file: File) -> Given:
     return _checked(file, Given({name: options[name] for name in options if name not in open_keys}, open_keys, notes))
 
 
-def _checked(file: File, given: Given) -> Given:
-    """Under the present names. Raises RequestError, and says what the file is, where none of them is verl's."""
+def _parse(file: ConfigFile) -> Any:
+    if file.kind == "json":
+        return parse_json(file.path, file.text)
+    if file.kind == "yaml":
+        return parse_yaml(file.path, file.text)
+    printed = PRINTED.search(re.sub(r"^\(\w+ pid=\d+[^)]*\) ?", "", file.text, flags=re.MULTILINE))
+    try:
+        return ast.literal_eval(printed[0]) if printed else None
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise file.refusal("holds a config as verl prints it, which cannot be read to its end") from error
+
+
+def _checked(file: ConfigFile, given: Given) -> Given:
+    """Use the present names. Raises RequestError, and says what the file is, where none of them is verl's."""
     names = {**given.options, **given.open}
     if not any(name.startswith(OF_VERL) for name in names) or any(name.startswith("worker.") for name in names):
         tops = {name.partition(".")[0] for name in names}
         what = next((what for key, what in OTHERS.items() if key in tops), "")
         raise file.refusal(f"holds no config of verl: it is {what}" if what else "holds no key of verl's config")
     open_keys = {RENAMED.get(name, name): text for name, text in given.open.items()}
-    return replace(given, options=present(given.options), open=open_keys, otherwise=present(given.otherwise))
+    return replace(given, options=present(given.options), open=open_keys)
 
 
 def present(named: Mapping[str, Any]) -> Options:
-    """The same under the present names, where an old name counts only if it says something."""
+    """Return options under their present names; an old name counts only if it says something."""
     renamed = {RENAMED[name]: value for name, value in named.items() if name in RENAMED and value is not None}
     return {name: value for name, value in named.items() if name not in RENAMED} | renamed
 
 
 def followed(text: Any, named: Mapping[str, Any]) -> Any:
-    """What a reference `${a.b}` to another key of the file stands for; itself where that is none of them."""
+    """Return what a reference `${a.b}` to another key of the file stands for, or itself where it is none."""
     for _ in range(FOLLOWED):
-        match = _REFERENCE.fullmatch(text) if isinstance(text, str) else None
+        match = REFERENCE.fullmatch(text) if isinstance(text, str) else None
         if match is None or (match[1] not in named and match[2] is None):
             break
-        text = named[match[1]] if match[1] in named else value(match[2])
+        text = named[match[1]] if match[1] in named else parse_value(match[2])
     return text
 
 
-def overridden(lines: Iterable[str], opened: Collection[int]) -> tuple[Options, dict[str, str], list[str]]:
-    """Hydra's overrides: keys with values, keys whose value is open, and a sentence for what is neither.
+def overridden(words: Iterable[str], opened: Collection[int]) -> tuple[Options, dict[str, str], list[str]]:
+    """Read Hydra's overrides: keys with values, keys whose value is open, and a sentence for each `~key`.
 
-    `opened` has the numbers of the lines in which something is open.
+    `opened` has the numbers of the words in which something is open.
     """
     options: Options = {}
     open_keys: dict[str, str] = {}
     notes = []
-    for at, line in enumerate(lines):
-        match = OVERRIDE.fullmatch(line)
+    for at, word in enumerate(words):
+        match = OVERRIDE.fullmatch(word)
         if match is None or (match[3] is None and match[1] != "~"):
             continue
         sign, name, text = match.groups()
@@ -113,40 +126,39 @@ def overridden(lines: Iterable[str], opened: Collection[int]) -> tuple[Options, 
         elif at in opened or "${" in text:
             open_keys[name] = text
         else:
-            options[name] = value(text)
-    options = {name: followed(value, options) for name, value in options.items()}
-    return options, open_keys, notes
+            options[name] = parse_value(text)
+    return {name: followed(value, options) for name, value in options.items()}, open_keys, notes
 
 
-def _of_script(file: File) -> Given:
+def _read_words(file: ConfigFile) -> Given:
+    try:
+        words = shlex.split(file.text, comments=True)
+    except ValueError as error:
+        raise file.refusal("is no list of words: a quotation mark is not closed") from error
+    return _checked(file, Given(*overridden(words, ())))
+
+
+def _read_script(file: ConfigFile) -> Given:
     programs: list[str] = []
 
-    def trains(line: list[str]) -> bool:
-        """Whether a command has verl's overrides; any other Python program is kept, to be told."""
-        if any(re.fullmatch(r"(.*/)?python[\d.]*", word) for word in line[:-1]):
-            programs.append(" ".join(line[:3]))
-        return any(match[2].startswith(_SECTIONS) for word in line if (match := OVERRIDE.fullmatch(word)) and match[3])
+    def is_training(words: list[str]) -> bool:
+        if any(re.fullmatch(r"(.*/)?python[\d.]*", word) for word in words[:-1]):
+            programs.append(" ".join(words[:3]))
+        return any(match[2].startswith(SECTIONS) for word in words if (match := OVERRIDE.fullmatch(word)) and match[3])
 
-    command = training_command(file.text, trains)
+    command = training_command(file.text, is_training)
     if command is None:
         starts = f": it starts `{programs[0][:60]}`" if programs else ""
         raise file.refusal(f"is a script that starts no training of verl{starts}")
-    if "=" in command.words[0] and OVERRIDE.fullmatch(command.words[0]):  # no program, but a list of overrides
-        options = words(file)
-        return _checked(file, Given(options))
+    if OVERRIDE.fullmatch(command.words[0]) and "=" in command.words[0]:  # a list of overrides without a program
+        return _read_words(file)
     options, open_keys, notes = overridden(command.words, command.open)
-    notes = [*command.notes, *notes, *_of_the_command(command)]
-    other = overridden(command.otherwise, ())[0] if command.otherwise else options
-    differing = {name: value for name, value in other.items() if options.get(name) != value}
-    return _checked(file, Given(options, open_keys, notes, otherwise=differing))
+    return _checked(file, Given(options, open_keys, [*command.notes, *notes, *_other_sources(command)]))
 
 
-_SECTIONS = (*OF_VERL, "worker.", "trainer.")
-
-
-def _of_the_command(command: Command) -> Iterator[str]:
-    """A sentence for what else decides: the caller's own words, and another base config."""
-    rest = [part for at, parts in command.open.items() if "=" not in command.words[at] for part in parts]
+def _other_sources(command: Command) -> Iterator[str]:
+    """Say what else decides: the caller's own words, and another base config."""
+    rest = [parts for at, parts in command.open.items() if "=" not in command.words[at].partition(" ")[0]]
     if rest:
         yield f"{', '.join(dict.fromkeys(rest))}: words that only a run can tell may change any of this"
     for at, word in enumerate(command.words):

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from grpolab.frameworks.python_items import (
+from grpolab.readers.python_items import (
     BINARY,
     CALLS,
     COMPARE,
@@ -31,7 +31,7 @@ from grpolab.frameworks.python_items import (
     merged,
     option,
 )
-from grpolab.frameworks.python_source import Function, annotation, argument, last_name, parameters
+from grpolab.readers.python_source import Function, annotation, argument, last_name, parameters
 
 MOST_STEPS = 200_000  # of the evaluation of one file
 DEEPEST = 60  # values within values

@@ -10,7 +10,8 @@ import pytest
 
 from grpolab.cli import main
 from grpolab.errors import RequestError
-from grpolab.frameworks.exchange import Given, read
+from grpolab.readers.exchange import read
+from grpolab.readers.given import Given
 
 # What surrounds `GRPOConfig(...)` -> the value of learning_rate, None where the file alone does not say it.
 PYTHON: list[tuple[str, float | None]] = [

@@ -12,25 +12,18 @@ import re
 from collections.abc import Iterator
 
 from grpolab.errors import RequestError, near_matches
-from grpolab.frameworks.exchange import (
-    Config,
-    Given,
-    Options,
-    flat,
-    refuse_wrong_counts,
-    refuse_wrong_types,
-    shortened,
-)
-from grpolab.frameworks.names import VERL_NAMES
-from grpolab.frameworks.verl_files import present, read
-from grpolab.frameworks.verl_keys import (
+from grpolab.framework_names import VERL_NAMES
+from grpolab.frameworks.verl_options import AGGREGATION, BYPASS, KERNEL, KERNEL_OPTIONS, KL, LOSS
+from grpolab.frameworks.verl_options import objective as objective
+from grpolab.readers.given import Given, Options, flat, refuse_wrong_counts, refuse_wrong_types, shortened
+from grpolab.readers.verl_files import present
+from grpolab.readers.verl_files import read as read
+from grpolab.readers.verl_keys import (
     ACTOR,
-    AGGREGATION,
     ALGORITHM,
     AVERAGE,
     BETAS,
     BY_STD,
-    BYPASS,
     CARRIED,
     CLIP_GRAD,
     CORRECTION,
@@ -44,15 +37,11 @@ from grpolab.frameworks.verl_keys import (
     FLOOR_RATE,
     GROUP,
     HIGH,
-    KERNEL,
-    KERNEL_OPTIONS,
-    KL,
     KL_COEF,
     KL_LOSS,
     KL_REWARD,
     KL_TYPE,
     KL_TYPES,
-    LOSS,
     LOW,
     MINI,
     MODE,
@@ -74,7 +63,6 @@ from grpolab.frameworks.verl_keys import (
     WARMUP_SHARE,
     WHOLE_MEANS,
     WRITTEN_OUT,
-    objective,
 )
 from grpolab.settings.equalities import rewritten
 from grpolab.settings.resolved import resolve_run
@@ -222,9 +210,6 @@ def unread(given: Given) -> Iterator[str]:
     for name, text in given.open.items():
         if name in CARRIED:
             yield f"{name}={text}: only a run of the script can tell; verl's default {CARRIED[name]} stands for it"
-    for name, text in given.otherwise.items():
-        if name in CARRIED and name not in given.open:
-            yield f"{name}={shortened(text)}, where a condition fails that only a run of the script can tell"
     unknown = [name for name in named if not _known(name) and named[name] not in (None, False)]
     for section, group in itertools.groupby(unknown, lambda name: name.rpartition(".")[0]):
         names = list(group)
@@ -351,23 +336,22 @@ def left_out(options: Options) -> Iterator[str]:
         yield f"{ACTOR}loss_scale_factor={scale}: token_sum_constant divides by max_completion_length here"
 
 
-def guesses(settings: RunSettings) -> Iterator[Options]:
-    """Options that may say what a run does, one for each loss_mode and average: that of its kernel first.
+def candidates(settings: RunSettings) -> Iterator[Options]:
+    """Yield options that may say what a run does, one for each mode of its kernel and average that is the same here.
 
     The mean over a rollout batch that is a single minibatch is verl's mean over the minibatch.
     """
     same = str(rewritten(settings)["aggregation"])
     ours = {settings.aggregation, same, same.replace("token_mean_rollout", "token_mean_minibatch")}
-    averages = [name for name, aggregation in AGGREGATION.items() if aggregation in ours]
-    averages.sort(key=lambda name: AGGREGATION[name] != settings.aggregation)
+    averages = [name for name, aggregation in AGGREGATION.items() if aggregation in ours] or ["token-mean"]
     by_sequence = settings.importance_sampling_level != "token"
-    for mode in sorted(KERNEL, key=lambda name: (KERNEL[name] != settings.kernel, (name == "gspo") != by_sequence)):
-        for average in averages or ["token-mean"]:
-            guess = _guess(settings, mode, average)
-            yield {name: value for name, value in guess.items() if value != CARRIED[name]}
+    modes = [name for name, kernel in KERNEL.items() if kernel == settings.kernel]
+    for mode in sorted(modes, key=lambda name: (name == "gspo") != by_sequence):
+        for average in sorted(averages, key=lambda name: AGGREGATION[name] != settings.aggregation):
+            yield {name: value for name, value in _written(settings, mode, average).items() if value != CARRIED[name]}
 
 
-def _guess(settings: RunSettings, mode: str, average: str) -> Options:
+def _written(settings: RunSettings, mode: str, average: str) -> Options:
     run, bypass = resolve_run(settings), None
     if settings.old_log_probs == "sampler":
         bypass = {theirs: name for name, theirs in BYPASS.items()}.get(mode)
@@ -426,6 +410,3 @@ def own_way(settings: RunSettings) -> Iterator[str]:
     """Where verl computes something else by the same options."""
     if settings.kernel == "gmpo" and settings.sampler_correction is not None:
         yield "geo_mean takes the geometric mean of a sequence's sampler weights"
-
-
-CONFIG = Config(objective, read, options, unread, defaults, loss, run, left_out, guesses, own_way, shown)

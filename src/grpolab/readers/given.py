@@ -1,0 +1,103 @@
+"""A config file, what it gives of a framework's options, and the checks that every framework's options go through."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from grpolab.bounded import LARGEST, parse_json, read_text
+from grpolab.errors import RequestError
+
+Options: TypeAlias = dict[str, Any]
+
+KINDS = {
+    ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "python", ".ipynb": "notebook",
+    ".sh": "shell", ".bash": "shell", ".slurm": "shell", ".txt": "words",
+}  # fmt: skip
+LARGEST_NOTEBOOK = 16 * LARGEST  # which has its pictures in it
+OTHER_LANGUAGE = re.compile(r"\s*%%(?!capture|time|writefile)")  # a cell that is no Python
+TYPES: dict[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    int: ((int, float), "a number"),
+    float: ((int, float), "a number"),
+    str: ((str, bool, int, float), "a word"),
+}
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A file's text, and what its suffix says it is; a notebook is the Python of its cells."""
+
+    path: str
+    kind: str
+    text: str
+
+    def refusal(self, reason: str) -> RequestError:
+        return RequestError(f"{self.path} {reason}")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a config file gives, as far as it can be read without running anything."""
+
+    options: Options
+    open: dict[str, str] = field(default_factory=dict)  # key -> the text there, whose value the file does not say
+    notes: list[str] = field(default_factory=list)  # a sentence for each thing that was chosen or passed over
+    version: str | None = None  # of the framework, where it is known
+    processes: int | None = None  # that train, where it is known
+    fork: str | None = None  # which changes the framework's defaults
+    overridable: list[str] = field(default_factory=list)  # keys whose values are a script's defaults
+
+
+def load_config(path: str) -> ConfigFile:
+    """Return a config file. Raises RequestError where it cannot be read, is too large, or its suffix is unknown."""
+    suffix = Path(path).suffix
+    if (kind := KINDS.get(suffix)) is None:
+        raise RequestError(f"{path}: the format of *{suffix} is unknown: name it {', '.join(KINDS)}")
+    if kind != "notebook":
+        return ConfigFile(path, kind, read_text(path))
+    notebook = parse_json(path, read_text(path, LARGEST_NOTEBOOK))
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(cells, list):
+        raise RequestError(f"{path} is no notebook: it has no cells")
+    code = [cell.get("source", "") for cell in cells if isinstance(cell, dict) and cell.get("cell_type") == "code"]
+    texts = ["".join(map(str, source)) if isinstance(source, list) else str(source) for source in code]
+    return ConfigFile(path, "python", "\n".join(text for text in texts if not OTHER_LANGUAGE.match(text)))
+
+
+def flat(document: Options, prefix: str = "") -> Options:
+    """Return nested mappings as dotted keys."""
+    dotted_keys: Options = {}
+    for key, value in document.items():
+        nested = isinstance(value, dict) and value
+        dotted_keys |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return dotted_keys
+
+
+def shortened(value: Any) -> str:
+    """Return a value's text, cut to a length that a sentence bears."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def refuse_wrong_counts(framework: str, options: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raise RequestError with a sentence for each of these that is no whole number from 1 on."""
+    wrong = [name for name in names if type(options[name]) is not int or options[name] < 1]
+    if wrong:
+        raise RequestError(
+            f"{framework}: {name}={options[name]} is not allowed: it must be a whole number >= 1" for name in wrong
+        )
+
+
+def refuse_wrong_types(framework: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Raise RequestError with a sentence for each value that is not of its default's type; null stands for any."""
+    wrong = [
+        f"{framework}: {name}={options[name]} is not allowed: it must be {TYPES[type(default)][1]}"
+        for name, default in defaults.items()
+        if type(default) in TYPES and type(options[name]) not in TYPES[type(default)][0]
+    ]
+    if wrong:
+        raise RequestError(wrong)

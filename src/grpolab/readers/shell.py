@@ -1,0 +1,487 @@
+"""Read the training command of a bash script, as it starts for somebody who set nothing. Nothing is run.
+
+The script is read command by command, once: assignments, arrays, `${X:-default}`, `$((..))`, tests of what is known.
+What only a run can tell (`"$@"`, `$(..)`, a variable that nothing sets, and what the ways of an undecided condition, a
+loop or a function leave different) stays in its word as it is written, and is listed as open.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import itertools
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+MOST_CHARACTERS = 1 << 20  # that expansions make, in all
+DEEPEST = 30  # quotes, brackets and scripts inside each other
+
+# An open part of a value is a mark, its source and END; GAP separates the words that an expansion makes.
+OPEN, UNSET, END, GAP = "\ue000", "\ue001", "\ue002", "\ue003"
+PART = re.compile(f"[{OPEN}{UNSET}]([^{END}]*){END}")
+MARKS = re.compile(f"[{OPEN}-{GAP}]")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=")
+BLANKS = re.compile(r"(?:[ \t\r]|\\\r?\n)*(?:#[^\n]*)?")
+OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&?|&(?!>)|[;()\n]")
+REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|<<-?|>>|>\||>&|<&|<>|[<>])(?!\()")
+PARAMETER = re.compile(r"\$(?:([A-Za-z_]\w*|[@*#?$!0-9-])|\{(#?)([A-Za-z_]\w*|[@*#]|\d+)(?:\[([^\]]*)\])?(.*)\})", re.S)
+BRACKETS = (("$((", "))"), ("${", "}"), ("$(", ")"), ("`", "`"), ("<(", ")"), (">(", ")"), ('"', '"'))
+KEYWORDS = {"if", "then", "elif", "else", "fi", "do", "done", "while", "until", "{", "}", "!"}
+DECLARATIONS = {"export", "declare", "typeset", "local", "readonly"}
+SUCCEED = {
+    ":",
+    "true",
+    "cd",
+    "mkdir",
+    "module",
+    "source",
+    ".",
+    "set",
+    "shopt",
+    "ulimit",
+    "conda",
+    "echo",
+    "sleep",
+    "rm",
+}
+OF_THE_MACHINE = {"HOME", "USER", "PWD", "HOSTNAME", "PATH", "RANDOM", "SECONDS", "UID", "BASH_SOURCE"}
+ABSENT = re.compile(r"import torch_npu|\bnpu-smi\b|\brocm-smi\b")  # probes for special hardware, which fail
+FALLBACK = re.compile(r"\|\|\s*echo\s+(\w+)\W*$")  # and what `$(probe && echo A || echo B)` says then
+COMPARISONS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
+SIGNS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: lambda a, b: int(a / b),
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}  # fmt: skip
+Variables = dict[str, list[str]]  # the elements of each; a plain variable has one
+
+
+class ScriptError(ValueError):
+    """What of a script cannot be read; the text says why."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command with its words expanded; an open part stands in them as it is written."""
+
+    words: tuple[str, ...]
+    open: Mapping[int, str]  # number of a word -> its open parts
+    notes: list[str]  # a sentence for each thing that was not read
+
+
+def training_command(text: str, is_training: Callable[[list[str]], bool]) -> Command | None:
+    """Return the first command of a script that is a training, by its expanded words; None where there is none."""
+    reader, notes = _Reader(is_training), list[str]()
+    try:
+        reader.read(MARKS.sub("?", text).replace("\r\n", "\n"))
+    except (ScriptError, RecursionError) as error:
+        notes = [
+            f"not all of the script is read: {str(error) if isinstance(error, ScriptError) else 'it nests deeply'}"
+        ]
+    if not reader.found:
+        return None
+    if len(reader.found) > 1:
+        notes.append(f"the script starts {len(reader.found)} trainings, the first is read")
+    words = next(iter(reader.found))
+    parts = {at: ", ".join(part[1] for part in PART.finditer(word)) for at, word in enumerate(words)}
+    return Command(tuple(map(written, words)), {at: text for at, text in parts.items() if text}, notes)
+
+
+def written(text: str) -> str:
+    """Return a value with its open parts as they are written."""
+    return PART.sub(r"\1", text)
+
+
+# Syntax: a script as words and operators, and those as commands.
+
+
+def piece_end(text: str, at: int, quoted: bool = False, depth: int = 0) -> int:
+    """Return the place behind the character, quotation or expansion at this one."""
+    if text[at] == "\\":
+        return min(at + 2, len(text))
+    if not quoted and (literal := re.compile(r"\$?'[^']*'").match(text, at)):
+        return literal.end()
+    for opener, close in BRACKETS[:4] if quoted else BRACKETS:
+        if text.startswith(opener, at):
+            return bracket_end(text, at + len(opener), close, depth + 1)
+    return at + 1
+
+
+def bracket_end(text: str, at: int, close: str, depth: int = 0) -> int:
+    """Return the place behind the end of a quotation or bracket. Raises ScriptError where it has none."""
+    if depth > DEEPEST:
+        raise ScriptError(f"it nests more than {DEEPEST} quotations and brackets")
+    while at < len(text):
+        if text.startswith(close, at):
+            return at + len(close)
+        if text[at] == "#" and close == ")" and text[at - 1] in " \t\n(":
+            at = text.find("\n", at) % (len(text) + 1)
+        elif text[at] == "(" and ")" in close:
+            at = bracket_end(text, at + 1, ")", depth + 1)
+        else:
+            at = piece_end(text, at, close == '"', depth)
+    raise ScriptError(f"a quotation or bracket is not closed: {close} is missing")
+
+
+def word_end(text: str, at: int) -> int:
+    """Return the place behind a word, the list of an array with it."""
+    start = at
+    while at < len(text) and text[at] not in " \t\r\n;&|()" and not REDIRECTION.match(text[at : at + 2]):
+        at = piece_end(text, at)
+        if text.startswith("(", at) and ASSIGNMENT.fullmatch(text, start, at):
+            at = bracket_end(text, at + 1, ")")
+    return at
+
+
+def tokens(text: str) -> Iterator[str]:
+    """Yield words as they are written and operators, without comments, redirections and here-documents."""
+    at, documents = 0, list[str]()
+    while (at := BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]  # it matches nothing, too
+        end = at + 1
+        if text.startswith("((", at):
+            yield text[at : (end := bracket_end(text, at + 2, "))"))]
+        elif found := OPERATOR.match(text, at):
+            yield found[0]
+            end = found.end()
+            while found[0] == "\n" and documents:
+                document = re.compile(rf"^\s*{re.escape(documents.pop(0))}$", re.MULTILINE).search(text, end)
+                end = document.end() if document else len(text)
+        elif found := REDIRECTION.match(text, at):
+            start = BLANKS.match(text, found.end()).end()  # type: ignore[union-attr]
+            end = word_end(text, start)
+            if found[0].endswith(("<<", "<<-")):
+                documents.append(text[start:end].strip("'\"\\"))
+        elif (end := word_end(text, at)) > at:
+            yield text[at:end]
+        at = max(end, at + 1)
+
+
+def commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each command with what joins it to the one before: `;`, `&&`, `||` or `|`. A keyword is a command."""
+    words, joint, is_pattern = list[str](), ";", False
+    for token in tokens(text):
+        if is_pattern and token == ")":
+            yield ";", ["pattern", *words]
+            words, is_pattern = [], False
+        elif is_pattern and (token != "esac" or words):
+            words += [token] if token not in ("(", "|", "\n") else []
+        elif token == "(" and len(words) == 1:
+            words = ["function"]
+        elif OPERATOR.fullmatch(token):
+            if words and words != ["function"]:
+                yield joint, words
+            if token in ("(", ")") and words != ["function"]:
+                yield joint if token == "(" else ";", ["{" if token == "(" else "}"]
+            if words != ["function"] or token != ")":
+                goes_on = token == "\n" and not words  # a line may end behind `&&`
+                joint, words = joint if goes_on else token if token in ("&&", "||", "|") else ";", []
+            if token.startswith(";;"):
+                yield ";", [token]
+                is_pattern = True
+        elif token == "esac" or (token in KEYWORDS and (not words or words[0] == "function")):
+            yield joint, ["function"] if words and token == "{" else [token]
+            words, joint, is_pattern = [], ";", False
+        else:
+            words.append(token)
+            if token == "in" and words[0] == "case":
+                yield joint, words
+                words, joint, is_pattern = [], ";", True
+    if words:
+        yield joint, words
+
+
+# Reading.
+
+
+@dataclass
+class _Frame:
+    """A compound command: what is known before it, after each way through it, and of the way that is read."""
+
+    kind: str
+    live: bool  # whether it is read at all
+    before: Variables
+    word: str | None = None  # of `case`; None where it is open
+    holds: bool | None = True  # whether the way is taken; None where only a run can tell
+    is_decided: bool = False  # one way was taken: no other is
+    ways: list[Variables] = field(default_factory=list)
+
+
+class _Reader:
+    """What is known while a script is read. A command's outcome is None where only a run can tell it."""
+
+    def __init__(self, is_training: Callable[[list[str]], bool]) -> None:
+        self.is_training = is_training
+        self.found: dict[tuple[str, ...], None] = {}  # words of each training command, with marks
+        self.variables: Variables = {}
+        self.live, self.has_left, self.in_function = True, False, False
+        self.made = self.depth = 0
+
+    def read(self, text: str) -> None:
+        """Read a script. Raises ScriptError where it cannot be read to its end."""
+        if (depth := self.depth) > 3:
+            raise ScriptError("scripts in scripts are nested too deeply")
+        self.depth += 1
+        frames: list[_Frame] = []
+        outcome: bool | None = True
+        is_negated = False
+        for joint, words in commands(text):
+            live = self.live and not self.has_left
+            is_skipped = joint in ("&&", "||") and outcome is (joint == "||")
+            is_open = joint in ("&&", "||") and outcome is None
+            match words[0]:
+                case "!":
+                    is_negated = True
+                    continue
+                case "if" | "while" | "until" | "for" | "case" | "{" | "function" as kind:
+                    frame = _Frame(kind, live, dict(self.variables))
+                    frames.append(frame)
+                    if kind == "{":
+                        self.enter(frame, False if is_skipped else None if is_open else True)
+                    elif kind == "function":
+                        self.in_function = True
+                        self.enter(frame, None)
+                    elif kind == "case" and live:
+                        frame.word = self.known(self.text(words[1]))
+                    elif kind == "for" and live:
+                        frame.holds = self.set_loop(words)
+                case "then" | "do" if frames:
+                    decided = frames[-1].holds if frames[-1].kind == "for" else outcome
+                    until = frames[-1].kind in ("while", "until")
+                    loop = False if outcome is (frames[-1].kind == "until") else None
+                    self.enter(frames[-1], loop if until else decided)
+                case "pattern" if frames:
+                    self.enter(frames[-1], self.fits(frames[-1], words[1:]))
+                case "elif" | "else" | ";;" | ";&" | ";;&" if frames:
+                    self.leave(frames[-1])
+                    self.live = frames[-1].live and not frames[-1].is_decided
+                    if words[0] == "else":
+                        self.enter(frames[-1], True)
+                case "fi" | "esac" | "done" | "}" if frames:
+                    frame = frames.pop()
+                    self.leave(frame)
+                    ways = [*frame.ways, *([] if frame.is_decided else [frame.before])]
+                    self.variables, self.live = merged(ways), frame.live
+                    self.in_function &= frame.kind != "function"
+                    outcome = outcome if frame.kind == "{" else True
+                case _ if live and is_open:
+                    before, self.variables = self.variables, dict(self.variables)
+                    self.simple(words)
+                    self.variables = before if self.has_left else merged([before, self.variables])
+                    self.has_left = False
+                case _ if live and not is_skipped:
+                    outcome = self.simple(words)
+                    outcome = not outcome if is_negated and outcome is not None else outcome
+            is_negated = False
+        self.depth = depth
+
+    def enter(self, frame: _Frame, holds: bool | None) -> None:
+        """Begin a way through a compound command."""
+        frame.holds = holds
+        self.live = frame.live and not frame.is_decided and holds is not False
+        self.variables = dict(self.variables)
+
+    def leave(self, frame: _Frame) -> None:
+        """End it. A way that exits trains nothing: it is not taken, and nothing of it stays."""
+        if self.live and not self.has_left:
+            frame.ways.append(self.variables)
+            frame.is_decided = frame.holds is True
+        if self.live:
+            self.has_left = False
+        self.variables = dict(frame.before)
+
+    def fits(self, frame: _Frame, patterns: list[str]) -> bool | None:
+        """Decide whether a branch of `case` is taken."""
+        if frame.word is None:
+            return True if patterns == ["*"] else None
+        return any(fnmatch.fnmatchcase(frame.word, self.text(each)) for each in patterns)
+
+    def set_loop(self, words: list[str]) -> bool | None:
+        """Set the variable of a `for`; True where it has one pass."""
+        values = (
+            [each for word in words[3:] for each in self.fields(word)] if words[2:3] == ["in"] else [self.mark("$@")]
+        )
+        self.variables[words[1]] = values if len(values) == 1 else [self.mark(" or ".join(map(written, values)))]
+        return True if len(values) == 1 else None
+
+    def simple(self, words: list[str]) -> bool | None:
+        """Read an assignment, a test or a program."""
+        first = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
+        if first == len(words) or words[first] in DECLARATIONS:
+            for word in words if first == len(words) else words[first + 1 :]:
+                self.assign(word)
+            return True
+        if words[0] in ("[", "[[", "test") or words[-1] in ("]", "]]"):
+            return self.test([self.text(word) for word in words if word not in ("[", "[[", "test", "]", "]]")])
+        if words[0].startswith("(("):
+            self.variables |= {name: [self.mark(words[0])] for name in re.findall(r"[A-Za-z_]\w*", words[0])}
+            return None
+        fields = [each for word in words[first:] for each in self.fields(word)]
+        if not fields:
+            return True
+        name = fields[0]
+        if name in ("exit", "return", "break", "continue"):
+            self.has_left = True
+        elif name in ("read", "unset"):
+            self.variables |= {each: [self.mark(f"${each}")] for each in fields[1:]}
+        elif not name.startswith("python"):
+            scripts = [script for flag, script in itertools.pairwise(fields) if re.fullmatch("-l?c", flag)]
+            for script in [script for script in scripts if " " in script]:
+                self.read(written(script))
+        if name not in ("echo", "printf", "cat", "grep"):
+            fields = fields[1:] if name == "eval" else fields
+            if self.is_training([written(each) for each in fields]):
+                self.found.setdefault(tuple(fields))
+        return True if name in SUCCEED else False if name == "false" or ABSENT.search(" ".join(fields)) else None
+
+    def test(self, operands: list[str]) -> bool | None:
+        """Decide `[ .. ]`; a variable that nothing sets is empty in it."""
+        match [self.known(operand) for operand in operands]:
+            case ["!", *_]:
+                outcome = self.test(operands[1:])
+                return None if outcome is None else not outcome
+            case ["-z" | "-n" as sign, str(text)]:
+                return (text == "") is (sign == "-z")
+            case [str(left), "=" | "==" | "!=" as sign, str(right)]:
+                return fnmatch.fnmatchcase(left, right) is (sign != "!=")
+            case [str(left), str(sign), str(right)] if sign in COMPARISONS:
+                number = self.arithmetic(f"{left or 0} {COMPARISONS[sign]} {right or 0}")
+                return None if number is None else number != 0
+        return None
+
+    # Values.
+
+    def mark(self, source: str) -> str:
+        """Return an open part of a value, by how it is written."""
+        return f"{OPEN}{MARKS.sub('', source)}{END}"
+
+    def known(self, text: str) -> str | None:
+        """Return a value in which nothing is open; what nothing sets is empty."""
+        return None if OPEN in text else PART.sub("", text)
+
+    def assign(self, word: str) -> None:
+        """Read `NAME=..`, `NAME+=..` or `NAME=(..)`; where an index is given, the whole array is open."""
+        if (match := ASSIGNMENT.match(word)) is None:
+            return
+        name, index, more = match.groups()
+        right, old = word[match.end() :], self.variables.get(name, []) if more else []
+        if index:
+            self.variables[name] = [self.mark(word)]
+        elif right.startswith("("):
+            inside = [each for token in tokens(right[1:-1]) if token != "\n" for each in self.fields(token)]
+            self.variables[name] = [*old, *inside]
+        else:
+            self.variables[name] = ["".join(old[:1]) + self.text(right), *old[1:]]
+
+    def text(self, word: str) -> str:
+        """Return a word as one value."""
+        return self.expand(word, is_split=False).replace(GAP, " ")
+
+    def fields(self, word: str) -> list[str]:
+        """Return the words that a word becomes."""
+        return [each for each in self.expand(word, is_split=True).split(GAP) if each]
+
+    def expand(self, word: str, is_split: bool, quoted: bool = False) -> str:
+        """Return a word without its quotes and with its expansions, GAP between the words that it becomes."""
+        at, pieces = 0, list[str]()
+        while at < len(word):
+            start, at = at, piece_end(word, at, quoted)
+            if (name := PARAMETER.match(word, start)) and name[1]:
+                at = name.end()
+            piece = word[start:at]
+            if piece[0] in "$`" and len(piece) > 1 and not piece.startswith("$'"):
+                text = self.expansion(piece)
+                pieces.append(re.sub(rf"({PART.pattern})|\s+", lambda m: m[1] or GAP, text) if is_split else text)
+            elif piece[0] == "\\":
+                pieces.append(piece if quoted and piece[1:] not in '$`"\\\n' else piece[1:].strip("\n"))
+            elif piece[0] == '"' and not quoted:
+                pieces.append(self.expand(piece[1:-1], is_split=False, quoted=True))
+            elif piece[0] in "<>" and len(piece) > 1:
+                pieces.append(self.mark(piece))
+            else:
+                pieces.append(piece.lstrip("$")[1:-1] if piece.endswith("'") and len(piece) > 1 else piece)
+        self.made += sum(map(len, pieces))
+        if self.made > MOST_CHARACTERS:
+            raise ScriptError(f"its variables become more than {MOST_CHARACTERS} characters")
+        return "".join(pieces)
+
+    def expansion(self, source: str) -> str:
+        """Return what `$X`, `${..}`, `$((..))` or `$(..)` is."""
+        if source.startswith("$(("):
+            number = self.arithmetic(source[3:-2])
+            return self.mark(source) if number is None else str(number)
+        match = PARAMETER.fullmatch(source)
+        if match is None:
+            fallback = FALLBACK.search(source) if ABSENT.search(source) else None
+            return fallback[1] if fallback else self.mark(source)
+        plain, sign, braced, index, rest = match.groups()
+        name = plain or braced
+        every = self.variables.get(name)
+        if (
+            (name in OF_THE_MACHINE and every is None)
+            or name in "@*?$!-0"
+            or (self.in_function and name[0] in "#123456789")
+        ):
+            return self.mark(source)
+        if name == "#":
+            return "0"
+        if index in ("@", "*"):
+            return str(len(every or [])) if sign else self.mark(source) if rest else GAP.join(every or [])
+        at = self.arithmetic(index) if index else 0
+        if sign or at is None:
+            return self.mark(source)
+        value = f"{UNSET}{MARKS.sub('', source)}{END}" if every is None else "".join(every[at:][:1])
+        if default := re.fullmatch(r"(:?)([-=+?])(.*)", rest or "", re.DOTALL):
+            is_empty = every is None or bool(default[1] and self.known(value) == "")
+            if default[2] == "+":
+                return "" if is_empty else self.expand(default[3], is_split=False)
+            if is_empty and default[2] in "-=":
+                value = self.expand(default[3], is_split=False)
+                self.variables |= {name: [value]} if default[2] == "=" else {}
+            return value
+        return self.mark(source) if rest else value
+
+    def arithmetic(self, expression: str) -> int | None:
+        """Return what `$((..))` is; None where it is open or has a sign that is not read."""
+        text = self.known(self.expand(expression, is_split=False)) or ""
+        for _ in range(3):  # a variable may hold an expression
+            if len(text) < 1000:
+                text = re.sub(
+                    r"[A-Za-z_]\w*", lambda name: f"({self.known(self.expansion(f'${name[0]}')) or '?'})", text
+                )
+        try:
+            return _number(ast.parse(text.strip(), mode="eval").body)
+        except (ValueError, SyntaxError, ArithmeticError, RecursionError, MemoryError):
+            return None
+
+
+def merged(ways: list[Variables]) -> Variables:
+    """Return what is the same after each way; from where a variable's elements differ on, it is open."""
+    result = dict(ways[0])
+    for way in ways[1:]:
+        for name in result.keys() | way.keys():
+            one, other = result.get(name, []), way.get(name, [])
+            if one != other:
+                pairs = enumerate(zip(one, other, strict=False))
+                same = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(one), len(other)))
+                texts = [written(" ".join(part[same:])) or "nothing" for part in (one, other)]
+                result[name] = [*one[:same], f"{OPEN}{' or '.join(texts)}{END}"]
+    return result
+
+
+def _number(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=int(result)):
+            pass
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            result = -_number(operand)
+        case ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right]) if (
+            type(op) in SIGNS
+        ):
+            result = int(SIGNS[type(op)](_number(left), _number(right)))
+        case _:
+            raise ValueError
+    if abs(result) >= 1 << 62:
+        raise ValueError
+    return result
