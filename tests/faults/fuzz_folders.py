@@ -19,6 +19,7 @@ import shutil
 import signal
 import tarfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -391,7 +392,8 @@ def verdict(case: Hostile, template: Template) -> tuple[str, float]:
     except SystemExit as ended:
         code = ended.code
     except (Exception, TooLong) as error:
-        return f"{type(error).__name__}: {error}"[:300], time.perf_counter() - started
+        raised = [(Path(frame.filename).name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)[-4:]]
+        return f"{type(error).__name__}: {error}"[:300] + f" in {raised}", time.perf_counter() - started
     seconds = time.perf_counter() - started
     said = output.getvalue()
     broken = {
