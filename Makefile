@@ -1,6 +1,6 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smollm2 reasoning-gym engines server smoke sweep status tune figures report diagnose notebooks ui test test-slow test-engines test-server fuzz kill-storm check self-check bench-trl bench-revision bench-overhead bench-resume bench-loss bench-tune bench-code-paths simulate-scale docker-test doctor-check doctor-peers conformance-trl conformance-paths lock
+.PHONY: help setup smollm2 reasoning-gym engines server smoke sweep status tune figures report diagnose notebooks ui test test-slow test-engines test-server fuzz kill-storm check self-check bench-trl bench-revision bench-overhead bench-resume bench-loss bench-code-paths simulate-scale docker-test doctor-check doctor-peers conformance-trl conformance-paths lock
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -137,9 +137,6 @@ bench-resume: $(READY) ## what checkpoints cost a run, and how long one takes to
 
 bench-loss: $(READY) ## what loss and metrics cost beside the forward and backward pass (half a minute)
 	$(BIN)/python benchmarks/loss_cost.py
-
-bench-tune: $(READY) ## what pruning saves, and whether it finds the same best values (a quarter of an hour)
-	$(BIN)/python benchmarks/tune_pruning.py $(if $(JOBS),--jobs $(JOBS))
 
 bench-code-paths: $(READY) ## how far a study's runs part on another kind of CPU: by two code paths of this one (10 minutes)
 	$(BIN)/python benchmarks/code_paths.py $(STUDY) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
