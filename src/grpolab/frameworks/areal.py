@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.vector_replay import loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
@@ -116,10 +116,10 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 def ppo_actor_loss_fn(options: Options, inputs: Inputs) -> Replayed:
     """The PPO loss; `old_logprobs` are the proximal policy's, `rollout_logprobs` the behaviour policy's."""
-    given = loss_inputs(inputs)
+    given = shared.loss_inputs(inputs)
     rule = {**REJECTION, **(options.get("rejection_sampling") or {})}
     kept_BT = given.mask_BT if (rule["metric"], rule["agg"]) == ("ratio", "mean") else in_bounds(rule, given)
-    return replay_loss(FRAMEWORK, objective(options), given, kept_BT)
+    return shared.replay_loss(FRAMEWORK, objective(options), given, kept_BT)
 
 
 def in_bounds(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
@@ -146,13 +146,13 @@ def sapo_loss_fn(options: Options, inputs: Inputs) -> Replayed:
     """The SAPO loss."""
     names = {"tau_pos": "sapo_tau_pos", "tau_neg": "sapo_tau_neg"}
     renamed = {names.get(name, name): value for name, value in options.items()}
-    return replay_loss(FRAMEWORK, objective({**renamed, "use_sapo_loss": True}), loss_inputs(inputs))
+    return shared.replay_loss(FRAMEWORK, objective({**renamed, "use_sapo_loss": True}), shared.loss_inputs(inputs))
 
 
 def kl_estimator(options: Options, inputs: Inputs) -> Replayed:
     """The KL of the reward, in float32."""
     clamp = 10.0 if options["apply_clamp"] else None
-    return replay_kl(inputs, options["kl_estimator"], output_clamp=clamp, dtype=torch.float)
+    return shared.replay_kl(inputs, options["kl_estimator"], output_clamp=clamp, dtype=torch.float)
 
 
 def normalization(options: Options, inputs: Inputs) -> Replayed:
@@ -190,10 +190,4 @@ FRAMEWORK = Framework(
         "KLEstimator": kl_estimator,
         "Normalization.__call__": normalization,
     },
-    limits=(
-        (
-            "M2PO, and clamping rejection by a KL, a sum or a maximum, are not carried; rejection by a KL, a sum or a"
-            " maximum is replayed only."
-        ),
-    ),
 )

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.vector_replay import loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.advantages import by_group, whiten
 from grpolab.grpo.kl import k3, kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
@@ -189,13 +188,13 @@ def clipped_pg_loss(options: Options, inputs: Inputs) -> Replayed:
     changed = {"sampler_log_probs_BT": inputs.get("rollout_logprobs", inputs["old_logprobs"])}
     if options.get("force_on_policy_ratio"):
         changed["old_log_probs_BT"] = inputs["logprobs"].detach()
-    given = loss_inputs(inputs, **changed)
-    return replay_loss(FRAMEWORK, objective(options), given)
+    given = shared.loss_inputs(inputs, **changed)
+    return shared.replay_loss(FRAMEWORK, objective(options), given)
 
 
 def calculate_kl(options: Options, inputs: Inputs) -> Replayed:
     """The estimate without a weight."""
-    return replay_kl(inputs, options["kl_type"], options["input_clamp"], options["output_clamp"])
+    return shared.replay_kl(inputs, options["kl_type"], options["input_clamp"], options["output_clamp"])
 
 
 def grpo_advantages(options: Options, inputs: Inputs) -> Replayed:
@@ -251,5 +250,4 @@ FRAMEWORK = Framework(
         "GRPOAdvantageEstimator.compute_advantage": grpo_advantages,
         "ReinforcePlusPlusAdvantageEstimator.compute_advantage": reinforce_plus_plus,
     },
-    limits=("the NLL on positive examples (VAPO) is not carried.",),
 )

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
 from grpolab.grpo.ratios import masked_log_ratio, row_mean
@@ -143,10 +143,10 @@ def compute_grpo_loss(options: Options, inputs: Inputs) -> Replayed:
     """The loss; without `rollout_logprobs` there is no correction, without `ref_logprobs` no KL."""
     corrected = "rollout_logprobs" in inputs and options.get("use_rho_correction", True)
     point = objective({**options, "use_rho_correction": corrected})
-    given, constant = loss_inputs(inputs), options.get("loss_denominator", "token")
+    given, constant = shared.loss_inputs(inputs), options.get("loss_denominator", "token")
     if constant != "token":  # of all rows together
         given = replace(given, totals=replace(given.totals, sequences=1, max_completion_length=int(constant)))
-    replayed = replay_loss(FRAMEWORK, point, given)
+    replayed = shared.replay_loss(FRAMEWORK, point, given)
     if point.sampler_correction is None:
         return replayed
     weight_N = rho_correction(point.sampler_correction, given.without_padding()).weight[given.mask_BT]
@@ -166,5 +166,4 @@ FRAMEWORK = Framework(
     recipe=LossRecipe(correct_importance=correct_importance),
     metrics=metrics,
     replays={"compute_grpo_loss": compute_grpo_loss, "estimate_kl": estimate_kl},
-    limits=("a rho mask together with a rho clamp other than 2.0 is not carried.",),
 )
