@@ -8,15 +8,13 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from grpolab.bounded import parse_value, read_mapping
 from grpolab.readers import trl_versions as versions
 from grpolab.readers.given import ConfigFile, Given, Options
-from grpolab.readers.python_items import Record, plain
-from grpolab.readers.python_source import last_name, parse
-from grpolab.readers.python_values import Values
+from grpolab.readers.python import Scope, Source, Unknown, last_name, parse_python, plain
 from grpolab.readers.shell import Command, training_command
 
 CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
@@ -70,35 +68,42 @@ def read(file: ConfigFile) -> Given:
 
 def _python(file: ConfigFile) -> Given:
     try:
-        return _python_given(file, *parse(file.text))
+        tree, broken = parse_python(file.text)
+        source, names = Source(tree), _class_names(tree)
+        notes = [f"line {line}: it is no Python that can be read, and is passed over" for line in broken[:3]]
+        calls = sorted((call for name in names for call in source.calls[name]), key=lambda call: call[0].lineno)
+        overridable: Collection[str] = []
+        if calls:
+            call, scope = _trained_with(source, calls)
+            given, overridable = source.config(call, scope)
+            if len(calls) > 1:
+                lines = ", ".join(str(other.lineno) for other, _ in calls if other is not call)
+                notes.append(f"the GRPOConfig(...) of line {lines}: that of line {call.lineno} is read")
+        else:  # the defaults that a subclass of it gives fields of it
+            subclasses = [source.record(source.classes[name], None, ()) for name in names & source.classes.keys()]
+            given = next((fields for fields in subclasses if fields.keys() & FIELDS), {})
+            overridable = given
     except RecursionError as error:
         raise file.refusal("nests too deep to be read") from error
-
-
-def _python_given(file: ConfigFile, tree: ast.Module, broken: list[int]) -> Given:
-    notes = [f"line {line}: it is no Python that can be read, and is passed over" for line in broken[:3]]
-    names = _class_names(tree)
-    values = Values(tree, names)
-    calls = sorted((call for name in names for call in values.calls[name]), key=lambda call: call.lineno)
-    if calls:
-        call = (values.trained_with or calls)[0]
-        given = values.options(call)
-        if len(calls) > 1:
-            lines = ", ".join(str(other.lineno) for other in calls if other is not call)
-            notes.append(f"the GRPOConfig(...) of line {lines}: that of line {call.lineno} is read")
-    else:  # the defaults that a subclass of it gives fields of it
-        subclasses = [values.record(values.classes[name]) for name in names & values.classes.keys()]
-        given = next((fields for fields in subclasses if fields.keys() & FIELDS), Record())
     if not calls and not given:
         raise file.refusal(_no_call(file, tree))
-    options = {key: plain(item) for key, item in given.items() if not item.open}
-    left_open = {key: item.open for key, item in given.items() if item.open}
+    options = {key: plain(item) for key, item in given.items() if not isinstance(item, Unknown)}
+    left_open = {key: item.source for key, item in given.items() if isinstance(item, Unknown)}
     for key in [key for key in left_open if key.startswith("**")]:
         notes.append(f"{key}: the file alone does not say what is in it, whatever else it sets")
         del left_open[key]
     fork = "unsloth" if re.search(r"^\s*(from|import) unsloth", file.text, re.MULTILINE) else None
-    overridable = [key for key in options if given[key].by_default]
-    return Given(options, left_open, notes, versions.pinned(file.text), fork=fork, overridable=overridable)
+    rest = [key for key in options if key in overridable]
+    return Given(options, left_open, notes, versions.pinned(file.text), fork=fork, overridable=rest)
+
+
+def _trained_with(source: Source, calls: list[tuple[ast.Call, Scope]]) -> tuple[ast.Call, Scope]:
+    """Return the call whose object a GRPOTrainer is given, else the first."""
+    trainers = [trainer for name in source.calls if name.endswith("GRPOTrainer") for trainer, _ in source.calls[name]]
+    given = [keyword.value for trainer in trainers for keyword in trainer.keywords if keyword.arg == "args"]
+    names = {node.id for node in given if isinstance(node, ast.Name)}
+    made = [change.value for name in names for change in source.changes[name] if change.key == ""]
+    return next((call for call in calls if call[0] in made or call[0] in given), calls[0])
 
 
 def _class_names(tree: ast.Module) -> set[str]:
