@@ -249,10 +249,10 @@ class _Reader:
                     elif kind == "for" and live:
                         frame.holds = self.set_loop(words)
                 case "then" | "do" if frames:
-                    kind, holds = frames[-1].kind, outcome
-                    if kind in ("while", "until"):  # several passes, if there is one
-                        holds = False if outcome is (kind == "until") else None
-                    self.enter(frames[-1], frames[-1].holds if kind == "for" else holds)
+                    frame = frames[-1]
+                    if frame.kind in ("while", "until"):  # several passes, if there is one
+                        outcome = False if outcome is (frame.kind == "until") else None
+                    self.enter(frame, frame.holds if frame.kind == "for" else outcome)
                 case "pattern" if frames:
                     self.enter(frames[-1], self.fits(frames[-1].word, words[1:]))
                 case "elif" | "else" | ";;" if frames:

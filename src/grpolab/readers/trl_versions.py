@@ -99,7 +99,7 @@ def order(version: str) -> int:
     return VERSIONS.index(minor)
 
 
-def pinned(text: str) -> str | None:
+def find_pin(text: str) -> str | None:
     """The version that a text installs (`pip install trl==0.15.2`), where it names one that is known."""
     found = {match for match in PIN.findall(text) if match in VERSIONS}
     return found.pop() if len(found) == 1 else None
