@@ -270,7 +270,7 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
 
 
 def normalize(values_B: Tensor, group_B: Tensor, scaled_B: Tensor | None) -> Tensor:
-    """Return values less the mean of their group, over the std of those with their number in `scaled_B`; NaN gives 0."""
+    """Return values less their group's mean, over the std of those with their number in `scaled_B`; NaN gives 0."""
     centred_B = advantages(Scored(values_B, group_B), "group_mean", "none")
     std_B = torch.ones_like(values_B) if scaled_B is None else std_by_group(values_B, scaled_B) + EPSILON
     return torch.where(centred_B == 0, 0.0, centred_B / std_B)
