@@ -1,4 +1,4 @@
-"""What we export, and what the linter says of TRL, against the installed TRL: `make bench WHAT=trl` makes its environment.
+"""What we export, and what the linter says of TRL, against the installed TRL (`make bench WHAT=trl`).
 
 TRL_PYTHON names another Python that has TRL 1.16.
 """
