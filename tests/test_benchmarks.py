@@ -76,8 +76,6 @@ def test_overhead(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-
-
 def test_doctor_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One fault and one healthy run, trained and told apart."""
     cases = "four_passes,aliased_old_policy"
