@@ -17,7 +17,8 @@ class RequestError(Exception):
 
     def __init__(self, problems: str | Iterable[str]) -> None:
         self.problems = [
-            printable(without_secrets(text)) for text in ([problems] if isinstance(problems, str) else problems)
+            shorten(printable(without_secrets(text)))
+            for text in ([problems] if isinstance(problems, str) else problems)
         ]
         super().__init__("\n".join(self.problems))
 
@@ -32,6 +33,11 @@ class Damaged(RequestError):
 def printable(text: str) -> str:
     """One line that a terminal shows as it is: a line break or a control character that a user gave is spelled out."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def shorten(text: str, most: int = 1500) -> str:
+    """Return the text, its middle left out if it has more than `most` characters."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 
 def format_value(value: Any) -> str:

@@ -22,6 +22,9 @@ REGISTRY = "experiments/registrations.jsonl"  # below the project
 REGIME_SEEDS, TUNING_SEEDS, CONFIRMATION_SEEDS = 900, 1000, 2000
 REGIMES = "regimes"  # the study that chooses them
 
+# Numbers of seeds after which registered hypotheses are looked at; the levels of `report/statistics/looks.py` are for these.
+LOOKS = (5, 10, 15, 20)
+
 # The smallest difference that matters, where a hypothesis names none: of a score a share of the baseline's gain on the
 # task, of a quantity compared as a factor this one.
 MARGIN_OF_GAIN, MARGIN_FACTOR = 0.15, 1.1

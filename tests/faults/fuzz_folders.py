@@ -19,6 +19,7 @@ import shutil
 import signal
 import tarfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -391,7 +392,8 @@ def verdict(case: Hostile, template: Template) -> tuple[str, float]:
     except SystemExit as ended:
         code = ended.code
     except (Exception, TooLong) as error:
-        return f"{type(error).__name__}: {error}"[:300], time.perf_counter() - started
+        raised = [(Path(frame.filename).name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)[-4:]]
+        return f"{type(error).__name__}: {error}"[:300] + f" in {raised}", time.perf_counter() - started
     seconds = time.perf_counter() - started
     said = output.getvalue()
     broken = {
@@ -411,7 +413,7 @@ def _make_consistent(folder: Path) -> None:
     """Write the hashes of journals and weights as they are where those of the whole ones stand."""
     for file in [*folder.glob("runs/*/outcome.json"), *folder.glob("warm_starts/*/outcome.json")]:
         journal, weights = file.with_name("journal.jsonl"), file.with_name("policy.safetensors")
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
             if file.is_symlink() or not (journal.is_file() and weights.is_file()) or journal.stat().st_size == 0:
                 continue
             of_journal, of_weights = hashlib.sha256(journal.read_bytes()).hexdigest(), weights_sha256(weights)

@@ -71,7 +71,8 @@ def wrong_type(draw: st.DrawFn) -> Broken:
         values += [draw(words()), "'1'", "{a:1}"]
     if leaf.takes("number", "integer"):
         values += ["true", "false"]
-    if not leaf.takes("null") and not leaf.takes("object"):
+    is_union = any("oneOf" in part for part in leaf.parts)  # of it the schema keeps no null
+    if not (leaf.takes("null", "object") or is_union):
         values += ["null"]
     return [f"{leaf.key}={draw(st.sampled_from(values))}"], [leaf.key]
 

@@ -11,8 +11,13 @@ import pytest
 from report_results import write_study
 
 from grpolab.paths import Results
-from grpolab.report import load, page, screen
+from grpolab.report import brief, load, page, reference, screen
 from grpolab.report import registered as labels
+from grpolab.report.brief import plain
+from grpolab.report.claims import decide
+from grpolab.report.reference import outcome_at
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -134,3 +139,50 @@ def test_a_commit_that_is_no_hash_never_reaches_git(tmp_path, monkeypatch):
     labels.registry_at.cache_clear()
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("git was called"))
     assert labels.registry_at(f"--output={tmp_path / 'made'}") == frozenset()
+
+
+COMMITTED = Results(ROOT / "results")
+QUICK = ("reference", "clip_range", "loss_form")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(file.stem, marks=() if file.stem in QUICK else pytest.mark.slow)
+        for file in sorted((COMMITTED.reference / "plans").glob("*.json"))
+    ],
+)
+def test_a_committed_screen_is_what_this_program_computes(name):
+    kept = json.loads((COMMITTED.reference / "screens" / f"{name}.json").read_text())
+    assert kept["state"] == screen.committed_state(COMMITTED), "`grpolab export-reference` writes the screens too"
+    studies = load.load(outcome_at(COMMITTED.reference), name)
+    text = plain(f"{studies[-1].plan['question']}\n\n{brief.screen(studies, decide(studies))}")
+    assert kept["text"] == text
+
+
+def test_a_committed_screen_is_read_until_a_run_of_the_study_is_here(results, loads):
+    reference.export_reference(results, "clip_range")
+    said = screen.screen(results, "clip_range")
+    screen.write_committed(results)
+    loads.clear()
+    results.plan("clip_range").rename(results.root / "plan.json")
+    runs = results.runs.rename(results.root / "elsewhere")
+    assert screen.screen(results, "clip_range") == said
+    assert loads == []
+    one = next(runs.iterdir())
+    results.runs.mkdir()
+    one.rename(results.runs / one.name)
+    screen.screen(results, "clip_range")
+    assert loads == ["clip_range"]
+
+
+def test_a_committed_screen_of_another_outcome_is_not_read(results, loads):
+    reference.export_reference(results, "clip_range")
+    screen.write_committed(results)
+    results.plan("clip_range").unlink()
+    results.runs.rename(results.root / "elsewhere")
+    loads.clear()
+    plan = results.committed_plan("clip_range")
+    plan.write_text(plan.read_text().replace("final_score", "drawdown"))
+    screen.screen(results, "clip_range")
+    assert loads == ["clip_range"]

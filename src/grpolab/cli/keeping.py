@@ -68,10 +68,13 @@ def _surrogate(arguments: argparse.Namespace) -> None:
 
 
 def _export_reference(arguments: argparse.Namespace) -> None:
+    from grpolab.report import screen
     from grpolab.report.reference import export_reference
 
     results = results_of(arguments)
     for file in export_reference(results, results.name_of(arguments.study), arguments.append):
+        say(file)
+    for file in screen.write_committed(results):
         say(file)
 
 

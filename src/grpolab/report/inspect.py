@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Iterator
 from itertools import product
@@ -32,7 +33,7 @@ def find_run(results: Results, name: str) -> Path:
 
     Raises RequestError where there is none, or more than one.
     """
-    if (Path(name) / "settings.yaml").is_file():
+    if os.path.isfile(os.path.join(name, "settings.yaml")):  # False too where the name is too long for a path
         return Path(name).resolve()
     folders = sorted(file.parent for file in results.runs.glob("*/settings.yaml") if file.parent.name.startswith(name))
     if len(folders) == 1 and name:

@@ -71,7 +71,7 @@ def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
         except Damaged as damage:
             row = _flat({}, {}) | {"outcome": DAMAGED, "reason": str(damage)}
         outcomes.append({"signature": signature, **row})
-    frame = pd.DataFrame(outcomes, columns=None if outcomes else ["signature", "outcome"])
+    frame = pd.DataFrame(outcomes, columns=None if outcomes else ["signature", *_flat({}, {})])
     frame = frame.astype({column: "Int64" for column in _COUNTS if column in frame})
     none = {NUMBERS: pd.DataFrame(columns=["signature"])}
     return {"outcomes": frame} | none | {name: _frame(_of_kind(journals, name.removesuffix("s"))) for name in TABLES}

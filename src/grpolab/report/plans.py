@@ -11,7 +11,7 @@ from typing import Any
 from grpolab import records
 from grpolab.errors import Damaged
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results
-from grpolab.vocabulary import FIGURES
+from grpolab.vocabulary import FIGURES, LOOKS
 
 Plan = dict[str, Any]
 _COMPARED = {"compare", "baseline", "factors", "question", "seeds", "figures", "hypotheses"}  # what a report asks of it
@@ -50,9 +50,12 @@ def read_plan(path: Path) -> Plan:
         raise Damaged(f"{path} is not there")
     if "study" not in plan:
         raise Damaged(f"{path} is no plan that a report can be made of: it lacks study")
-    compared = plan.get("compare")
+    looks = plan.get("looks", LOOKS)
+    if list(looks) != list(LOOKS) and not (len(looks) == 1 and isinstance(looks[0], int) and looks[0] >= 2):
+        raise Damaged(f"{path} is no plan: looks={looks!r:.60} is neither one number from 2 on nor {list(LOOKS)}")
+    needed = {plan.get("compare"), *plan.get("factors", {})}
     for cell in plan["cells"]:
-        if not cell.keys() >= _CELL_KEYS or compared not in cell["levels"]:
+        if not cell.keys() >= _CELL_KEYS or not needed <= cell["levels"].keys():
             raise Damaged(f"{path} is no plan that a report can be made of: {cell!r:.60} lacks something")
     if strange := [figure for figure in plan.get("figures", []) if figure not in FIGURES]:
         raise Damaged(f"{path} asks for figures={strange[0]!r:.60}, which is not one of {', '.join(FIGURES)}")

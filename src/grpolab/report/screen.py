@@ -2,6 +2,9 @@
 
 What it was computed from is known by content, never by times: plans, run folders, the committed reference, the registry
 at the commits of its runs, and this program. Where any of it is another, it is computed again.
+
+The committed outcome has its screens too, so that a fresh clone answers at once. They are read as long as no cell of
+the study has a run folder here; a test holds that they are what this program computes (`tests/report/test_screen.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpolab.paths import Results, read_json, write_json_atomic
 from grpolab.report.plans import plans_of
@@ -27,11 +30,11 @@ COMPUTED_BY = ("numpy", "pandas", "pyarrow", "scipy")
 
 def screen(results: Results, name: str) -> str:
     """The screen of a study as text; draws nothing. Raises RequestError as `page.write`."""
-    state, kept = state_of(results, name), read_json(_file(results, name)) or {}
-    match kept:
-        case {"state": known, "registered": dict(lines), "text": str(text)}:
-            if known == state and lines == _registered(lines):
-                return text
+    if _is_as_committed(results, name) and (text := _read(_committed_file(results, name), committed_state(results))):
+        return text
+    state = state_of(results, name)
+    if text := _read(_file(results, name), state):
+        return text
     from grpolab.report import brief
     from grpolab.report.claims import decide
     from grpolab.report.load import load
@@ -40,20 +43,66 @@ def screen(results: Results, name: str) -> str:
     return keep(results, name, state, studies, brief.screen(studies, decide(studies)))
 
 
+def _read(file: Path, state: str) -> str | None:
+    """Return the text that a file keeps, or None where it was computed from something else."""
+    match read_json(file) or {}:
+        case {"state": known, "registered": dict(lines), "text": str(text)}:
+            return text if known == state and lines == _registered(lines) else None
+    return None
+
+
+def _is_as_committed(results: Results, name: str) -> bool:
+    """Return whether a study is here only as the committed outcome has it: no plan and no run of its own."""
+    if results.plan(name).exists() or not results.committed_plan(name).is_file():
+        return False
+    signatures = {cell["signature"] for plan in plans_of(results, name) for cell in plan["cells"]}
+    return not any(results.run(signature).exists() for signature in signatures)
+
+
+def committed_state(results: Results) -> str:
+    """Return a hash of the committed outcome: its plans and tables."""
+    whole = hashlib.sha256()
+    for file in sorted([*results.reference.glob("plans/*.json"), *results.reference.glob("*.parquet")]):
+        whole.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return whole.hexdigest()
+
+
+def write_committed(results: Results) -> list[Path]:
+    """Write the screen of every committed study beside the committed outcome; return the files."""
+    from grpolab.report import brief
+    from grpolab.report.claims import decide
+    from grpolab.report.load import load
+    from grpolab.report.reference import outcome_at
+
+    alone, state, files = outcome_at(results.reference), committed_state(results), list[Path]()
+    for plan in sorted(results.reference.glob("plans/*.json")):
+        studies = load(alone, plan.stem)
+        write_json_atomic(
+            _committed_file(results, plan.stem), _record(state, studies, brief.screen(studies, decide(studies)))
+        )
+        files.append(_committed_file(results, plan.stem))
+    return files
+
+
+def _record(state: str, studies: Sequence[Study], markdown: str) -> dict[str, Any]:
+    """Return what is kept of a screen."""
+    from grpolab.report.brief import plain
+
+    commits = {commit for study in studies if "commit" in study.done for commit in study.done["commit"].dropna()}
+    text = plain(f"{studies[-1].plan['question']}\n\n{markdown}")
+    return {"state": state, "registered": _registered(sorted(commits)), "text": text}
+
+
 def keep(results: Results, name: str, state: str, studies: Sequence[Study], markdown: str) -> str:
     """The screen as text, kept for the next who asks; `state` is that from before its studies were loaded.
 
     Not kept where that has changed since, nor in a folder that cannot be written or is a reference alone.
     """
-    from grpolab.report.brief import plain
-
-    text = plain(f"{studies[-1].plan['question']}\n\n{markdown}")
-    commits = {commit for study in studies if "commit" in study.done for commit in study.done["commit"].dropna()}
+    record = _record(state, studies, markdown)
     if (results.root / "format.json").is_file() and state_of(results, name) == state:
         with suppress(OSError):
-            record = {"state": state, "registered": _registered(sorted(commits)), "text": text}
             write_json_atomic(_file(results, name), record, durable=False)
-    return text
+    return str(record["text"])
 
 
 def state_of(results: Results, name: str) -> str:
@@ -85,3 +134,7 @@ def _registered(commits: Iterable[str]) -> dict[str, str]:
 
 def _file(results: Results, name: str) -> Path:
     return results.screens / f"{name}.json"
+
+
+def _committed_file(results: Results, name: str) -> Path:
+    return results.reference / "screens" / f"{name}.json"

@@ -28,8 +28,9 @@ from grpolab.settings.task import task_title
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.registration import registered, texts
 from grpolab.sweep.schema import MOST_LETTERS, Factors, sentences, show, unknown
-from grpolab.sweep.study import PLANNED_LOOKS, Collection, Hypothesis, Levels, Study, called, load, unequal_budgets
+from grpolab.sweep.study import Collection, Hypothesis, Levels, Study, called, load, unequal_budgets
 from grpolab.sweep.tuning.settings import shared_seeds
+from grpolab.vocabulary import LOOKS
 
 PLAN_FORMAT = 1
 TINY = 131_072  # weights of model=tiny
@@ -320,7 +321,7 @@ def run_document(name: str, cell: Cell, overrides: Sequence[str], created: str, 
         "placebo": [],
         "hypotheses": [],
         "stability": asdict(Thresholds()),
-        "looks": PLANNED_LOOKS,
+        "looks": list(LOOKS),
         "registered": {},
         "figures": FIGURES,
         "seeds": [cell.settings.seed],

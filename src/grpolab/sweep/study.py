@@ -36,11 +36,10 @@ from grpolab.sweep.schema import (
     unknown_levels,
 )
 from grpolab.sweep.tuning.settings import Tuning, named_tunings, resolved
-from grpolab.vocabulary import ANALYTIC_FIGURES, FIGURES, METRICS
+from grpolab.vocabulary import ANALYTIC_FIGURES, FIGURES, LOOKS, METRICS
 
 MOST_NODES = 100_000  # of a study file; without a bound, a few aliases would fill the memory
 LEAST_ARMS = 3  # two are a contrast
-PLANNED_LOOKS = [5, 10, 15, 20]  # the levels of `report/statistics/looks.py` are for these, or for a single look
 
 Levels = dict[str, str]  # factor -> level: one variant
 
@@ -129,8 +128,8 @@ else:  # every threshold of the stability labels; what a study file leaves out k
 
 
 def _planned(looks: list[int]) -> list[int]:
-    if looks != PLANNED_LOOKS and (len(looks) != 1 or looks[0] < 2):
-        raise ValueError(f"looks={looks} is not allowed: one number from 2 on, or {PLANNED_LOOKS}")
+    if looks != list(LOOKS) and (len(looks) != 1 or looks[0] < 2):
+        raise ValueError(f"looks={looks} is not allowed: one number from 2 on, or {list(LOOKS)}")
     return looks
 
 
@@ -151,7 +150,7 @@ class Study(Part):
     seeds: Seeds = Field(description="How many (0, 1, ...), or which.")
     primary_metric: str
     hypotheses: list[Hypothesis] = Field(default=[], description="What is claimed before the study is run.")
-    looks: Looks = Field(default=PLANNED_LOOKS, description="After how many seeds its hypotheses are looked at.")
+    looks: Looks = Field(default=[*LOOKS], description="After how many seeds its hypotheses are looked at.")
     stability: Stability = Field(default=Stability(), description="Where a quantity becomes a label.")
     figures: Figures = Field(default=[], description="What its report draws.")
     placebo: list[Annotated[list[Name], Field(min_length=2, max_length=2)]] = Field(
@@ -199,7 +198,7 @@ class Collection(Part):
     primary: Annotated[list[str], Different] = Field(
         default=[], description="Hypotheses (`study.id`) that are decided together; all others are described."
     )
-    looks: Looks = Field(default=PLANNED_LOOKS, description="After how many seeds these are looked at.")
+    looks: Looks = Field(default=[*LOOKS], description="After how many seeds these are looked at.")
     figures: Figures = Field(default=[], description="Those that need no run.")
     shown: Annotated[list[str], Different] = Field(
         default=[], description="Figures (`study.F2`) that its report shows, and whose runs are kept whole; none: all."

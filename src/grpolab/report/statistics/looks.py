@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from grpolab.vocabulary import LOOKS
+
 ALPHA = 0.05
-LOOKS = (5, 10, 15, 20)
 SUPPORTED, OPPOSITE, NEGLIGIBLE, INCONCLUSIVE = "supported", "opposite", "negligible", "inconclusive"
 # Two-sided levels of the t-test at each look that together spend `a`: the first is a / 16, the others by `simulated`
 # with ten million paths. `spent[a]` between the rows is interpolated in logarithms; below the last in proportion.
