@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from grpolab import seeds
-from grpolab.grpo import decoding
+from grpolab.grpo import decoding, model
 from grpolab.grpo.batch import Completions, Prompts, TrainingBatch, prompt_tensors
 from grpolab.grpo.decoding import inverse_cdf, prompt_rows, sample, sampling_noise
 from grpolab.grpo.loading import find_reach
@@ -214,9 +214,9 @@ def test_a_cache_with_room_gives_the_same_completions_bit_for_bit(
     policy, noise_BT = warm_policy(1.0), sampling_noise(0, "rollout", 0, 3, GROUP, LENGTH)
     dense = sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
     monkeypatch.setattr(model, "LARGE_CACHE", 0)
-    monkeypatch.setattr(model, "ROOM", 2)
+    monkeypatch.setattr(model, "SPARE_COLUMNS", 2)
     roomy = sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
-    assert LENGTH > 2 * model.ROOM
+    assert LENGTH > 2 * model.SPARE_COLUMNS
     assert torch.equal(roomy.tokens_BT, dense.tokens_BT)
     assert torch.equal(roomy.log_probs_BT, dense.log_probs_BT)
 

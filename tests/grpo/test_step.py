@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from grpolab.grpo.batch import Prompts, TrainingBatch
+from grpolab.grpo.decoding import sample
 from grpolab.grpo.model import old_log_probs
-from grpolab.grpo.rollout import sample
 from grpolab.grpo.step import Diverged, Learner, LearnerState, Update, flat_weights, step_norm
 from grpolab.registry import AGGREGATIONS
 from grpolab.run.assembly import RunParts

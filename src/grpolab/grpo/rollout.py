@@ -72,7 +72,7 @@ class Collector:
         texts_B = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
         examples_B = [example for example in self.prompts(step) for _ in range(group)]
         parts = self._reward_parts(step, examples_B, texts_B) if parts is None else parts
-        rewards_B = self._total_reward(parts)
+        rewards_B = total_reward(parts, settings.reward.weights)
         batch = TrainingBatch(
             rows_B=torch.arange(len(texts_B)),
             prompts=prompts,
@@ -107,21 +107,13 @@ class Collector:
             parts[RANDOM] = random_rewards(self.settings.seed, step, len(texts_B))
         return parts
 
-    def _total_reward(self, parts: dict[str, Tensor]) -> Tensor:
-        """Return the weighted sum of the parts, (B,); NaN for a completion that cannot be scored.
-
-        Raises RequestError where a weight names no part.
-        """
-        check_parts(self.settings.reward.weights, parts)
-        return weighted_sum(parts, self.settings.reward.weights)
-
     def _greedy_rewards(self, sampler: Policy, step: int, prompts: Prompts) -> Tensor:
         """Return the reward of the greedy completion of each row's prompt, shape (B,)."""
         settings, examples_P = self.settings, self.prompts(step)
         blank_PT = torch.zeros(len(examples_P), settings.max_completion_length)
         greedy = sample_dealt(self.processes, sampler, prompts, 1, blank_PT, most_likely)
         parts = self._reward_parts(step, examples_P, decode(sampler.tokenizer, greedy.tokens_BT, greedy.mask_BT))
-        return self._total_reward(parts).repeat_interleave(settings.num_generations)
+        return total_reward(parts, settings.reward.weights).repeat_interleave(settings.num_generations)
 
     def _advantages(self, batch: TrainingBatch, parts: dict[str, Tensor], baseline_B: Tensor | None) -> Tensor:
         """Return each completion's advantage, (B,); 0 where it has no reward."""
@@ -181,6 +173,15 @@ class Collector:
             prompts = self._prompt_tensors(policy, ahead)
             stale_batches.append(self.scored(policy, ahead, prompts, completions, batch["parts"], batch["baseline_B"]))
         return stale_batches
+
+
+def total_reward(parts: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
+    """Return the weighted sum of the parts, (B,); NaN for a completion that cannot be scored.
+
+    Raises RequestError where a weight names no part.
+    """
+    check_parts(weights, parts)
+    return weighted_sum(parts, weights)
 
 
 @lru_cache(maxsize=4)  # every rollout step asks for its epoch's

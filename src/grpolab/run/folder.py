@@ -141,9 +141,7 @@ def is_held(path: Path) -> bool:
     """Say whether a process holds the file's lock now."""
     try:
         with path.open() as file:
-            fcntl.flock(
-                file, fcntl.LOCK_SH | fcntl.LOCK_NB
-            )  # shared: two that only ask do not see each other
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that only ask do not see each other
     except BlockingIOError:
         return True
     except OSError:  # no such file: nobody has ever held it
