@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grpolab.errors import RequestError, format_value
 from grpolab.identity import dotted
-from grpolab.settings.equalities import why_the_same
+from grpolab.settings.equalities import explain_equality
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer, key_of
@@ -68,7 +68,7 @@ class Arms:
             self.settings(arm, {})
             for key, values in space.items() if not fixed else ():
                 first, *others = [self.settings(arm, {key: value}) for value in values.choices or values.bounds]
-                reasons = [why_the_same(first, other) for other in others]
+                reasons = [explain_equality(first, other) for other in others]
                 if all(reason is not None for reason in reasons):
                     yield f"tuning: arm {arm} makes no use of {key}: {'; '.join(reasons[0] or [])}"
         except RequestError as error:
