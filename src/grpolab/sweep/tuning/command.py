@@ -15,7 +15,7 @@ from rich.console import Console
 from grpolab.errors import RequestError
 from grpolab.sweep.engine import Engine, WorkerStartError
 from grpolab.sweep.jobs import RUN, Job, Request
-from grpolab.sweep.launch import Draw, engine_of, interruptible, mirrored
+from grpolab.sweep.launch import Draw, interruptible, make_engine, mirrored
 from grpolab.sweep.ledger import Record, duration
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import WORKER_COMMAND
@@ -121,7 +121,7 @@ def tune(
     jobs = check_uri(uri, jobs)
     if uri.startswith(SQLITE) and (others := Owner(folder).others()):
         raise RequestError(f"--storage {uri} serves one command at a time, and {others[0]} is at work on it")
-    engine = engine_of(request, jobs, command)
+    engine = make_engine(request, jobs, command)
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it says every trial, and that parts of it may change
     quiet = warnings.catch_warnings(action="ignore", category=ExperimentalWarning)
     with quiet, interruptible(), engine, kept_in(uri):  # the engine first: a cluster may be refused

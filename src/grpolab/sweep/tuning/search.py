@@ -28,7 +28,6 @@ from grpolab.run.folder import Tail, exclusive
 from grpolab.sweep.jobs import RUN, Job, Schedule, run_job, warm_start_jobs
 from grpolab.sweep.ledger import Record, first_line, last_row
 from grpolab.sweep.plan import Cell, Plan
-from grpolab.sweep.study import called
 from grpolab.sweep.tuning.arms import TRIAL, WATCHED, Arms, override, point_of
 from grpolab.sweep.tuning.storage import OWNER, RECORD, ArmTrials, Owner
 from grpolab.vocabulary import COMPLETE, DAMAGED, DIVERGED, FAILED, PRUNED, RUNNING
@@ -291,7 +290,7 @@ class Book:
             }
             tuned["arms"].setdefault(arm.arm, values)
         text = yaml.safe_dump(plain(tuned), sort_keys=False, width=120)
-        write_text_atomic(file, HEAD.format(called=called(self._arms.study), study=document["study"]) + text)
+        write_text_atomic(file, HEAD.format(called=self._arms.study.argument, study=document["study"]) + text)
         return True
 
 
