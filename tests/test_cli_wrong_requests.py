@@ -232,7 +232,7 @@ while read -r line; do complete_ "${line//_/ }"; done
         "grpolab_sweep_zero": "zero_variance",
         "grpolab_sweep_smoke_--ret": "--retry-failed",
         "grpolab_train_epsi": "epsilon= epsilon_high=",
-        "grpolab_train_seed=1_max_gr": "max_grad_norm=",
+        "grpolab_train_seed=1_weight": "weight_decay=",
         "grpolab_train_task=so": "",
         "grpolab_show_xyz": "",
     }
