@@ -1,4 +1,4 @@
-"""What another kind of CPU changes: `make bench-code-paths`. What is measured: docs/faults.md.
+"""What another kind of CPU changes: `make bench WHAT=code-paths`. What is measured: docs/faults.md.
 
     python benchmarks/code_paths.py [STUDY] [--seeds N] [--jobs N] [--results FOLDER]
 

@@ -1,4 +1,4 @@
-"""What a sweep costs besides its work: `make bench-overhead`. What the parts are: README.md here.
+"""What a sweep costs besides its work: `make bench WHAT=overhead`. What the parts are: README.md here.
 
     python benchmarks/overhead.py [STUDY] [--seeds N] [--jobs N] [key=value ...]
 

@@ -7,7 +7,6 @@ loop or a function leave different) stays in its word as it is written, and is l
 
 from __future__ import annotations
 
-import ast
 import fnmatch
 import itertools
 import operator
@@ -15,20 +14,24 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from grpolab.readers.python import calculate
+
 MOST_CHARACTERS = 1 << 20  # that expansions make, in all
-DEEPEST = 30  # quotes, brackets and scripts inside each other
+DEEPEST = 30  # quotations and brackets inside each other
 
 # An open part of a value is a mark, its source and END; GAP separates the words that an expansion makes.
 OPEN, UNSET, END, GAP = "\ue000", "\ue001", "\ue002", "\ue003"
 PART = re.compile(f"[{OPEN}{UNSET}]([^{END}]*){END}")
 MARKS = re.compile(f"[{OPEN}-{GAP}]")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=")
-BLANKS = re.compile(r"(?:[ \t\r]|\\\r?\n)*(?:#[^\n]*)?")
+BLANKS = re.compile(r"(?:(?:[ \t\r]|\\\r?\n)*(?:#[^\n]*)?)")
 OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&?|&(?!>)|[;()\n]")
-REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|<<-?|>>|>\||>&|<&|<>|[<>])(?!\()")
-PARAMETER = re.compile(r"\$(?:([A-Za-z_]\w*|[@*#?$!0-9-])|\{(#?)([A-Za-z_]\w*|[@*#]|\d+)(?:\[([^\]]*)\])?(.*)\})", re.S)
+REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|<<-?|>>|>\||>&|<&|<>|[<>])(?!\()[ \t]*")
+PARAMETER = re.compile(
+    r"\$(?:([A-Za-z_]\w*|[@*#?$!0-9-])|\{([A-Za-z_]\w*|[@*#]|\d+)(?:\[([^\]]*)\])?(.*)\})", re.DOTALL
+)
 BRACKETS = (("$((", "))"), ("${", "}"), ("$(", ")"), ("`", "`"), ("<(", ")"), (">(", ")"), ('"', '"'))
-KEYWORDS = {"if", "then", "elif", "else", "fi", "do", "done", "while", "until", "{", "}", "!"}
+KEYWORDS = {"if", "then", "elif", "else", "fi", "do", "done", "while", "until", "esac", "{", "}", "!"}
 DECLARATIONS = {"export", "declare", "typeset", "local", "readonly"}
 SUCCEED = {
     ":",
@@ -49,11 +52,9 @@ SUCCEED = {
 OF_THE_MACHINE = {"HOME", "USER", "PWD", "HOSTNAME", "PATH", "RANDOM", "SECONDS", "UID", "BASH_SOURCE"}
 ABSENT = re.compile(r"import torch_npu|\bnpu-smi\b|\brocm-smi\b")  # probes for special hardware, which fail
 FALLBACK = re.compile(r"\|\|\s*echo\s+(\w+)\W*$")  # and what `$(probe && echo A || echo B)` says then
-COMPARISONS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
-SIGNS: dict[type, Callable[[int, int], int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: lambda a, b: int(a / b),
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
+COMPARISONS = {
+    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt,
+    "-ge": operator.ge,
 }  # fmt: skip
 Variables = dict[str, list[str]]  # the elements of each; a plain variable has one
 
@@ -86,12 +87,17 @@ def training_command(text: str, is_training: Callable[[list[str]], bool]) -> Com
         notes.append(f"the script starts {len(reader.found)} trainings, the first is read")
     words = next(iter(reader.found))
     parts = {at: ", ".join(part[1] for part in PART.finditer(word)) for at, word in enumerate(words)}
-    return Command(tuple(map(written, words)), {at: text for at, text in parts.items() if text}, notes)
+    return Command(tuple(map(unmarked, words)), {at: text for at, text in parts.items() if text}, notes)
 
 
-def written(text: str) -> str:
+def unmarked(text: str) -> str:
     """Return a value with its open parts as they are written."""
     return PART.sub(r"\1", text)
+
+
+def marked(source: str, mark: str = OPEN) -> str:
+    """Return an open part of a value, by how it is written."""
+    return f"{mark}{MARKS.sub('', source)}{END}"
 
 
 # Syntax: a script as words and operators, and those as commands.
@@ -101,8 +107,10 @@ def piece_end(text: str, at: int, quoted: bool = False, depth: int = 0) -> int:
     """Return the place behind the character, quotation or expansion at this one."""
     if text[at] == "\\":
         return min(at + 2, len(text))
-    if not quoted and (literal := re.compile(r"\$?'[^']*'").match(text, at)):
-        return literal.end()
+    if not quoted and text.startswith(("'", "$'"), at):
+        if (end := text.find("'", text.index("'", at) + 1)) < 0:
+            raise ScriptError("a quotation is not closed: ' is missing")
+        return end + 1
     for opener, close in BRACKETS[:4] if quoted else BRACKETS:
         if text.startswith(opener, at):
             return bracket_end(text, at + len(opener), close, depth + 1)
@@ -138,9 +146,11 @@ def word_end(text: str, at: int) -> int:
 def tokens(text: str) -> Iterator[str]:
     """Yield words as they are written and operators, without comments, redirections and here-documents."""
     at, documents = 0, list[str]()
-    while (at := BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]  # it matches nothing, too
+    while at < len(text):
         end = at + 1
-        if text.startswith("((", at):
+        if (blanks := BLANKS.match(text, at)) and blanks[0]:
+            end = blanks.end()
+        elif text.startswith("((", at):
             yield text[at : (end := bracket_end(text, at + 2, "))"))]
         elif found := OPERATOR.match(text, at):
             yield found[0]
@@ -149,17 +159,16 @@ def tokens(text: str) -> Iterator[str]:
                 document = re.compile(rf"^\s*{re.escape(documents.pop(0))}$", re.MULTILINE).search(text, end)
                 end = document.end() if document else len(text)
         elif found := REDIRECTION.match(text, at):
-            start = BLANKS.match(text, found.end()).end()  # type: ignore[union-attr]
-            end = word_end(text, start)
-            if found[0].endswith(("<<", "<<-")):
-                documents.append(text[start:end].strip("'\"\\"))
+            end = word_end(text, found.end())
+            if found[0].strip().endswith(("<<", "<<-")):
+                documents.append(text[found.end() : end].strip("'\"\\"))
         elif (end := word_end(text, at)) > at:
             yield text[at:end]
         at = max(end, at + 1)
 
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each command with what joins it to the one before: `;`, `&&`, `||` or `|`. A keyword is a command."""
+    """Yield each command with what joins it to the one before: `;`, `&&` or `||`. A keyword is a command."""
     words, joint, is_pattern = list[str](), ";", False
     for token in tokens(text):
         if is_pattern and token == ")":
@@ -169,19 +178,20 @@ def commands(text: str) -> Iterator[tuple[str, list[str]]]:
             words += [token] if token not in ("(", "|", "\n") else []
         elif token == "(" and len(words) == 1:
             words = ["function"]
+        elif token == ")" and words == ["function"]:
+            continue
         elif OPERATOR.fullmatch(token):
             if words and words != ["function"]:
                 yield joint, words
-            if token in ("(", ")") and words != ["function"]:
-                yield joint if token == "(" else ";", ["{" if token == "(" else "}"]
-            if words != ["function"] or token != ")":
-                goes_on = token == "\n" and not words  # a line may end behind `&&`
-                joint, words = joint if goes_on else token if token in ("&&", "||", "|") else ";", []
-            if token.startswith(";;"):
-                yield ";", [token]
+            if token in ("(", ")"):
+                yield joint, [token]
+            elif token.startswith(";;"):
+                yield ";", [";;"]
                 is_pattern = True
-        elif token == "esac" or (token in KEYWORDS and (not words or words[0] == "function")):
-            yield joint, ["function"] if words and token == "{" else [token]
+            if token != "\n" or words:  # a line may end behind `&&`
+                joint, words = token if token in ("&&", "||") else ";", words if words == ["function"] else []
+        elif token in KEYWORDS and (not words or words[0] == "function"):
+            yield joint, ["function"] if words else [token]
             words, joint, is_pattern = [], ";", False
         else:
             words.append(token)
@@ -215,66 +225,59 @@ class _Reader:
         self.is_training = is_training
         self.found: dict[tuple[str, ...], None] = {}  # words of each training command, with marks
         self.variables: Variables = {}
-        self.live, self.has_left, self.in_function = True, False, False
+        self.live, self.has_left, self.has_arguments = True, False, False
         self.made = self.depth = 0
 
     def read(self, text: str) -> None:
         """Read a script. Raises ScriptError where it cannot be read to its end."""
-        if (depth := self.depth) > 3:
-            raise ScriptError("scripts in scripts are nested too deeply")
-        self.depth += 1
         frames: list[_Frame] = []
         outcome: bool | None = True
         is_negated = False
         for joint, words in commands(text):
             live = self.live and not self.has_left
-            is_skipped = joint in ("&&", "||") and outcome is (joint == "||")
-            is_open = joint in ("&&", "||") and outcome is None
+            # Behind `&&` or `||` a command is taken (True), left out, or only a run can tell.
+            taken = None if joint != ";" and outcome is None else joint == ";" or outcome is (joint == "&&")
             match words[0]:
                 case "!":
                     is_negated = True
                     continue
-                case "if" | "while" | "until" | "for" | "case" | "{" | "function" as kind:
-                    frame = _Frame(kind, live, dict(self.variables))
-                    frames.append(frame)
-                    if kind == "{":
-                        self.enter(frame, False if is_skipped else None if is_open else True)
-                    elif kind == "function":
-                        self.in_function = True
-                        self.enter(frame, None)
+                case "if" | "while" | "until" | "for" | "case" | "{" | "(" | "function" as kind:
+                    frames.append(frame := _Frame(kind, live, dict(self.variables)))
+                    self.has_arguments |= kind == "function"
+                    if kind in ("{", "(", "function"):
+                        self.enter(frame, None if kind == "function" else taken)
                     elif kind == "case" and live:
                         frame.word = self.known(self.text(words[1]))
                     elif kind == "for" and live:
                         frame.holds = self.set_loop(words)
                 case "then" | "do" if frames:
-                    decided = frames[-1].holds if frames[-1].kind == "for" else outcome
-                    until = frames[-1].kind in ("while", "until")
-                    loop = False if outcome is (frames[-1].kind == "until") else None
-                    self.enter(frames[-1], loop if until else decided)
+                    frame = frames[-1]
+                    if frame.kind in ("while", "until"):  # several passes, if there is one
+                        outcome = False if outcome is (frame.kind == "until") else None
+                    self.enter(frame, frame.holds if frame.kind == "for" else outcome)
                 case "pattern" if frames:
-                    self.enter(frames[-1], self.fits(frames[-1], words[1:]))
-                case "elif" | "else" | ";;" | ";&" | ";;&" if frames:
+                    self.enter(frames[-1], self.fits(frames[-1].word, words[1:]))
+                case "elif" | "else" | ";;" if frames:
                     self.leave(frames[-1])
-                    self.live = frames[-1].live and not frames[-1].is_decided
                     if words[0] == "else":
                         self.enter(frames[-1], True)
-                case "fi" | "esac" | "done" | "}" if frames:
-                    frame = frames.pop()
-                    self.leave(frame)
+                case "fi" | "esac" | "done" | "}" | ")" if frames:
+                    self.leave(frame := frames.pop())
                     ways = [*frame.ways, *([] if frame.is_decided else [frame.before])]
-                    self.variables, self.live = merged(ways), frame.live
-                    self.in_function &= frame.kind != "function"
-                    outcome = outcome if frame.kind == "{" else True
-                case _ if live and is_open:
+                    self.variables = frame.before if frame.kind == "(" else merged(ways)
+                    self.live = frame.live
+                    self.has_arguments &= frame.kind != "function"
+                    outcome = outcome if frame.kind in ("{", "(") else True
+                case _ if live and taken is None:
                     before, self.variables = self.variables, dict(self.variables)
                     self.simple(words)
                     self.variables = before if self.has_left else merged([before, self.variables])
                     self.has_left = False
-                case _ if live and not is_skipped:
+                case _ if live and taken:
                     outcome = self.simple(words)
                     outcome = not outcome if is_negated and outcome is not None else outcome
+                    self.has_left &= joint == ";"
             is_negated = False
-        self.depth = depth
 
     def enter(self, frame: _Frame, holds: bool | None) -> None:
         """Begin a way through a compound command."""
@@ -287,52 +290,51 @@ class _Reader:
         if self.live and not self.has_left:
             frame.ways.append(self.variables)
             frame.is_decided = frame.holds is True
-        if self.live:
-            self.has_left = False
+        self.has_left &= not self.live
+        self.live = frame.live and not frame.is_decided
         self.variables = dict(frame.before)
 
-    def fits(self, frame: _Frame, patterns: list[str]) -> bool | None:
+    def fits(self, word: str | None, patterns: list[str]) -> bool | None:
         """Decide whether a branch of `case` is taken."""
-        if frame.word is None:
+        if word is None:
             return True if patterns == ["*"] else None
-        return any(fnmatch.fnmatchcase(frame.word, self.text(each)) for each in patterns)
+        return any(fnmatch.fnmatchcase(word, self.text(each)) for each in patterns)
 
     def set_loop(self, words: list[str]) -> bool | None:
         """Set the variable of a `for`; True where it has one pass."""
-        values = (
-            [each for word in words[3:] for each in self.fields(word)] if words[2:3] == ["in"] else [self.mark("$@")]
-        )
-        self.variables[words[1]] = values if len(values) == 1 else [self.mark(" or ".join(map(written, values)))]
+        values = [each for word in words[3:] for each in self.fields(word)] if words[2:3] == ["in"] else [marked("$@")]
+        self.variables[words[1]] = values if len(values) == 1 else [marked(" or ".join(map(unmarked, values)))]
         return True if len(values) == 1 else None
 
     def simple(self, words: list[str]) -> bool | None:
         """Read an assignment, a test or a program."""
         first = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
         if first == len(words) or words[first] in DECLARATIONS:
-            for word in words if first == len(words) else words[first + 1 :]:
-                self.assign(word)
+            for match, word in [(ASSIGNMENT.match(word), word) for word in words]:
+                if match:
+                    self.assign(word, *match.groups())
             return True
         if words[0] in ("[", "[[", "test") or words[-1] in ("]", "]]"):
             return self.test([self.text(word) for word in words if word not in ("[", "[[", "test", "]", "]]")])
         if words[0].startswith("(("):
-            self.variables |= {name: [self.mark(words[0])] for name in re.findall(r"[A-Za-z_]\w*", words[0])}
+            self.variables |= {name: [marked(words[0])] for name in re.findall(r"[A-Za-z_]\w*", words[0])}
             return None
-        fields = [each for word in words[first:] for each in self.fields(word)]
-        if not fields:
-            return True
+        fields = [each for word in words[first:] for each in self.fields(word)] or [":"]
         name = fields[0]
         if name in ("exit", "return", "break", "continue"):
             self.has_left = True
+        elif name == "set" and "--" in fields:
+            self.has_arguments = True
         elif name in ("read", "unset"):
-            self.variables |= {each: [self.mark(f"${each}")] for each in fields[1:]}
+            self.variables |= {each: [marked(f"${each}")] for each in fields[1:]}
         elif not name.startswith("python"):
-            scripts = [script for flag, script in itertools.pairwise(fields) if re.fullmatch("-l?c", flag)]
-            for script in [script for script in scripts if " " in script]:
-                self.read(written(script))
-        if name not in ("echo", "printf", "cat", "grep"):
-            fields = fields[1:] if name == "eval" else fields
-            if self.is_training([written(each) for each in fields]):
-                self.found.setdefault(tuple(fields))
+            for script in [script for flag, script in itertools.pairwise(fields) if re.fullmatch("-l?c", flag)]:
+                if " " in script and self.depth < 3:
+                    self.depth += 1
+                    self.read(unmarked(script))
+        fields = fields[1:] if name == "eval" else fields
+        if name not in ("echo", "printf", "cat", "grep") and self.is_training(list(map(unmarked, fields))):
+            self.found.setdefault(tuple(fields))
         return True if name in SUCCEED else False if name == "false" or ABSENT.search(" ".join(fields)) else None
 
     def test(self, operands: list[str]) -> bool | None:
@@ -345,29 +347,21 @@ class _Reader:
                 return (text == "") is (sign == "-z")
             case [str(left), "=" | "==" | "!=" as sign, str(right)]:
                 return fnmatch.fnmatchcase(left, right) is (sign != "!=")
-            case [str(left), str(sign), str(right)] if sign in COMPARISONS:
-                number = self.arithmetic(f"{left or 0} {COMPARISONS[sign]} {right or 0}")
-                return None if number is None else number != 0
+            case [str(left), str(sign), str(right)] if sign in COMPARISONS and (left + right).isdecimal():
+                return bool(COMPARISONS[sign](int(left or 0), int(right or 0)))
         return None
 
     # Values.
-
-    def mark(self, source: str) -> str:
-        """Return an open part of a value, by how it is written."""
-        return f"{OPEN}{MARKS.sub('', source)}{END}"
 
     def known(self, text: str) -> str | None:
         """Return a value in which nothing is open; what nothing sets is empty."""
         return None if OPEN in text else PART.sub("", text)
 
-    def assign(self, word: str) -> None:
+    def assign(self, word: str, name: str, index: str | None, more: str) -> None:
         """Read `NAME=..`, `NAME+=..` or `NAME=(..)`; where an index is given, the whole array is open."""
-        if (match := ASSIGNMENT.match(word)) is None:
-            return
-        name, index, more = match.groups()
-        right, old = word[match.end() :], self.variables.get(name, []) if more else []
+        right, old = word.partition("=")[2], self.variables.get(name, []) if more else []
         if index:
-            self.variables[name] = [self.mark(word)]
+            self.variables[name] = [marked(word)]
         elif right.startswith("("):
             inside = [each for token in tokens(right[1:-1]) if token != "\n" for each in self.fields(token)]
             self.variables[name] = [*old, *inside]
@@ -398,7 +392,7 @@ class _Reader:
             elif piece[0] == '"' and not quoted:
                 pieces.append(self.expand(piece[1:-1], is_split=False, quoted=True))
             elif piece[0] in "<>" and len(piece) > 1:
-                pieces.append(self.mark(piece))
+                pieces.append(marked(piece))
             else:
                 pieces.append(piece.lstrip("$")[1:-1] if piece.endswith("'") and len(piece) > 1 else piece)
         self.made += sum(map(len, pieces))
@@ -410,37 +404,32 @@ class _Reader:
         """Return what `$X`, `${..}`, `$((..))` or `$(..)` is."""
         if source.startswith("$(("):
             number = self.arithmetic(source[3:-2])
-            return self.mark(source) if number is None else str(number)
-        match = PARAMETER.fullmatch(source)
-        if match is None:
+            return marked(source) if number is None else str(number)
+        if (match := PARAMETER.fullmatch(source)) is None:
             fallback = FALLBACK.search(source) if ABSENT.search(source) else None
-            return fallback[1] if fallback else self.mark(source)
-        plain, sign, braced, index, rest = match.groups()
+            return fallback[1] if fallback else marked(source)
+        plain, braced, index, rest = match.groups()
         name = plain or braced
-        every = self.variables.get(name)
-        if (
-            (name in OF_THE_MACHINE and every is None)
-            or name in "@*?$!-0"
-            or (self.in_function and name[0] in "#123456789")
-        ):
-            return self.mark(source)
-        if name == "#":
-            return "0"
+        elements = self.variables.get(name)
+        is_set_elsewhere = name in "@*?$!-0" or (self.has_arguments and name[0] in "#123456789")
+        if is_set_elsewhere or (elements is None and name in OF_THE_MACHINE):
+            return marked(source)
+        if name == "#":  # the number of arguments, or the length of a variable
+            return marked(source) if rest else "0"
         if index in ("@", "*"):
-            return str(len(every or [])) if sign else self.mark(source) if rest else GAP.join(every or [])
-        at = self.arithmetic(index) if index else 0
-        if sign or at is None:
-            return self.mark(source)
-        value = f"{UNSET}{MARKS.sub('', source)}{END}" if every is None else "".join(every[at:][:1])
+            return marked(source) if rest else GAP.join(elements or [])
+        if (at := self.arithmetic(index) if index else 0) is None:
+            return marked(source)
+        value = marked(source, UNSET) if elements is None else "".join(elements[at:][:1])
         if default := re.fullmatch(r"(:?)([-=+?])(.*)", rest or "", re.DOTALL):
-            is_empty = every is None or bool(default[1] and self.known(value) == "")
+            is_empty = elements is None or bool(default[1] and self.known(value) == "")
             if default[2] == "+":
                 return "" if is_empty else self.expand(default[3], is_split=False)
             if is_empty and default[2] in "-=":
                 value = self.expand(default[3], is_split=False)
                 self.variables |= {name: [value]} if default[2] == "=" else {}
             return value
-        return self.mark(source) if rest else value
+        return marked(source) if rest else value
 
     def arithmetic(self, expression: str) -> int | None:
         """Return what `$((..))` is; None where it is open or has a sign that is not read."""
@@ -450,10 +439,9 @@ class _Reader:
                 text = re.sub(
                     r"[A-Za-z_]\w*", lambda name: f"({self.known(self.expansion(f'${name[0]}')) or '?'})", text
                 )
-        try:
-            return _number(ast.parse(text.strip(), mode="eval").body)
-        except (ValueError, SyntaxError, ArithmeticError, RecursionError, MemoryError):
+        if "-" in text and re.search("[/%]", text):  # which bash rounds to 0
             return None
+        return None if (number := calculate(text.strip().replace("/", "//"))) is None else int(number)
 
 
 def merged(ways: list[Variables]) -> Variables:
@@ -465,23 +453,6 @@ def merged(ways: list[Variables]) -> Variables:
             if one != other:
                 pairs = enumerate(zip(one, other, strict=False))
                 same = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(one), len(other)))
-                texts = [written(" ".join(part[same:])) or "nothing" for part in (one, other)]
-                result[name] = [*one[:same], f"{OPEN}{' or '.join(texts)}{END}"]
-    return result
-
-
-def _number(node: ast.expr) -> int:
-    match node:
-        case ast.Constant(value=int(result)):
-            pass
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            result = -_number(operand)
-        case ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right]) if (
-            type(op) in SIGNS
-        ):
-            result = int(SIGNS[type(op)](_number(left), _number(right)))
-        case _:
-            raise ValueError
-    if abs(result) >= 1 << 62:
-        raise ValueError
+                texts = [unmarked(" ".join(part[same:])) or "nothing" for part in (one, other)]
+                result[name] = [*one[:same], marked(" or ".join(texts))]
     return result

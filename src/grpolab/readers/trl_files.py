@@ -1,7 +1,4 @@
-"""Where a `GRPOConfig` stands in a file as people write it: Python, a notebook, a recipe, the flags of a command.
-
-Nothing is run. What the file leaves open is named; a file that has no `GRPOConfig` is told what it is instead.
-"""
+"""Find a `GRPOConfig` in a file as people write it: Python, a notebook, a recipe, the flags of a command."""
 
 from __future__ import annotations
 
@@ -12,140 +9,131 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from grpolab.bounded import parse_value, read_mapping
-from grpolab.readers import trl_versions as versions
+from grpolab.readers import trl_fields as fields
 from grpolab.readers.given import ConfigFile, Given, Options
-from grpolab.readers.python_items import Record, plain
-from grpolab.readers.python_source import last_name, parse
-from grpolab.readers.python_values import Values
-from grpolab.readers.shell import Command, training_command
+from grpolab.readers.python import Source, Unknown, last_name, parse_python, plain
+from grpolab.readers.shell import training_command
 
 CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
+ELSEWHERE = {"areal", "mlx_lm_lora", "nemo_rl", "tunix", "verl"}  # packages with a GRPOConfig that is not TRL's
 # Fields that no other trainer's config has, or none that is as common.
-# fmt: off
 SIGNS = {
     "num_generations", "num_iterations", "scale_rewards", "reward_weights", "reward_funcs", "max_completion_length",
     "generation_batch_size", "steps_per_generation", "mask_truncated_completions", "epsilon_high", "vllm_device",
     "importance_sampling_level", "vllm_importance_sampling_correction", "off_policy_mask_threshold",
-}
-ELSEWHERE = {"areal", "mlx_lm_lora", "nemo_rl", "tunix", "verl"}  # packages with a GRPOConfig that is not TRL's
+}  # fmt: skip
 FIELDS = SIGNS | {"learning_rate", "beta", "temperature", "per_device_train_batch_size", "loss_type"}
-# Keys that only such a file has -> what the file is.
+# A key that only such a file has -> what the file is.
 OTHERS = {
     "actor_rollout_ref": "is a config of verl: use --from verl",
-    "compute_environment": "says how accelerate starts processes",
-    "distributed_type": "says how accelerate starts processes",
+    **dict.fromkeys(("compute_environment", "distributed_type"), "says how accelerate starts processes"),
     "zero_optimization": "is a config of DeepSpeed",
     "actor_train": "is a config of ROLL",
-    "stage": "is a config of LLaMA-Factory",
-    "finetuning_type": "is a config of LLaMA-Factory",
-    "max_seq_length": "is a config of another trainer, for supervised fine-tuning",
-    "packing": "is a config of another trainer, for supervised fine-tuning",
-    "assistant_only_loss": "is a config of another trainer, for supervised fine-tuning",
+    **dict.fromkeys(("stage", "finetuning_type"), "is a config of LLaMA-Factory"),
+    **dict.fromkeys(
+        ("max_seq_length", "packing", "assistant_only_loss"),
+        "is a config of another trainer, for supervised fine-tuning",
+    ),
     "parameters": "is a sweep of W&B",
     "log_history": "is the log of a run: use grpolab diagnose --from trl",
 }
-# fmt: on
 # Sections of a recipe that are not the trainer's.
 ASIDE = re.compile(
     r"eval|test|valid|sft|dpo|ppo|kto|lora|peft|model|data|vllm|reward|judge|infer|server|sampling_params"
 )
 PROCESSES = ("nproc_per_node", "num_gpus", "num_processes")
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
-FLAG = re.compile(r"--?([A-Za-z_][\w.-]*)(?:=(.*))?", re.DOTALL)
-REST = re.compile(r"\"?\$(\{?[@*])")  # what the caller of a script adds
+FLAG = re.compile(r"--([A-Za-z_][\w.-]*)(?:=(.*))?", re.DOTALL)
 SWIFT = {"max_new_tokens": "max_completion_length", "model": "model_name_or_path"}
 
 
 def read(file: ConfigFile) -> Given:
-    """What a file gives of a `GRPOConfig`. Raises RequestError where it has none."""
+    """Return what a file gives of a `GRPOConfig`. Raises RequestError where it has none."""
     if file.kind == "python" or (file.kind == "words" and "GRPOConfig(" in file.text):
-        return _python(file)
-    if file.kind in ("shell", "words"):
-        return _flags(file)
-    return _recipe(file)
+        try:
+            return _read_python(file)
+        except RecursionError as error:
+            raise file.refusal("nests too deep to be read") from error
+    return _read_command(file) if file.kind in ("shell", "words") else _read_recipe(file)
 
 
-# Python.
-
-
-def _python(file: ConfigFile) -> Given:
-    try:
-        return _python_given(file, *parse(file.text))
-    except RecursionError as error:
-        raise file.refusal("nests too deep to be read") from error
-
-
-def _python_given(file: ConfigFile, tree: ast.Module, broken: list[int]) -> Given:
+def _read_python(file: ConfigFile) -> Given:
+    tree, broken = parse_python(file.text)
+    source, names = Source(tree), _class_names(tree)
     notes = [f"line {line}: it is no Python that can be read, and is passed over" for line in broken[:3]]
-    names = _class_names(tree)
-    values = Values(tree, names)
-    calls = sorted((call for name in names for call in values.calls[name]), key=lambda call: call.lineno)
+    calls = sorted((call for name in names for call in source.calls[name]), key=lambda call: call.lineno)
     if calls:
-        call = (values.trained_with or calls)[0]
-        given = values.options(call)
-        if len(calls) > 1:
-            lines = ", ".join(str(other.lineno) for other in calls if other is not call)
+        call = _trained_with(source, calls)
+        given, overridable = source.config(call)
+        if lines := ", ".join(str(other.lineno) for other in calls if other is not call):
             notes.append(f"the GRPOConfig(...) of line {lines}: that of line {call.lineno} is read")
     else:  # the defaults that a subclass of it gives fields of it
-        subclasses = [values.record(values.classes[name]) for name in names & values.classes.keys()]
-        given = next((fields for fields in subclasses if fields.keys() & FIELDS), Record())
-    if not calls and not given:
-        raise file.refusal(_no_call(file, tree))
-    options = {key: plain(item) for key, item in given.items() if not item.open}
-    left_open = {key: item.open for key, item in given.items() if item.open}
-    for key in [key for key in left_open if key.startswith("**")]:
-        notes.append(f"{key}: the file alone does not say what is in it, whatever else it sets")
-        del left_open[key]
+        subclasses = [source.fields(source.classes[name]) for name in names & source.classes.keys()]
+        given = next((fields for fields in subclasses if fields.keys() & FIELDS), {})
+        overridable = list(given)
+        if not given:
+            raise file.refusal(_describe_python(file, source))
+    options = {key: plain(item) for key, item in given.items() if not isinstance(item, Unknown)}
+    unknown = {key: item.source for key, item in given.items() if isinstance(item, Unknown)}
+    mappings = [key for key in unknown if key.startswith("**")]
+    notes += [f"{key}: the file alone does not say what is in it, whatever else it sets" for key in mappings]
+    left_open = {key: text for key, text in unknown.items() if key not in mappings}
     fork = "unsloth" if re.search(r"^\s*(from|import) unsloth", file.text, re.MULTILINE) else None
-    overridable = [key for key in options if given[key].by_default]
-    return Given(options, left_open, notes, versions.pinned(file.text), fork=fork, overridable=overridable)
+    rest = [key for key in options if key in overridable]
+    return Given(options, left_open, notes, fields.find_pin(file.text), fork=fork, overridable=rest)
+
+
+def _trained_with(source: Source, calls: list[ast.Call]) -> ast.Call:
+    """Return the call whose object a GRPOTrainer is given, else the first."""
+    trainers = [trainer for name in source.calls if name.endswith("GRPOTrainer") for trainer in source.calls[name]]
+    given = [keyword.value for trainer in trainers for keyword in trainer.keywords if keyword.arg == "args"]
+    names = [source.full_name(node) for node in given if isinstance(node, ast.Name)]
+    made = [*given, *(value for name in names for value in source.names.get(name, []))]
+    return next((call for call in calls if call in made), calls[0])
 
 
 def _class_names(tree: ast.Module) -> set[str]:
-    """GRPOConfig, the names that the file imports it by, and the file's own subclasses of it.
+    """Return GRPOConfig, the names that the file imports it by, and the file's own subclasses of it.
 
     A class of the file that is called so and is no TrainingArguments is its own trainer's.
     """
     names = set(CLASSES)
-    nodes = [*ast.walk(tree)]
-    for node in [node for node in nodes if isinstance(node, ast.ImportFrom)]:
-        for alias in [alias for alias in node.names if alias.name in CLASSES]:
-            change = names.discard if (node.module or "").partition(".")[0] in ELSEWHERE else names.add
-            change(alias.asname or alias.name)
-    for own in [node for node in nodes if isinstance(node, ast.ClassDef)]:
-        bases = {last_name(base) for base in own.bases}
-        if bases & names or (own.name in CLASSES and "TrainingArguments" in bases):
-            names.add(own.name)
-        else:
-            names.discard(own.name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in [alias for alias in node.names if alias.name in CLASSES]:
+                is_other = (node.module or "").partition(".")[0] in ELSEWHERE
+                (names.discard if is_other else names.add)(alias.asname or alias.name)
+        elif isinstance(node, ast.ClassDef):
+            bases = {last_name(base) for base in node.bases}
+            is_own = bases & names or (node.name in CLASSES and "TrainingArguments" in bases)
+            (names.add if is_own else names.discard)(node.name)
     return names
 
 
-def _no_call(file: ConfigFile, tree: ast.Module) -> str:
-    """What a file of Python without a GRPOConfig is instead."""
+def _describe_python(file: ConfigFile, source: Source) -> str:
+    """Say what a file of Python without a GRPOConfig is instead."""
     if re.search(r"(TrlParser|HfArgumentParser)\(", file.text) and "GRPOConfig" in file.text:
         return "takes its GRPOConfig from a recipe or its command line: give that file"
-    others = [last_name(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    other = next((name for name in others if re.fullmatch(r"\w+(Config|TrainingArguments)", name)), None)
-    if other is not None and re.search(r"(?i)(grpo|sft|dpo|ppo|kto|rloo|training)", other):
+    trainer = re.compile(r"(?i)(?=.*(grpo|sft|dpo|ppo|kto|rloo|training))\w+(Config|TrainingArguments)")
+    other = next((name for name, calls in source.calls.items() if calls and trainer.fullmatch(name)), None)
+    if other is not None:
         return f"has no GRPOConfig(...): its {other}(...) is of another trainer"
     return "has no GRPOConfig(...): it is a script without a config of TRL's GRPO"
 
 
-# Recipes.
-
-
-def _recipe(file: ConfigFile) -> Given:
-    """The fields of the section that has most of a GRPOConfig, of those beside it, and of the top level."""
+def _read_recipe(file: ConfigFile) -> Given:
+    """Return the fields of the section that has most of a GRPOConfig, of those beside it, and of the top level."""
     document = read_mapping(file.path)
-    found = dict(_sections(document, ""))
-    sections = {name: section for name, section in found.items() if not ASIDE.search(name.lower())}
-    signs = [name for name, section in sections.items() if SIGNS & section.keys()]
-    if not signs:
-        raise file.refusal(_no_recipe(document))
+    every = dict(_sections(document, ""))
+    sections = {name: section for name, section in every.items() if not ASIDE.search(name.lower())}
+    signs = {name: len(SIGNS & section.keys()) for name, section in sections.items()}
+    main = max(signs, key=lambda name: signs[name])
+    if not signs[main]:
+        says = next((text for key, text in OTHERS.items() if key in document), None)
+        lacks = "has no key of TRL's GRPOConfig that tells it from another trainer's, as num_generations does"
+        raise file.refusal(f"{says}; no GRPOConfig is in it" if says else lacks)
     options: Options = {}
     left_open: dict[str, str] = {}
-    main = max(signs, key=lambda name: len(SIGNS & sections[name].keys()))
     beside = [name for name in sections if main and name.rpartition(".")[0] == main.rpartition(".")[0]]
     for name in dict.fromkeys([main, "", *beside]):
         for key, item in sections[name].items():
@@ -153,107 +141,80 @@ def _recipe(file: ConfigFile) -> Given:
                 continue
             if isinstance(item, str) and ("${" in item or "{{" in item):
                 left_open.setdefault(key, item)
-                continue
-            if key in options and options[key] != item and key not in sections[main]:
+            elif options.setdefault(key, item) != item and key not in sections[main]:
                 left_open[key] = f"{options[key]} or {item}"
-            options.setdefault(key, item)
-    aside = [name for name, section in found.items() if name not in sections and FIELDS & section.keys()]
+    aside = [name for name, section in every.items() if name not in sections and FIELDS & section.keys()]
     notes = [f"{', '.join(aside)}: by name no section of the trainer's"] if aside else []
     options = {key: item for key, item in options.items() if key not in left_open}
     told = options.get("num_processes")
     processes = told if type(told) is int and told > 0 else None
-    return Given(options, left_open, notes, versions.pinned(file.text), processes)
+    return Given(options, left_open, notes, fields.find_pin(file.text), processes)
 
 
 def _sections(document: Mapping[str, Any], name: str) -> Iterator[tuple[str, Options]]:
-    """The mappings of a document that may hold fields, by dotted name; that of its top level is empty."""
+    """Yield the mappings of a document that may hold fields, by dotted name; that of its top level is empty."""
     yield name, dict(document)
     for key, item in document.items():
         if isinstance(item, dict) and isinstance(key, str) and not key.endswith("_kwargs"):
             yield from _sections(item, f"{name}.{key}" if name else key)
 
 
-def _no_recipe(document: Mapping[str, Any]) -> str:
-    """What a recipe without a GRPOConfig is instead."""
-    says = next((text for key, text in OTHERS.items() if key in document), None)
-    if says is not None:
-        return f"{says}; no GRPOConfig is in it"
-    return "has no key of TRL's GRPOConfig that tells it from another trainer's, as num_generations does"
-
-
-# Commands.
-
-
-def _flags(file: ConfigFile) -> Given:
+def _read_command(file: ConfigFile) -> Given:
+    """Return the flags of a command, the last of each, as YAML reads their values."""
     command = training_command(file.text, _is_grpo)
     if command is None:
         raise file.refusal("starts no training of TRL's GRPO")
-    options, left_open = _values(command)
-    notes = list(command.notes)
-    if any(REST.match(word) for word in command.words):
-        notes.append('"$@": what its caller adds is not in the file')
+    words, notes = command.words, list(command.notes)
+    program, options, left_open = _program_end(words), Options(), dict[str, str]()
+    starts = [at for at, word in enumerate(words) if at >= program and FLAG.fullmatch(word)]
+    for start, end in itertools.pairwise([*starts, len(words)]):
+        if match := FLAG.fullmatch(words[start]):
+            key, texts = match[1].replace("-", "_"), [*words[start + 1 : end]] if match[2] is None else [match[2]]
+            callers = [text for text in texts if text.startswith(("$@", "$*"))]
+            notes += ['"$@": what its caller adds is not in the file'] if callers else []
+            texts = texts[: texts.index(callers[0])] if callers else texts
+            options.pop(key, None)
+            left_open.pop(key, None)
+            if any(start <= at <= start + len(texts) for at in command.open):
+                left_open[key] = " ".join(texts)
+            else:
+                options[key] = [*map(_parse_flag, texts)] if len(texts) > 1 else _parse_flag(*texts) if texts else True
     recipe = options.pop("config", None)
     if not SIGNS & options.keys() and recipe is not None:
         raise file.refusal(f"takes its GRPOConfig from {recipe}: give that file")
-    fork = None
-    if "rlhf" in command.words and "swift" in command.words[: command.words.index("rlhf")]:
-        fork, options = "ms-swift", {SWIFT.get(key, key): item for key, item in options.items()}
-    return Given(options, left_open, notes, versions.pinned(file.text), _processes(command, file.text), fork)
+    is_swift = "rlhf" in words and "swift" in words[: words.index("rlhf")]
+    options = {SWIFT.get(key, key): item for key, item in options.items()} if is_swift else options
+    processes = _count_processes(words[:program], file.text)
+    fork = "ms-swift" if is_swift else None
+    return Given(options, left_open, notes, fields.find_pin(file.text), processes, fork)
 
 
 def _is_grpo(words: list[str]) -> bool:
-    """Whether a command trains with GRPO by TRL's fields: by a flag that only it has, or as its name says."""
+    """Tell whether a command trains with GRPO by TRL's fields: by a flag that only it has, or as its name says."""
     flags = {match[1].replace("-", "_") for word in words if (match := FLAG.fullmatch(word))}
     named = any("grpo" in word.lower() for word in words if not word.startswith("-"))
     return bool(SIGNS & flags) or (named and bool(flags & {"config", "learning_rate", "beta", "rlhf_type"}))
 
 
-def _values(command: Command) -> tuple[Options, dict[str, str]]:
-    """The flags of a command with their values, read as YAML reads them; and those whose value stayed open."""
-    options: Options = {}
-    left_open: dict[str, str] = {}
-    words = command.words
-    number = _program(command)
-    while number < len(words):
-        match = FLAG.fullmatch(words[number])
-        start, number = number, number + 1
-        if not match or not words[start].startswith("--"):
-            continue
-        key, text = match[1].replace("-", "_"), match[2]
-        values = [] if text is None else [text]
-        while text is None and number < len(words) and not (FLAG.fullmatch(words[number]) or REST.match(words[number])):
-            values.append(words[number])
-            number += 1
-        options.pop(key, None)
-        left_open.pop(key, None)
-        if any(part in command.open for part in range(start, number)):
-            left_open[key] = " ".join(values)
-        else:
-            options[key] = True if not values else _value(values[0]) if len(values) == 1 else [*map(_value, values)]
-    return options, left_open
-
-
-def _value(text: str) -> Any:
-    """A flag's value; a colon makes no mapping of it."""
+def _parse_flag(text: str) -> Any:
+    """Return a flag's value; a colon makes no mapping of it."""
     found = parse_value(text)
     return found if not isinstance(found, dict) or text.startswith("{") else text
 
 
-def _program(command: Command) -> int:
-    """The number of the first word behind the program, whose flags are the trainer's."""
-    for number, (left, word) in enumerate(itertools.pairwise(command.words), start=1):
+def _program_end(words: tuple[str, ...]) -> int:
+    """Return the number of the first word behind the program, whose flags are the trainer's."""
+    for number, (left, word) in enumerate(itertools.pairwise(words), start=1):
         is_module = left in ("-m", "--module") and word not in LAUNCHERS
         if word.endswith(".py") or is_module or (left, word) in (("swift", "rlhf"), ("trl", "grpo")):
             return number + 1
     return 0
 
 
-def _processes(command: Command, text: str) -> int | None:
-    """How many processes the launcher starts, where the script says so."""
-    first = command.words[: _program(command)]
-    pairs = [word if "=" in word else f"{word}={behind}" for word, behind in itertools.pairwise(first)]
-    launcher = [match for pair in pairs if (match := FLAG.fullmatch(pair))]
-    told = {match[1].replace("-", "_"): match[2] for match in launcher}
+def _count_processes(launcher: tuple[str, ...], text: str) -> int | None:
+    """Return how many processes a launcher starts, where the script says so."""
+    pairs = [word if "=" in word else f"{word}={behind}" for word, behind in itertools.pairwise(launcher)]
+    told = {match[1].replace("-", "_"): match[2] for pair in pairs if (match := FLAG.fullmatch(pair))}
     counts = [told[name] for name in PROCESSES if name in told] or re.findall(r"\bNPROC_PER_NODE=(\d+)", text)
     nodes = told.get("nnodes", "1") if "num_processes" not in told else "1"
     if len(set(counts)) != 1 or not counts[0].isdecimal() or not nodes.isdecimal():

@@ -13,8 +13,8 @@ from types import FrameType
 from grpolab.errors import Damaged
 from grpolab.paths import REPORT_FILES, Results, project_root
 from grpolab.records import read_warm_start
+from grpolab.registry import resolve
 from grpolab.run import tracking
-from grpolab.settings.run import RayLauncher, SlurmLauncher
 from grpolab.sweep.engine import Engine, WorkerStartError
 from grpolab.sweep.jobs import RUN, WARM_START, Job, Request, Schedule, warm_start_job
 from grpolab.sweep.ledger import (
@@ -31,13 +31,15 @@ from grpolab.sweep.ledger import (
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import WORKER_COMMAND, Pool, slots
 from grpolab.sweep.progress import Estimate, Events, print_table, show_progress
-from grpolab.sweep.ray_engine import RayEngine
-from grpolab.sweep.slurm_engine import SlurmEngine
 from grpolab.terminal import say
 from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
 
+ENGINES = {  # launcher -> what is loaded for it alone
+    "ray": "grpolab.sweep.ray_engine:RayEngine",
+    "slurm": "grpolab.sweep.slurm_engine:SlurmEngine",
+}
 MIRROR_SECONDS = 600.0  # longest wait for the tracking store after the last run
 INTERRUPTED_SECONDS = 5.0  # the same after Ctrl-C
 
@@ -56,10 +58,11 @@ def engine_of(request: Request, jobs: int | None, command: Sequence[str] = WORKE
     """Who does the cells of a request, `jobs` at a time or as many as there are places; nothing is started yet."""
     settings = [cell.settings for cell in request.cells.values()]
     threads, logs = max(cell.machine.threads for cell in settings), request.results.studies / request.name
-    if isinstance(request.launcher, RayLauncher):
-        return RayEngine(request.results, request.launcher, jobs, threads, logs)
-    if isinstance(request.launcher, SlurmLauncher):
-        return SlurmEngine(request.results, request.launcher, jobs, threads, logs / "slurm")
+    if request.launcher:
+        engine: Engine = resolve(ENGINES[request.launcher.name])(
+            request.results, request.launcher, jobs, threads, logs / request.launcher.name
+        )
+        return engine
     uses_gpu = any(cell.device == "cuda" for cell in settings)
     return Pool(slots(jobs, uses_gpu, threads, logs), request.results, command)
 

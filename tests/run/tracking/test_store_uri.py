@@ -77,7 +77,10 @@ def test_a_store_of_another_version_is_one_sentence(results: Results) -> None:
 
 def test_a_database_without_its_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)  # as where it is not installed
-    assert find_problem("postgresql://me@host/db") == "the Python package psycopg is missing: `make server` installs it"
+    assert (
+        find_problem("postgresql://me@host/db")
+        == "the Python package psycopg is missing: `make extras WHAT=server` installs it"
+    )
     assert find_problem("postgresql+nothing://me@host/db") == (
         "SQLAlchemy does not know it: Can't load plugin: sqlalchemy.dialects:postgresql.nothing"
     )

@@ -159,7 +159,7 @@ def read_runs(uri: str) -> Iterator[tuple[Run, Rows]]:
 def _refuse_absent(uri: str) -> None:
     file = sqlite_file(uri)
     if file and not file.is_file():  # MLflow would create one
-        raise RequestError(f"{uri}: there is no such file")
+        raise RequestError(f"the tracking store {file} is not there")
 
 
 def read_metrics(client: MlflowClient, run: Run) -> Rows:
