@@ -34,10 +34,9 @@ def add_commands(add: Add) -> None:
         track.add_argument("study", nargs="?", metavar="STUDY", help="default: every planned study")
         track.add_argument("--uri", help="tracking store; default: machine.tracking_uri of conf/run.yaml")
     prune = add("prune-runs", _prune_runs, "delete run folders that no planned study and no study file asks for")
-    prune.add_argument("runs", nargs="*", metavar="RUN", help="delete this one too, whose data was not recorded")
     prune.add_argument("--dry-run", action="store_true", help="only list them")
     prune.add_argument("--yes", action="store_true", help="do not ask")
-    take = add("runs import", _runs_import, "take over the finished runs of another results folder, each checked")
+    take = add("runs import", _runs_import, "copy the finished runs of another results folder, each checked")
     take.add_argument("folder", metavar="FOLDER", type=Path, help="a results folder")
 
 
@@ -64,7 +63,7 @@ def _surrogate(arguments: argparse.Namespace) -> None:
         raise RequestError(
             f"study {arguments.study} has no finished run yet: run `grpolab sweep {arguments.study}` first"
         )
-    from grpolab.run.surrogate_tables import extend_table
+    from grpolab.report.surrogate_tables import extend_table
 
     say(extend_table(results, list(signatures), say))
 
@@ -133,10 +132,10 @@ def _prune_runs(arguments: argparse.Namespace) -> None:
     def consent(question: str) -> bool:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes") if asks else bool(arguments.yes)
 
-    prune(results, consent, arguments.runs)
+    prune(results, consent)
 
 
 def _runs_import(arguments: argparse.Namespace) -> int:
-    from grpolab.sweep.housekeeping import take_over
+    from grpolab.sweep.housekeeping import import_runs
 
-    return OK if take_over(arguments.folder, results_of(arguments)) else FAILURE
+    return OK if import_runs(arguments.folder, results_of(arguments)) else FAILURE

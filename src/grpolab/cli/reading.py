@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from grpolab.cli.common import (
 from grpolab.errors import RequestError
 from grpolab.paths import REPORT_FILES, Results
 from grpolab.terminal import say
+from grpolab.vocabulary import DAMAGED
 
 if TYPE_CHECKING:
     from grpolab.doctor import Diagnosis
@@ -82,10 +84,24 @@ def add_commands(add: Add) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> None:
-    from grpolab.sweep.ledger import print_status
+    from grpolab.sweep.ledger import describe_status, status
 
     results = results_of(arguments)
-    print_status(results, arguments.study and results.name_of(arguments.study), arguments.json)
+    summaries = status(results, arguments.study and results.name_of(arguments.study), time.time())
+    if arguments.json:
+        say(json.dumps(summaries, indent=1))
+        return
+    if not summaries:
+        say("no study is planned yet: run `grpolab sweep STUDY`")
+    for name, summary in summaries.items():
+        counts = ", ".join(f"{count} {state}" for state, count in sorted(summary["states"].items()))
+        kept = f" ({summary['committed']} of them committed)" if summary["committed"] else ""
+        say(f"{name}: {summary['planned']} planned: {counts}{kept}")
+        for row in summary["cells"]:
+            if details := describe_status(row):
+                say(f"  {row['state']}: {row['variant']}, seed {row['seed']} ({row['signature']}): {details}")
+        if DAMAGED in summary["states"]:
+            say(f"  damaged runs are left out: `grpolab sweep {name} --retry-failed` trains them anew")
 
 
 def _figures(arguments: argparse.Namespace) -> None:
