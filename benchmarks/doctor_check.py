@@ -1,4 +1,4 @@
-"""Does the doctor name what was planted? `make doctor-check`; what is counted: README.md here.
+"""Does the doctor name what was planted? `make bench WHAT=doctor`; what is counted: README.md here.
 
     python benchmarks/doctor_check.py [--jobs N] [--quick] [--development] [--cases A,B] [--results FOLDER]
 

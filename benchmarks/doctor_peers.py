@@ -1,8 +1,8 @@
-"""The doctor beside other public tools, on the same logs of planted faults. `make doctor-peers`
+"""The doctor beside other public tools, on the same logs of planted faults. `make bench WHAT=doctor-peers`
 
     python benchmarks/doctor_peers.py PEERS [--jobs N] [--quick] [--results FOLDER]
 
-Every run of `make doctor-check` (trained if it is not there) is written down once more as TRL would have logged it, and
+Every run of `make bench WHAT=doctor` (trained if it is not there) is written once more as TRL would have logged it, and
 each tool reads that file: ours, and those in the environment PEERS, rl-doctor and probe-the-harness. Counted is whether
 the planted fault is among the causes that a tool names, whether it is the first of them, and whether the tool accuses
 a healthy run; ours has another row, for what it says with the whole run folder before it. What is counted as naming

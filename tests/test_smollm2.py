@@ -1,4 +1,4 @@
-"""`make smollm2` refuses what is not the model that it knows, and never leaves half of a folder."""
+"""`make extras WHAT=smollm2` refuses what is not the model that it knows, and never leaves half of a folder."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ PYTHON = (sys.executable, "-P")
 REFERENCE_STUDY = "claims"
 # What `make sweep` trains: a part of it that takes minutes.
 SWEEP_STUDY = "reference"
-# The model of `model=smollm2`, below the project; `make smollm2` makes it.
+# The model of `model=smollm2`, below the project; `make extras WHAT=smollm2` makes it.
 SMOLLM2 = Path("results", "models", "smollm2-135m-instruct")
 # A run's name: its signature; those that TRL trained have a number behind it where there is more than one.
 SIGNATURE = re.compile(r"[0-9a-f]{16}(-[1-9][0-9]*)?")

@@ -1,4 +1,4 @@
-"""The same tiny study through every engine, to the bit the same. `make test-engines` installs what it needs."""
+"""One tiny study through every engine, equal to the bit. `make test-all WHAT=engines` installs what it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong requests and spoilt folders by the thousand: `make fuzz` (`python tests/faults/fuzz.py --examples 1500`).
+"""Wrong requests and spoilt folders by the thousand: `make test-all WHAT=fuzz`.
 
 `fuzz_folders.py` says what is promised of a folder or an archive that somebody has spoilt. Each request is wrong by
 construction: a way to break something (`fuzz_overrides.py`, `fuzz_studies.py`) is drawn and applied to something valid.

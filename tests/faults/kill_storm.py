@@ -1,4 +1,4 @@
-"""kill -9 at random moments, again and again, and nothing is different in the end: `make kill-storm`.
+"""kill -9 at random moments, again and again, and nothing is different in the end: `make test-all WHAT=kill-storm`.
 
     python tests/faults/kill_storm.py [--kills 20] [--seed 0] [--jobs 2] [--folder FOLDER] [STUDY ...]
 

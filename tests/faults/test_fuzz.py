@@ -1,4 +1,4 @@
-"""A sample of `make fuzz` in every test run: what is wrong is refused with sentences, and nothing is started."""
+"""A sample of `make test-all WHAT=fuzz`: what is wrong is refused with sentences, and nothing is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sample of `make fuzz` in every test run: spoilt folders and archives are refused, or read within bounds."""
+"""A sample of `make test-all WHAT=fuzz`: spoilt folders and archives are refused, or read within bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short versions of `make kill-storm`."""
+"""The short versions of `make test-all WHAT=kill-storm`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we export, and what the linter says of TRL, against the installed TRL: `make bench-trl` makes its environment.
+"""What we export, and what the linter says of TRL, against the installed TRL (`make bench WHAT=trl`).
 
 TRL_PYTHON names another Python that has TRL 1.16.
 """
@@ -24,7 +24,10 @@ from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
 
 PYTHON = Path(os.environ.get("TRL_PYTHON", project_root() / ".venv-bench" / "bin" / "python"))
-pytestmark = [pytest.mark.optional, pytest.mark.skipif(not PYTHON.exists(), reason="no TRL: make bench-trl makes one")]
+pytestmark = [
+    pytest.mark.optional,
+    pytest.mark.skipif(not PYTHON.exists(), reason="no TRL: make bench WHAT=trl makes one"),
+]
 
 COMPOSER = Composer()
 B, T = 8, 6

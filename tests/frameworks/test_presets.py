@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from grpolab.frameworks.conformance import inputs_of, read_variants
-from grpolab.frameworks.framework import framework
+from grpolab.frameworks.framework import load_framework
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.paths import project_root
 from grpolab.registry import FRAMEWORKS
@@ -136,7 +136,7 @@ ADVANTAGES = {
 def test_a_dialect_is_what_its_frameworks_options_mean(name: str) -> None:
     settings = COMPOSER.compose([f"dialect={name}"])
     assert settings.framework == name.partition("/")[0]
-    assert resolve_run(settings).objective == framework(settings.framework).objective(MODES[name])
+    assert resolve_run(settings).objective == load_framework(settings.framework).objective(MODES[name])
 
 
 def test_every_framework_has_its_defaults() -> None:

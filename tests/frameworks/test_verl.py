@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from grpolab.frameworks.verl import FRAMEWORK, drawn_like_verl
-from grpolab.frameworks.verl_correction import rejection
+from grpolab.frameworks.verl import FRAMEWORK, draw_like_verl
+from grpolab.frameworks.verl_correction import reject
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import CORE, Loss, LossInputs, policy_loss
 
@@ -181,7 +181,7 @@ def test_dro_needs_its_beta_and_unknown_modes_are_refused() -> None:
 def test_the_bounds_of_k1_are_of_the_reciprocal_ratio() -> None:
     ratios = [0.45, 0.6, 0.79, 0.81, 1.0, 1.2, 1.3, 1.9, 2.1]
     log_ratio_BT = torch.tensor([ratios], dtype=torch.double).log()
-    kept_BT, found = rejection("token_k1", "0.5_1.25", log_ratio_BT, torch.ones(1, 9, dtype=torch.bool))
+    kept_BT, found = reject("token_k1", "0.5_1.25", log_ratio_BT, torch.ones(1, 9, dtype=torch.bool))
     assert [r for r, kept in zip(ratios, kept_BT[0], strict=True) if kept] == ratios[3:8]
     assert found["rollout_rs_masked_fraction"] == pytest.approx(4 / 9)
 
@@ -189,8 +189,8 @@ def test_the_bounds_of_k1_are_of_the_reciprocal_ratio() -> None:
 def test_all_rejection_options_must_pass() -> None:
     log_ratio_BT = torch.tensor([[0.1, 1.0], [0.1, 0.1]], dtype=torch.double)
     mask_BT = torch.ones(2, 2, dtype=torch.bool)
-    by_token, _ = rejection("token_k2", "0.1", log_ratio_BT, mask_BT)
-    both, found = rejection("token_k2,seq_max_k2", "0.1", log_ratio_BT, mask_BT)
+    by_token, _ = reject("token_k2", "0.1", log_ratio_BT, mask_BT)
+    both, found = reject("token_k2,seq_max_k2", "0.1", log_ratio_BT, mask_BT)
     assert by_token.tolist() == [[True, False], [True, True]]
     assert both.tolist() == [[False, False], [True, True]]
     assert found["rollout_rs_seq_masked_fraction"] == 0.5
@@ -230,7 +230,7 @@ def test_clip_cov_leaves_out_what_verls_seed_draws() -> None:
         torch.manual_seed(1234)
         expected = sorted(eligible[torch.randperm(len(eligible))[:2]].tolist())  # int(.1 * 24)
     assert len(eligible) > 4
-    noise_BT = drawn_like_verl(objective, inputs, 1234)
+    noise_BT = draw_like_verl(objective, inputs, 1234)
     drawn_BT = policy_loss(objective, replace(inputs, noise_BT=noise_BT), FRAMEWORK.recipe).surrogate.dropped
     assert sorted(drawn_BT.nonzero().tolist()) == expected
 

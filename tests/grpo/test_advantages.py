@@ -11,8 +11,8 @@ import torch
 from tiny import tiny_parts
 from torch import Tensor
 
-from grpolab.frameworks.roll import running_normalized
-from grpolab.frameworks.vector_replay import discounted_returns, generalized_advantages
+from grpolab.frameworks.roll import normalize_by_running_moments
+from grpolab.frameworks.shared import discounted_returns, generalized_advantages
 from grpolab.grpo.advantages import Scored, advantages, equal_rewards, normalized_sum, whiten
 from grpolab.grpo.batch import decode
 from grpolab.grpo.metrics import rollout_metrics
@@ -168,9 +168,9 @@ def test_whitening_conventions() -> None:
 
 
 def test_running_moments_begin_with_those_of_the_first_rewards() -> None:
-    is_close(running_normalized(numbers(1, 3), epsilon=0.0), -1 / ROOT2, 1 / ROOT2)
+    is_close(normalize_by_running_moments(numbers(1, 3), epsilon=0.0), -1 / ROOT2, 1 / ROOT2)
     rewards_B = numbers(1, 3, 0, 4, 7)
-    is_close(running_normalized(rewards_B, epsilon=0.0), *((rewards_B - 3) / rewards_B.std()).tolist())
+    is_close(normalize_by_running_moments(rewards_B, epsilon=0.0), *((rewards_B - 3) / rewards_B.std()).tolist())
 
 
 def test_a_run_uses_the_axes_that_it_names() -> None:

@@ -165,7 +165,7 @@ def test_the_model_that_make_makes_is_named(results: Results, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     model = {"name": "pretrained", "path": f"./{SMOLLM2}", "revision": None}
     (problem,) = preflight.check(tiny_settings(task=CHAT, model=model), results)
-    assert problem.endswith("`make smollm2` makes it")
+    assert problem.endswith("`make extras WHAT=smollm2` makes it")
 
 
 def test_a_sweep_looks_at_every_length(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ trainer.train()
 
 
 @pytest.mark.optional
-@pytest.mark.skipif(not PYTHON.exists(), reason="no TRL: make bench-trl makes one")
+@pytest.mark.skipif(not PYTHON.exists(), reason="no TRL: make bench WHAT=trl makes one")
 def test_the_installed_trl(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(project_root() / "src"), "OMP_NUM_THREADS": "1"}
     words = [str(PYTHON), "-c", TRAINING, str(project_root() / "benchmarks"), str(tmp_path)]

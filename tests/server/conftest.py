@@ -1,4 +1,4 @@
-"""A PostgreSQL and an MLflow server on it. `make test-server` installs the driver and runs this folder."""
+"""A PostgreSQL and an MLflow server on it. `make test-all WHAT=server` installs the driver and runs this folder."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def test_what_is_not_installed_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name in absent else find(name, *more))
     for launcher, package in (("ray", "ray"), ("slurm", "submitit")):
         (problem,) = preflight.check(compose([f"launcher={launcher}", "device=cpu"]), Results.open(tmp_path))
-        assert problem == f"launcher={launcher} needs the package {package}: `make engines` installs it"
+        assert problem == f"launcher={launcher} needs the package {package}: `make extras WHAT=engines` installs it"
 
 
 def test_a_gpu_is_asked_for_in_both_places_or_in_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

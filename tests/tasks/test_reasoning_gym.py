@@ -1,4 +1,4 @@
-"""Datasets of reasoning-gym as tasks. `make reasoning-gym` installs the package and runs this file."""
+"""Datasets of reasoning-gym as tasks. `make extras WHAT=reasoning-gym` installs the package and runs this file."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ def test_another_version_is_another_run_and_refused(monkeypatch: pytest.MonkeyPa
     before = content_of({"task": gym("chain_sum")})
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.1.0")
     assert content_of({"task": gym("chain_sum")}) != before
-    with pytest.raises(RequestError, match=r"needs reasoning-gym 0.1.25, installed is 0.1.0: `make reasoning-gym`"):
+    with pytest.raises(
+        RequestError, match=r"needs reasoning-gym 0.1.25, installed is 0.1.0: `make extras WHAT=reasoning-gym`"
+    ):
         task_of("chain_sum", seed=5)  # not one that is known already
 
 

@@ -42,12 +42,11 @@ def add_commands(add: Add) -> None:
     write.add_argument("--to", dest="framework", choices=EXCHANGED, required=True)
     text = "replay other frameworks' own outputs through our code, and compare loss, gradient and every metric"
     sub = add("conformance", _conformance, text, results=False)
-    sub.add_argument("path", nargs="?", metavar="PATH", help="archive, folder or .json file (tests/vectors/README.md)")
+    sub.add_argument("path", metavar="PATH", help="archive, folder or .json file (tests/vectors/README.md)")
     sub.add_argument("--each", action="store_true", help="a line for each variant instead of each framework")
     sub.add_argument("--json", action="store_true")
     text = "plant an error in every output instead, 1e-6 where float32 has part in it, else 1e-8: is each seen?"
     sub.add_argument("--sensitivity", action="store_true", help=text)
-    sub.add_argument("--not-reproduced", action="store_true", help="print docs/not_reproduced.md instead")
     text = "what sets the frameworks' defaults, modes and metrics apart, as docs/dialects.md"
     add("dialects", _dialects, text, results=False)
     text = "whether the report's statistics keep their promises: simulated studies, and one arm's runs under two names"
@@ -152,20 +151,15 @@ def _converted(arguments: argparse.Namespace, file: str) -> Converted:
 def _conformance(arguments: argparse.Namespace) -> int:
     from grpolab.frameworks import conformance
 
-    if arguments.not_reproduced:
-        say(conformance.not_reproduced_page(), end="")
-        return OK
-    if arguments.path is None:
-        raise RequestError("conformance needs PATH: an archive, a folder or a .json file of vectors")
     if arguments.sensitivity:
         planted = list(conformance.plant_in_archive(Path(arguments.path)))
         say("\n".join(conformance.sensitivity_lines(planted)))
-        return OK if planted and conformance.sensitive(planted) else FAILURE
+        return OK if planted and conformance.is_sensitive(planted) else FAILURE
     verdicts = list(conformance.replay_archive(Path(arguments.path)))
     if arguments.json:
         say(json.dumps(conformance.as_json(verdicts), indent=1))
     else:
-        say("\n".join(conformance.lines(verdicts, arguments.each)))
+        say("\n".join(conformance.verdict_lines(verdicts, arguments.each)))
     if not any(verdict.compared for verdict in verdicts):
         say(f"{arguments.path}: nothing was replayed, so that nothing is known to agree", error=True)
         return FAILURE

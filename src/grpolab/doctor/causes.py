@@ -11,7 +11,7 @@ later.
 A threshold stands above the rules of its file, one that several files share in `evidence.py`. Those that follow from
 arithmetic say so; the others were set on development runs (seeds 0 and 1, tasks addition and sorting; SHARPER again
 after a first scoring on seeds 10 and 11; those of a plateau and of a group of one after one on 12 and 13), or stand on
-a reason that is given, never on the runs that `make doctor-check` scores.
+a reason that is given, never on the runs that `make bench WHAT=doctor` scores.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ ONE_SIDE = 0.9  # of the groups with equal rewards (or of the range of the rewar
 USUAL_RANGE = {"token": 0.2, "sequence": 3e-4}
 
 TABLES = {"update": "updates", "rollout": "rollouts", "evaluation": "evaluations"}
-PLANTED = ("fault", "reward.function")  # what `make doctor-check` plants stands in settings, and must not be known
+PLANTED = ("fault", "reward.function")  # what `make bench WHAT=doctor` plants stands in settings, and must not be known
 MOST_SAMPLES = 12  # tables of completions that are read, evenly over the run
 SAMPLE_COLUMNS = ["prompt_index", "sample", "reward", "advantage", "position", "old_log_prob", "ratio", "clipped"]
 MOST_WEIGHTS = 1_000_000  # of a tensor that are looked at: enough to tell, and a large model is read in a moment

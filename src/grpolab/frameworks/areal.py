@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.vector_replay import loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
@@ -35,45 +35,46 @@ REJECTION = {"level": "token", "action": "mask", "metric": "ratio", "agg": "mean
 
 
 def objective(options: Options) -> Objective:
-    """The point on our axes of options of `PPOActorConfig`; its KL (`kl_ctl`) is in the reward."""
-    o = {**DEFAULTS, **options}
-    high = o["eps_clip"] if o["eps_clip_higher"] is None else o["eps_clip_higher"]
+    """Translate options of `PPOActorConfig`; its KL (`kl_ctl`) is in the reward."""
+    o: dict[str, Any] = {**DEFAULTS, **options}
     sapo = {"temperature_positive": o["sapo_tau_pos"], "temperature_negative": o["sapo_tau_neg"]}
     correction = None
     if o["rejection_sampling"] is not None:  # the behaviour weight, geometric mean of a sequence's
         rule = {**REJECTION, **o["rejection_sampling"]}
         level = "geometric" if rule["level"] == "sequence" and rule["metric"] == "ratio" else "token"
-        mode, bounds = "truncate", (0.0, torch.inf)  # where the bounds act on the mask, not on the weight
-        if rule["metric"] == "ratio" and rule["agg"] == "mean":
+        mode, low, high = "truncate", 0.0, torch.inf  # if the bounds act on the mask, not on the weight
+        if bounds_the_weight(rule):
             mode = "truncate" if rule["action"] == "clamp" else "mask"
-            bounds = (rule["lower"] or 0.0, rule["upper"])
-        correction = SamplerCorrection.of(level, mode, *bounds)
+            low, high = rule["lower"] or 0.0, rule["upper"]
+        correction = SamplerCorrection.of(level, mode, low, high)
     return Objective.of(
         importance_sampling_level=o["importance_sampling_level"],
         kernel="sapo" if o["use_sapo_loss"] else "clipped",
         kernel_options=sapo if o["use_sapo_loss"] else {},
         epsilon=o["eps_clip"],
-        epsilon_high=high,
-        delta=None,
+        epsilon_high=o["eps_clip_higher"],
         dual_clip=o["c_clip"],
         loss_form="max_negative",
-        aggregation="token_mean_minibatch",
-        beta=0.0,
         kl_estimator=o["kl_estimator"],
         kl_output_clamp=10.0,
         sampler_correction=correction,
     )
 
 
+def bounds_the_weight(rule: Mapping[str, Any]) -> bool:
+    """Return whether rejection bounds the behaviour weight itself, and not a KL, a sum or a maximum."""
+    return (rule["metric"], rule["agg"]) == ("ratio", "mean")
+
+
 def behaviour_weight(rule: SamplerCorrection, inputs: LossInputs) -> Tensor:
-    """The proximal policy over the sampler's, bounded, in float32."""
+    """Return the proximal policy over the sampler's, bounded, in float32."""
     assert inputs.sampler_log_probs_BT is not None
     old_BT, sampler_BT = inputs.old_log_probs_BT.float(), inputs.sampler_log_probs_BT.float()
     return sampler_weight(old_BT, sampler_BT, inputs.mask_BT, rule.level, rule.mode, rule.low, rule.high)
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
-    """Without the tokens that rejection masks, and with the mean advantage of a row where it has one ratio."""
+    """Take rejected tokens out of the mask; a row that has one ratio gets its mean advantage."""
     rule, mask_BT = objective.sampler_correction, inputs.mask_BT
     if rule is not None and rule.mode == "mask":
         mask_BT = mask_BT & (behaviour_weight(rule, inputs) > 0)
@@ -84,20 +85,20 @@ def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The core's ratio, 0 at padding, shape (B, T)."""
+    """Return the core's ratio, 0 at padding, (B, T)."""
     if objective.importance_sampling_level == "sequence":
         log_ratio_BT = torch.where(mask_BT, log_ratio_BT, 0.0)
     return torch.where(mask_BT, importance_ratio(objective, log_ratio_BT, mask_BT), 0.0)
 
 
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The loss times the behaviour weight."""
+    """Multiply by the behaviour weight."""
     rule = objective.sampler_correction
     return per_token if rule is None else per_token * torch.where(inputs.mask_BT, behaviour_weight(rule, inputs), 0.0)
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """What `stats_tracker` reports of the actor: means over the tokens before rejection, which left a ratio of 0."""
+    """Return the actor's `stats_tracker`: means over the tokens before rejection, which left a ratio of 0."""
     mask_BT, kept_BT = inputs.mask_BT, loss.ratio != 0
     logged = {
         "importance_weight": loss.ratio,
@@ -114,16 +115,16 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return {name: float(torch.where(mask_BT, value, 0).double().sum()) / tokens for name, value in logged.items()}
 
 
-def ppo_actor_loss_fn(options: Options, inputs: Inputs) -> Replayed:
-    """The PPO loss; `old_logprobs` are the proximal policy's, `rollout_logprobs` the behaviour policy's."""
-    given = loss_inputs(inputs)
+def replay_ppo(options: Options, inputs: Inputs) -> Replayed:
+    """Replay the PPO loss; `old_logprobs` are the proximal policy's, `rollout_logprobs` the behaviour policy's."""
+    given = shared.loss_inputs(inputs)
     rule = {**REJECTION, **(options.get("rejection_sampling") or {})}
-    kept_BT = given.mask_BT if (rule["metric"], rule["agg"]) == ("ratio", "mean") else in_bounds(rule, given)
-    return replay_loss(FRAMEWORK, objective(options), given, kept_BT)
+    kept_BT = given.mask_BT if bounds_the_weight(rule) else kept_by_rejection(rule, given)
+    return shared.replay_loss(FRAMEWORK, objective(options), given, kept_BT)
 
 
-def in_bounds(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
-    """Tokens that rejection keeps where it does not bound the weight itself but a KL, a sum or a maximum; (B, T)."""
+def kept_by_rejection(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
+    """Return the tokens that rejection by a KL, a sum or a maximum keeps, (B, T)."""
     assert inputs.sampler_log_probs_BT is not None
     mask_BT = inputs.mask_BT
     judged = masked_log_ratio(inputs.old_log_probs_BT.float(), inputs.sampler_log_probs_BT.float(), mask_BT)
@@ -142,23 +143,22 @@ def in_bounds(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
     return mask_BT & (judged >= low) & (judged <= rule["upper"])
 
 
-def sapo_loss_fn(options: Options, inputs: Inputs) -> Replayed:
-    """The SAPO loss."""
-    names = {"tau_pos": "sapo_tau_pos", "tau_neg": "sapo_tau_neg"}
-    renamed = {names.get(name, name): value for name, value in options.items()}
-    return replay_loss(FRAMEWORK, objective({**renamed, "use_sapo_loss": True}), loss_inputs(inputs))
+def replay_sapo(options: Options, inputs: Inputs) -> Replayed:
+    """Replay the SAPO loss."""
+    renamed = {f"sapo_{name}" if name.startswith("tau_") else name: value for name, value in options.items()}
+    return shared.replay_loss(FRAMEWORK, objective({**renamed, "use_sapo_loss": True}), shared.loss_inputs(inputs))
 
 
-def kl_estimator(options: Options, inputs: Inputs) -> Replayed:
-    """The KL of the reward, in float32."""
+def replay_kl(options: Options, inputs: Inputs) -> Replayed:
+    """Replay the KL of the reward, in float32."""
     clamp = 10.0 if options["apply_clamp"] else None
-    return replay_kl(inputs, options["kl_estimator"], output_clamp=clamp, dtype=torch.float)
+    return shared.replay_kl(inputs, options["kl_estimator"], output_clamp=clamp, dtype=torch.float)
 
 
-def normalization(options: Options, inputs: Inputs) -> Replayed:
-    """Rewards less a mean, over the root mean square of what is left, as float32.
+def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
+    """Replay rewards less a mean, over the root mean square of what is left, as float32.
 
-    The mean of the group or batch, or of the others in it; 0 where there is none, and a group of one is divided by 1.
+    The mean is of the group or batch, or of the others in it; 0 if there is none. A group of one is divided by 1.
     """
     rewards_B, size = inputs["rewards"], inputs["group_size"]
     centred_B = rewards_B
@@ -185,15 +185,9 @@ FRAMEWORK = Framework(
     recipe=LossRecipe(prepare=prepare, ratio=ratio, correct_importance=correct_importance),
     metrics=metrics,
     replays={
-        "ppo_actor_loss_fn": ppo_actor_loss_fn,
-        "sapo_loss_fn": sapo_loss_fn,
-        "KLEstimator": kl_estimator,
-        "Normalization.__call__": normalization,
+        "ppo_actor_loss_fn": replay_ppo,
+        "sapo_loss_fn": replay_sapo,
+        "KLEstimator": replay_kl,
+        "Normalization.__call__": replay_advantages,
     },
-    limits=(
-        (
-            "M2PO, and clamping rejection by a KL, a sum or a maximum, are not carried; rejection by a KL, a sum or a"
-            " maximum is replayed only."
-        ),
-    ),
 )

@@ -1,10 +1,8 @@
-"""The frameworks' own outputs, replayed by our code: what agrees, by how much, what misses, what is not replayed.
+"""Replay the frameworks' own outputs through our code: what agrees, by how much, what misses, what is not replayed.
 
-The vectors: one JSON file per framework and variant, loose in a folder or packed in a tar archive,
-{framework, version, function: "path:name", options, variant, notes, torch, dtype, cases: [{name, inputs, ...outputs}]},
-with NaN and Infinity as Python's `json` writes them. Outputs: `loss` with `grad_logprobs` (by inputs.logprobs; by
-inputs.entropies where there are no log-probs), `metrics`, and tensors by name (`advantages`, `per_token`, ...); a case
-that the framework refused has `error` instead.
+A file of vectors holds one variant of a framework (tests/vectors/README.md). Its outputs are `loss` with
+`grad_logprobs` (by inputs.logprobs, or by inputs.entropies if there are no log-probs), `metrics`, and tensors by name
+(`advantages`, `per_token`, ...); a case that the framework refused has `error` instead.
 
 An error is relative to the size of what was added up, and NaN equals NaN. float64 explains 1e-9; more is allowed only
 as far as replays with other last places differ from each other (`rounding.py`).
@@ -16,7 +14,7 @@ import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,30 +24,28 @@ from torch import Tensor
 
 from grpolab.errors import RequestError
 from grpolab.frameworks import vectors
-from grpolab.frameworks.framework import framework
-from grpolab.frameworks.rounding import deviation, spreads
+from grpolab.frameworks.framework import load_framework
+from grpolab.frameworks.rounding import largest_difference, spreads
 from grpolab.registry import FRAMEWORKS
 
-KEYS = {"framework", "function", "options", "variant", "cases"}
+KEYS = {"framework": str, "variant": str, "function": str, "options": dict, "cases": list}
 NOT_TENSORS = {"tags", "group_size", "group_ids", "prompt_boundaries", "kept_lengths"}
 NOT_OUTPUTS = {"name", "inputs", "error"}
+KINDS = ("loss", "gradient", "metric", "tensor")
 
 FLOAT64 = 1e-9  # largest relative error of what is computed in float64
 # Of a number that the framework stores as float32: the sum or quotient before it was rounded to float32 too.
 STORED = 2 * torch.finfo(torch.float32).eps
-# What an observed spread is multiplied by: two libraries may each be a unit off, on opposite sides, and few replays see
-# less than the largest deviation.
+# Two libraries may each be a unit off, on opposite sides, and few replays see less than the largest deviation.
 SAFETY = 4.0
 LEAST_METRIC, LEAST_TENSOR = 1e-4, 1e-6  # metrics are shares, ratios and nats: smaller ones count as this large
-KINDS = ("loss", "gradient", "metric", "tensor")
-MISS = ("case", "output", "error", "bound")  # of a miss in the JSON
+PLANTED = {True: 1e-6, False: 1e-8}  # the relative error to plant, by whether float32 has part in an output
 # What computing with values of other types and shapes than a framework's ends in.
 MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError)
-PLANTED = {True: 1e-6, False: 1e-8}  # by whether float32 has part in an output: the relative error it must show
 
 
 @dataclass(frozen=True)
-class Variant:
+class FrameworkVariant:
     """A framework's function with one choice of options, and what it returned."""
 
     framework: str
@@ -60,28 +56,28 @@ class Variant:
 
     @property
     def full_name(self) -> str:
-        """`verl__vanilla__sym__c3.0__token-mean`."""
+        """Return e.g. `verl__vanilla__sym__c3.0__token-mean`."""
         return f"{self.framework}__{self.name}"
 
 
-def read_variants(path: Path) -> Iterator[Variant]:
-    """The variants of an archive, a folder or one JSON file, in order of their names.
+def read_variants(path: Path) -> Iterator[FrameworkVariant]:
+    """Read the variants of an archive, a folder or one JSON file, in order of their names.
 
-    Raises RequestError where nothing is there, a file is not in the format, or there is more than can be.
+    Raises RequestError if nothing is there, a file is not in the format, or there is more than can be.
     """
-    texts = vectors.texts(path)
+    texts = vectors.read_texts(path)
     for name in sorted(texts):
-        content = vectors.parsed(name, texts.pop(name))
-        absent = KEYS - set(content) if isinstance(content, dict) else KEYS
+        content = vectors.parse(name, texts.pop(name))
+        absent = sorted(KEYS.keys() - set(content)) if isinstance(content, dict) else sorted(KEYS)
         if absent:
-            raise RequestError(f"{name} is not a file of vectors: it lacks {', '.join(sorted(absent))}")
-        wrong = [key for key in ("framework", "variant", "function") if not isinstance(content[key], str)]
-        wrong += ["options"] * (not isinstance(content["options"], dict))
-        if wrong or not isinstance(content["cases"], list) or not all(map(_is_case, content["cases"])):
-            which = f"its {wrong[0]}" if wrong else "one of its cases"
-            raise RequestError(f"{name} is not a file of vectors: {which} is not in the format")
+            raise RequestError(f"{name} is not a file of vectors: it lacks {', '.join(absent)}")
+        wrong = [f"its {key}" for key, kind in KEYS.items() if not isinstance(content[key], kind)]
+        if wrong or not all(map(_is_case, content["cases"])):
+            raise RequestError(
+                f"{name} is not a file of vectors: {[*wrong, 'one of its cases'][0]} is not in the format"
+            )
         function = content["function"].rpartition(":")[2]
-        yield Variant(content["framework"], content["variant"], function, content["options"], content["cases"])
+        yield FrameworkVariant(content["framework"], content["variant"], function, content["options"], content["cases"])
 
 
 def _is_case(case: Any) -> bool:
@@ -89,62 +85,69 @@ def _is_case(case: Any) -> bool:
 
 
 def inputs_of(case: Mapping[str, Any]) -> dict[str, Any]:
-    """A case's inputs: float64 tensors, `mask` bool; group ids, sizes, boundaries and tags as they are.
+    """Return a case's inputs as float64 tensors, `mask` as bool; group ids, sizes, boundaries and tags as they are.
 
-    The log-probs, or the entropies where there are none, take a gradient.
+    The log-probs, or the entropies if there are none, take a gradient.
     """
     inputs: dict[str, Any] = {}
     for name, value in case["inputs"].items():
-        plain = name in NOT_TENSORS or value is None
-        inputs[name] = value if plain else torch.tensor(value, dtype=torch.bool if name == "mask" else torch.double)
-    if (leaf := leaf_of(inputs)) is not None:
+        as_it_is = name in NOT_TENSORS or value is None
+        inputs[name] = value if as_it_is else torch.tensor(value, dtype=torch.bool if name == "mask" else torch.double)
+    if (leaf := _find_leaf(inputs)) is not None:
         leaf.requires_grad_()
     return inputs
 
 
-def leaf_of(inputs: Mapping[str, Any]) -> Tensor | None:
-    """What a loss is differentiated by."""
+def _find_leaf(inputs: Mapping[str, Any]) -> Tensor | None:
+    """Return the input that a loss is differentiated by."""
     leaf: Tensor | None = inputs.get("logprobs", inputs.get("entropies"))
     return leaf
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One output of one case: its relative error (infinite where it is missing or finite on one side only)."""
+    """One output of one case: its relative error (infinite if it is missing or finite on one side only)."""
 
     case: str
     output: str  # `loss`, `gradient`, `metric <name>`, or the name of a tensor
     error: float
     bound: float
     planted: float = 0.0  # the part of the error that was planted in the output's largest number
-    already: float = 0.0  # the error before that
+    before: float = 0.0  # the error before that
+
+    @property
+    def kind(self) -> str:
+        """Return loss, gradient, metric, or tensor for all else."""
+        word = self.output.partition(" ")[0]
+        return word if word in KINDS else "tensor"
 
     @property
     def agrees(self) -> bool:
-        """Whether the error is within its bound; a planted one is then not seen."""
+        """Return whether the error is within its bound; a planted one is then not seen."""
         return self.error <= self.bound
 
     @property
-    def looser(self) -> bool:
-        """Whether the output's own bound cannot show the planted error, should it be on the other side of ours."""
-        return self.bound + self.already >= self.planted
+    def is_too_loose(self) -> bool:
+        """Return whether the bound cannot show the planted error, should it be on the other side of ours."""
+        return self.bound + self.before >= self.planted
 
 
 class Case:
     """A case with our replay of it: errors of its outputs, and their bounds, which cost more replays."""
 
-    def __init__(self, variant: Variant, case: Mapping[str, Any], stored: set[str]) -> None:
+    def __init__(self, variant: FrameworkVariant, case: Mapping[str, Any], stored: set[str]) -> None:
         self.variant, self.name, self.inputs, self.stored = variant, case["name"], inputs_of(case), stored
         self.expected = expected_outputs(case)
         self.ours, self.terms = self.outputs()
 
     def outputs(self) -> tuple[dict[str, Tensor], float]:
-        """What our replay gives, by the output's name, and the sum of the absolute terms of its loss."""
-        replayed = framework(self.variant.framework).replays[self.variant.function](self.variant.options, self.inputs)
+        """Replay the case: outputs by name, and the sum of the absolute terms of its loss."""
+        replay = load_framework(self.variant.framework).replays[self.variant.function]
+        replayed = replay(self.variant.options, self.inputs)
         outputs = {f"metric {name}": as_float64(value) for name, value in replayed.metrics.items()}
         outputs |= {name: as_float64(value) for name, value in replayed.tensors.items()}
         if replayed.loss is not None:
-            leaf = leaf_of(self.inputs)
+            leaf = _find_leaf(self.inputs)
             assert leaf is not None
             gradient = None
             if replayed.loss.requires_grad:
@@ -154,7 +157,7 @@ class Case:
         return outputs, replayed.scale
 
     def scale(self, output: str) -> float:
-        """What an error is relative to: the largest finite number of the output, or of what a loss adds up."""
+        """Return what an error is relative to: the output's largest finite number, or what a loss adds up."""
         expected = self.expected[output]
         largest = expected[expected.isfinite()].abs().max().item() if expected.isfinite().any() else 0.0
         if output == "gradient":
@@ -163,26 +166,25 @@ class Case:
         return max(largest, self.terms if output == "loss" else least)
 
     def error(self, output: str, planted: float = 0.0) -> float:
-        """The output's relative error, with that of its largest number made `planted` larger."""
+        """Return the output's relative error, with that of its largest number made `planted` larger."""
         ours, expected, scale = self.ours.get(output), self.expected[output], self.scale(output)
         if ours is None:
             return torch.inf
         if planted:
             expected = expected.clone()
-            index = expected.nan_to_num(0, 0, 0).abs().argmax()
-            expected.view(-1)[index] += planted * scale
-        difference = deviation(ours, expected)
+            expected.view(-1)[expected.nan_to_num(0, 0, 0).abs().argmax()] += planted * scale
+        difference = largest_difference(ours, expected)
         return difference / scale if scale else (0.0 if difference == 0 else torch.inf)
 
     @cached_property
     def spreads(self) -> tuple[dict[str, float], set[torch.dtype]]:
-        """How far each output moves with other last places, and in which types they are (`rounding.py`)."""
+        """Return how far each output moves with other last places, and the types in which something moved."""
         # Rewards of a group may be equal but for the last place: there float64 cancels too.
         dtypes = [torch.float32, torch.float64] if "rewards" in self.inputs else [torch.float32]
         return spreads(self.ours, lambda: self.outputs()[0], dtypes)
 
     def cheap_bound(self, output: str) -> float:
-        """The largest relative error that float64 explains, and the float32 in which the framework stored a number."""
+        """Return the largest relative error that float64, and a number stored as float32, explain."""
         expected, scale = self.expected[output], self.scale(output)
         finite = expected[expected.isfinite()]
         if output not in self.stored or not scale or not len(finite):
@@ -190,19 +192,19 @@ class Case:
         return FLOAT64 + STORED * finite.abs().max().item() / scale
 
     def bound(self, output: str) -> float:
-        """The same with what float32 explains on the way to the output; costs some replays."""
+        """Add what float32 explains on the way to the output; costs some replays."""
         scale = self.scale(output)
         spread = self.spreads[0].get(output, 0.0) / scale if scale else 0.0
         return self.cheap_bound(output) + SAFETY * spread
 
-    def compared(self) -> Iterator[Compared]:
-        """Every output that the framework reported against ours; replays only where the cheap bound is not enough."""
+    def compare(self) -> Iterator[Compared]:
+        """Compare every output that the framework reported; replay only if the cheap bound is not enough."""
         for output in self.expected:
             error, bound = self.error(output), self.cheap_bound(output)
             yield Compared(self.name, output, error, bound if error <= bound else self.bound(output))
 
-    def planted(self) -> Iterator[Compared]:
-        """The same with an error planted in each output that has a finite number other than 0."""
+    def plant(self) -> Iterator[Compared]:
+        """Plant an error in each output that has a finite number other than 0, and compare it."""
         for output in self.expected:
             if self.scale(output) and self.expected[output].isfinite().any():
                 bound = self.bound(output)
@@ -211,14 +213,8 @@ class Case:
                 yield Compared(self.name, output, self.error(output, error), bound, error, self.error(output))
 
 
-def kind_of(output: str) -> str:
-    """loss, gradient, metric, or tensor for all else."""
-    word = output.partition(" ")[0]
-    return word if word in KINDS else "tensor"
-
-
 def expected_outputs(case: Mapping[str, Any]) -> dict[str, Tensor]:
-    """What the framework reported, by the output's name."""
+    """Return what the framework reported, by the output's name."""
     named = {name: value for name, value in case.items() if name not in NOT_OUTPUTS}
     loss, gradient, metrics = (named.pop(name, None) for name in ("loss", "grad_logprobs", "metrics"))
     outputs = {"loss": as_float64(loss)} if "loss" in case else {}
@@ -229,7 +225,7 @@ def expected_outputs(case: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def stored_as_float32(cases: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Outputs whose numbers, in every case of a variant, are float32 numbers, and not all of them short fractions."""
+    """Return the outputs whose numbers are float32 in every case of a variant, and not all short fractions."""
     numbers: dict[str, list[Tensor]] = {}
     for case in cases:
         for output, value in expected_outputs(case).items():
@@ -243,94 +239,92 @@ def stored_as_float32(cases: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def as_float64(value: Any) -> Tensor:
-    """Numbers, or a tensor of them, as a tensor without gradient."""
+    """Return numbers, or a tensor of them, as a tensor without gradient."""
     return value.detach().double() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.double)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VariantVerdict:
     """A variant after its replay."""
 
     variant: str  # full name
-    cases: int  # replayed
-    refused: int  # cases that the framework itself refused; they must be refused here too
-    compared: list[Compared]
+    cases: int = 0  # replayed
+    refused: int = 0  # cases that the framework itself refused; they must be refused here too
+    compared: Sequence[Compared] = ()
     unsupported: str | None = None  # the reason
 
     @property
     def misses(self) -> list[Compared]:
-        """Outputs beyond their bounds."""
+        """Return the outputs beyond their bounds."""
         return [output for output in self.compared if not output.agrees]
 
     @property
     def agrees(self) -> bool:
-        """Whether every output is within its bound."""
+        """Return whether every output is within its bound."""
         return not self.misses
 
     def worst(self, kind: str) -> float:
-        """Largest relative error of the outputs of a kind (loss, gradient, metric, tensor); 0 where there is none."""
-        return max((compared.error for compared in self.compared if kind_of(compared.output) == kind), default=0.0)
+        """Return the largest relative error of the outputs of a kind (one of KINDS); 0 if there is none."""
+        return max((compared.error for compared in self.compared if compared.kind == kind), default=0.0)
 
 
-def replay_archive(path: Path) -> Iterator[Verdict]:
-    """A verdict for every variant. Raises RequestError where the archive cannot be read."""
+def replay_archive(path: Path) -> Iterator[VariantVerdict]:
+    """Replay every variant. Raises RequestError if the archive cannot be read."""
     return map(replay_variant, read_variants(path))
 
 
-def replay_variant(variant: Variant) -> Verdict:
+def replay_variant(variant: FrameworkVariant) -> VariantVerdict:
     """Replay every case of a variant, or say why not; what the framework refused must be refused here too."""
-    if reason := reason_against(variant):
-        return Verdict(variant.full_name, 0, 0, [], reason)
+    name = variant.full_name
+    if reason := _reason_against(variant):
+        return VariantVerdict(name, unsupported=reason)
     refusals = [case for case in variant.cases if "error" in case]
     compared = []
     try:
         for case in refusals:
             try:
-                framework(variant.framework).replays[variant.function](variant.options, inputs_of(case))
+                load_framework(variant.framework).replays[variant.function](variant.options, inputs_of(case))
             except ValueError:
                 compared.append(Compared(case["name"], "refusal", 0.0, 0))
             else:
                 compared.append(Compared(case["name"], "refusal", torch.inf, 0))
-        for replayed in replayed_cases(variant):
-            compared += replayed.compared()
+        for replayed in replay_cases(variant):
+            compared += replayed.compare()
     except (ValueError, KeyError) as unknown:
-        return Verdict(variant.full_name, 0, 0, [], f"its options are not carried here: {unknown}")
+        return VariantVerdict(name, unsupported=f"its options are not carried here: {unknown}")
     except MALFORMED as error:
-        reason = f"its cases are not in the format: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        return Verdict(variant.full_name, 0, 0, [], reason)
-    return Verdict(variant.full_name, len(variant.cases) - len(refusals), len(refusals), compared)
+        says = str(error).partition("\n")[0]
+        return VariantVerdict(name, unsupported=f"its cases are not in the format: {type(error).__name__}: {says}")
+    return VariantVerdict(name, len(variant.cases) - len(refusals), len(refusals), compared)
 
 
-def reason_against(variant: Variant) -> str | None:
-    """Why the variant is not replayed; None where it is."""
+def _reason_against(variant: FrameworkVariant) -> str | None:
+    """Return why the variant is not replayed; None if it is."""
     if variant.framework not in FRAMEWORKS:
         return f"framework {variant.framework} is unknown here"
-    chosen = framework(variant.framework)
-    for pattern, reason in chosen.not_reproduced.items():
+    framework = load_framework(variant.framework)
+    for pattern, reason in framework.not_reproduced.items():
         if fnmatch.fnmatchcase(variant.name, pattern):
             return reason
-    return None if variant.function in chosen.replays else f"function {variant.function} is unknown here"
+    return None if variant.function in framework.replays else f"function {variant.function} is unknown here"
 
 
-def replayed_cases(variant: Variant) -> Iterator[Case]:
-    """The cases that the framework did not refuse, with our replays of them."""
+def replay_cases(variant: FrameworkVariant) -> Iterator[Case]:
+    """Replay the cases that the framework did not refuse."""
     stored = stored_as_float32(variant.cases)
     return (Case(variant, case, stored) for case in variant.cases if "error" not in case)
 
 
-def plant_in_archive(path: Path) -> Iterator[tuple[Variant, list[Compared]]]:
-    """Every variant that is replayed, with an error planted in each output of each case."""
+def plant_in_archive(path: Path) -> Iterator[tuple[FrameworkVariant, list[Compared]]]:
+    """Plant an error in each output of each case of every variant that is replayed."""
     for variant in read_variants(path):
-        if reason_against(variant) is None:
+        if _reason_against(variant) is None:
             with suppress(*MALFORMED, ValueError):  # it cannot be replayed, which the replay itself says
-                yield variant, [planted for case in replayed_cases(variant) for planted in case.planted()]
+                yield variant, [planted for case in replay_cases(variant) for planted in case.plant()]
 
 
-# What a replayed archive comes to, as JSON, as text, and as the page of what is not reproduced.
-
-
-def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Counts, and every variant with its worst errors and its misses."""
+def as_json(verdicts: Sequence[VariantVerdict]) -> dict[str, Any]:
+    """Return the counts, and every variant with its worst errors and its misses."""
     rows = [
         {
             "variant": verdict.variant,
@@ -338,7 +332,9 @@ def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
             "refused": verdict.refused,
             "agrees": verdict.agrees if verdict.unsupported is None else None,
             "worst": {kind: verdict.worst(kind) for kind in KINDS},
-            "misses": [{name: asdict(miss)[name] for name in MISS} for miss in verdict.misses],
+            "misses": [
+                {name: getattr(miss, name) for name in ("case", "output", "error", "bound")} for miss in verdict.misses
+            ],
             "unsupported": verdict.unsupported,
         }
         for verdict in verdicts
@@ -351,12 +347,12 @@ def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     }
 
 
-def lines(verdicts: Sequence[Verdict], each: bool = False) -> Iterator[str]:
-    """A table of frameworks (`each`: of variants), every miss, every variant that is not replayed, and the counts."""
+def verdict_lines(verdicts: Sequence[VariantVerdict], each: bool = False) -> Iterator[str]:
+    """Yield a table of frameworks (`each`: of variants), every miss, every variant not replayed, and the counts."""
     titles = ("variants", "cases", *(f"worst {kind}" for kind in KINDS), "verdict")
     yield f"{'':<52}" + "".join(f"{title:>16}" for title in titles)
     replayed = [verdict for verdict in verdicts if verdict.unsupported is None]
-    rows: dict[str, list[Verdict]] = {}
+    rows: dict[str, list[VariantVerdict]] = {}
     for verdict in replayed:
         rows.setdefault(verdict.variant if each else verdict.variant.partition("__")[0], []).append(verdict)
     for name, row in rows.items():
@@ -366,8 +362,8 @@ def lines(verdicts: Sequence[Verdict], each: bool = False) -> Iterator[str]:
     for verdict in verdicts:
         if verdict.misses:
             most = max(verdict.misses, key=lambda miss: miss.error)
-            where = f"{most.output} of case {most.case}: {most.error:.1e}"
-            yield f"miss: {verdict.variant}: {len(verdict.misses)} outputs, the worst is {where}"
+            worst = f"{most.output} of case {most.case}: {most.error:.1e}"
+            yield f"miss: {verdict.variant}: {len(verdict.misses)} outputs, the worst is {worst}"
     for verdict in verdicts:
         if verdict.unsupported is not None:
             yield f"not replayed: {verdict.variant}: {verdict.unsupported}"
@@ -378,51 +374,33 @@ def lines(verdicts: Sequence[Verdict], each: bool = False) -> Iterator[str]:
     )
 
 
-def sensitivity_lines(planted: Iterable[tuple[Variant, Sequence[Compared]]]) -> Iterator[str]:
-    """What planted errors come to: by framework and kind, outputs and how many have a bound that is too loose."""
+def sensitivity_lines(planted: Iterable[tuple[FrameworkVariant, Sequence[Compared]]]) -> Iterator[str]:
+    """Yield a table of planted errors by framework and kind, each that is not seen, and the counts."""
     count: Counter[tuple[str, str]] = Counter()
-    looser: Counter[tuple[str, str]] = Counter()
+    loose: Counter[tuple[str, str]] = Counter()
     float32, unseen = 0, []
     for variant, outputs in planted:
         for output in outputs:
-            key = variant.framework, kind_of(output.output)
-            count[key] += 1
-            looser[key] += output.looser
+            count[variant.framework, output.kind] += 1
+            loose[variant.framework, output.kind] += output.is_too_loose
             float32 += output.planted == PLANTED[True]
-            if output.agrees and not output.looser:
-                where = f"{variant.full_name}: {output.output} of case {output.case}"
-                unseen.append(f"not seen: {where}, bound {output.bound:.1e}")
+            if output.agrees and not output.is_too_loose:
+                place = f"{variant.full_name}: {output.output} of case {output.case}"
+                unseen.append(f"not seen: {place}, bound {output.bound:.1e}")
     yield f"{'outputs, of them with a bound too loose':<42}" + "".join(f"{kind:>16}" for kind in KINDS)
     for name in dict.fromkeys(name for name, _ in count):
-        cells = (f"{count[name, kind]}, {looser[name, kind]}" for kind in KINDS)
-        yield f"{name:<42}" + "".join(f"{cell:>16}" for cell in cells)
+        yield f"{name:<42}" + "".join(f"{f'{count[name, kind]}, {loose[name, kind]}':>16}" for kind in KINDS)
     yield from unseen
-    total, loose = count.total(), looser.total()
+    total, too_loose = count.total(), loose.total()
     yield (
         f"{total} planted errors, {PLANTED[True]:g} in the {float32} outputs that float32 has part in and"
-        f" {PLANTED[False]:g} in the others: {total - loose - len(unseen)} seen, {len(unseen)} not seen though the"
-        f" bound lies below, {loose} ({loose / max(total, 1):.2%}) with a looser bound"
+        f" {PLANTED[False]:g} in the others: {total - too_loose - len(unseen)} seen, {len(unseen)} not seen though the"
+        f" bound lies below, {too_loose} ({too_loose / max(total, 1):.2%}) with a looser bound"
     )
 
 
-def sensitive(planted: Iterable[tuple[Variant, Sequence[Compared]]]) -> bool:
-    """Whether every planted error is seen, but for 2% of them at most whose bound is looser."""
+def is_sensitive(planted: Iterable[tuple[FrameworkVariant, Sequence[Compared]]]) -> bool:
+    """Return whether every planted error is seen, but for 2% of them at most whose bound is too loose."""
     outputs = [output for _, outputs in planted for output in outputs]
-    looser = [output for output in outputs if output.looser]
-    return len(looser) <= 0.02 * len(outputs) and all(output.looser or not output.agrees for output in outputs)
-
-
-def not_reproduced_page() -> str:
-    """docs/not_reproduced.md, from the reasons that stand beside the replays."""
-    parts = [
-        "# What is not reproduced, and why\n",
-        "Written by `grpolab conformance --not-reproduced`. `grpolab conformance PATH` lists by name, and counts, each",
-        "variant of an archive that these patterns leave out.\n",
-        "| framework | variants | reason, and the size of the difference |",
-        "| --- | --- | --- |",
-    ]
-    for name in FRAMEWORKS:
-        parts += [f"| {name} | `{pattern}` | {reason} |" for pattern, reason in framework(name).not_reproduced.items()]
-    parts += ["", "## As far as it goes", "", "| framework | what to know |", "| --- | --- |"]
-    parts += [f"| {name} | {limit} |" for name in FRAMEWORKS for limit in framework(name).limits]
-    return "\n".join(parts) + "\n"
+    loose = sum(output.is_too_loose for output in outputs)
+    return loose <= 0.02 * len(outputs) and all(output.is_too_loose or not output.agrees for output in outputs)

@@ -1,7 +1,8 @@
 """DeepSpeed-Chat 83757d9 (2025-02): `applications/DeepSpeed-Chat/dschat/rlhf/ppo_trainer.py`, `DeepSpeedPPOTrainer`.
 
 Its own way: the log ratio is masked before the exponential, so that padding has ratio 1; the mask is a factor, so that
-what is not finite at padding poisons the loss; the loss of no token at all is NaN. It reports no metrics.
+what is not finite at padding poisons the loss; the loss of no token at all is NaN. It reports no metrics. Its
+advantages need a critic: GAE with given values is replayed, the preset has the group mean.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.vector_replay import generalized_advantages, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.loss import LossInputs, LossRecipe
 from grpolab.settings.objective import Objective
@@ -23,47 +23,35 @@ DEFAULTS: dict[str, Any] = {"cliprange": 0.2, "kl_ctl": 0.1, "clip_reward_value"
 
 
 def objective(options: Options) -> Objective:
-    """The point on our axes of the trainer's fields; its KL is in the reward."""
-    o = DEFAULTS | dict(options)
-    return Objective.of(
-        importance_sampling_level="token",
-        kernel="clipped",
-        epsilon=o["cliprange"],
-        epsilon_high=o["cliprange"],
-        delta=None,
-        loss_form="max_negative",
-        aggregation="token_mean_minibatch",
-        beta=0.0,
-        kl_estimator="k1",
-    )
+    """Translate the trainer's fields; its KL is in the reward."""
+    return Objective.of(epsilon=(DEFAULTS | dict(options))["cliprange"], loss_form="max_negative", kl_estimator="k1")
 
 
 def log_ratio(objective: Objective, inputs: LossInputs) -> Tensor:
-    """log pi_new - log pi_old times the mask."""
+    """Return log pi_new - log pi_old times the mask."""
     return core.log_ratio(objective, inputs) * inputs.mask_BT
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Sum over the mask, over the number of tokens, 0/0 included."""
+    """Divide the sum over the mask by the number of tokens, 0/0 included."""
     if objective.aggregation != "token_mean_minibatch":
         return shared.average_everywhere(objective, inputs, per_token)
     return (per_token * inputs.mask_BT).sum() / inputs.totals.tokens
 
 
-def actor_loss(options: Options, inputs: Inputs) -> Replayed:
-    """The loss; there are no metrics."""
-    return replay_loss(FRAMEWORK, objective(options), loss_inputs(inputs))
+def replay_loss(options: Options, inputs: Inputs) -> Replayed:
+    return shared.replay_loss(FRAMEWORK, objective(options), shared.loss_inputs(inputs))
 
 
-def rewards_and_advantages(options: Options, inputs: Inputs) -> Replayed:
-    """Rewards of all columns, and advantages and returns of the answer's: GAE over all of them, without whitening."""
+def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
+    """Replay rewards of all columns, and GAE over all columns of the answer, without whitening."""
     o, start = DEFAULTS | dict(options), options.get("prompt_len", 1) - 1
     rewards_BT, kept_BT = token_rewards(
         inputs["old_logprobs"], inputs["ref_logprobs"], inputs["reward_score"], inputs["mask"], start, o
     )
     answer_BT, values_BT = rewards_BT[:, start:], torch.where(kept_BT, inputs["values"], 0.0)[:, start:]
-    everywhere_BT = torch.ones_like(answer_BT, dtype=torch.bool)
-    advantages_BT, returns_BT = generalized_advantages(answer_BT, values_BT, everywhere_BT, o["gamma"], o["lam"])
+    every_BT = torch.ones_like(answer_BT, dtype=torch.bool)
+    advantages_BT, returns_BT = shared.generalized_advantages(answer_BT, values_BT, every_BT, o["gamma"], o["lam"])
     return Replayed(tensors={"rewards": rewards_BT, "advantages": advantages_BT, "returns": returns_BT})
 
 
@@ -75,7 +63,7 @@ def token_rewards(
     start: int,
     options: Options,
 ) -> tuple[Tensor, Tensor]:
-    """`compute_rewards` and the zeros that follow it: each position's reward, and which ones keep it; (B, T) each.
+    """Return each position's reward and which positions keep it, (B, T) each: `compute_rewards` and its zeros.
 
     -kl_ctl (old - ref), and the clipped score one position past a row's last token where there is room, else on it.
     `start`: columns of the prompt, which have the KL too.
@@ -93,8 +81,7 @@ FRAMEWORK = Framework(
     objective=objective,
     recipe=LossRecipe(prepare=shared.as_given, log_ratio=log_ratio, average=average),
     replays={
-        "DeepSpeedPPOTrainer.actor_loss_fn": actor_loss,
-        "DeepSpeedPPOTrainer.compute_rewards + get_advantages_and_returns": rewards_and_advantages,
+        "DeepSpeedPPOTrainer.actor_loss_fn": replay_loss,
+        "DeepSpeedPPOTrainer.compute_rewards + get_advantages_and_returns": replay_advantages,
     },
-    limits=("its advantages need a critic: GAE with given values is replayed, the preset has the group mean.",),
 )

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.vector_replay import loss_inputs, replay_kl, replay_loss
 from grpolab.grpo.advantages import by_group, whiten
 from grpolab.grpo.kl import k3, kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
@@ -44,7 +43,7 @@ TINY = 1e-8
 
 
 def objective(options: Options) -> Objective:
-    """The point on our axes of options of `ClippedPGLossConfig`; `force_on_policy_ratio` also says old = current."""
+    """Translate options of `ClippedPGLossConfig`; `force_on_policy_ratio` also says old = current."""
     o = {**DEFAULTS, **options}
     kernels = {"disable_ppo_ratio": "policy_gradient", "force_on_policy_ratio": "ratio", "use_cispo": "cispo"}
     level = "sequence" if o["sequence_level_importance_ratios"] else "token"
@@ -60,7 +59,6 @@ def objective(options: Options) -> Objective:
         kernel=next((kernel for option, kernel in kernels.items() if o[option]), "clipped"),
         epsilon=o["ratio_clip_min"],
         epsilon_high=o["ratio_clip_max"],
-        delta=None,
         dual_clip=o["ratio_clip_c"],
         loss_form="max_negative",
         aggregation="token_mean_minibatch" if o["token_level_loss"] else "sequence_mean_nonempty",
@@ -74,24 +72,24 @@ def objective(options: Options) -> Objective:
 
 
 def divided(values: Tensor, mask: Tensor, count: float) -> Tensor:
-    """NeMo-RL's `masked_mean`: the sum over the mask over (count + 1e-8)."""
+    """Divide the sum over the mask by (count + 1e-8): NeMo-RL's `masked_mean`."""
     return (values * mask).sum() / (count + TINY)
 
 
 def row_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The same over each row's tokens, (B, 1)."""
+    """Average each row over its tokens the same way, (B, 1)."""
     return (values_BT * mask_BT).sum(1, keepdim=True) / (mask_BT.to(values_BT).sum(1, keepdim=True) + TINY)
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The core's ratio; the mean of a sequence has +1e-8 in its divisor."""
+    """Return the core's ratio; the mean of a sequence has +1e-8 in its divisor."""
     if objective.importance_sampling_level == "token":
         return importance_ratio(objective, log_ratio_BT, mask_BT)
     return row_mean(log_ratio_BT, mask_BT).exp()
 
 
 def actor_weight(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tensor]:
-    """exp(old - sampler) after truncation, and what was out of its bounds, bool; (B, T) or (B, 1) each."""
+    """Return exp(old - sampler) after truncation, and what was out of its bounds, bool; (B, T) or (B, 1) each."""
     rule, mask_BT = objective.sampler_correction, inputs.mask_BT
     sampler_BT = inputs.old_log_probs_BT if inputs.sampler_log_probs_BT is None else inputs.sampler_log_probs_BT
     log_BT = inputs.old_log_probs_BT - sampler_BT
@@ -107,12 +105,12 @@ def actor_weight(objective: Objective, inputs: LossInputs) -> tuple[Tensor, Tens
 
 
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The loss times the actor's weight."""
+    """Multiply by the actor's weight."""
     return per_token if objective.sampler_correction is None else per_token * actor_weight(objective, inputs)[0]
 
 
 def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
-    """The estimate times exp(log pi - sg(log pi)), or over the sampler's probability, and then its output clamp."""
+    """Return the estimate times exp(log pi - sg(log pi)), or over the sampler's probability, then clamped."""
     if not objective.beta or inputs.reference_log_probs_BT is None:
         return None
     log_probs_BT, anchor_BT = inputs.log_probs_BT, inputs.log_probs_BT.detach()
@@ -129,7 +127,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Mean over tokens, or over rows of their means, with +1e-8 in every divisor."""
+    """Average over tokens, or over rows of their means, with +1e-8 in every divisor."""
     if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
         return shared.average_everywhere(objective, inputs, per_token)
     mask_BT, totals = inputs.mask_BT, inputs.totals
@@ -139,7 +137,7 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """The dictionary that the loss returns.
+    """Return the dictionary that the loss returns.
 
     A weight per sequence meets a mask of all sequences: `sampling_importance_ratio` is then a sum.
     """
@@ -181,25 +179,21 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return {name: float(value) for name, value in logged.items()}
 
 
-RECIPE = LossRecipe(prepare=shared.as_given, ratio=ratio, correct_importance=correct_importance, kl=kl, average=average)
-
-
-def clipped_pg_loss(options: Options, inputs: Inputs) -> Replayed:
-    """The loss; without `rollout_logprobs` the sampler is the old policy."""
+def replay_loss(options: Options, inputs: Inputs) -> Replayed:
+    """Replay the loss; without `rollout_logprobs` the sampler is the old policy."""
     changed = {"sampler_log_probs_BT": inputs.get("rollout_logprobs", inputs["old_logprobs"])}
     if options.get("force_on_policy_ratio"):
         changed["old_log_probs_BT"] = inputs["logprobs"].detach()
-    given = loss_inputs(inputs, **changed)
-    return replay_loss(FRAMEWORK, objective(options), given)
+    return shared.replay_loss(FRAMEWORK, objective(options), shared.loss_inputs(inputs, **changed))
 
 
-def calculate_kl(options: Options, inputs: Inputs) -> Replayed:
-    """The estimate without a weight."""
-    return replay_kl(inputs, options["kl_type"], options["input_clamp"], options["output_clamp"])
+def replay_kl(options: Options, inputs: Inputs) -> Replayed:
+    """Replay the estimate without a weight."""
+    return shared.replay_kl(inputs, options["kl_type"], options["input_clamp"], options["output_clamp"])
 
 
-def grpo_advantages(options: Options, inputs: Inputs) -> Replayed:
-    """Rewards less their baseline, over the std of what the baseline is the mean of, all in float32."""
+def replay_grpo(options: Options, inputs: Inputs) -> Replayed:
+    """Replay rewards less their baseline, over the std of what the baseline is the mean of, all in float32."""
     rewards_B = inputs["rewards"].float()
     baseline_B, std_B = baseline_and_std(rewards_B, inputs, options["use_leave_one_out_baseline"])
     advantages_B = rewards_B - baseline_B
@@ -208,8 +202,8 @@ def grpo_advantages(options: Options, inputs: Inputs) -> Replayed:
     return Replayed(tensors={"advantages": advantages_B[:, None].expand_as(inputs["mask"])})
 
 
-def reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
-    """Rewards, less their group's mean where that is asked for, whitened over the tokens, padding too."""
+def replay_reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
+    """Replay rewards, less their group's mean if that is asked for, whitened over the tokens, padding too."""
     rewards_B = inputs["rewards"].float()
     if options["minus_baseline"]:
         rewards_B = rewards_B - baseline_and_std(rewards_B, inputs, leave_one_out=False)[0]
@@ -218,7 +212,7 @@ def reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
 
 
 def baseline_and_std(rewards_B: Tensor, inputs: Inputs, leave_one_out: bool) -> tuple[Tensor, Tensor]:
-    """Mean and std of a group, or of its others, (B,) each: the variance E[x^2] - E[x]^2 cancels where they are close.
+    """Return mean and std of a group, or of its others, (B,) each: E[x^2] - E[x]^2 cancels if they are close.
 
     A group of one is its own baseline, and its std is 0.
     """
@@ -243,13 +237,14 @@ def baseline_and_std(rewards_B: Tensor, inputs: Inputs, leave_one_out: bool) -> 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=RECIPE,
+    recipe=LossRecipe(
+        prepare=shared.as_given, ratio=ratio, correct_importance=correct_importance, kl=kl, average=average
+    ),
     metrics=metrics,
     replays={
-        "ClippedPGLossFn.__call__": clipped_pg_loss,
-        "calculate_kl": calculate_kl,
-        "GRPOAdvantageEstimator.compute_advantage": grpo_advantages,
-        "ReinforcePlusPlusAdvantageEstimator.compute_advantage": reinforce_plus_plus,
+        "ClippedPGLossFn.__call__": replay_loss,
+        "calculate_kl": replay_kl,
+        "GRPOAdvantageEstimator.compute_advantage": replay_grpo,
+        "ReinforcePlusPlusAdvantageEstimator.compute_advantage": replay_reinforce_plus_plus,
     },
-    limits=("the NLL on positive examples (VAPO) is not carried.",),
 )

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import kl_penalty
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
 from grpolab.grpo.ratios import masked_log_ratio, row_mean
@@ -39,22 +39,20 @@ CLAMP = 40.0  # of the log ratio to the reference
 
 
 def objective(options: Options) -> Objective:
-    """The point on our axes of options of `GRPOExperimentConfig`."""
+    """Translate options of `GRPOExperimentConfig`."""
     o = {**DEFAULTS, **options}
     cispo, (estimator, gradient) = o["loss_fn"] == "cispo", ESTIMATORS[o["kl_estimator"]]
     correction = None
-    if o["use_rho_correction"]:  # the mask's bounds where there is one, else the clamp's; 0 is no bound
+    if o["use_rho_correction"]:  # the mask's bounds if there is one, else the clamp's; 0 is no bound
         level = "geometric" if o["rho_mask_sequence_level"] else "token"
         level = "tv" if o["rho_mask_tv_divergence"] else level  # exists in this framework only
         masks = o["rho_mask_lower_bound"] or o["rho_mask_upper_bound"]
         low, high = (o[f"rho_{'mask' if masks else 'clamp'}_{side}_bound"] for side in ("lower", "upper"))
         correction = SamplerCorrection.of(level, "mask" if masks else "truncate", low, high or torch.inf)
     return Objective.of(
-        importance_sampling_level="token",
         kernel="cispo" if cispo else "clipped",
         epsilon=1.0 if cispo else o["clip_lower"],  # cispo has no lower bound
         epsilon_high=o["clip_higher"],
-        delta=None,
         loss_form="max_negative",
         aggregation="token_mean_minibatch" if o["loss_denominator"] == "token" else "token_sum_constant",
         beta=o["beta"],
@@ -75,8 +73,8 @@ class Rho:
     clamped: Tensor
 
 
-def rho_correction(rule: SamplerCorrection, inputs: LossInputs) -> Rho:
-    """exp(old - sampler) of tokens or of rows, without what the mask drops, then within its bounds.
+def rho_of(rule: SamplerCorrection, inputs: LossInputs) -> Rho:
+    """Return exp(old - sampler) of tokens or of rows, without what the mask drops, then within its bounds.
 
     `tv` drops the tokens that push a row further away whose mean |rho - 1| is out of bounds.
     """
@@ -95,13 +93,13 @@ def rho_correction(rule: SamplerCorrection, inputs: LossInputs) -> Rho:
 
 
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The loss times rho."""
+    """Multiply by rho."""
     rule = objective.sampler_correction
-    return per_token if rule is None else per_token * rho_correction(rule, inputs).weight
+    return per_token if rule is None else per_token * rho_of(rule, inputs).weight
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """The averages over tokens of `populate_sample_loss_stats`."""
+    """Return the averages over tokens of `populate_sample_loss_stats`."""
     inputs = inputs.without_padding()
     policy_BT, rule = correct_importance(objective, inputs, loss.surrogate.loss), objective.sampler_correction
     clipped = loss.ratio > objective.high
@@ -109,7 +107,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         clipped = loss.surrogate.active_low | loss.surrogate.active_high
     per_token = {"loss/policy_avg": policy_BT, "val/ratio": loss.ratio}
     if rule is not None:
-        rho = rho_correction(rule, inputs)
+        rho = rho_of(rule, inputs)
         clipped = clipped & (rho.weight != 0)
         per_token |= {
             "val/rho_drop_frac": rho.low | rho.high,
@@ -135,26 +133,26 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 
 def all_kl(log_ratio_BT: Tensor, ratio_BT: Tensor) -> list[Tensor]:
-    """The four estimates of the KL to the reference, (B, T) each."""
+    """Return the four estimates of the KL to the reference, (B, T) each."""
     return [kl_penalty(log_ratio_BT, *names, CLAMP, None, ratio_BT, ratio_BT) for names in ESTIMATORS]
 
 
-def compute_grpo_loss(options: Options, inputs: Inputs) -> Replayed:
-    """The loss; without `rollout_logprobs` there is no correction, without `ref_logprobs` no KL."""
+def replay_loss(options: Options, inputs: Inputs) -> Replayed:
+    """Replay the loss; without `rollout_logprobs` there is no correction, without `ref_logprobs` no KL."""
     corrected = "rollout_logprobs" in inputs and options.get("use_rho_correction", True)
     point = objective({**options, "use_rho_correction": corrected})
-    given, constant = loss_inputs(inputs), options.get("loss_denominator", "token")
+    given, constant = shared.loss_inputs(inputs), options.get("loss_denominator", "token")
     if constant != "token":  # of all rows together
         given = replace(given, totals=replace(given.totals, sequences=1, max_completion_length=int(constant)))
-    replayed = replay_loss(FRAMEWORK, point, given)
+    replayed = shared.replay_loss(FRAMEWORK, point, given)
     if point.sampler_correction is None:
         return replayed
-    weight_N = rho_correction(point.sampler_correction, given.without_padding()).weight[given.mask_BT]
+    weight_N = rho_of(point.sampler_correction, given.without_padding()).weight[given.mask_BT]
     return replayed.with_metrics({"val/rho_weight": weight_N.float().mean().nan_to_num()})
 
 
-def estimate_kl(options: Options, inputs: Inputs) -> Replayed:
-    """The four estimates at each position; the loss is the sum of the third over the tokens."""
+def replay_kl(options: Options, inputs: Inputs) -> Replayed:
+    """Replay the four estimates at each position; the loss is the sum of the third over the tokens."""
     ratio_BT = (inputs["logprobs"] - inputs["old_logprobs"]).exp()
     values_4BT = torch.stack(all_kl(inputs["ref_logprobs"] - inputs["logprobs"], ratio_BT))
     loss = values_4BT[2][inputs["mask"]].sum()
@@ -165,6 +163,5 @@ FRAMEWORK = Framework(
     objective=objective,
     recipe=LossRecipe(correct_importance=correct_importance),
     metrics=metrics,
-    replays={"compute_grpo_loss": compute_grpo_loss, "estimate_kl": estimate_kl},
-    limits=("a rho mask together with a rho clamp other than 2.0 is not carried.",),
+    replays={"compute_grpo_loss": replay_loss, "estimate_kl": replay_kl},
 )

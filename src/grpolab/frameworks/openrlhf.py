@@ -1,6 +1,6 @@
 """OpenRLHF (OpenRLHF/OpenRLHF, 3c3be62, v0.11.0): openrlhf/models/loss.py `PolicyLoss`, trainer/ray/ppo_actor.py.
 
-Its accidents: padding is multiplied with the mask only at the end; the KL is computed in float32; KL and entropy are
+Its own way: padding is multiplied with the mask only at the end; the KL is computed in float32; KL and entropy are
 means over tokens even where the loss is a mean over sequences.
 """
 
@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.vector_replay import at_last_token, discounted_returns, groups_of, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, group_std
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
@@ -42,47 +41,44 @@ KL_CLAMP = 10.0
 
 
 def objective(options: Options) -> Objective:
-    """The point on our axes that OpenRLHF's options mean. Raises ValueError for a value that it does not have."""
+    """Translate OpenRLHF's options. Raises ValueError for a value that it does not have."""
     o = DEFAULTS | dict(options)
     if o["policy_loss_type"] not in ("ppo", "gspo") or o["vllm_is_correction_type"] not in CORRECTION:
         raise ValueError(f"OpenRLHF has no {o['policy_loss_type']} with {o['vllm_is_correction_type']}")
     if o["dual_clip"] is not None and o["dual_clip"] <= 1:
         raise ValueError(f"dual_clip={o['dual_clip']} must be more than 1")
-    ppo = o["policy_loss_type"] == "ppo"
-    correction = None
+    ppo, correction = o["policy_loss_type"] == "ppo", None
     if ppo and o["enable_vllm_is_correction"]:
         correction = SamplerCorrection.of(*CORRECTION[o["vllm_is_correction_type"]], *o["vllm_is_truncated_threshold"])
+    kl = kl_axes(o["kl_init_coef"], o["kl_estimator"], output_clamp=KL_CLAMP)
+    if not o["kl_use_loss"]:
+        kl["beta"] = 0.0  # it is in the reward
     return Objective.of(
         importance_sampling_level="token" if ppo else "sequence",
         log_ratio_clamp=20.0 if ppo else None,
-        kernel="clipped",
         epsilon=o["clip_eps_low"],
         epsilon_high=o["clip_eps_high"],
-        delta=None,
         dual_clip=o["dual_clip"],
-        loss_form="min_positive",
         aggregation="token_mean_minibatch" if ppo and o["token_level_loss"] else "sequence_mean_nonempty",
-        # Where it is not in the loss it is in the reward.
-        **kl_axes(o["kl_init_coef"], o["kl_estimator"], output_clamp=KL_CLAMP)
-        | {"beta": o["kl_init_coef"] if o["kl_use_loss"] else 0.0},
+        **kl,
         entropy_coef=o["entropy_coef"] or 0.0,
         sampler_correction=correction,
     )
 
 
 def log_ratio(objective: Objective, inputs: LossInputs) -> Tensor:
-    """log pi_new - log pi_old within the clamp, times the mask, (B, T)."""
+    """Return log pi_new - log pi_old within the clamp, times the mask, (B, T)."""
     return core.log_ratio(objective, inputs) * inputs.mask_BT
 
 
 def sampler_log_ratio(inputs: LossInputs) -> Tensor:
-    """log pi_old - log pi_sampler, at padding too, (B, T)."""
+    """Return log pi_old - log pi_sampler, at padding too, (B, T)."""
     assert inputs.sampler_log_probs_BT is not None
     return inputs.old_log_probs_BT - inputs.sampler_log_probs_BT
 
 
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The loss times the sampler's weight; seq-mask-tis keeps rows by their geometric mean, tokens with their own."""
+    """Multiply by the sampler's weight; seq-mask-tis keeps rows by their geometric mean, tokens with their own."""
     rule = objective.sampler_correction
     if rule is None:
         return per_token
@@ -94,14 +90,14 @@ def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tens
 
 
 def approx_kl(log_probs: Tensor, base: Tensor, estimator: str) -> Tensor:
-    """`compute_approx_kl` before its clamp: float32, k3 as (e^q - 1) - q, which rounds otherwise than the core's."""
+    """Return `compute_approx_kl` before its clamp, in float32; k3 as (e^q - 1) - q, which rounds unlike the core's."""
     q = base.float() - log_probs.float()
     estimate: Tensor = q.exp() - 1 - q if estimator == "k3" else resolve(KL_ESTIMATORS[estimator])(q)
     return estimate
 
 
-def reference_kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
-    """The KL of each token, every estimator within +-10, (B, T)."""
+def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+    """Return the KL of each token, every estimator within +-10, (B, T)."""
     if not objective.beta or inputs.reference_log_probs_BT is None:
         return None
     assert objective.kl_estimator is not None
@@ -110,7 +106,7 @@ def reference_kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Ten
 
 
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
-    """The KL enters so that it becomes a mean over tokens, however the loss is averaged."""
+    """Add the KL so that it becomes a mean over tokens, however the loss is averaged."""
     weight: Tensor | float = objective.beta
     if objective.aggregation == "sequence_mean_nonempty":
         lengths_B1, totals = inputs.mask_BT.sum(1, keepdim=True), inputs.totals
@@ -119,7 +115,7 @@ def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, 
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """`aggregate_loss`: what is not finite at padding poisons it; nothing to average is 0/0."""
+    """Average as `aggregate_loss`: what is not finite at padding poisons it; nothing to average is 0/0."""
     if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
         return shared.average_everywhere(objective, inputs, per_token)
     mask_BT, totals = inputs.mask_BT, inputs.totals
@@ -130,18 +126,17 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 
 
 def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
-    """The entropy's mean over tokens."""
+    """Average the entropy over tokens."""
     assert inputs.entropy_BT is not None
     return average(objective.but(aggregation="token_mean_minibatch"), inputs, inputs.entropy_BT)
 
 
 def token_mean(values_BT: Tensor, mask_BT: Tensor) -> float:
-    """`masked_mean`."""
     return float((values_BT * mask_BT).sum() / mask_BT.sum())
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """Means over tokens; `ppo_clip_ratio` is the share where the clip, before the dual one, changed the loss."""
+    """Return means over tokens; `ppo_clip_ratio` is the share where the clip, before the dual one, changed the loss."""
     mask_BT = inputs.mask_BT
     logged = {
         "ppo_clip_ratio": token_mean(shared.clipped_losses(objective, inputs.advantages, loss.ratio), mask_BT),
@@ -152,12 +147,12 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return logged
 
 
-def policy_loss(options: Options, inputs: Inputs) -> Replayed:
-    """`PolicyLoss.forward`; a batch that is given by its global counts is one of `dp_size` equal parts.
+def replay_loss(options: Options, inputs: Inputs) -> Replayed:
+    """Replay the loss; a batch that is given by its global counts is one of `dp_size` equal parts.
 
     GSPO with the correction on has its ratio to the sampler's policy, its `ppo_kl` still to the old one.
     """
-    point, given = objective(options), loss_inputs(inputs)
+    point, given = objective(options), shared.loss_inputs(inputs)
     totals, parts = given.totals, options.get("dp_size", 1)
     if (tokens := options.get("batch_num_tokens")) is not None:
         totals = replace(totals, tokens=tokens / parts)
@@ -165,14 +160,14 @@ def policy_loss(options: Options, inputs: Inputs) -> Replayed:
         totals = replace(totals, nonempty_sequences=sequences / parts)
     given = replace(given, totals=totals)
     if not (options.get("enable_vllm_is_correction") and point.importance_sampling_level == "sequence"):
-        return replay_loss(FRAMEWORK, point, given)
-    replayed = replay_loss(FRAMEWORK, point, replace(given, old_log_probs_BT=inputs["rollout_logprobs"]))
+        return shared.replay_loss(FRAMEWORK, point, given)
+    replayed = shared.replay_loss(FRAMEWORK, point, replace(given, old_log_probs_BT=inputs["rollout_logprobs"]))
     drift_BT = (inputs["old_logprobs"] - inputs["logprobs"]).detach()
     return replayed.with_metrics({"ppo_kl": token_mean(drift_BT, inputs["mask"])})
 
 
-def compute_approx_kl(options: Options, inputs: Inputs) -> Replayed:
-    """A KL estimate at each position, padding too, in float32."""
+def replay_kl(options: Options, inputs: Inputs) -> Replayed:
+    """Replay a KL estimate at each position, padding too, in float32."""
     values_BT = approx_kl(inputs["logprobs"], inputs["ref_logprobs"], options["kl_estimator"])
     values_BT = values_BT.clamp(-KL_CLAMP, KL_CLAMP)
     masked_BT = values_BT * inputs["mask"]
@@ -189,19 +184,19 @@ ESTIMATOR = {
 }
 
 
-def compute_advantages(options: Options, inputs: Inputs) -> Replayed:
-    """Rewards less their baseline, summed from each position on; every position is a step. No KL in the reward.
+def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
+    """Replay rewards less their baseline, summed from each position on; every position is a step.
 
-    Where it whitens, mean and variance (over N, at least 1e-8) are those of the tokens in float32.
+    Mean and variance of the whitening (over N, at least 1e-8) are those of the tokens in float32.
     """
     if options["estimator"] not in ESTIMATOR:
         raise ValueError(f"estimator={options['estimator']} needs a critic")
     baseline, scale, whitened = ESTIMATOR[options["estimator"]]
     rewards_B, mask_BT = inputs["rewards"], inputs["mask"]
-    scored = Scored(rewards_B, groups_of(rewards_B, inputs["group_size"]))
+    scored = Scored(rewards_B, shared.group_numbers(rewards_B, inputs["group_size"]))
     shaped_B = advantages(scored, baseline, scale, 1e-9)
     gamma = options["gamma"] if options["estimator"] == "reinforce" else 1.0
-    returns_BT = discounted_returns(at_last_token(shaped_B, mask_BT), torch.ones_like(mask_BT), gamma)
+    returns_BT = shared.discounted_returns(shared.at_last_token(shaped_B, mask_BT), torch.ones_like(mask_BT), gamma)
     advantages_BT = returns_BT
     if whitened:
         low_N, mask_N = returns_BT.float().flatten(), mask_BT.flatten()
@@ -218,21 +213,15 @@ FRAMEWORK = Framework(
         prepare=shared.as_given,
         log_ratio=log_ratio,
         correct_importance=correct_importance,
-        kl=reference_kl,
+        kl=kl,
         add_kl_penalty=add_kl_penalty,
         average=average,
         entropy_bonus=entropy_bonus,
     ),
     metrics=metrics,
     replays={
-        "PolicyLoss.forward": policy_loss,
-        "compute_approx_kl": compute_approx_kl,
-        "RemoteExperienceMaker.compute_advantages_and_returns": compute_advantages,
+        "PolicyLoss.forward": replay_loss,
+        "compute_approx_kl": replay_kl,
+        "RemoteExperienceMaker.compute_advantages_and_returns": replay_advantages,
     },
-    limits=(
-        (
-            "gspo with the sampler correction needs `old_log_probs: sampler` in a run; its `ppo_kl` is then that to "
-            "the sampler."
-        ),
-    ),
 )

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
@@ -30,39 +28,33 @@ DEFAULTS = {
     "adv_tau": 1.0,
     "kl_tau": 1e-3,
 }
-NO_KL: dict[str, Any] = {"kl_estimator": None, "kl_gradient": None}  # none to a reference
 
 
 def objective(options: Options) -> Objective:
-    """The point on our axes of options of `DefaultLossConfig` or `IPOLossConfig` (type `ipo`)."""
+    """Translate options of `DefaultLossConfig` or `IPOLossConfig` (type `ipo`)."""
     o = {**DEFAULTS, **options}
     ipo = o["type"] == "ipo"
     return Objective.of(
-        importance_sampling_level="token",
         kernel="ipo" if ipo else "dppo_ratio",
         kernel_options={"advantage_weight": o["adv_tau"], "drift_weight": o["kl_tau"]},
         epsilon=o["ipo_threshold" if ipo else "dppo_mask_low"],
         epsilon_high=o["ipo_threshold" if ipo else "dppo_mask_high"],
-        delta=None,
-        loss_form="min_positive",
-        aggregation="token_mean_minibatch",
-        beta=0.0,
-        **NO_KL,
+        kl_estimator=None,
+        kl_gradient=None,
     )
 
 
 def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """The core's; a dropped token is multiplied by 0, which an infinite ratio survives as NaN."""
+    """Return the core's surrogate; a dropped token is multiplied by 0, which an infinite ratio survives as NaN."""
     parts = core.surrogate(objective, inputs, log_ratio_BT, ratio)
     return replace(parts, loss=parts.loss + torch.where(parts.out_of_range, ratio * 0, 0.0))
 
 
-def per_sequence(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
-    """The metrics that a loss function returns for each sequence, (B,) each."""
+def metrics_of_sequences(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
+    """Return the metrics that a loss function returns for each sequence, (B,) each."""
     mask_BT, A = inputs.mask_BT, inputs.advantages
     low_BT, high_BT = loss.surrogate.active_low, loss.surrogate.active_high
-    dropped_BT = low_BT | high_BT
-    mismatch_BT = k3(loss.log_ratio_BT)
+    dropped_BT, mismatch_BT = low_BT | high_BT, k3(loss.log_ratio_BT)
     counted = {
         "masked_mismatch_kl": (mismatch_BT, mask_BT & dropped_BT),
         "unmasked_mismatch_kl": (mismatch_BT, mask_BT & ~dropped_BT),
@@ -82,23 +74,21 @@ def per_sequence(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[s
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """The same as means over sequences."""
-    return {name: float(values_B.mean()) for name, values_B in per_sequence(objective, inputs, loss).items()}
+    """Average the metrics of sequences."""
+    return {name: float(values_B.mean()) for name, values_B in metrics_of_sequences(objective, inputs, loss).items()}
 
 
-def compute_loss(kind: str, options: Options, inputs: Inputs) -> Replayed:
-    """The loss over the batch's tokens, and the metrics of each sequence; `old_logprobs` are the sampler's."""
-    point, given = objective({**options, "type": kind}), loss_inputs(inputs)
+def replay(kind: str, options: Options, inputs: Inputs) -> Replayed:
+    """Replay the loss over the batch's tokens, and the metrics of sequences; `old_logprobs` are the sampler's."""
+    point, given = objective({**options, "type": kind}), shared.loss_inputs(inputs)
     loss = core.policy_loss(point, given, FRAMEWORK.recipe)
-    return replace(replay_loss(FRAMEWORK, point, given), metrics=per_sequence(point, given, loss))
+    replayed = shared.replay_loss(FRAMEWORK, point, given)
+    return replace(replayed, metrics=metrics_of_sequences(point, given, loss))
 
 
 FRAMEWORK = Framework(
     objective=objective,
     recipe=LossRecipe(prepare=shared.as_given, surrogate=surrogate, average=shared.average_everywhere),
     metrics=metrics,
-    replays={
-        "compute_loss + default_loss_fn": functools.partial(compute_loss, "default"),
-        "compute_loss + ipo_loss_fn": functools.partial(compute_loss, "ipo"),
-    },
+    replays={f"compute_loss + {kind}_loss_fn": functools.partial(replay, kind) for kind in ("default", "ipo")},
 )

@@ -1,8 +1,8 @@
 """ROLL (alibaba/ROLL, 8eb27cc of 2026-08-19, v0.3.0+9): roll/utils/functionals.py `agg_loss` and its four workers.
 
 roll/pipeline/base_worker.py (base), rlvr/actor_worker.py (rlvr), agentic/agentic_actor_worker.py (agentic) and
-rlvr/actor_pg_worker.py (pg). Its accidents: log-probs are multiplied by the mask, but `token-mean` adds up
-everything, padding too; sequences are divided by their count + 1e-8.
+rlvr/actor_pg_worker.py (pg). Its own way: log-probs are multiplied by the mask, but `token-mean` adds up everything,
+padding too; sequences are divided by their count + 1e-8.
 
 In a metric's name `@sum` is ROLL's note for the log: add up over micro-batches, the denominator is already global. The
 base worker's names have no such note; rlvr's and the agentic worker's names are the same ones.
@@ -16,17 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.vector_replay import (
-    at_last_token,
-    discounted_returns,
-    groups_of,
-    loss_inputs,
-    masked_whiten,
-    replay_kl,
-    replay_loss,
-)
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.kl import k2
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, correct_importance, importance_ratio
@@ -65,10 +56,8 @@ AGGREGATION = {
     "seq-mean-token-sum": "sequence_sum_nonempty",
     "seq-mean-token-sum-norm": "token_sum_length",
 }
-ROW_MEANS, TOKEN_MEAN = "sequence_mean_nonempty", "token_mean_minibatch"
 LEVEL = {"token": "token", "seq": "sequence", "segment": "segment"}
-# `pg_variant` -> kernel.
-KERNEL = {
+KERNEL = {  # by `pg_variant`
     None: "clipped",
     "ppo": "clipped",
     "vanilla": "policy_gradient",
@@ -77,12 +66,12 @@ KERNEL = {
     "topr": "topr",
     "kimi15": "dro",
 }
-ESTIMATOR = {"kl": "k1", "abs": "abs", "mse": "k2", "k3": "k3"}  # `kl_penalty`
+ESTIMATOR = {"kl": "k1", "abs": "abs", "mse": "k2", "k3": "k3"}  # by `kl_penalty`
 KL_CLAMP = 10.0
 
 
 def objective(options: Options) -> Objective:
-    """The point on our axes that ROLL's options mean. Raises ValueError for a value that ROLL or our axes lack."""
+    """Translate ROLL's options. Raises ValueError for a value that ROLL or our axes lack."""
     o = DEFAULTS | dict(options)
     variant, correction = o["pg_variant"], None
     if o["rl_loss_coef"] != 1:
@@ -99,24 +88,25 @@ def objective(options: Options) -> Objective:
         aggregation, kernel = AGGREGATION[o["loss_agg_mode"]], KERNEL[variant]
     except KeyError as unknown:
         raise ValueError(f"ROLL has no {unknown}") from unknown
-    clip = (o["pg_clip_low"], o["pg_clip_high"]) if o["use_pg_clip_range"] else (o["pg_clip"], o["pg_clip"])
-    epsilon, epsilon_high = {
-        "tis": (1 - o["tis_lower_bound"], o["tis_upper_bound"] - 1),
-        "cispo": (o["cispo_epsilon_low"], o["cispo_epsilon_high"]),
-    }.get(variant, clip)
-    numbers = {
-        "topr": {"positive_weight": o["topr_positive_weight"], "negative_weight": o["topr_negative_weight"]},
-        "kimi15": {"coefficient": o["kimi15_tau"]},
-    }
+    low, high = (o["pg_clip_low"], o["pg_clip_high"]) if o["use_pg_clip_range"] else (o["pg_clip"], o["pg_clip"])
+    numbers: dict[str, float] = {}
+    match variant:
+        case "tis":
+            low, high = 1 - o["tis_lower_bound"], o["tis_upper_bound"] - 1
+        case "cispo":
+            low, high = o["cispo_epsilon_low"], o["cispo_epsilon_high"]
+            kernel = "cispo_masked" if o["cispo_use_unified_mask"] else kernel
+        case "topr":
+            numbers = {f"{sign}_weight": o[f"topr_{sign}_weight"] for sign in ("positive", "negative")}
+        case "kimi15":
+            numbers = {"coefficient": o["kimi15_tau"]}
     return Objective.of(
         importance_sampling_level=level,
-        kernel="cispo_masked" if variant == "cispo" and o["cispo_use_unified_mask"] else kernel,
-        kernel_options=numbers.get(variant, {}),
-        epsilon=epsilon,
-        epsilon_high=epsilon_high,
-        delta=None,
+        kernel=kernel,
+        kernel_options=numbers,
+        epsilon=low,
+        epsilon_high=high,
         dual_clip=1 + 2 * o["pg_clip"] if o["dual_clip_loss"] and kernel == "clipped" else None,  # not by the range
-        loss_form="min_positive",
         aggregation=aggregation,
         **kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, "k3", output_clamp=KL_CLAMP),
         entropy_coef=max(o["entropy_loss_coef"], 0.0),
@@ -125,57 +115,50 @@ def objective(options: Options) -> Objective:
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
-    """Log-probs and entropy times the mask; advantages of sequences at their tokens only, those of tokens as given."""
-    mask_BT = inputs.mask_BT
-    advantages = inputs.advantages
-    given = {
-        "log_probs_BT": inputs.log_probs_BT,
-        "old_log_probs_BT": inputs.old_log_probs_BT,
-        "reference_log_probs_BT": inputs.reference_log_probs_BT,
-        "entropy_BT": inputs.entropy_BT,
-    }
-    masked: dict[str, Any] = {name: value * mask_BT for name, value in given.items() if value is not None}
-    if advantages.shape != mask_BT.shape:
-        advantages = advantages * mask_BT
-    return replace(inputs, **masked, advantages=advantages)
+    """Multiply log-probs, entropy and the advantages of sequences by the mask; those of tokens stay as given."""
+    names = ("log_probs_BT", "old_log_probs_BT", "reference_log_probs_BT", "entropy_BT")
+    given = {name: getattr(inputs, name) for name in names}
+    masked: dict[str, Any] = {name: value * inputs.mask_BT for name, value in given.items() if value is not None}
+    if inputs.advantages.shape != inputs.mask_BT.shape:
+        masked["advantages"] = inputs.advantages * inputs.mask_BT
+    return replace(inputs, **masked)
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The core's ratio; that of an empty sequence is the number 1, without a gradient."""
+    """Return the core's ratio; that of an empty sequence is the number 1, without a gradient."""
     if objective.importance_sampling_level == "sequence":
         log_ratio_BT = torch.where(mask_BT.any(1, keepdim=True), log_ratio_BT, 0.0)
     return importance_ratio(objective, log_ratio_BT, mask_BT)
 
 
 def token_weights(aggregation: str, inputs: LossInputs) -> Tensor:
-    """What `agg_loss` weighs each position with, (B, T): padding too in token-mean, a count + 1e-8 of sequences."""
+    """Return `agg_loss`'s weight of each position, (B, T): padding too in token-mean, a count + 1e-8 of sequences."""
     mask_BT, totals = inputs.mask_BT, inputs.totals
-    if aggregation == TOKEN_MEAN:
+    if aggregation == "token_mean_minibatch":
         return torch.ones_like(inputs.log_probs_BT.detach()) / totals.tokens
     weights_BT: Tensor = resolve(AGGREGATIONS[aggregation])(mask_BT.to(inputs.log_probs_BT.dtype), totals)
-    if aggregation in (ROW_MEANS, "sequence_sum_nonempty"):
+    if aggregation in ("sequence_mean_nonempty", "sequence_sum_nonempty"):
         weights_BT = weights_BT * (totals.nonempty_sequences / (totals.nonempty_sequences + 1e-8))
     return weights_BT
 
 
 def weighted_sum(values: Tensor, weights_BT: Tensor) -> Tensor:
-    """The values as one number; a row without weight is 0 whatever stands there."""
+    """Add up the values; a row without weight is 0 whatever stands there."""
     return (torch.where(weights_BT.any(1, keepdim=True), values, 0.0) * weights_BT).sum()
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """`agg_loss`."""
+    """Average as `agg_loss` does."""
     return weighted_sum(per_token, token_weights(objective.aggregation, inputs))
 
 
 def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
-    """The entropy, averaged as the loss is."""
+    """Average the entropy as the loss is."""
     assert inputs.entropy_BT is not None
     return average(objective, inputs, inputs.entropy_BT)
 
 
-RECIPE = LossRecipe(prepare=prepare, ratio=ratio, kl=shared.kl_everywhere, average=average, entropy_bonus=entropy_bonus)
-# Numbers that the base worker reports without the note.
+# Names of numbers that the base worker reports without the note.
 OF_BASE = (
     *("pg_loss@sum", "total_loss@sum", "kl_loss@sum", "approxkl@sum", "policykl@sum", "clipfrac@sum"),
     *("ratio_max@max", "ratio_min@min"),
@@ -184,11 +167,11 @@ Logged = dict[str, Tensor | float]
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """ROLL's metrics under all its workers' names that fit the kernel."""
+    """Return ROLL's metrics under all its workers' names that fit the kernel."""
     inputs = prepare(objective, inputs)
     mask_BT, log_ratio_BT = inputs.mask_BT, inputs.log_probs_BT - inputs.old_log_probs_BT
     ratio_BT = loss.ratio.expand_as(mask_BT)  # at padding 1, or the sequence's
-    own_BT, rows_BT = (token_weights(name, inputs) for name in (objective.aggregation, ROW_MEANS))
+    own_BT, rows_BT = (token_weights(name, inputs) for name in (objective.aggregation, "sequence_mean_nonempty"))
     policy = weighted_sum(correct_importance(objective, inputs, loss.surrogate.loss), own_BT)
     valid = mask_BT.any(1).sum()
     logged: Logged = {
@@ -212,21 +195,16 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         reported = objective.but(**kl_axes(1.0, "k3", output_clamp=KL_CLAMP))
         k3_BT = shared.kl_everywhere(reported, inputs, loss.ratio)
         assert k3_BT is not None
-        logged = {"kl_loss@sum": weighted_sum(k3_BT * mask_BT, own_BT), **logged}
+        logged["kl_loss@sum"] = weighted_sum(k3_BT * mask_BT, own_BT)
     match objective.kernel:
         case "clipped":
             logged |= clip_metrics(objective, inputs, ratio_BT, own_BT)
         case "cispo" | "cispo_masked":
-            logged |= weight_metrics(objective, inputs, ratio_BT, rows_BT)
+            logged |= weight_metrics(objective, inputs, loss, rows_BT)
         case "topr":
             logged |= topr_metrics(objective, inputs, ratio_BT, own_BT)
         case "dro":
             logged |= kimi_metrics(objective, inputs, ratio_BT)
-    if objective.kernel == "cispo_masked":
-        high_BT, low_BT = loss.surrogate.active_high, loss.surrogate.active_low
-        logged["cispo_cispo_masked_positive_tokens"] = high_BT.float().mean()
-        logged["cispo_cispo_masked_negative_tokens"] = low_BT.float().mean()
-        logged["cispo_cispo_kept_tokens"] = (~(high_BT | low_BT)).float().mean()
     tensors = {name: value for name, value in logged.items() if isinstance(value, Tensor)}
     values = torch.stack([value.double() for value in tensors.values()]).tolist()
     numbers: dict[str, Any] = logged | dict(zip(tensors, values, strict=True))
@@ -235,34 +213,32 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 
 def mean_of_all_rows(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """`masked_mean(dim=-1).mean()`: mean of rows' means, where an empty row counts as 0."""
+    """Average rows' means, of an empty row 0: `masked_mean(dim=-1).mean()`."""
     means_B = (values_BT * mask_BT).sum(1) / mask_BT.sum(1).clamp(min=1)
     return torch.where(mask_BT.any(1), means_B, 0.0).mean()
 
 
 def clip_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own_BT: Tensor) -> Logged:
-    """Clip fractions: `ppo_ratio_*` by the ratio only, padding in the numerator; `clipfrac` where the loss changed.
+    """Return clip fractions: `ppo_ratio_*` by the ratio only, padding too; `clipfrac` where the loss changed.
 
     The base worker (no `@sum`) takes the mean over all positions. `own_BT`: the weights of the objective's average.
     """
     low_BT, high_BT = (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
-    everywhere_BT = token_weights(TOKEN_MEAN, inputs)
+    everywhere_BT = token_weights("token_mean_minibatch", inputs)
     changed_BT = shared.clipped_losses(objective, inputs.advantages, ratio_BT).float()
-    logged: Logged = {}
+    logged: Logged = {"clipfrac@sum": weighted_sum(changed_BT, own_BT)}
     for side, outside_BT in (("high_", high_BT), ("low_", low_BT), ("", low_BT + high_BT)):
         logged[f"ppo_ratio_{side}clipfrac"] = outside_BT.mean()
         logged[f"ppo_ratio_{side}clipfrac@sum"] = weighted_sum(outside_BT, everywhere_BT)
-    return logged | {"clipfrac@sum": weighted_sum(changed_BT, own_BT)}
+    return logged
 
 
-def weight_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, rows_BT: Tensor) -> Logged:
-    """How often the weight was cut, over all positions; the pg worker's names of tis and cispo, for both."""
+def weight_metrics(objective: Objective, inputs: LossInputs, loss: Loss, rows_BT: Tensor) -> Logged:
+    """Return how often the weight was cut, over all positions, under the pg worker's names of both tis and cispo."""
+    ratio_BT = loss.ratio.expand_as(inputs.mask_BT)
     low_BT, high_BT = (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
     cut_BT = ratio_BT.clamp(objective.low, objective.high)
-    shares = {"lower": low_BT.mean(), "upper": high_BT.mean(), "total": (low_BT + high_BT).mean()}
-    return {
-        **{f"tis_{side}_clipfrac": share for side, share in shares.items()},
-        **{f"cispo_cispo_{side}_clipfrac": share for side, share in shares.items()},
+    logged: Logged = {
         "tis_lower_bound": objective.low,
         "tis_upper_bound": objective.high,
         "cispo_cispo_epsilon_low": objective.epsilon,
@@ -273,106 +249,113 @@ def weight_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, r
         "tis_clipped_ratio_mean@sum": weighted_sum(cut_BT, rows_BT),
         "cispo_clipped_ratio_mean": mean_of_all_rows(cut_BT, inputs.mask_BT),
     }
+    for side, outside_BT in (("lower", low_BT), ("upper", high_BT), ("total", low_BT + high_BT)):
+        logged[f"tis_{side}_clipfrac"] = logged[f"cispo_cispo_{side}_clipfrac"] = outside_BT.mean()
+    if objective.kernel == "cispo_masked":
+        up_BT, down_BT = loss.surrogate.active_high, loss.surrogate.active_low
+        logged["cispo_cispo_masked_positive_tokens"] = up_BT.float().mean()
+        logged["cispo_cispo_masked_negative_tokens"] = down_BT.float().mean()
+        logged["cispo_cispo_kept_tokens"] = (~(up_BT | down_BT)).float().mean()
+    return logged
 
 
 def topr_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own_BT: Tensor) -> Logged:
-    """TOPR's two kinds of sequences, by their score: how many, how often cut, and the loss of each."""
+    """Return TOPR's two kinds of sequences, by their score: how many, how often cut, and the loss of each."""
     assert inputs.rewards_B1 is not None
     scores_B1, options = inputs.rewards_B1, objective.options
     positive_B1, negative_B1 = scores_B1 > 0, scores_B1 <= 0
     gradient_BT = -inputs.advantages * inputs.log_probs_BT
     below_BT, above_BT = (ratio_BT < 0) & negative_B1, (ratio_BT > 1) & negative_B1
     cut_BT = ratio_BT.clamp(0, 1) * gradient_BT
-    logged: Logged = {}
-    for name, chosen_B1, loss_BT in (("positive", positive_B1, gradient_BT), ("negative", negative_B1, cut_BT)):
-        logged[f"topr_{name}_samples@sum"] = chosen_B1.sum()
-        logged[f"topr_{name}_ratio"] = chosen_B1.sum() / (len(scores_B1) + 1e-8)
-        logged[f"topr_{name}_weight"] = options[f"{name}_weight"]
-        logged[f"topr_{name}_loss"] = loss = weighted_sum(loss_BT * chosen_B1, own_BT)
-        logged[f"topr_weighted_{name}_loss"] = options[f"{name}_weight"] * loss
-    return logged | {
+    logged: Logged = {
         "topr_negative_lower_clipfrac": below_BT.float().mean(),
         "topr_negative_upper_clipfrac": above_BT.float().mean(),
         "topr_negative_total_clipfrac": (below_BT | above_BT).float().mean(),
         "topr_scores_mean": scores_B1.mean(),
         "topr_scores_std": sample_std(scores_B1),
     }
+    for name, chosen_B1, loss_BT in (("positive", positive_B1, gradient_BT), ("negative", negative_B1, cut_BT)):
+        logged[f"topr_{name}_samples@sum"] = chosen_B1.sum()
+        logged[f"topr_{name}_ratio"] = chosen_B1.sum() / (len(scores_B1) + 1e-8)
+        logged[f"topr_{name}_weight"] = options[f"{name}_weight"]
+        logged[f"topr_{name}_loss"] = loss = weighted_sum(loss_BT * chosen_B1, own_BT)
+        logged[f"topr_weighted_{name}_loss"] = options[f"{name}_weight"] * loss
+    return logged
 
 
 def kimi_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor) -> Logged:
-    """Sizes of the policy gradient and of the penalty, over all positions, from log(ratio + 1e-8)."""
+    """Return sizes of the policy gradient and of the penalty, over all positions, from log(ratio + 1e-8)."""
     tau = objective.options["coefficient"]
     log_ratio_BT = (ratio_BT + 1e-8).log()
     gradient = (inputs.advantages * log_ratio_BT).abs().mean()
     penalty = (tau * log_ratio_BT.square() * 0.5).mean()
-    return {
-        "kimi15_kimi15_tau": tau,
-        "kimi15_kimi15_log_ratio_mean": log_ratio_BT.mean(),
-        "kimi15_kimi15_log_ratio_std": sample_std(log_ratio_BT),
-        "kimi15_kimi15_log_ratio_abs_mean": log_ratio_BT.abs().mean(),
-        "kimi15_kimi15_policy_grad_magnitude": gradient,
-        "kimi15_kimi15_kl_reg_magnitude": penalty,
-        "kimi15_kimi15_reg_ratio": penalty / (gradient + 1e-8),
+    logged: Logged = {
+        "tau": tau,
+        "log_ratio_mean": log_ratio_BT.mean(),
+        "log_ratio_std": sample_std(log_ratio_BT),
+        "log_ratio_abs_mean": log_ratio_BT.abs().mean(),
+        "policy_grad_magnitude": gradient,
+        "kl_reg_magnitude": penalty,
+        "reg_ratio": penalty / (gradient + 1e-8),
     }
+    return {f"kimi15_kimi15_{name}": value for name, value in logged.items()}
 
 
 def sample_std(values: Tensor) -> Tensor:
-    """torch's std, NaN for a single value without its warning."""
+    """Return torch's std, NaN for a single value without its warning."""
     return ((values - values.mean()).square().sum() / (values.numel() - 1)).sqrt()
 
 
-def worker_loss(options: Options, inputs: Inputs) -> Replayed:
-    """base_worker.py, rlvr/actor_worker.py and agentic/agentic_actor_worker.py: one loss, their options apart."""
+def replay_worker(options: Options, inputs: Inputs) -> Replayed:
+    """Replay the loss of the base, rlvr and agentic workers: one loss, their options apart."""
     scores = {"rewards_B1": inputs["scores"][:, None]} if "scores" in inputs else {}
-    return replay_loss(FRAMEWORK, objective(options), loss_inputs(inputs, **scores))
+    return shared.replay_loss(FRAMEWORK, objective(options), shared.loss_inputs(inputs, **scores))
 
 
-def pg_worker_loss(options: Options, inputs: Inputs) -> Replayed:
-    """rlvr/actor_pg_worker.py: the variant and its numbers are read from `actor_train`."""
-    return worker_loss({"pg_variant": "vanilla", **options, **options.get("actor_train", {})}, inputs)
+def replay_pg_worker(options: Options, inputs: Inputs) -> Replayed:
+    """Replay the pg worker's loss, whose variant and numbers are read from `actor_train`."""
+    return replay_worker({"pg_variant": "vanilla", **options, **options.get("actor_train", {})}, inputs)
 
 
-def compute_approx_kl(options: Options, inputs: Inputs) -> Replayed:
-    """A KL estimate of each token, times the mask; only k3 is clamped."""
+def replay_kl(options: Options, inputs: Inputs) -> Replayed:
+    """Replay a KL estimate of each token, times the mask; only k3 is clamped."""
     name = options["kl_penalty"]
-    replayed = replay_kl(inputs, ESTIMATOR[name], output_clamp=KL_CLAMP if name == "k3" else None)
+    replayed = shared.replay_kl(inputs, ESTIMATOR[name], output_clamp=KL_CLAMP if name == "k3" else None)
     values_BT = replayed.tensors["per_token"] * inputs["mask"]
     return Replayed(values_BT.sum(), replayed.scale, tensors={"per_token": values_BT})
 
 
-def compute_advantage(options: Options, inputs: Inputs) -> Replayed:
-    """Normalised rewards, and in float32 their discounted sum from each position on, whitened and masked.
+def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
+    """Replay normalised rewards, and in float32 their discounted sum from each position on, whitened and masked.
 
     The reward stands at the last token; every position is a step, padding too.
     """
-    rewards_B, mask_BT = reward_norm(options, inputs), inputs["mask"]
-    rewards_BT = at_last_token(rewards_B.float(), mask_BT)
-    returns_BT = discounted_returns(rewards_BT, torch.ones_like(mask_BT), options["gamma"])
-    advantages_BT = returns_BT
-    if options["whiten_advantages"] and mask_BT.sum() > 1:
-        advantages_BT = masked_whiten(returns_BT, mask_BT)
-    advantages_BT = advantages_BT * mask_BT
+    rewards_B, mask_BT = normalize_rewards(options, inputs), inputs["mask"]
+    rewards_BT = shared.at_last_token(rewards_B.float(), mask_BT)
+    returns_BT = shared.discounted_returns(rewards_BT, torch.ones_like(mask_BT), options["gamma"])
+    whiten = options["whiten_advantages"] and mask_BT.sum() > 1
+    advantages_BT = (shared.masked_whiten(returns_BT, mask_BT) if whiten else returns_BT) * mask_BT
     if (bound := options.get("advantage_clip")) is not None:
         advantages_BT = advantages_BT.clamp(-bound, bound)
     return Replayed(tensors={"normalized_rewards": rewards_B, "advantages": advantages_BT, "returns": returns_BT})
 
 
-def reward_norm(options: Options, inputs: Inputs) -> Tensor:
-    """`reward_norm`, which has the group's std only with the group's mean; grpo always has both."""
-    mean, std = options["norm_mean_type"], options["norm_std_type"]
+def normalize_rewards(options: Options, inputs: Inputs) -> Tensor:
+    """Return `reward_norm`, which has the group's std only with the group's mean; grpo always has both."""
+    mean, std, rewards_B = options["norm_mean_type"], options["norm_std_type"], inputs["rewards"]
     if options["adv_estimator"] == "grpo":
         mean, std = "group", "group"
-    rewards_B = inputs["rewards"]
     if mean == std == "running":
-        return running_normalized(rewards_B)
+        return normalize_by_running_moments(rewards_B)
     if "running" in (mean, std) or (std == "group" and mean != "group"):
         raise ValueError(f"norm_mean_type={mean} with norm_std_type={std} is not replayed")
     baseline = {None: "none", "batch": "batch_mean", "group": "group_mean"}[mean]
-    return advantages(Scored(rewards_B, groups_of(rewards_B, inputs["group_size"])), baseline, std or "none", 1e-6)
+    scored = Scored(rewards_B, shared.group_numbers(rewards_B, inputs["group_size"]))
+    return advantages(scored, baseline, std or "none", 1e-6)
 
 
-def running_normalized(rewards_B: Tensor, epsilon: float = 1e-6) -> Tensor:
-    """The first rewards less the mean, over the std, of all rewards so far, (B,).
+def normalize_by_running_moments(rewards_B: Tensor, epsilon: float = 1e-6) -> Tensor:
+    """Return the first rewards less the mean, over the std, of all rewards so far, (B,).
 
     `RunningMoments` (Chan's parallel update) begin at mean 0 and variance 1 of nearly nothing.
     """
@@ -385,18 +368,14 @@ def running_normalized(rewards_B: Tensor, epsilon: float = 1e-6) -> Tensor:
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=RECIPE,
+    recipe=LossRecipe(
+        prepare=prepare, ratio=ratio, kl=shared.kl_everywhere, average=average, entropy_bonus=entropy_bonus
+    ),
     metrics=metrics,
     replays={
-        "ActorWorker.loss_func": worker_loss,
-        "ActorPGWorker.loss_func": pg_worker_loss,
-        "compute_approx_kl": compute_approx_kl,
-        "reward_norm + compute_advantage": compute_advantage,
+        "ActorWorker.loss_func": replay_worker,
+        "ActorPGWorker.loss_func": replay_pg_worker,
+        "compute_approx_kl": replay_kl,
+        "reward_norm + compute_advantage": replay_advantages,
     },
-    limits=(
-        (
-            "response filters, difficulty and length weights of samples and `gigpo` are not carried, nor are "
-            "`rl_loss_coef` other than 1 and a weight per segment."
-        ),
-    ),
 )

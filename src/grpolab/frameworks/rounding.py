@@ -1,8 +1,8 @@
-"""How far an output may be off because another CPU rounds otherwise: the same replay with other last places.
+"""Measure how far an output moves on another CPU: replay it with other last places.
 
-IEEE 754 fixes what +, -, *, / and a square root give, and every conversion: these are the same everywhere. What it
-leaves open is a library's exp or log, the order in which a sum is added up, and fused products. Their results differ by
-about a unit in the last place between code paths (MKL's AVX2 and AVX-512, torch's own, another compiler).
+IEEE 754 fixes what +, -, *, / and a square root give, and every conversion: these are the same everywhere. It leaves
+open a library's exp or log, the order in which a sum is added up, and fused products. Their results differ by about a
+unit in the last place between code paths (MKL's AVX2 and AVX-512, torch's own, another compiler).
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ FUNCTIONS = {
     *(aten.sigmoid, aten.sigmoid_backward, aten.tanh, aten.tanh_backward, aten.log_sigmoid_forward, aten.softplus),
     *(aten._softmax, aten._log_softmax, aten.addcmul, aten.addcdiv, aten.lerp),
 }
-# Sums: each term is moved, which is at least what another order of adding up can do. Of those that add to a tensor,
-# only what is added.
+# Sums: each term is moved, which is at least what another order of adding up can do.
 SUMS = {
     *(aten.sum, aten.nansum, aten.mean, aten.var, aten.std, aten.var_mean, aten.std_mean, aten.cumsum, aten.prod),
     *(aten.mm, aten.bmm, aten.addmm, aten.mv, aten.dot, aten.logsumexp, aten.norm, aten.linalg_vector_norm),
 }
-SUMS_INTO = {aten.index_add, aten.index_add_, aten.scatter_add, aten.scatter_add_}
+SUMS_INTO = {aten.index_add, aten.index_add_, aten.scatter_add, aten.scatter_add_}  # only what is added is moved
 
 REPLAYS = 8
 BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 class OtherLibrary(TorchDispatchMode):
-    """A math library that gives, for the numbers of some dtypes, one unit in the last place more or less than ours.
+    """A math library whose results differ from ours by one unit in the last place, for numbers of some dtypes.
 
-    It is a function: the same numbers at the same places are moved the same way again. `seed` picks it; 0 always gives
-    more, so that what adds up does. `moved`: the dtypes of what it changed.
+    It is a function: the same numbers at the same places are moved the same way again. `seed` picks it; 0 always moves
+    up, so that what adds up does. `moved` holds the dtypes of what it changed.
     """
 
     def __init__(self, seed: int, dtypes: Sequence[torch.dtype]) -> None:
@@ -51,22 +50,22 @@ class OtherLibrary(TorchDispatchMode):
     ) -> Any:
         kind = func.overloadpacket
         if kind in SUMS_INTO:
-            return func(args[0], *tree_map(self._moved_terms, list(args[1:])), **(kwargs or {}))
+            return func(args[0], *tree_map(self._move_terms, list(args[1:])), **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         if kind in FUNCTIONS:
-            return tree_map(self._moved, result)
+            return tree_map(self._move, result)
         if kind in SUMS and (not isinstance(result, Tensor) or result.numel() < args[0].numel()):
-            return func(*tree_map(self._moved_terms, list(args)), **(kwargs or {}))
+            return func(*tree_map(self._move_terms, list(args)), **(kwargs or {}))
         return result
 
-    def _moved_terms(self, value: Any) -> Any:
-        """The terms of a sum, moved; a sum of whole numbers is the same in any order."""
+    def _move_terms(self, value: Any) -> Any:
+        """Move the terms of a sum; a sum of whole numbers is the same in any order."""
         if isinstance(value, Tensor) and value.is_floating_point() and (value.trunc() == value).all():
             return value
-        return self._moved(value)
+        return self._move(value)
 
-    def _moved(self, value: Any) -> Any:
-        """Every number that is neither 0 nor infinite, moved by a unit in its last place."""
+    def _move(self, value: Any) -> Any:
+        """Move every number that is neither 0 nor infinite by a unit in its last place."""
         if not isinstance(value, Tensor) or value.dtype not in self.dtypes or not value.numel():
             return value
         self.moved.add(value.dtype)
@@ -77,16 +76,15 @@ class OtherLibrary(TorchDispatchMode):
             mixed = (bits ^ (bits >> 23) ^ (self.seed * 0x2545F491)) * 0x5851F42D4C957F2D
             up = (mixed >> 40) & 1 == 1
         limit = torch.where(up, torch.inf, -torch.inf).to(value.dtype)
-        fixed = (value == 0) | ~value.isfinite()
-        return torch.where(fixed, value, value.nextafter(limit))
+        return torch.where((value == 0) | ~value.isfinite(), value, value.nextafter(limit))
 
 
 def spreads(
     ours: Mapping[str, Tensor], outputs: Callable[[], Mapping[str, Tensor]], dtypes: Sequence[torch.dtype]
 ) -> tuple[dict[str, float], set[torch.dtype]]:
-    """The largest deviation from `ours` of each output over replays with other last places, and what was moved at all.
+    """Return each output's largest deviation from `ours` over replays with other last places, and the dtypes moved.
 
-    `outputs` replays a case: its outputs by name. 0 for an output that nothing in `dtypes` reaches; infinite where it
+    `outputs` replays a case: its outputs by name. 0 for an output that nothing in `dtypes` reaches; infinite if it
     stops being finite.
     """
     moved: set[torch.dtype] = set()
@@ -98,16 +96,14 @@ def spreads(
         if not moved:
             break
         for name, value in others.items():
-            largest[name] = max(largest[name], deviation(value, ours[name]))
+            largest[name] = max(largest[name], largest_difference(value, ours[name]))
     return largest, moved
 
 
-def deviation(value: Tensor, other: Tensor) -> float:
-    """Largest difference of two tensors; infinite where their shapes, or which numbers are finite, differ."""
-    if value.shape != other.shape:
-        return torch.inf
+def largest_difference(value: Tensor, other: Tensor) -> float:
+    """Return the largest difference; infinite if shapes, or what is not finite, differ. NaN equals NaN."""
     finite = other.isfinite()
-    if not torch.equal(value.isfinite(), finite):
+    if value.shape != other.shape or not torch.equal(value.isfinite(), finite):
         return torch.inf
     if not torch.equal(value[~finite].nan_to_num(), other[~finite].nan_to_num()):
         return torch.inf

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.vector_replay import loss_inputs, replay_kl, replay_loss
 from grpolab.frameworks.verl import outcome, reinforce_plus_plus
 from grpolab.grpo import loss as core
 from grpolab.grpo.aggregation import aggregate, sequence_mean
@@ -276,14 +275,14 @@ def policy_loss(options: Options, inputs: Inputs) -> Replayed:
             tokens = max(int(inputs["mask"][begin:end].sum()), 1)
             pieces.append(inputs["advantages"][begin:end] / (len(bounds) * tokens))
         changed["advantages"] = torch.cat(pieces)
-    given = loss_inputs(inputs, options["max_seq_len"], **changed)
-    return replay_loss(FRAMEWORK, objective({"use_kl_loss": False, **options}), given)
+    given = shared.loss_inputs(inputs, options["max_seq_len"], **changed)
+    return shared.replay_loss(FRAMEWORK, objective({"use_kl_loss": False, **options}), given)
 
 
 def compute_approx_kl(options: Options, inputs: Inputs) -> Replayed:
     """The estimate, 0 at padding."""
     low, high = (20.0, 10.0) if options["kl_estimator_type"] == "k3" else (None, None)
-    replayed = replay_kl(inputs, options["kl_estimator_type"], low, high)
+    replayed = shared.replay_kl(inputs, options["kl_estimator_type"], low, high)
     values_BT = torch.where(inputs["mask"], replayed.tensors["per_token"], 0.0)
     return replace(replayed, tensors={"per_token": values_BT})
 
@@ -312,18 +311,4 @@ FRAMEWORK = Framework(
         "rloo": partial(outcome, "leave_one_out", "none", lone_reward=False),
         "reinforce++": reinforce_plus_plus,
     },
-    limits=(
-        (
-            "clip_cov draws its tokens with torch.randperm from the global generator: where its window fires (1 of 60"
-            " random inputs, never in the archive) another token is left out, and the loss differs by as much as 64%."
-        ),
-        (
-            "kl_cov penalises the tokens of the largest covariance: where all are 0 (one advantage for every token),"
-            " rounding chooses them, and the loss differs."
-        ),
-        (
-            "its entropy loss, `token_mean_legacy`, `cross_entropy` and two sampler corrections at once are not "
-            "carried; `prompt_mean` is replayed but no aggregation of a run."
-        ),
-    ),
 )

@@ -1,8 +1,8 @@
 """slime (THUDM/slime, 624b824, v0.3.1+38): slime/backends/megatron_utils/loss.py, slime/utils/ppo_utils.py.
 
 Its loss and metrics are sums over samples that the engine divides by their number, or by the number of tokens; so are
-they here. Its accidents: samples end at their last token, and what is not finite before poisons them; the KL is
-computed in float32; the row mask of OPSM looks at the old policy; an empty sample counts as a token.
+they here. Its own way: samples end at their last token, and what is not finite before poisons them; the KL is computed
+in float32; the row mask of OPSM looks at the old policy; an empty sample counts as a token.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.openrlhf import approx_kl, sampler_log_ratio  # slime's own are adapted from it
-from grpolab.frameworks.vector_replay import groups_of, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals
@@ -24,7 +23,6 @@ from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
 from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
-# The framework's argument names.
 DEFAULTS: dict[str, Any] = {
     "advantage_estimator": "grpo",
     "eps_clip": 0.2,
@@ -48,7 +46,7 @@ KL_TYPES = {"k1": "k1", "k2": "k2", "k3": "k3", "low_var_kl": "k3"}
 
 
 def objective(options: Options) -> Objective:
-    """The point on our axes that slime's arguments mean. Raises ValueError for a value that it does not have."""
+    """Translate slime's arguments. Raises ValueError for a value that it does not have."""
     o = DEFAULTS | dict(options)
     estimator, kl_type = o["advantage_estimator"], o["kl_loss_type"]
     if estimator not in ESTIMATORS or kl_type not in KL_TYPES:
@@ -59,21 +57,17 @@ def objective(options: Options) -> Objective:
     if o["use_tis"]:
         icepop = str(o["custom_tis_function_path"]).endswith("icepop_function")
         correction = SamplerCorrection.of("token", "mask" if icepop else "truncate", o["tis_clip_low"], o["tis_clip"])
+    gradient = "importance_weighted" if o["use_unbiased_kl"] else "plain"
+    clamp = 10.0 if kl_type == "low_var_kl" else None
     return Objective.of(
         importance_sampling_level="sequence" if estimator == "gspo" else "token",
         kernel="cispo" if estimator == "cispo" else "clipped",
         epsilon=o["eps_clip"],
-        epsilon_high=o["eps_clip"] if o["eps_clip_high"] is None else o["eps_clip_high"],
-        delta=None,
+        epsilon_high=o["eps_clip_high"],
         dual_clip=None if estimator == "cispo" else o["eps_clip_c"],
         loss_form="max_negative",
         aggregation="token_mean_minibatch" if o["calculate_per_token_loss"] else "sequence_mean",
-        **kl_axes(
-            o["kl_loss_coef"] if o["use_kl_loss"] else 0.0,
-            KL_TYPES[kl_type],
-            "importance_weighted" if o["use_unbiased_kl"] else "plain",
-            output_clamp=10.0 if kl_type == "low_var_kl" else None,
-        ),
+        **kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, KL_TYPES[kl_type], gradient, output_clamp=clamp),
         entropy_coef=o["entropy_coef"],
         off_policy_mask_threshold=o["opsm_delta"] if o["use_opsm"] else None,
         sampler_correction=correction,
@@ -81,7 +75,7 @@ def objective(options: Options) -> Objective:
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
-    """0 behind each sample's last token, where nothing exists; gaps before it stay as they are.
+    """Put 0 behind each sample's last token, where nothing exists; gaps before it stay as they are.
 
     An empty sample has one position.
     """
@@ -92,35 +86,35 @@ def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The core's ratio; that of a sequence without its gaps."""
+    """Return the core's ratio; that of a sequence without its gaps."""
     sequence = objective.importance_sampling_level == "sequence"
     return core.importance_ratio(objective, log_ratio_BT * mask_BT if sequence else log_ratio_BT, mask_BT)
 
 
 def left_out(objective: Objective, inputs: LossInputs) -> Tensor:
-    """Tokens that the off-policy mask (OPSM), by the old policy, takes from the loss; (B, T) bool."""
+    """Return the tokens that the off-policy mask (OPSM), by the old policy, takes from the loss; (B, T) bool."""
     assert objective.off_policy_mask_threshold is not None
     drift_B1 = row_mean(inputs.old_log_probs_BT - inputs.log_probs_BT.detach(), inputs.mask_BT)
     return (inputs.advantages < 0) & (drift_B1 > objective.off_policy_mask_threshold)
 
 
 def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The core's, with the off-policy mask by the old policy."""
+    """Mask as the core does, with the off-policy mask by the old policy."""
     if objective.off_policy_mask_threshold is not None:
         per_token = per_token * ~left_out(objective, inputs)
     return core.mask(objective.but(off_policy_mask_threshold=None), inputs, per_token)
 
 
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The loss times the sampler's bounded weight."""
+    """Multiply by the sampler's bounded weight."""
     rule = objective.sampler_correction
     if rule is None:
         return per_token
     return per_token * bounded_weight(sampler_log_ratio(inputs).exp(), rule.mode, rule.low, rule.high)
 
 
-def reference_kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
-    """The KL of each token, in float32; times the token's ratio, also in GSPO, before it is cut. (B, T)."""
+def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+    """Return the KL of each token in float32, times the token's ratio, also in GSPO, before it is cut. (B, T)."""
     if not objective.beta or inputs.reference_log_probs_BT is None:
         return None
     assert objective.kl_estimator is not None
@@ -132,31 +126,30 @@ def reference_kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Ten
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Means of samples over the number of samples, or the sum over the number of tokens."""
+    """Divide means of samples by the number of samples, or their sums by the number of tokens."""
     if objective.aggregation not in ("sequence_mean", "token_mean_minibatch"):
         return shared.average_everywhere(objective, inputs, per_token)
     of_samples_B = (per_token * inputs.mask_BT).sum(1)
     if objective.aggregation == "sequence_mean":
         of_samples_B = of_samples_B / inputs.mask_BT.sum(1).clamp(min=1)
-    return of_samples_B.sum() / divisor(objective, inputs)
+    return of_samples_B.sum() / divisor(objective, inputs.totals)
 
 
-def divisor(objective: Objective, inputs: LossInputs) -> float:
-    """What the engine divides by."""
-    totals = inputs.totals
+def divisor(objective: Objective, totals: Totals) -> float:
+    """Return what the engine divides by."""
     if objective.aggregation == "sequence_mean":
         return totals.sequences
     return totals.tokens + totals.sequences - totals.nonempty_sequences
 
 
 def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
-    """The entropy, averaged as the loss is."""
+    """Average the entropy as the loss is."""
     assert inputs.entropy_BT is not None
     return average(objective, inputs, inputs.entropy_BT)
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """slime's metrics, each averaged as the loss is."""
+    """Return slime's metrics, each averaged as the loss is."""
     inputs = prepare(objective, inputs)
     mask_BT, r, rule = inputs.mask_BT, loss.ratio, objective.sampler_correction
     clipped = shared.clipped_losses(objective, inputs.advantages, r)
@@ -173,28 +166,13 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         per_token["train_rollout_logprob_abs_diff"] = sampler_log_ratio(inputs).abs()
     if rule is not None:
         weight_BT = sampler_log_ratio(inputs).exp()
-        per_token |= {
-            "ois": r,
-            "tis": weight_BT,
-            "tis_clipfrac": bounded_weight(weight_BT, rule.mode, rule.low, rule.high) != weight_BT,
-            "tis_abs": (weight_BT - 1).abs(),
-        }
+        clipped_BT = bounded_weight(weight_BT, rule.mode, rule.low, rule.high) != weight_BT
+        per_token |= {"ois": r, "tis": weight_BT, "tis_clipfrac": clipped_BT, "tis_abs": (weight_BT - 1).abs()}
     numbers = {name: float(average(objective, inputs, values.expand_as(mask_BT))) for name, values in per_token.items()}
     if objective.off_policy_mask_threshold is not None:
         shares_B = left_out(objective, inputs).sum(1) / mask_BT.sum(1).clamp(min=1)
-        numbers["opsm_clipfrac"] = float(shares_B.sum() / divisor(objective, inputs))
+        numbers["opsm_clipfrac"] = float(shares_B.sum() / divisor(objective, inputs.totals))
     return numbers | {"loss": float(loss.total)}
-
-
-RECIPE = LossRecipe(
-    prepare=prepare,
-    ratio=ratio,
-    mask=mask,
-    correct_importance=correct_importance,
-    kl=reference_kl,
-    average=average,
-    entropy_bonus=entropy_bonus,
-)
 
 
 # The engine divides later: until then, loss and metrics are sums.
@@ -203,35 +181,39 @@ UNDIVIDED = Totals(
 )
 
 
-def policy_loss_function(options: Options, inputs: Inputs) -> Replayed:
-    """`policy_loss_function`, before the engine's division. The KL, float32, is added up before it joins the loss."""
-    point, given = objective(options), loss_inputs(inputs, totals=UNDIVIDED)
-    replayed, prepared = replay_loss(FRAMEWORK, point, given), prepare(point, given)
-    kl_BT = reference_kl(point, prepared, torch.ones_like(given.mask_BT))
+def replay_loss(options: Options, inputs: Inputs) -> Replayed:
+    """Replay the loss before the engine's division. The KL, float32, is added up before it joins the loss."""
+    point, given = objective(options), shared.loss_inputs(inputs, totals=UNDIVIDED)
+    replayed, prepared = shared.replay_loss(FRAMEWORK, point, given), prepare(point, given)
+    kl_BT = kl(point, prepared, torch.ones_like(given.mask_BT))
     if kl_BT is None:
         return replayed
-    without = core.policy_loss(point.but(beta=0.0), given, RECIPE)
+    without = core.policy_loss(point.but(beta=0.0), given, FRAMEWORK.recipe)
     loss = without.total + point.beta * average(point, prepared, kl_BT)
     return replace(replayed, loss=loss).with_metrics({"loss": loss})
 
 
-def post_process_rewards(options: Options, inputs: Inputs) -> Replayed:
-    """Rewards less their group's mean, in float32; without groups of one size the whole batch is one."""
+def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
+    """Replay rewards less their group's mean, in float32; without groups of one size the whole batch is one."""
     rewards_B, size = inputs["rewards"].float(), inputs["group_size"] or len(inputs["rewards"])
     if not options["rewards_normalization"] or options["advantage_estimator"] in ("ppo", "reinforce_plus_plus"):
         return Replayed(tensors={"advantages": rewards_B})
     scaled = options["grpo_std_normalization"] and options["advantage_estimator"] != "reinforce_plus_plus_baseline"
-    scored = Scored(rewards_B, groups_of(rewards_B, size))
+    scored = Scored(rewards_B, shared.group_numbers(rewards_B, size))
     return Replayed(tensors={"advantages": advantages(scored, "group_mean", "group" if scaled else "none", 1e-6)})
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=RECIPE,
+    recipe=LossRecipe(
+        prepare=prepare,
+        ratio=ratio,
+        mask=mask,
+        correct_importance=correct_importance,
+        kl=kl,
+        average=average,
+        entropy_bonus=entropy_bonus,
+    ),
     metrics=metrics,
-    replays={
-        "policy_loss_function": policy_loss_function,
-        "RolloutManager._post_process_rewards": post_process_rewards,
-    },
-    limits=("`use_rollout_logprobs` is the axis `old_log_probs: sampler` of a run, and is not replayed.",),
+    replays={"policy_loss_function": replay_loss, "RolloutManager._post_process_rewards": replay_advantages},
 )

@@ -11,9 +11,8 @@ import functools
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.vector_replay import loss_inputs, replay_loss
 from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
 from grpolab.settings.objective import Objective
@@ -28,30 +27,21 @@ LOSSES = {
 
 
 def objective(options: Options) -> Objective:
-    """The point on our axes of a loss's class and arguments; `GRPOSimpleLoss` also says old = current."""
+    """Translate a loss's class and arguments; `GRPOSimpleLoss` also says old = current."""
     o = {**DEFAULTS, **options}
     level, kernel, aggregation = LOSSES[o["loss"]]
-    return Objective.of(
-        importance_sampling_level=level,
-        kernel=kernel,
-        epsilon=o["epsilon"],
-        epsilon_high=o["epsilon"],
-        delta=None,
-        loss_form="min_positive",
-        aggregation=aggregation,
-        beta=o["kl_coeff"],
-    )
+    return Objective.of(level, kernel, o["epsilon"], aggregation=aggregation, beta=o["kl_coeff"])
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The core's, or the product of all the batch's ratios, (B, 1)."""
+    """Return the core's ratio, or the product of all the batch's ratios, (B, 1)."""
     if objective.importance_sampling_level == "token":
         return importance_ratio(objective, log_ratio_BT, mask_BT)
     return (log_ratio_BT * mask_BT).sum().exp().expand(len(mask_BT), 1)
 
 
 def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
-    """k3 of each token, (B, T), or of the batch's product, (B, 1), wherever there is a reference, for beta = 0 too."""
+    """Return k3 of each token, (B, T), or of the batch's product, (B, 1); also for beta = 0."""
     if inputs.reference_log_probs_BT is None:
         return None
     log_ratio_BT = inputs.reference_log_probs_BT - inputs.log_probs_BT
@@ -61,14 +51,14 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Padding is a factor of 0; or the mean over all rows, empty ones included."""
+    """Average with padding as a factor of 0; or over all rows, empty ones included."""
     if objective.importance_sampling_level == "token":
         return shared.average_everywhere(objective, inputs, per_token)
     return per_token.sum() / inputs.totals.sequences
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """What the loss returns beside itself; `policy_loss` has the sign of a reward."""
+    """Return what the loss returns beside itself; `policy_loss` has the sign of a reward."""
     logged = {
         "policy_loss": -average(objective, inputs, loss.surrogate.loss),
         "ratios": loss.ratio.mean(),
@@ -83,17 +73,16 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return {name: float(value) for name, value in logged.items()}
 
 
-def forward(loss: str, options: Options, inputs: Inputs) -> Replayed:
-    """The loss of a class; the simple one takes the current policy, detached, for the old."""
+def replay(loss: str, options: Options, inputs: Inputs) -> Replayed:
+    """Replay the loss of a class; the simple one takes the current policy, detached, for the old."""
     old_BT = inputs["logprobs"].detach() if loss == "GRPOSimpleLoss" else inputs["old_logprobs"]
-    given = loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None], old_log_probs_BT=old_BT)
-    return replay_loss(FRAMEWORK, objective({**options, "loss": loss}), given)
+    given = shared.loss_inputs(inputs, advantages=inputs["seq_advantages"][:, None], old_log_probs_BT=old_BT)
+    return shared.replay_loss(FRAMEWORK, objective({**options, "loss": loss}), given)
 
 
 FRAMEWORK = Framework(
     objective=objective,
     recipe=LossRecipe(prepare=shared.as_given, ratio=ratio, kl=kl, average=average),
     metrics=metrics,
-    replays={f"{loss}.forward": functools.partial(forward, loss) for loss in LOSSES},
-    limits=("`torchtune/completion` sums over a whole minibatch: in micro-batches it is another loss.",),
+    replays={f"{loss}.forward": functools.partial(replay, loss) for loss in LOSSES},
 )

@@ -2,8 +2,8 @@
 
 Its own way: the mask is applied last, as a factor, so that what is not finite at padding poisons the loss; CISPO's
 `epsilon_high` is the cap itself; the temperatures of SAPO and the gammas of VESPO are float32; the sampler's weights
-enter VESPO's product; the entropy bonus has its own mean over the tokens that are learnt from. The options and
-their defaults are in `trl_options.py`; `readers/trl.py` reads its config files.
+enter VESPO's product; the entropy bonus has its own mean over the tokens that are learnt from. The options are in
+`trl_options.py`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.trl_options import LOSS, objective
-from grpolab.frameworks.vector_replay import groups_of, loss_inputs, replay_loss
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, by_group, weighted_sum
 from grpolab.grpo.aggregation import Totals
@@ -30,19 +29,19 @@ from grpolab.settings.objective import Objective
 
 
 def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
-    """The inputs as they are, but the sampler's log-probs in float32, as they come from vLLM."""
+    """Round the sampler's log-probs to float32, as they come from vLLM."""
     sampler_BT = inputs.sampler_log_probs_BT
     return inputs if sampler_BT is None else replace(inputs, sampler_log_probs_BT=sampler_BT.float())
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The core's ratio; a token's also at padding."""
+    """Return the core's ratio; a token's also at padding."""
     token = objective.importance_sampling_level == "token"
     return core.importance_ratio(objective, log_ratio_BT if token else log_ratio_BT * mask_BT, mask_BT)
 
 
 def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """The core's kernel in TRL's units: CISPO's cap is `epsilon_high` itself, and a kernel's options are float32."""
+    """Return the core's kernel in TRL's units: CISPO's cap is `epsilon_high`, a kernel's options are float32."""
     if objective.kernel == "cispo":
         objective = objective.but(epsilon_high=objective.epsilon_above - 1)
     if objective.kernel == "vespo":
@@ -52,20 +51,19 @@ def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ra
 
 
 def float32_options(objective: Objective) -> dict[str, float]:
-    """The kernel's options as `torch.where` of two Python numbers makes them; VESPO's lambdas at least 1e-4."""
+    """Round the kernel's options as `torch.where` of two Python numbers does; VESPO's lambdas are at least 1e-4."""
     given = {name: max(value, 1e-4) if "lambda" in name else value for name, value in objective.options.items()}
     return {name: as_float32(value) for name, value in given.items()}
 
 
 def as_float32(value: float) -> float:
-    """The nearest float32."""
     return float(torch.tensor(value, dtype=torch.float32))
 
 
 def vespo_log_ratio(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor) -> Tensor:
-    """What VESPO adds up in each row: the tokens' log ratios and the sampler's log weights; (B, columns).
+    """Return what VESPO adds up in each row: the tokens' log ratios and the sampler's log weights; (B, columns).
 
-    A row with something that is no number counts as infinitely far, where phi is 0.
+    A row with a NaN counts as infinitely far, where phi is 0.
     """
     log_BT = log_ratio_BT.detach().clamp(-VESPO_LOG_RATIO, VESPO_LOG_RATIO) * inputs.mask_BT
     if objective.sampler_correction is not None:
@@ -75,7 +73,7 @@ def vespo_log_ratio(objective: Objective, inputs: LossInputs, log_ratio_BT: Tens
 
 
 def vllm_weight(objective: Objective, inputs: LossInputs) -> Tensor:
-    """The sampler's weight, 1 for a token whose log-prob the sampler did not give (NaN); (B, T) or (B, 1)."""
+    """Return the sampler's weight, 1 for a token whose log-prob the sampler did not give (NaN); (B, T) or (B, 1)."""
     rule, sampler_BT, old_BT = objective.sampler_correction, inputs.sampler_log_probs_BT, inputs.old_log_probs_BT
     assert rule is not None
     assert sampler_BT is not None
@@ -84,7 +82,7 @@ def vllm_weight(objective: Objective, inputs: LossInputs) -> Tensor:
 
 
 def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The kernel's loss times off-policy mask and entropy mask."""
+    """Multiply the kernel's loss by off-policy mask and entropy mask."""
     log_probs_BT, sampler_BT = inputs.log_probs_BT.detach(), inputs.sampler_log_probs_BT
     if (threshold := objective.off_policy_mask_threshold) is not None:
         behaviour_BT = inputs.old_log_probs_BT if sampler_BT is None else sampler_BT
@@ -97,7 +95,7 @@ def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
 
 
 def entropy_keep(objective: Objective, inputs: LossInputs) -> Tensor:
-    """1 for tokens whose entropy is at least the quantile, which is float32, else 0; (B, T)."""
+    """Return 1 for tokens whose entropy is at least the quantile, which is float32, else 0; (B, T)."""
     assert inputs.entropy_BT is not None
     entropy_BT, mask_BT, share = inputs.entropy_BT.detach(), inputs.mask_BT, objective.top_entropy_quantile
     if share is None or not mask_BT.any():
@@ -107,14 +105,14 @@ def entropy_keep(objective: Objective, inputs: LossInputs) -> Tensor:
 
 
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The loss times the sampler's weight; VESPO has it inside."""
+    """Multiply by the sampler's weight; VESPO has it inside."""
     if objective.sampler_correction is None or objective.kernel == "vespo":
         return per_token
     return per_token * vllm_weight(objective, inputs)
 
 
 def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
-    """k3, also at padding, times the ratio with its gradient.
+    """Return k3, also at padding, times the ratio with its gradient.
 
     The two log ratios stand apart, as in the source: far from the reference the gradient is a sum of terms e^q that
     cancel, and rounds by their order.
@@ -130,7 +128,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The loss as one number, with a token count in float32; what is not finite at padding stays so.
+    """Average with a token count in float32; what is not finite at padding stays so.
 
     Row means are divided in the order of the source, for the sake of terms that cancel (see `kl`).
     """
@@ -143,14 +141,14 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
 
 
 def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
-    """Mean entropy of the tokens that are learnt from, over micro-batches."""
+    """Average the entropy over the tokens that are learnt from, and over micro-batches."""
     assert inputs.entropy_BT is not None
     keep_BT = entropy_keep(objective, inputs)
     return (inputs.entropy_BT * keep_BT).sum() / keep_BT.sum().clamp(min=1) / inputs.totals.micro_batches
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """What a micro-batch logs, and the sampler's part of what a generation batch logs."""
+    """Return what a micro-batch logs, and the sampler's part of what a generation batch logs."""
     mask_BT = inputs.mask_BT
     logged: dict[str, float] = {}
     if objective.entropy_coef:
@@ -159,18 +157,18 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         logged["policy_loss"] = policy_loss if own_scale else policy_loss * inputs.totals.micro_batches
         logged["entropy_coef"] = objective.entropy_coef
     if loss.kl_ref_BT is not None:
-        logged["kl"] = reduced(loss.kl_ref_BT, mask_BT)
+        logged["kl"] = masked_mean(loss.kl_ref_BT, mask_BT)
     if inputs.entropy_BT is not None:
-        logged["entropy"] = reduced(inputs.entropy_BT, mask_BT)
+        logged["entropy"] = masked_mean(inputs.entropy_BT, mask_BT)
     if objective.kernel == "clipped":
         logged |= clip_metrics(objective, inputs, loss.ratio)
     elif objective.kernel == "cispo":
         clipped = (loss.ratio > objective.epsilon_above) & (inputs.advantages > 0)
-        logged["cispo_clip_ratio"] = reduced(clipped, mask_BT)
+        logged["cispo_clip_ratio"] = masked_mean(clipped, mask_BT)
     elif objective.kernel == "vespo":
         log_BT = vespo_log_ratio(objective, inputs, loss.log_ratio_BT)
         phi = gamma_weight(inputs.advantages, log_BT, float32_options(objective))
-        logged["vespo/phi_seq_mean"] = reduced(phi, mask_BT)
+        logged["vespo/phi_seq_mean"] = masked_mean(phi, mask_BT)
     if objective.sampler_correction is not None:
         prepared = prepare(objective, inputs)
         weight, sampler_BT = vllm_weight(objective, prepared), prepared.sampler_log_probs_BT
@@ -187,15 +185,15 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return logged
 
 
-def reduced(values: Tensor, mask_BT: Tensor) -> float:
-    """`global_masked_mean`: mean over tokens; over all sequences, empty ones too, where there is one column."""
+def masked_mean(values: Tensor, mask_BT: Tensor) -> float:
+    """Average over tokens, or over all sequences, empty ones too, if there is one column: `global_masked_mean`."""
     if values.shape[1] == 1:  # also where completions are one token wide
         return float(values.double().mean())
     return float((values.double() * mask_BT).sum() / mask_BT.sum().clamp(min=1))
 
 
 def clip_metrics(objective: Objective, inputs: LossInputs, ratio: Tensor) -> dict[str, float]:
-    """Shares where the clip range acted, on the ratio after the cap delta; the unit is that of the ratio."""
+    """Return shares where the clip range acted, on the ratio after the cap delta; the unit is that of the ratio."""
     A, mask = inputs.advantages, inputs.mask_BT
     ratio = ratio if objective.delta is None else ratio.clamp(max=objective.delta)
     low, high = (ratio < objective.low) & (A < 0), (ratio > objective.high) & (A > 0)
@@ -218,20 +216,20 @@ TRAINER = {"gradient_accumulation_steps": 1, "steps_per_generation": None, "max_
 EPSILON = 1e-4  # added to each std
 
 
-def compute_loss(options: Options, inputs: Inputs) -> Replayed:
-    """Loss and metrics of a micro-batch. `effective` has the values that `options` leaves to the defaults."""
-    return replay_loss(FRAMEWORK, *micro_batch(options, inputs))
+def replay_loss(options: Options, inputs: Inputs) -> Replayed:
+    """Replay a micro-batch. `effective` has the values that `options` leaves to the defaults."""
+    return shared.replay_loss(FRAMEWORK, *micro_batch(options, inputs))
 
 
-def vllm_loss(options: Options, inputs: Inputs) -> Replayed:
-    """The same with a sampler whose log-probs are known, and its weights."""
+def replay_vllm_loss(options: Options, inputs: Inputs) -> Replayed:
+    """Replay a micro-batch with a sampler whose log-probs are known, and its weights."""
     point, given = micro_batch({**options, "use_vllm": True}, inputs)
     weight = vllm_weight(point, prepare(point, given))
-    return replace(replay_loss(FRAMEWORK, point, given), tensors={"importance_sampling_ratio": weight})
+    return replace(shared.replay_loss(FRAMEWORK, point, given), tensors={"importance_sampling_ratio": weight})
 
 
 def micro_batch(options: Options, inputs: Inputs) -> tuple[Objective, LossInputs]:
-    """The objective, and a micro-batch of one accumulation window, whose others are as large.
+    """Return the objective, and a micro-batch of one accumulation window, whose others are as large.
 
     TRL got one advantage per sequence, and one per token in the cases whose tag says that tokens differ.
     """
@@ -250,39 +248,36 @@ def micro_batch(options: Options, inputs: Inputs) -> tuple[Objective, LossInputs
         micro_batches=windows,
     )
     point = objective({name: given[name] for name in LOSS if name in given})
-    return point, loss_inputs(inputs, advantages=A, totals=totals)
+    return point, shared.loss_inputs(inputs, advantages=A, totals=totals)
 
 
-def score(options: Options, inputs: Inputs) -> Replayed:
-    """Advantages and reward metrics; a row has one reward, or one of each reward function."""
+def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
+    """Replay advantages and reward metrics; a row has one reward, or one of each reward function."""
     rewards_BK = inputs["rewards"].view(len(inputs["group_ids"]), -1)
     parts = {f"f{k}": rewards_B for k, rewards_B in enumerate(rewards_BK.unbind(1))}
     weights = dict(zip(parts, options.get("reward_weights") or [1.0] * len(parts), strict=True))
-    group_B, scale = groups_of(rewards_BK, inputs["group_size"]), options.get("scale_rewards", "group")
-    rewards_B = weighted_sum(parts, weights)
-    source_B, batch_B = rewards_B, torch.zeros_like(group_B)
+    group_B, scale = shared.group_numbers(rewards_BK, inputs["group_size"]), options.get("scale_rewards", "group")
+    batch_B, rewards_B = torch.zeros_like(group_B), weighted_sum(parts, weights)
+    source_B, centre_B, scaled_B = rewards_B, group_B, {"group": group_B, "batch": batch_B}.get(scale)
     if options.get("multi_objective_aggregation") == "normalize_then_sum":
-        scaled = {
-            name: normalized(part_B, group_B, group_B).where(~part_B.isnan(), part_B) for name, part_B in parts.items()
-        }
-        source_B, scale = weighted_sum(scaled, weights), "batch"
-        advantages_B = normalized(source_B, batch_B, batch_B)
-    else:
-        advantages_B = normalized(source_B, group_B, {"group": group_B, "batch": batch_B}.get(scale))
+        scaled = {name: normalize(part_B, group_B, group_B) for name, part_B in parts.items()}
+        scaled = {name: scaled_B.where(~parts[name].isnan(), parts[name]) for name, scaled_B in scaled.items()}
+        source_B, scale, centre_B, scaled_B = weighted_sum(scaled, weights), "batch", batch_B, batch_B
     return Replayed(
-        metrics=reward_metrics(parts, rewards_B, source_B, group_B, scale), tensors={"advantages": advantages_B}
+        metrics=reward_metrics(parts, rewards_B, source_B, group_B, scale),
+        tensors={"advantages": normalize(source_B, centre_B, scaled_B)},
     )
 
 
-def normalized(values_B: Tensor, group_B: Tensor, scaled_B: Tensor | None) -> Tensor:
-    """Values less the mean of their group, over the std of all whose number in `scaled_B` is theirs; NaN gives 0."""
+def normalize(values_B: Tensor, group_B: Tensor, scaled_B: Tensor | None) -> Tensor:
+    """Return values less their group's mean, over the std of those with their number in `scaled_B`; NaN gives 0."""
     centred_B = advantages(Scored(values_B, group_B), "group_mean", "none")
     std_B = torch.ones_like(values_B) if scaled_B is None else std_by_group(values_B, scaled_B) + EPSILON
     return torch.where(centred_B == 0, 0.0, centred_B / std_B)
 
 
 def std_by_group(values_B: Tensor, group_B: Tensor) -> Tensor:
-    """`nanstd` of the values with one number in `group_B`, (B,): with Bessel's correction, NaN for fewer than two.
+    """Return `nanstd` of the values with one number in `group_B`, (B,): with Bessel's correction, else NaN.
 
     Its factor N / (N - 1), a quotient of two counts, is float32.
     """
@@ -298,7 +293,7 @@ def std_by_group(values_B: Tensor, group_B: Tensor) -> Tensor:
 def reward_metrics(
     parts: Mapping[str, Tensor], rewards_B: Tensor, normalized_B: Tensor, group_B: Tensor, scale: str
 ) -> dict[str, float]:
-    """What a generation batch logs of its rewards: parts, their weighted sum, and how many rows have no variance.
+    """Return what a generation batch logs of its rewards: parts, their weighted sum, and rows without variance.
 
     `normalized_B`: the sum that the advantages come from (`rewards_B` but for `normalize_then_sum`). With `scale` batch
     the share of rows without variance looks at the whole batch and is 0 or 1.
@@ -310,8 +305,7 @@ def reward_metrics(
         mean, std = ("reward", "reward_std") if name == "reward" else (f"{name}mean", f"{name}std")
         logged |= {mean: float(values_B.nanmean()), std: float(std_by_group(values_B, batch_B)[0])}
     std_B = std_by_group(normalized_B, batch_B if scale == "batch" else group_B)
-    flat_B = torch.isclose(std_B, torch.zeros_like(std_B))
-    return logged | {"frac_reward_zero_std": float(flat_B.double().mean())}
+    return logged | {"frac_reward_zero_std": float(torch.isclose(std_B, torch.zeros_like(std_B)).double().mean())}
 
 
 FRAMEWORK = Framework(
@@ -328,9 +322,8 @@ FRAMEWORK = Framework(
     ),
     metrics=metrics,
     replays={
-        "GRPOTrainer._compute_loss": compute_loss,
-        "GRPOTrainer._generate_and_score_completions + _compute_loss": vllm_loss,
-        "GRPOTrainer._generate_and_score_completions": score,
+        "GRPOTrainer._compute_loss": replay_loss,
+        "GRPOTrainer._generate_and_score_completions + _compute_loss": replay_vllm_loss,
+        "GRPOTrainer._generate_and_score_completions": replay_advantages,
     },
-    limits=("the Liger kernel and reductions over several ranks are not carried.",),
 )

@@ -1,7 +1,7 @@
-"""The JSON files of an archive, a folder or one file of vectors, within bounds: whoever made them may mean harm.
+"""Read the JSON files of an archive, a folder or one file of vectors, within bounds: whoever made them may mean harm.
 
 An archive is unpacked in memory alone, as a stream, and no further than its bounds: what a member is called, links to
-or says that it is long decides nothing.
+or says of its length decides nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import lzma
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -31,25 +31,30 @@ OPENERS: dict[bytes, Callable[..., Any]] = {
 DAMAGE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError)  # as a half archive has it
 
 
-def texts(path: Path) -> dict[str, bytes]:
-    """The .json files there, by name. Raises RequestError where there are none, or they cannot be read."""
-    if path.is_dir():
-        found = _of_folder(path)
-    elif path.suffix == ".json" and path.is_file():
-        found = {path.name: _of_file(path)}
-    elif path.is_file():
-        found = _of_archive(path)
-    elif path.exists():
-        raise RequestError(f"{path} cannot be read: it is no file")
-    else:
+def read_texts(path: Path) -> dict[str, bytes]:
+    """Return the .json files there, by name. Raises RequestError if there are none, or they cannot be read."""
+    if not path.exists() and not path.is_symlink():
         raise RequestError(f"{path} does not exist: give an archive, a folder or a .json file of vectors")
-    if not found:
+    if path.is_dir():
+        files = ((file, _read_file(file)) for file in sorted(path.rglob("*.json")) if not file.is_dir())
+    elif path.suffix == ".json" or not path.is_file():
+        files = iter([(path, _read_file(path))])
+    else:
+        files = _read_archive(path)
+    texts: dict[str, bytes] = {}
+    size = 0
+    for file, text in files:
+        texts[file.name] = text
+        size += len(text)
+        if size > LARGEST_ARCHIVE or len(texts) > MOST_FILES:
+            raise _too_much(path)
+    if not texts:
         raise RequestError(f"{path} holds no .json file with vectors")
-    return found
+    return texts
 
 
-def parsed(name: str, text: bytes) -> Any:
-    """What a JSON file says. Raises RequestError where it is none."""
+def parse(name: str, text: bytes) -> Any:
+    """Return what a JSON file says. Raises RequestError if it is none."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -58,17 +63,7 @@ def parsed(name: str, text: bytes) -> Any:
         raise RequestError(f"{name} is not JSON: {error}") from error
 
 
-def _of_folder(folder: Path) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    for file in sorted(folder.rglob("*.json")):
-        if not file.is_dir():
-            found[file.name] = _of_file(file)
-        if sum(map(len, found.values())) > LARGEST_ARCHIVE or len(found) > MOST_FILES:
-            raise _too_much(folder)
-    return found
-
-
-def _of_file(file: Path) -> bytes:
+def _read_file(file: Path) -> bytes:
     if not file.is_file():
         raise RequestError(f"{file} cannot be read: it is no file")
     try:
@@ -77,18 +72,17 @@ def _of_file(file: Path) -> bytes:
     except OSError as error:
         raise RequestError(f"{file} cannot be read: {error.strerror}") from error
     if len(content) > LARGEST:
-        raise _too_long(file)
+        raise _too_long(str(file))
     return content
 
 
-def _of_archive(path: Path) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+def _read_archive(path: Path) -> Iterator[tuple[Path, bytes]]:
     try:
         with path.open("rb") as file:
             head = file.read(6)
         opener = next(opener for magic, opener in OPENERS.items() if head.startswith(magic))
         with opener(path, "rb") as unpacked:
-            stream = cast(BinaryIO, Bounded(path, cast(BinaryIO, unpacked)))
+            stream = cast(BinaryIO, _BoundedStream(path, cast(BinaryIO, unpacked)))
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
                     if not member.name.endswith(".json") or member.isdir():
@@ -96,25 +90,21 @@ def _of_archive(path: Path) -> dict[str, bytes]:
                     if not member.isreg():
                         raise RequestError(f"{path}: {member.name} is no file but a link or a device: pack files alone")
                     if member.size > LARGEST:
-                        raise _too_long(Path(f"{path}: {member.name}"))
-                    if len(found) >= MOST_FILES:
-                        raise _too_much(path)
+                        raise _too_long(f"{path}: {member.name}")
                     content = archive.extractfile(member)
-                    found[Path(member.name).name] = content.read() if content else b""
+                    yield Path(member.name), content.read() if content else b""
     except DAMAGE as error:
         raise RequestError(f"{path} is neither a folder, a .json file nor a whole tar archive: {error}") from error
-    return found
 
 
-class Bounded(io.RawIOBase):
-    """What an archive unpacks to, which ends in a RequestError where it is longer than all vectors could be."""
+class _BoundedStream(io.RawIOBase):
+    """What an archive unpacks to; reading more of it than all vectors could be raises RequestError."""
 
     def __init__(self, path: Path, unpacked: BinaryIO) -> None:
         super().__init__()
         self.path, self.unpacked, self.left = path, unpacked, LARGEST_ARCHIVE
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
         content = self.unpacked.read(min(size, self.left + 1) if size >= 0 else self.left + 1)
         self.left -= len(content)
         if self.left < 0:
@@ -122,8 +112,8 @@ class Bounded(io.RawIOBase):
         return content
 
 
-def _too_long(file: Path) -> RequestError:
-    return RequestError(f"{file} is longer than {LARGEST >> 20} MiB, the most that is read of one file of vectors")
+def _too_long(name: str) -> RequestError:
+    return RequestError(f"{name} is longer than {LARGEST >> 20} MiB, the most that is read of one file of vectors")
 
 
 def _too_much(path: Path) -> RequestError:

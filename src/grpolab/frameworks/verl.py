@@ -2,8 +2,8 @@
 
 Its own way: gspo, sapo and geo_mean average their loss by sequences whatever `loss_agg_mode` says, which KL and
 entropy follow; the ratio of gspo is at most e^10; geo_mean takes the geometric mean of a sequence's sampler weights;
-padding is masked only where it is added up; the loss of no token at all is NaN. `rollout_correction` is in
-`verl_correction.py`, its config files are read by `readers/verl.py`.
+padding is masked only where it is added up; the loss of no token at all is NaN. The options are in `verl_options.py`,
+`rollout_correction` is in `verl_correction.py`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,9 @@ import torch
 from numpy.random import default_rng
 from torch import Tensor
 
-from grpolab.frameworks import shared_loss as shared
+from grpolab.frameworks import shared
 from grpolab.frameworks import verl_correction as correction
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.vector_replay import (
-    discounted_returns,
-    generalized_advantages,
-    loss_inputs,
-    masked_whiten,
-    replay_loss,
-    summed,
-)
 from grpolab.frameworks.verl_options import KERNEL, LOSS, objective, sampler_rule
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
@@ -33,49 +25,48 @@ from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, policy_loss
 from grpolab.grpo.ratios import masked_log_ratio, row_mean, sampler_weight
 from grpolab.registry import AGGREGATIONS, SCALES, resolve
-from grpolab.settings.objective import Objective, SamplerCorrection
+from grpolab.settings.objective import Objective
 
 TINY = 1e-10  # added to the weights of geo_mean before their logarithm
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The core's ratio; gspo's at most e^10, beyond which there is no gradient."""
+    """Return the core's ratio; gspo's is at most e^10, beyond which there is no gradient."""
     if objective.importance_sampling_level != "sequence_token":
         return core.importance_ratio(objective, log_ratio_BT, mask_BT)
     return shared.capped_sequence_token_ratio(log_ratio_BT, mask_BT)
 
 
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The loss times the sampler weights; that of geo_mean times the geometric mean of a sequence's weights."""
+    """Multiply by the sampler's weights; geo_mean by the geometric mean of a sequence's weights."""
     rule = objective.sampler_correction
     if rule is None or objective.kernel != "gmpo":
         return core.correct_importance(objective, inputs, per_token)
-    assert inputs.sampler_log_probs_BT is not None
-    weight = sampler_weight(
-        inputs.old_log_probs_BT, inputs.sampler_log_probs_BT, inputs.mask_BT, rule.level, rule.mode, rule.low, rule.high
-    )
-    return per_token * row_mean((weight + TINY).log(), inputs.mask_BT).exp()
+    old_BT, sampler_BT, mask_BT = inputs.old_log_probs_BT, inputs.sampler_log_probs_BT, inputs.mask_BT
+    assert sampler_BT is not None
+    weight = sampler_weight(old_BT, sampler_BT, mask_BT, rule.level, rule.mode, rule.low, rule.high)
+    return per_token * row_mean((weight + TINY).log(), mask_BT).exp()
 
 
 def loss_aggregation(objective: Objective) -> str:
-    """How the policy loss is averaged."""
+    """Return how the policy loss is averaged."""
     by_sequence = objective.importance_sampling_level == "sequence_token" or objective.kernel in ("sapo", "gmpo")
     return "sequence_mean" if by_sequence else objective.aggregation
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The loss as one number, NaN where there is no token to average over."""
+    """Average the policy loss; NaN if there is no token to average over."""
     return aggregate(loss_aggregation(objective), inputs, per_token)
 
 
 def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
-    """The entropy that the bonus raises."""
+    """Average the entropy by `loss_agg_mode`."""
     assert inputs.entropy_BT is not None
     return aggregate(objective.aggregation, inputs, inputs.entropy_BT)
 
 
 def aggregate(name: str, inputs: LossInputs, values: Tensor) -> Tensor:
-    """`agg_loss`: by tokens it takes the values of tokens, by sequences it multiplies those of the others by 0."""
+    """Average as `agg_loss`: by tokens it takes the values of tokens, by sequences it multiplies the others by 0."""
     mask_BT, totals = inputs.mask_BT, inputs.totals
     if name == "token_mean_minibatch":
         return torch.where(mask_BT, values, 0.0).sum() / torch.tensor(totals.tokens)
@@ -85,7 +76,7 @@ def aggregate(name: str, inputs: LossInputs, values: Tensor) -> Tensor:
 
 
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
-    """The loss of each token with its KL, which is averaged by `loss_agg_mode` also where the loss is not."""
+    """Add the KL, which is averaged by `loss_agg_mode` also where the loss is not."""
     mask_BT, names = inputs.mask_BT, (objective.aggregation, loss_aggregation(objective))
     own, of_loss = (resolve(AGGREGATIONS[name])(mask_BT.to(kl_ref_BT.dtype), inputs.totals) for name in names)
     return per_token + objective.beta * torch.where(mask_BT, own / of_loss, 0.0) * kl_ref_BT
@@ -103,34 +94,33 @@ RECIPE = LossRecipe(
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """The metrics of `ppo_loss`, and those of the rollout correction where there is one."""
-    mask_BT, parts = inputs.mask_BT, loss.surrogate
-    sampler_BT = None if objective.sampler_correction is None else inputs.sampler_log_probs_BT
-    tokens = clip_fractions(objective, inputs, loss)
+    """Return the metrics of `ppo_loss`, and those of the rollout correction if there is one."""
+    mask_BT, rule = inputs.mask_BT, objective.sampler_correction
+    sampler_BT = None if rule is None else inputs.sampler_log_probs_BT
+    per_token = clip_fractions(objective, inputs, loss)
     if objective.kernel != "policy_gradient":
-        tokens["actor/ppo_kl"] = loss.log_ratio_BT.abs() if objective.kernel == "kl_cov" else -loss.log_ratio_BT
+        per_token["actor/ppo_kl"] = loss.log_ratio_BT.abs() if objective.kernel == "kl_cov" else -loss.log_ratio_BT
     elif sampler_BT is not None:  # bypass_mode
-        tokens["actor/ppo_kl"] = masked_log_ratio(sampler_BT, inputs.log_probs_BT, mask_BT)
+        per_token["actor/ppo_kl"] = masked_log_ratio(sampler_BT, inputs.log_probs_BT, mask_BT)
     logged: dict[str, float] = {}
-    if tokens:  # means over the tokens, 0 without any
-        values_KBT = torch.stack([value.expand_as(mask_BT) for value in tokens.values()])  # masks become numbers
+    if per_token:  # means over the tokens, 0 without any
+        values_KBT = torch.stack([value.expand_as(mask_BT) for value in per_token.values()])  # masks become numbers
         sums_K = torch.where(mask_BT, values_KBT, 0.0).sum((1, 2), dtype=torch.double)
-        logged = dict(zip(tokens, (sums_K / mask_BT.sum().clamp(min=1)).tolist(), strict=True))
-    logged["actor/pg_loss"] = float(average(objective, inputs, correct_importance(objective, inputs, parts.loss)))
+        logged = dict(zip(per_token, (sums_K / mask_BT.sum().clamp(min=1)).tolist(), strict=True))
+    corrected = correct_importance(objective, inputs, loss.surrogate.loss)
+    logged["actor/pg_loss"] = float(average(objective, inputs, corrected))
     if inputs.entropy_BT is not None:
         logged["actor/entropy_loss"] = float(entropy_bonus(objective, inputs))
     if loss.kl_ref_BT is not None:
         logged["kl_loss"] = float(aggregate(objective.aggregation, inputs, loss.kl_ref_BT))
         logged["kl_coef"] = objective.beta
     if sampler_BT is not None and mask_BT.any():
-        logged |= correction.mismatch_metrics(
-            objective.sampler_correction, inputs.old_log_probs_BT, sampler_BT, mask_BT
-        )
+        logged |= correction.mismatch_metrics(rule, inputs.old_log_probs_BT, sampler_BT, mask_BT)
     return logged
 
 
 def clip_fractions(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
-    """What each loss mode counts under the names of the dual clip, as masks of tokens."""
+    """Return the tokens that each loss mode counts under the names of the dual clip, as masks."""
     parts, A = loss.surrogate, inputs.advantages
     counted: tuple[Tensor, ...] = ()
     match objective.kernel:
@@ -153,105 +143,102 @@ def clip_fractions(objective: Objective, inputs: LossInputs, loss: Loss) -> dict
 
 # Replays: policy losses, `ppo_loss`, aggregations and KL penalties.
 
-AS_GIVEN = SamplerCorrection.of("token", "truncate", 0.0, torch.inf)
 
-
-def totals(mask_BT: Tensor, batch: Options) -> Totals:
-    """What `agg_loss` divides by: counts of the global batch, or this one's tokens and sequences that are not empty."""
+def totals_of(mask_BT: Tensor, batch: Options) -> Totals:
+    """Return what `agg_loss` divides by: counts of the global batch, or this one's tokens and nonempty sequences."""
     own = Totals.of(mask_BT, batch.get("loss_scale_factor"))
     sequences = batch.get("global_batch_size", own.nonempty_sequences)
     return replace(own, tokens=batch.get("batch_num_tokens", own.tokens), sequences=sequences)
 
 
-def times(replayed: Replayed, factor: float) -> Replayed:
-    """The loss for a trainer that averages gradients over `dp_size` ranks."""
+def multiply(replayed: Replayed, factor: float) -> Replayed:
+    """Return the loss for a trainer that averages gradients over `dp_size` ranks."""
     assert replayed.loss is not None
     return replace(replayed, loss=replayed.loss * factor, scale=replayed.scale * factor)
 
 
-def of_mode(options: Options, mode: str) -> Objective:
-    """The objective of a loss mode."""
+def objective_of_mode(options: Options, mode: str) -> Objective:
     return objective({**options, "policy_loss": {**(options.get("policy_loss") or {}), "loss_mode": mode}})
 
 
 def replay_mode(mode: str, options: Options, inputs: Inputs) -> Replayed:
-    """`compute_policy_loss_<mode>`; weights that are given are written as the sampler's log-probs that have them."""
+    """Replay `compute_policy_loss_<mode>`; weights that are given become sampler log-probs that have them."""
     batch = options.get("global_batch_info") or {}
     if mode == "geo_mean":  # torch.mean over all rows
         batch = {"global_batch_size": len(inputs["mask"])}
-    point, given = of_mode(options, mode), loss_inputs(inputs, totals=totals(inputs["mask"], batch))
+    point = objective_of_mode(options, mode)
+    given = shared.loss_inputs(inputs, totals=totals_of(inputs["mask"], batch))
     if "rollout_is_weights" in inputs:
-        point = point.but(sampler_correction=AS_GIVEN)
+        point = point.but(sampler_correction=shared.AS_GIVEN)
         given = replace(given, sampler_log_probs_BT=given.old_log_probs_BT - inputs["rollout_is_weights"].log())
     if mode == "clip_cov":
-        given = replace(given, noise_BT=drawn_like_verl(point, given, options.get("torch_manual_seed", 0)))
-    return times(replay_loss(FRAMEWORK, point, given), batch.get("dp_size", 1))
+        given = replace(given, noise_BT=draw_like_verl(point, given, options.get("torch_manual_seed", 0)))
+    return multiply(shared.replay_loss(FRAMEWORK, point, given), batch.get("dp_size", 1))
 
 
 @torch.no_grad()
-def drawn_like_verl(objective: Objective, inputs: LossInputs, seed: int) -> Tensor:
-    """Noise that is smallest at the tokens that verl draws: the first ones of a random permutation of the eligible."""
-    everything = objective.but(kernel_options={objective.kernel: {**objective.options, "share": 1.0}})
+def draw_like_verl(objective: Objective, inputs: LossInputs, seed: int) -> Tensor:
+    """Return noise that is smallest at the tokens that verl draws, the first of a permutation of the eligible."""
+    all_tokens = objective.but(kernel_options={objective.kernel: {**objective.options, "share": 1.0}})
     noise_BT = torch.zeros_like(inputs.log_probs_BT)
-    eligible_BT = policy_loss(everything, replace(inputs, noise_BT=noise_BT), RECIPE).surrogate.dropped
+    eligible_BT = policy_loss(all_tokens, replace(inputs, noise_BT=noise_BT), RECIPE).surrogate.dropped
     order_N = torch.randperm(int(eligible_BT.sum()), generator=torch.Generator().manual_seed(seed))
     noise_BT[eligible_BT] = order_N.argsort().to(noise_BT.dtype)
     return noise_BT
 
 
-def bypass_mode(options: Options, inputs: Inputs) -> Replayed:
-    """`compute_policy_loss_bypass_mode`: `old_logprobs` are the sampler's; tokens that are rejected leave the mask."""
-    rule, mask_BT = LOSS["rollout_correction"] | dict(options["rollout_correction"]), inputs["mask"]
-    now_BT, sampler_BT = inputs["logprobs"].detach(), inputs["old_logprobs"]
+def replay_bypass_mode(options: Options, inputs: Inputs) -> Replayed:
+    """Replay `bypass_mode`: `old_logprobs` are the sampler's; tokens that are rejected leave the mask."""
+    o, mask_BT = LOSS["rollout_correction"] | dict(options["rollout_correction"]), inputs["mask"]
+    now_BT, sampler_BT, rule = inputs["logprobs"].detach(), inputs["old_logprobs"], sampler_rule(o)
     log_ratio_BT, kept_BT = masked_log_ratio(now_BT, sampler_BT, mask_BT), mask_BT
-    rejected: dict[str, float] = {}
-    correction.refuse_without_weights(sampler_rule(rule), log_ratio_BT, mask_BT)
-    if rule.get("rollout_rs"):
-        kept_BT, rejected = correction.rejection(
-            rule["rollout_rs"], rule["rollout_rs_threshold"], log_ratio_BT, mask_BT
-        )
-    logged = {f"rollout_corr/{name}": value for name, value in rejected.items()}
-    logged |= correction.mismatch_metrics(sampler_rule(rule), now_BT, sampler_BT, mask_BT)
-    given = loss_inputs({**inputs, "mask": kept_BT}, totals=totals(kept_BT, options.get("global_batch_info") or {}))
-    if rule["loss_type"] == "reinforce":  # the weight is the current policy's
+    logged: dict[str, float] = {}
+    correction.refuse_without_weights(rule, log_ratio_BT, mask_BT)
+    if o.get("rollout_rs"):
+        kept_BT, logged = correction.reject(o["rollout_rs"], o["rollout_rs_threshold"], log_ratio_BT, mask_BT)
+    logged = {f"rollout_corr/{name}": value for name, value in logged.items()}
+    logged |= correction.mismatch_metrics(rule, now_BT, sampler_BT, mask_BT)
+    counts = totals_of(kept_BT, options.get("global_batch_info") or {})
+    given = shared.loss_inputs({**inputs, "mask": kept_BT}, totals=counts)
+    if o["loss_type"] == "reinforce":  # the weight is the current policy's
         given = replace(given, old_log_probs_BT=now_BT, sampler_log_probs_BT=sampler_BT)
-    return replay_loss(FRAMEWORK, of_mode(options, "bypass_mode"), given).with_metrics(logged)
+    return shared.replay_loss(FRAMEWORK, objective_of_mode(options, "bypass_mode"), given).with_metrics(logged)
 
 
-def ppo_loss(options: Options, inputs: Inputs) -> Replayed:
-    """`ppo_loss`: policy loss, entropy bonus and KL; the global batch is this one, empty rows included."""
-    counts = totals(inputs["mask"], {"global_batch_size": len(inputs["mask"])})
-    return replay_loss(FRAMEWORK, objective(options), loss_inputs(inputs, totals=counts))
+def replay_ppo_loss(options: Options, inputs: Inputs) -> Replayed:
+    """Replay policy loss, entropy bonus and KL; the global batch is this one, empty rows included."""
+    counts = totals_of(inputs["mask"], {"global_batch_size": len(inputs["mask"])})
+    return shared.replay_loss(FRAMEWORK, objective(options), shared.loss_inputs(inputs, totals=counts))
 
 
-def agg_loss(options: Options, inputs: Inputs) -> Replayed:
-    """`agg_loss` of the entropies."""
+def replay_agg_loss(options: Options, inputs: Inputs) -> Replayed:
+    """Replay `agg_loss` of the entropies."""
     values_BT, point = inputs["entropies"], objective({"loss_agg_mode": options["loss_agg_mode"]})
-    given = loss_inputs({**inputs, "logprobs": values_BT}, totals=totals(inputs["mask"], options))
+    given = shared.loss_inputs({**inputs, "logprobs": values_BT}, totals=totals_of(inputs["mask"], options))
     size = float(average(point, given, values_BT.detach().abs()))
-    return times(Replayed(average(point, given, values_BT), size), options.get("dp_size", 1))
+    return multiply(Replayed(average(point, given, values_BT), size), options.get("dp_size", 1))
 
 
-def kl_penalty(options: Options, inputs: Inputs) -> Replayed:
-    """`kl_penalty`: the KL at each position, and its sum over the tokens as the loss."""
+def replay_kl(options: Options, inputs: Inputs) -> Replayed:
+    """Replay the KL at each position, and its sum over the tokens as the loss."""
     point = objective({"use_kl_loss": True, "kl_loss_coef": 1.0, "kl_loss_type": options["kl_penalty"]})
-    values_BT = shared.kl_everywhere(point, loss_inputs(inputs), torch.ones_like(inputs["logprobs"]))
+    values_BT = shared.kl_everywhere(point, shared.loss_inputs(inputs), torch.ones_like(inputs["logprobs"]))
     assert values_BT is not None
-    return summed(values_BT, inputs["mask"])
+    return shared.sum_over_tokens(values_BT, inputs["mask"])
 
 
-# Replays: advantages. Rewards are sums of `token_level_rewards`; where an estimator gives one number per completion,
-# every token has it.
+# Replays: advantages. Rewards are sums of `token_level_rewards`; an estimator that gives one number per completion
+# gives it to every token.
 
 
 def with_advantages(advantages_BT: Tensor, returns_BT: Tensor | None = None) -> Replayed:
-    """Advantages, and what the function returns second: the same where it has no returns."""
+    """Return advantages, and what the function returns second: the same if it has no returns."""
     returns_BT = advantages_BT if returns_BT is None else returns_BT
     return Replayed(tensors={"advantages": advantages_BT, "returns": returns_BT})
 
 
 def outcome(baseline: str, scale: str | None, options: Options, inputs: Inputs, lone_reward: bool = True) -> Replayed:
-    """One advantage per completion; `scale` None: the group's std if `norm_adv_by_std_in_grpo`.
+    """Replay one advantage per completion; `scale` None: the group's std if `norm_adv_by_std_in_grpo`.
 
     Equal rewards have exactly 0 here, and in verl what rounding leaves of them, divided by as little as epsilon.
     `lone_reward`: a completion without a group keeps its reward.
@@ -272,38 +259,38 @@ def outcome(baseline: str, scale: str | None, options: Options, inputs: Inputs, 
 
 
 def whitened_outcome(scale: str | None, options: Options, inputs: Inputs) -> Replayed:
-    """The same, then whitened over the tokens: reinforce++ with baseline, and GDPO with a single reward."""
-    plain, mask_BT = outcome("group_mean", scale, options, inputs), inputs["mask"]
-    return with_advantages(masked_whiten(plain.tensors["advantages"], mask_BT) * mask_BT)
+    """Whiten `outcome` over the tokens: reinforce++ with baseline, and GDPO with a single reward."""
+    advantages_BT, mask_BT = outcome("group_mean", scale, options, inputs).tensors["advantages"], inputs["mask"]
+    return with_advantages(shared.masked_whiten(advantages_BT, mask_BT) * mask_BT)
 
 
 def reinforce_plus_plus(options: Options, inputs: Inputs) -> Replayed:
-    """Discounted returns, whitened over the tokens."""
-    returns_BT = discounted_returns(inputs["token_level_rewards"], inputs["mask"], options["gamma"])
-    return with_advantages(masked_whiten(returns_BT, inputs["mask"]) * inputs["mask"], returns_BT)
+    """Replay discounted returns, whitened over the tokens."""
+    returns_BT = shared.discounted_returns(inputs["token_level_rewards"], inputs["mask"], options["gamma"])
+    return with_advantages(shared.masked_whiten(returns_BT, inputs["mask"]) * inputs["mask"], returns_BT)
 
 
 def remax(options: Options, inputs: Inputs) -> Replayed:
-    """Return less the baseline; outside the mask, where there is no baseline, the return stays."""
+    """Replay the return less the baseline; outside the mask there is no baseline, and the return stays."""
     mask_BT, everywhere_BT = inputs["mask"], torch.ones_like(inputs["mask"])
-    returns_BT = discounted_returns(inputs["token_level_rewards"] * mask_BT, everywhere_BT, 1.0)
+    returns_BT = shared.discounted_returns(inputs["token_level_rewards"] * mask_BT, everywhere_BT, 1.0)
     baseline = inputs.get("reward_baselines")
     baseline_B = torch.full((len(mask_BT),), 0.25) if baseline is None else baseline
     return with_advantages(returns_BT - baseline_B[:, None] * mask_BT, returns_BT)
 
 
 def gae(options: Options, inputs: Inputs) -> Replayed:
-    """GAE of given values, whitened over the tokens; outside the mask the values are those of no step."""
+    """Replay GAE of given values, whitened over the tokens."""
     mask_BT, values_BT = inputs["mask"], inputs.get("values")
     if values_BT is None:  # the archive says how they were drawn
         values_BT = torch.from_numpy(default_rng(5).normal(0, 1, tuple(mask_BT.shape)))
     rewards_BT, gamma, lam = inputs["token_level_rewards"], options["gamma"], options["lam"]
-    advantages_BT, returns_BT = generalized_advantages(rewards_BT, values_BT, mask_BT, gamma, lam)
-    return with_advantages(masked_whiten(advantages_BT, mask_BT), returns_BT)
+    advantages_BT, returns_BT = shared.generalized_advantages(rewards_BT, values_BT, mask_BT, gamma, lam)
+    return with_advantages(shared.masked_whiten(advantages_BT, mask_BT), returns_BT)
 
 
 def grpo_vectorized(options: Options, inputs: Inputs) -> Replayed:
-    """GRPO with the group's mean and std in float32, each added up in the order of the rows."""
+    """Replay GRPO with the group's mean and std in float32, each added up in the order of the rows."""
     rewards_B = inputs["token_level_rewards"].sum(1)
     _, group_B, sizes_P = torch.as_tensor(inputs["group_ids"]).unique(return_inverse=True, return_counts=True)
 
@@ -319,29 +306,32 @@ def grpo_vectorized(options: Options, inputs: Inputs) -> Replayed:
     return with_advantages(advantages_B[:, None] * inputs["mask"])
 
 
+ESTIMATORS = {
+    "grpo": partial(outcome, "group_mean", None),
+    "grpo_vectorized": grpo_vectorized,
+    "grpo_passk": partial(outcome, "second_best", None),
+    "rloo": partial(outcome, "leave_one_out", "none"),
+    "rloo_vectorized": partial(outcome, "leave_one_out", "none", lone_reward=False),
+    "opo": partial(outcome, "length_weighted", "none"),
+    "gpg": partial(outcome, "group_mean", "nonzero_share"),
+    "gdpo": partial(whitened_outcome, None),
+    "reinforce_plus_plus_baseline": partial(whitened_outcome, "none"),
+    "reinforce_plus_plus": reinforce_plus_plus,
+    "remax": remax,
+}
 FRAMEWORK = Framework(
     objective=objective,
     recipe=RECIPE,
     metrics=metrics,
     replays={
         **{f"compute_policy_loss_{mode}": partial(replay_mode, mode) for mode in KERNEL},
-        "compute_policy_loss_bypass_mode": bypass_mode,
-        "ppo_loss": ppo_loss,
-        "agg_loss": agg_loss,
-        "kl_penalty": kl_penalty,
+        "compute_policy_loss_bypass_mode": replay_bypass_mode,
+        "ppo_loss": replay_ppo_loss,
+        "agg_loss": replay_agg_loss,
+        "kl_penalty": replay_kl,
         "compute_rollout_correction_weights": correction.replay_weights,
         "compute_rollout_rejection_mask": correction.replay_rejection,
-        "compute_grpo_outcome_advantage": partial(outcome, "group_mean", None),
-        "compute_grpo_vectorized_outcome_advantage": grpo_vectorized,
-        "compute_grpo_passk_outcome_advantage": partial(outcome, "second_best", None),
-        "compute_rloo_outcome_advantage": partial(outcome, "leave_one_out", "none"),
-        "compute_rloo_vectorized_outcome_advantage": partial(outcome, "leave_one_out", "none", lone_reward=False),
-        "compute_opo_outcome_advantage": partial(outcome, "length_weighted", "none"),
-        "compute_gpg_outcome_advantage": partial(outcome, "group_mean", "nonzero_share"),
-        "compute_gdpo_outcome_advantage": partial(whitened_outcome, None),
-        "compute_reinforce_plus_plus_baseline_outcome_advantage": partial(whitened_outcome, "none"),
-        "compute_reinforce_plus_plus_outcome_advantage": reinforce_plus_plus,
-        "compute_remax_outcome_advantage": remax,
+        **{f"compute_{name}_outcome_advantage": replay for name, replay in ESTIMATORS.items()},
         "compute_gae_advantage_return": gae,
     },
     not_reproduced={
@@ -349,15 +339,4 @@ FRAMEWORK = Framework(
         " vocabulary, which this learner does not keep; the group mean in its place differs by 47% (median of the"
         " cases) to 100% of the largest advantage",
     },
-    limits=(
-        (
-            "`clip_cov` draws its tokens with torch.randperm: the replay takes the seed of the variant, a run has its"
-            " own stateless draw; under another draw none of the 200 cases of the archive changes."
-        ),
-        (
-            "rejection sampling (`rollout_rs`) and the batch normalisation of weights are replayed, but are no axes "
-            "of a run; `bypass_reinforce` uses the weight of the policy before the update in a run, verl that of the "
-            "current one."
-        ),
-    ),
 )

@@ -1,7 +1,7 @@
-"""verl 1dda039b, `verl/trainer/ppo/rollout_corr_helper.py`: sampler weights, rejection, their metrics and their replay.
+"""verl 1dda039b, `verl/trainer/ppo/rollout_corr_helper.py`: sampler weights, rejection, their metrics and replays.
 
-The log ratio is log(trainer / sampler) throughout, and bounded by 20 wherever it is exponentiated. An empty sequence
-counts as one with the value 0, except where the function says otherwise.
+The log ratio is log(trainer / sampler) throughout, and bounded by 20 before an exponential. An empty sequence counts as
+one with the value 0, unless the function says otherwise.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ DIVERGENCES = {"k1": k1, "k2": k2, "k3": k3}
 LEVELS = ("token", "seq_sum", "seq_mean", "seq_max")
 
 
-def weights(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The sampler weight of each token, 0 at padding, shape (B, T)."""
+def weights_of(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return the sampler weight of each token, 0 at padding, (B, T)."""
     nothing_BT = torch.zeros_like(log_ratio_BT)
     weight = sampler_weight(log_ratio_BT, nothing_BT, mask_BT, rule.level, rule.mode, rule.low, rule.high)
     return weight * mask_BT
@@ -31,9 +31,9 @@ def weights(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> T
 def mismatch_metrics(
     rule: SamplerCorrection | None, log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, mask_BT: Tensor
 ) -> dict[str, float]:
-    """`rollout_corr/*`: KL, perplexities and chi-squared between trainer and sampler, and the weights where there are.
+    """Return `rollout_corr/*`: KL, perplexities and chi-squared between trainer and sampler, and weights if there are.
 
-    Raises ValueError where there is no token.
+    Raises ValueError if there is no token.
     """
     refuse_no_token(mask_BT)
     log_ratio_BT = masked_log_ratio(log_probs_BT, sampler_log_probs_BT, mask_BT)
@@ -66,14 +66,14 @@ def mismatch_metrics(
 
 
 def weight_metrics(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tensor) -> dict[str, float]:
-    """`compute_is_metrics`. Without IcePop's lower bound its metrics count from 1 / the upper one.
+    """Return `compute_is_metrics`. Without IcePop's lower bound its metrics count from 1 / the upper one.
 
-    Raises ValueError where there is no token.
+    Raises ValueError if there is no token.
     """
     refuse_no_token(mask_BT)
-    weight_BT = weights(rule, log_ratio_BT, mask_BT)
+    weight_BT = weights_of(rule, log_ratio_BT, mask_BT)
     free = SamplerCorrection.of(rule.level, "truncate", math.exp(-BOUND), math.exp(BOUND))
-    raw_BT = weights(free, log_ratio_BT, mask_BT)
+    raw_BT = weights_of(free, log_ratio_BT, mask_BT)
     high, low = rule.high, rule.low if rule.mode == "mask" else 1 / rule.high
     sequence_B, raw_sequence_B = row_mean(weight_BT, mask_BT)[:, 0], row_mean(raw_BT, mask_BT)[:, 0]
     inside_BT = weight_BT.clamp(0, high)
@@ -81,7 +81,7 @@ def weight_metrics(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tenso
         "mean": token_mean(weight_BT, mask_BT),
         "std": bounded_std(inside_BT, mask_BT),
         "eff_sample_size": 1 / token_mean((inside_BT / (token_mean(inside_BT, mask_BT) + 1e-8)).square(), mask_BT),
-        **of_sequences(sequence_B, (sequence_B - 1).abs()),
+        **sequence_statistics(sequence_B, (sequence_B - 1).abs()),
         "seq_fraction_high": share(raw_sequence_B > high),
         "seq_fraction_low": share(raw_sequence_B < low),
     }
@@ -99,11 +99,11 @@ def weight_metrics(rule: SamplerCorrection, log_ratio_BT: Tensor, mask_BT: Tenso
     return {f"rollout_is_{name}": float(value) for name, value in metrics.items()}
 
 
-def rejection(options: str, thresholds: str, log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, dict[str, float]]:
-    """`compute_rollout_rejection_mask`: the tokens that pass every option, (B, T) bool, and `compute_rs_metrics`.
+def reject(options: str, thresholds: str, log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, dict[str, float]]:
+    """Return the tokens that pass every option, (B, T) bool, and `compute_rs_metrics`.
 
     `token_k1,seq_mean_k3` with one threshold for all or one for each. That of k1, `0.5_1.25`, bounds sampler / trainer,
-    the reciprocal of the ratio; the others are an upper bound of the divergence. Raises ValueError where there is no
+    the reciprocal of the ratio; the others are an upper bound of the divergence. Raises ValueError if there is no
     token.
     """
     refuse_no_token(mask_BT)
@@ -113,7 +113,7 @@ def rejection(options: str, thresholds: str, log_ratio_BT: Tensor, mask_BT: Tens
     kept_BT, nonempty_B = mask_BT, mask_BT.any(1)
     metrics: dict[str, float] = {}
     for name, bound in zip(names, bounds, strict=True):
-        values_BT, low, high = judged(name, bound, log_ratio_BT, mask_BT)
+        values_BT, low, high = divergence_and_bounds(name, bound, log_ratio_BT, mask_BT)
         passes_BT = (values_BT <= high) & (values_BT >= low)
         kept_BT = kept_BT & passes_BT
         by_token = name.startswith("token")
@@ -126,7 +126,7 @@ def rejection(options: str, thresholds: str, log_ratio_BT: Tensor, mask_BT: Tens
             "fraction_high": share(unit_N > high),
             "fraction_low": share(unit_N < low),
             "std": bounded_std(values_BT.clamp(0.0 if low == -math.inf else low, high), mask_BT),
-            **of_sequences(sequence_N, sequence_N.abs()),
+            **sequence_statistics(sequence_N, sequence_N.abs()),
             "seq_fraction_high": share(sequence_N > high),
             "seq_fraction_low": share(sequence_N < low),
             "masked_fraction": token_mean(~passes_BT, mask_BT),
@@ -138,8 +138,10 @@ def rejection(options: str, thresholds: str, log_ratio_BT: Tensor, mask_BT: Tens
     return kept_BT, metrics
 
 
-def judged(option: str, threshold: str, log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, float, float]:
-    """The divergence that an option looks at, (B, T), and its bounds; only that of k1, a log ratio, has a lower one."""
+def divergence_and_bounds(
+    option: str, threshold: str, log_ratio_BT: Tensor, mask_BT: Tensor
+) -> tuple[Tensor, float, float]:
+    """Return an option's divergence, (B, T), and its bounds; only k1's, a log ratio, has a lower one."""
     level, _, divergence = option.rpartition("_")
     if level not in LEVELS or divergence not in DIVERGENCES or option == "seq_max_k1":
         raise ValueError(f"verl has no rollout_rs={option}")
@@ -157,8 +159,8 @@ def judged(option: str, threshold: str, log_ratio_BT: Tensor, mask_BT: Tensor) -
     return values_BT, math.log(float(low) if low else 1 / float(high)), math.log(float(high))
 
 
-def of_sequences(values_N: Tensor, deviation_N: Tensor) -> dict[str, Tensor]:
-    """Statistics of one number per sequence; the std has Bessel's correction, 0 for a single value."""
+def sequence_statistics(values_N: Tensor, deviation_N: Tensor) -> dict[str, Tensor]:
+    """Return statistics of one number per sequence; the std has Bessel's correction, 0 for a single value."""
     return {
         "seq_mean": values_N.mean(),
         "seq_std": values_N.std() if len(values_N) > 1 else values_N.new_zeros(()),
@@ -169,12 +171,11 @@ def of_sequences(values_N: Tensor, deviation_N: Tensor) -> dict[str, Tensor]:
 
 
 def token_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Mean over the tokens."""
     return torch.where(mask_BT, values_BT.double(), 0.0).sum() / mask_BT.sum().clamp(min=1)
 
 
 def bounded_std(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """sqrt(E[x^2] - E[x]^2) over the tokens, 0 for a single one."""
+    """Return sqrt(E[x^2] - E[x]^2) over the tokens, 0 for a single one."""
     if mask_BT.sum() < 2:
         return values_BT.new_zeros(())
     variance = token_mean(values_BT.square(), mask_BT) - token_mean(values_BT, mask_BT).square()
@@ -182,7 +183,6 @@ def bounded_std(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def share(condition: Tensor) -> Tensor:
-    """How much of it is true."""
     return condition.double().mean()
 
 
@@ -192,13 +192,13 @@ def refuse_no_token(mask_BT: Tensor) -> None:
 
 
 def refuse_without_weights(rule: SamplerCorrection | None, log_ratio_BT: Tensor, mask_BT: Tensor) -> None:
-    """Raises ValueError where weights are asked for and no token has one: verl's sample size divides by 0 there."""
-    if rule is not None and not weights(rule, log_ratio_BT, mask_BT).any():
+    """Raise ValueError if weights are asked for and no token has one: verl's sample size divides by 0 there."""
+    if rule is not None and not weights_of(rule, log_ratio_BT, mask_BT).any():
         raise ValueError("no token has a sampler weight")
 
 
 def replay_weights(options: Options, inputs: Inputs) -> Replayed:
-    """`compute_rollout_correction_weights`.
+    """Replay `compute_rollout_correction_weights`.
 
     `rollout_is_batch_normalize` divides by the mean weight of a token, or of a sequence that is not empty.
     """
@@ -206,18 +206,18 @@ def replay_weights(options: Options, inputs: Inputs) -> Replayed:
     log_ratio_BT = masked_log_ratio(inputs["logprobs"], inputs["old_logprobs"], mask_BT).detach()
     refuse_without_weights(rule, log_ratio_BT, mask_BT)
     assert rule is not None
-    weight_BT, metrics = weights(rule, log_ratio_BT, mask_BT), weight_metrics(rule, log_ratio_BT, mask_BT)
+    weight_BT, metrics = weights_of(rule, log_ratio_BT, mask_BT), weight_metrics(rule, log_ratio_BT, mask_BT)
     if options["rollout_is_batch_normalize"]:
-        of_sequences_N = row_mean(weight_BT, mask_BT)[mask_BT.any(1)]
-        mean = float(token_mean(weight_BT, mask_BT) if rule.level == "token" else of_sequences_N.mean())
+        sequences_N = row_mean(weight_BT, mask_BT)[mask_BT.any(1)]
+        mean = float(token_mean(weight_BT, mask_BT) if rule.level == "token" else sequences_N.mean())
         metrics["rollout_is_batch_norm_factor"] = mean if mean > 1e-8 else 1.0
         weight_BT = weight_BT / metrics["rollout_is_batch_norm_factor"]
     return Replayed(metrics=metrics, tensors={"weights": weight_BT})
 
 
 def replay_rejection(options: Options, inputs: Inputs) -> Replayed:
-    """`compute_rollout_rejection_mask`."""
+    """Replay `compute_rollout_rejection_mask`."""
     mask_BT = inputs["mask"]
     log_ratio_BT = masked_log_ratio(inputs["logprobs"], inputs["old_logprobs"], mask_BT).detach()
-    kept_BT, metrics = rejection(options["rollout_rs"], options["rollout_rs_threshold"], log_ratio_BT, mask_BT)
+    kept_BT, metrics = reject(options["rollout_rs"], options["rollout_rs_threshold"], log_ratio_BT, mask_BT)
     return Replayed(metrics=metrics, tensors={"modified_mask": kept_BT.double()})

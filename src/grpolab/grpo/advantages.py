@@ -1,7 +1,7 @@
 """Advantages of whole completions: (reward - baseline) / scale, with a function for every baseline and every scale.
 
 Their names stand in `grpolab/registry.py`. Returns that differ from token to token, which only frameworks have, are in
-`frameworks/vector_replay.py`.
+`frameworks/shared.py`.
 """
 
 from __future__ import annotations

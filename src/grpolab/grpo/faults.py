@@ -1,8 +1,8 @@
 """Faults of a training loop, to be planted on purpose: learners that do one thing wrong, and rewards that mislead.
 
-`conf/fault/` names them, `make doctor-check` plants them and asks the doctor which one it was. Nothing makes one unless
-`fault` of the settings says its name. What a fault breaks the loop's check would notice at once, so that some switch it
-off too.
+`conf/fault/` names them, `make bench WHAT=doctor` plants them and asks the doctor which one it was. Nothing makes one
+unless `fault` of the settings says its name. What a fault breaks the loop's check would notice at once, so that some
+switch it off too.
 """
 
 from __future__ import annotations

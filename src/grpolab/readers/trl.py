@@ -1,7 +1,6 @@
-"""What a `GRPOConfig` of TRL is here, read and written, and what is said of a file's.
+"""Read a `GRPOConfig` of TRL into our settings, write ours as one, and say what is lost on the way.
 
-The fields and their values are in `trl_fields.py`; those of transformers' TrainingArguments, which it inherits and
-which change nothing here, are known from transformers itself.
+`trl_fields.py` has the fields and their defaults by version; `trl_files.py` finds them in a file.
 """
 
 from __future__ import annotations
@@ -15,61 +14,152 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from grpolab.errors import near_matches
+from grpolab.errors import RequestError, near_matches
 from grpolab.framework_names import TRL_NAMES
 from grpolab.frameworks.trl_options import KERNEL_OPTIONS, LOSS, LOSS_TYPES
 from grpolab.frameworks.trl_options import objective as objective
-from grpolab.readers import trl_versions as versions
-from grpolab.readers.given import Given, Options, shortened
-from grpolab.readers.trl_fields import (
-    CARRIED,
-    LEAST_GROUP,
-    PASSED_OVER,
-    choices_of_fork,
-    default,
-    micro_batch,
-    options,
-    processes,
-    taken,
-    version_of,
-)
+from grpolab.readers import trl_fields as fields
+from grpolab.readers.given import Given, Options, refuse_wrong_counts, refuse_wrong_types, shortened
+from grpolab.readers.trl_fields import CARRIED
 from grpolab.readers.trl_files import read as read
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
 
-# What else a key may be that changes the training, by its name: a fork's, a misspelt one.
+# Parts of names that tell of the training: an unknown field with one is worth a sentence of its own.
 LOUD = re.compile(
     r"loss|clip|(^|_)kl(_|$)|adv|beta|epsilon|entropy|ratio|temperature|(^|_)top_|(^|_)lr(_|$)|learning|optim|warmup|decay"
     r"|grad_norm|sampl|generations|rollout|mask|filter|steps_per|batch_size|reward_(weight|scal|clip)|scale_|ref_model"
 )
-REUSE = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
+COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations")
+LEAST_GROUP = 2
 SCALES = {True: "group", False: "none"}
 SCHEDULES = {
-    "constant": "constant",
-    "constant_with_warmup": "constant",
-    "linear": "linear",
-    "cosine": "cosine",
+    "constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine",
     "cosine_with_min_lr": "cosine",
-}
+}  # fmt: skip
 ADAPTIVE = {
     "target": "entropy_target", "step": "entropy_coef_delta", "least": "entropy_coef_min", "most": "entropy_coef_max",
 }  # fmt: skip
+PLAIN_ADAMW = re.compile(r"adamw_(?!.*(bit|anyprecision))")
+# Defaults that are not worth a sentence: those that do nothing, are resolved from others, or are of the launcher.
+QUIET = {"top_entropy_quantile": 1.0, "top_p": 1.0, "repetition_penalty": 1.0}
+NEVER_A_DEFAULT = {"steps_per_generation", "generation_batch_size", "num_processes", "model_name_or_path", "max_steps"}
+
+
+# The fields that a file gives, with defaults.
+
+
+def options(given: Given) -> Options:
+    """Return all fields that matter, with the defaults of the file's version; `steps_per_generation` as TRL has it.
+
+    `num_processes` stays None where it is not known. Raises RequestError for what no version of TRL takes.
+    """
+    version = _version(given)
+    options = {name: _default(name, given) for name in CARRIED} | _carried(given) | {"version": version}
+    if options["vllm_importance_sampling_cap"] is not None:  # its name until 1.9
+        options["vllm_importance_sampling_clip_max"] = options["vllm_importance_sampling_cap"]
+    if options["top_k"] == -1:  # vLLM's word for all
+        options["top_k"] = 0
+    refuse_wrong_types("TRL", options, CARRIED)
+    refuse_wrong_counts("TRL", options, COUNTS)
+    options["num_generations"] = max(options["num_generations"], LEAST_GROUP)
+    told = given.processes or options["num_processes"]
+    options["num_processes"] = told if type(told) is int and told > 0 else None
+    micro, whole, steps = _micro_batch(options), options["generation_batch_size"], options["steps_per_generation"]
+    if whole is not None and steps is not None:
+        raise RequestError("TRL: generation_batch_size and steps_per_generation say the same thing: set one")
+    if whole is not None:
+        refuse_wrong_counts("TRL", options, ["generation_batch_size"])
+        parts = {"per_device_train_batch_size": micro, "num_generations": options["num_generations"]}
+        for name, part in parts.items():
+            if whole % part:
+                raise RequestError(f"TRL: {name}={part} must divide generation_batch_size={whole}")
+        steps = max(whole // (micro * (options["num_processes"] or 1)), 1)
+    steps = options["gradient_accumulation_steps"] if steps is None else steps
+    if given.fork == "unsloth" and micro * steps * (options["num_processes"] or 1) % options["num_generations"]:
+        options["per_device_train_batch_size"] = options["num_generations"]  # its own repair
+    options["steps_per_generation"] = steps  # micro-batches of a generation batch, of one process
+    refuse_wrong_counts("TRL", options, ["steps_per_generation"])
+    return options
+
+
+def _version(given: Given) -> str:
+    """Return the version whose defaults count: the one that is told, else the newest that has the file's fields."""
+    if given.version:
+        return fields.VERSIONS[fields.order(given.version)]
+    first, last, _ = fields.fitting(given.options, given.fork)
+    return fields.VERSIONS[max(first, last)]
+
+
+def _default(name: str, given: Given) -> Any:
+    """Return a field's default by its version, or by the trainer that builds on TRL's."""
+    own = fields.FORKS.get(given.fork or "", {})
+    if name in own:
+        return own[name]
+    if given.fork == "ms-swift" and name == "gradient_accumulation_steps":  # until 16 sequences are in a step
+        micro = _carried(given).get("per_device_train_batch_size", 1)
+        return max(1, math.ceil(16 / (micro * (given.processes or 1))))
+    return fields.default(name, fields.order(_version(given)), CARRIED[name])
+
+
+def _carried(given: Given) -> Options:
+    """Return the values that are carried, as their fields' types; a null where TRL has none is its default."""
+    lost = _fork_choices(given)
+    typed = {name: _typed(value, CARRIED[name]) for name, value in given.options.items() if name in CARRIED}
+    return {
+        name: value
+        for name, value in typed.items()
+        if name not in lost and (value is not None or CARRIED[name] is None)
+    }
+
+
+def _fork_choices(given: Given) -> Options:
+    """Return the choices that a trainer built on TRL's adds, which TRL does not have."""
+    asked = {name: given.options[name] for name in fields.CHOICES if given.fork and name in given.options}
+    return {name: value for name, value in asked.items() if value not in fields.CHOICES[name]}
+
+
+def _typed(value: Any, default: Any) -> Any:
+    """Return a text that a field's type makes a number or a truth value as TRL's parser does."""
+    if isinstance(value, float) and value.is_integer() and type(default) is int:
+        return int(value)
+    if not isinstance(value, str) or isinstance(default, str):
+        return value
+    words = {"true": True, "false": False} if isinstance(default, bool) else {}
+    try:
+        return int(value) if value.isdecimal() else float(value)
+    except ValueError:
+        return words.get(value.lower(), None if value.lower() in ("none", "null") else value)
+
+
+def _micro_batch(options: Options) -> int:
+    """Return the sequences of a micro-batch of one process; TRL 0.14 counts prompts."""
+    prompts = options["version"] == "0.14"
+    return int(options["per_device_train_batch_size"] * (options["num_generations"] if prompts else 1))
+
+
+def _count_processes(options: Options) -> int:
+    """Return the number of processes, or the least whose generation batch holds whole groups."""
+    told, group = options["num_processes"], options["num_generations"]
+    least = int(group // math.gcd(_micro_batch(options) * options["steps_per_generation"], group))
+    return told if told and told % least == 0 else least
+
+
+# Theirs as ours.
 
 
 def loss(options: Options) -> Options:
-    """What `frameworks/trl.py` takes."""
+    """Return the options that `frameworks/trl.py` takes."""
     return {name: options[name] for name in LOSS}
 
 
 def run(options: Options) -> Options:
-    """What is no loss, by our keys.
-
-    How often a batch is learnt from is the part of `generate_every` that is optimiser steps.
-    """
-    mu, slices, window = (options[name] for name in REUSE)
-    prompts = processes(options) * micro_batch(options) * slices // options["num_generations"]
+    """Return what is no loss, by our keys. A batch is learnt from as often as `generate_every` is optimiser steps."""
+    mu, slices, window = _reuse(options)
+    prompts = _count_processes(options) * _micro_batch(options) * slices // options["num_generations"]
     if window % (slices * mu) == 0:  # several generation batches, each counted mu times, in one step
         passes, minibatches, prompts = 1, 1, prompts * (window // (slices * mu))
     elif slices % window == 0:
@@ -77,22 +167,21 @@ def run(options: Options) -> Options:
     else:
         passes, minibatches = max(mu * slices // window, 1), 1
     parts = options["multi_objective_aggregation"] == "normalize_then_sum"
-    scale = options["scale_rewards"]
     values: Options = {ours: options[theirs] for theirs, ours in TRL_NAMES.items()}
     values |= {
-        "scale_rewards": "batch" if parts else SCALES.get(scale, scale),
+        "scale_rewards": "batch" if parts else SCALES.get(options["scale_rewards"], options["scale_rewards"]),
         "advantage_estimator": "batch_mean" if parts else "group_mean",
         "scale_reward_parts": "group" if parts else None,
-        "lr_scheduler_type": SCHEDULES.get(str(options["lr_scheduler_type"]), _nearest(options)),
+        "lr_scheduler_type": _schedule(options),
         "min_lr_ratio": _floor(options),
-        "warmup_steps": warmup(options) or 0,
+        "warmup_steps": _warmup(options) or 0,
         "max_grad_norm": options["max_grad_norm"] or math.inf,
         "dtype": "bfloat16" if options["bf16"] or options["fp16"] else "float32",
         "warm_start.max_steps": 0,
         "prompts_per_step": prompts,
         "num_iterations": passes,
         "num_minibatches": minibatches,
-        "micro_batch_size": micro_batch(options) if options["top_entropy_quantile"] == 1 else None,
+        "micro_batch_size": _micro_batch(options) if options["top_entropy_quantile"] == 1 else None,
     }
     if options["use_adaptive_entropy"]:
         values["entropy_coef"] = options["entropy_coef"]  # its start, which may be 0
@@ -104,14 +193,71 @@ def run(options: Options) -> Options:
     return values
 
 
-def warmup(options: Options) -> int | None:
-    """Steps of the warm-up; None where it is a share of a length that is not known. Steps count before a share."""
+def _reuse(options: Options) -> tuple[int, int, int]:
+    return options["num_iterations"], options["steps_per_generation"], options["gradient_accumulation_steps"]
+
+
+def _schedule(options: Options) -> str:
+    named = str(options["lr_scheduler_type"])
+    return SCHEDULES.get(named, "cosine" if "cosine" in named else "linear")
+
+
+def _warmup(options: Options) -> int | None:
+    """Return the steps of the warm-up, which count before a share; None for a share of a length that is not known."""
     steps, ratio = options["warmup_steps"], options["warmup_ratio"]
     if 0 < steps < 1:  # a share, since transformers 5
         steps, ratio = 0, steps
     if steps or not ratio:
         return int(steps)
     return math.ceil(options["max_steps"] * ratio) if options["max_steps"] > 0 else None
+
+
+def _floor(options: Options) -> float | None:
+    """Return where the schedule ends, as a share of its peak; None where it has no floor, or an impossible one."""
+    given, rate = options["lr_scheduler_kwargs"], options["learning_rate"]
+    try:
+        given = json.loads(given) if isinstance(given, str) else given  # as a flag has it
+        if "with_min_lr" not in str(options["lr_scheduler_type"]) or not isinstance(given, dict):
+            return None
+        shares = [float(given[name]) for name in ("min_lr_rate",) if given.get(name) is not None]
+        shares += [float(given[name]) / (rate or math.nan) for name in ("min_lr",) if given.get(name) is not None]
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return shares[0] if len(shares) == 1 and 0 <= shares[0] <= 1 else None
+
+
+# What is said.
+
+
+def unread(given: Given) -> Iterator[str]:
+    """Yield a sentence for each field whose value stands nowhere in the file, and for those that are not TRL's."""
+    for name, expression in given.open.items():
+        if name in CARRIED:
+            stands = f"the default {_default(name, given)} stands for it"
+            yield f"{name} ({shortened(expression)}): the file alone does not say its value; {stands}"
+    for name, choice in _fork_choices(given).items():
+        yield f"{name}={choice}: {given.fork} has it and TRL has not; the default {_default(name, given)} stands for it"
+    size = options(given)["per_device_train_batch_size"]
+    if size != (stood := _carried(given).get("per_device_train_batch_size", size)):
+        yield f"per_device_train_batch_size={stood}: num_generations does not divide the batch, so unsloth takes {size}"
+    if given.options.get("num_generations") == 1:
+        yield (
+            "num_generations=1: TRL refuses a group of one since 0.15, and in 0.14 its standard deviation, and with it"
+            f" the loss, is no number; {LEAST_GROUP} stands for it"
+        )
+    known = {*CARRIED, *fields.PASSED_OVER, *fields.SINCE, *fields.UNTIL}
+    known |= _training_arguments() if {*given.options, *given.open} - known else set()
+    others = [name for name in {**given.options, **given.open} if name not in known]
+    loud = [name for name in others if LOUD.search(name) or difflib.get_close_matches(name, CARRIED, cutoff=0.85)]
+    for name in loud:
+        text = shortened(given.open.get(name) or given.options.get(name))
+        yield f"{name}={text}: no version's GRPOConfig has it{near_matches(name, known)}; its effect is lost"
+    if quiet := [name for name in others if name not in loud]:
+        yield f"{', '.join(quiet)}: no fields of a GRPOConfig, and nothing here"
+    version = fields.order(_version(given))
+    for name in {} if given.fork else given.options:
+        if name in CARRIED and (why := fields.no_field(name, version)):
+            yield f"{name}={given.options[name]} is carried, but {why}, and not in {fields.VERSIONS[version]}"
 
 
 @functools.cache
@@ -121,99 +267,43 @@ def _training_arguments() -> set[str]:
     folders = package.submodule_search_locations if package and package.submodule_search_locations else []
     trees = [ast.parse((Path(folder) / "training_args.py").read_text("utf-8")) for folder in folders]
     classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
-    fields = [each for node in classes if node.name == "TrainingArguments" for each in node.body]
-    return {each.target.id for each in fields if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)}
-
-
-def _floor(options: Options) -> float | None:
-    """Where the schedule ends, as a share of its peak; None where it has no floor, or one that transformers refuses."""
-    given = options["lr_scheduler_kwargs"]
-    try:
-        given = json.loads(given) if isinstance(given, str) else given  # as a flag has it
-        if "with_min_lr" not in str(options["lr_scheduler_type"]) or not isinstance(given, dict):
-            return None
-        floors = [float(given[name]) for name in ("min_lr_rate", "min_lr") if given.get(name) is not None]
-    except (TypeError, ValueError, RecursionError):
-        return None
-    if len(floors) == 1 and given.get("min_lr") is not None:
-        floors = [floors[0] / options["learning_rate"] if options["learning_rate"] else math.inf]
-    return floors[0] if len(floors) == 1 and 0 <= floors[0] <= 1 else None
-
-
-def _nearest(options: Options) -> str:
-    return "cosine" if "cosine" in str(options["lr_scheduler_type"]) else "linear"
-
-
-def unread(given: Given) -> Iterator[str]:
-    """A sentence for each key whose value stands nowhere in the file, and for those that are no fields of TRL's."""
-    for name, expression in given.open.items():
-        if name in CARRIED:
-            stands = f"the default {default(name, given)} stands for it"
-            yield f"{name} ({shortened(expression)}): the file alone does not say its value; {stands}"
-    for name, choice in choices_of_fork(given).items():
-        yield f"{name}={choice}: {given.fork} has it and TRL has not; the default {default(name, given)} stands for it"
-    size = options(given)["per_device_train_batch_size"]
-    if size != (stood := taken(given).get("per_device_train_batch_size", size)):
-        yield f"per_device_train_batch_size={stood}: num_generations does not divide the batch, so unsloth takes {size}"
-    if given.options.get("num_generations") == 1:
-        yield (
-            "num_generations=1: TRL refuses a group of one since 0.15, and in 0.14 its standard deviation, and with it"
-            f" the loss, is no number; {LEAST_GROUP} stands for it"
-        )
-    fields = {*CARRIED, *PASSED_OVER, *versions.SINCE, *versions.GONE}
-    if {*given.options, *given.open} - fields:
-        fields |= _training_arguments()
-    others = [name for name in {**given.options, **given.open} if name not in fields]
-    loud = [name for name in others if LOUD.search(name) or difflib.get_close_matches(name, CARRIED, cutoff=0.85)]
-    for name in loud:
-        text = shortened(given.open.get(name) or given.options.get(name))
-        yield f"{name}={text}: no version's GRPOConfig has it{near_matches(name, fields)}; its effect is lost"
-    if quiet := [name for name in others if name not in loud]:
-        yield f"{', '.join(quiet)}: no fields of a GRPOConfig, and nothing here"
-    told = versions.order(version_of(given))
-    for name in {} if given.fork else given.options:
-        if name in CARRIED and (why := versions.no_field(name, told)):
-            yield f"{name}={given.options[name]} is carried, but {why}, and not in {versions.VERSIONS[told]}"
+    own = [each for node in classes if node.name == "TrainingArguments" for each in node.body]
+    return {each.target.id for each in own if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)}
 
 
 def defaults(given: Given) -> Iterator[str]:
-    """Of which version they are and why; those that other versions that fit have otherwise; the rest."""
-    first, last, why = versions.fitting(given.options, given.fork)
-    version = version_of(given)
-    fits = f"{versions.VERSIONS[first]} to {versions.VERSIONS[last]}"
+    """Yield of which version the defaults are, those that a script's user may change, and those that were taken."""
+    first, last, why = fields.fitting(given.options, given.fork)
+    version = _version(given)
+    fits = f"{fields.VERSIONS[first]} to {fields.VERSIONS[last]}"
     if given.version:
-        first = last = versions.order(version)
+        first = last = fields.order(version)
         yield f"those of TRL {version}, as it was told"
     elif first > last:
         yield f"those of TRL {version}, though no version has all of {', '.join(why)}"
-    elif last < len(versions.VERSIONS) - 1:
+    elif last < len(fields.VERSIONS) - 1:
         yield f"those of TRL {version}, the newest that fits {', '.join(why)} ({fits} do); --version says another"
     else:
         yield f"those of TRL {version}, the newest; {fits} fit the file, --version says another"
-    resolved, given_names = options(given), taken(given).keys()
-    own, differing, same = [], [], []
-    for name in CARRIED:
-        if name in given_names or name in NEVER_A_DEFAULT or not _acts(name, resolved):
-            continue
-        value = default(name, given)
-        if name in versions.FORKS.get(given.fork or "", {}):
-            own.append(f"{name}={value}")
-        elif value is not None and (others := list(versions.changes(name, first, last))):
-            differing.append(f"{name}={value} ({', '.join(others)})")
-        elif value != OFF.get(name) and (value not in (None, False, 0) or name in versions.DEFAULTS):
-            same.append(f"{name}={value}")
+    resolved, own = options(given), fields.FORKS.get(given.fork or "", {})
     if script := [f"{name}={resolved[name]}" for name in given.overridable if name in CARRIED]:
         yield f"{', '.join(script)}: those of the script, which its command line or its caller may change"
-    if own:
-        yield f"{', '.join(own)}: those of {given.fork}, which may change with its version"
-    if differing:
-        yield ", ".join(differing)
-    if same:
-        yield ", ".join(same)
+    of_fork, taken = list[str](), list[str]()
+    for name in CARRIED.keys() - _carried(given).keys() - NEVER_A_DEFAULT:
+        value = _default(name, given)
+        others = list(fields.changes(name, first, last)) if name not in own and value is not None else []
+        if name in own:
+            of_fork.append(f"{name}={value}")
+        elif _acts(name, resolved) and (others or (value != QUIET.get(name) and value not in (None, False, 0))):
+            taken.append(f"{name}={value}" + (f" ({', '.join(others)})" if others else ""))
+    if of_fork:
+        yield f"{', '.join(sorted(of_fork))}: those of {given.fork}, which may change with its version"
+    if taken:
+        yield ", ".join(sorted(taken, key=lambda each: (" (" not in each, each)))
 
 
 def _acts(name: str, options: Options) -> bool:
-    """Whether an option belongs to a part that is switched on."""
+    """Tell whether a field belongs to a part that is switched on."""
     if name.startswith("vllm_"):
         return bool(options["use_vllm"])
     if name.startswith(("sapo_", "vespo_")):
@@ -221,64 +311,42 @@ def _acts(name: str, options: Options) -> bool:
     return not name.startswith("entropy_") or bool(options["use_adaptive_entropy"])
 
 
-OFF = {"top_entropy_quantile": 1.0, "top_p": 1.0, "repetition_penalty": 1.0}
-# Resolved from others, or of the launcher.
-NEVER_A_DEFAULT = {"steps_per_generation", "generation_batch_size", "num_processes", "model_name_or_path", "max_steps"}
-
-
 def left_out(options: Options) -> Iterator[str]:
-    """What of a `GRPOConfig` has no counterpart here."""
-    mu, slices, window = (options[name] for name in REUSE)
+    """Yield a sentence for what of a `GRPOConfig` has no counterpart here."""
+    mu, slices, window = _reuse(options)
     if window % (slices * mu) and slices % window and (window % slices or (mu * slices) % window):
         yield (
             f"gradient_accumulation_steps={window} cuts {mu} passes of steps_per_generation={slices} unevenly: here"
             " every optimiser step is on one batch"
         )
-    if options["num_processes"] != (count := processes(options)):
+    if options["num_processes"] != (count := _count_processes(options)):
         told = f"num_processes={options['num_processes']}" if options["num_processes"] else "the number of processes"
         why = "TRL refuses it with this batch" if options["num_processes"] else "it is not in the file"
         yield f"{told}: {why}; prompts_per_step is that of {count}, the least that fits: --processes says another"
-    for name, says in NOT_CARRIED.items():
+    for name, says in fields.NOT_CARRIED.items():
         if options[name] not in (CARRIED[name], None) and not (name == "optim" and PLAIN_ADAMW.match(options[name])):
             yield f"{name}={options[name]}: {says}"
     if options["version"] in ("0.14", "0.15") and options["temperature"] != 1:
         yield f"temperature={options['temperature']:g}: TRL {options['version']} trains on log-probs without it"
     if options["top_entropy_quantile"] != 1:
         yield "top_entropy_quantile: TRL compares the tokens of every process's micro-batch, here those of a minibatch"
-    if warmup(options) is None:
+    if _warmup(options) is None:
         ratio = options["warmup_ratio"] or options["warmup_steps"]
         yield f"warmup_ratio={ratio:g}: it is a share of a length that is not known: give warmup_steps"
     if options["max_steps"] <= 0:
         yield f"num_train_epochs={options['num_train_epochs']:g}: set rollout_steps, the length of a run here"
-    if str(options["lr_scheduler_type"]) not in SCHEDULES:
-        yield (
-            f"lr_scheduler_type={options['lr_scheduler_type']} {options['lr_scheduler_kwargs'] or ''}".strip()
-            + f": here it is one of constant, linear, cosine; {_nearest(options)} stands for it"
-        )
-    elif options["lr_scheduler_type"] == "cosine_with_min_lr":
-        if _floor(options) is None:
-            given = shortened(options["lr_scheduler_kwargs"])
-            yield f"lr_scheduler_kwargs={given}: it needs min_lr_rate, a share, or min_lr; the schedule ends at 0"
-    elif options["lr_scheduler_kwargs"]:
-        yield f"lr_scheduler_kwargs={shortened(options['lr_scheduler_kwargs'])}: the schedule has no options here"
+    schedule, given = str(options["lr_scheduler_type"]), shortened(options["lr_scheduler_kwargs"])
+    if schedule not in SCHEDULES:
+        more = f" {given}" if options["lr_scheduler_kwargs"] else ""
+        stands = f"here it is one of constant, linear, cosine; {_schedule(options)} stands for it"
+        yield f"lr_scheduler_type={schedule}{more}: {stands}"
+    elif schedule == "cosine_with_min_lr" and _floor(options) is None:
+        yield f"lr_scheduler_kwargs={given}: it needs min_lr_rate, a share, or min_lr; the schedule ends at 0"
+    elif schedule != "cosine_with_min_lr" and options["lr_scheduler_kwargs"]:
+        yield f"lr_scheduler_kwargs={given}: the schedule has no options here"
 
 
-PLAIN_ADAMW = re.compile(r"adamw_(?!.*(bit|anyprecision))")
-NOT_CARRIED = {
-    "use_vllm": "there is no vLLM here; the weight for its log-probs is kept",
-    "mask_truncated_completions": "truncated completions count here",
-    "reward_weights": "give reward.weights, by the names of the reward's parts",
-    "sync_ref_model": "the reference of the KL is the warm start, always",
-    "top_p": "sampling is never truncated here",
-    "top_k": "sampling is never truncated here",
-    "min_p": "sampling is never truncated here",
-    "repetition_penalty": "sampling is never penalised here",
-    "router_aux_loss_coef": "there is no auxiliary loss of experts here",
-    "use_peft": "all weights are trained here",
-    "fp16": "half precision here is bfloat16",
-    "optim": "the optimiser is AdamW here",
-    "max_prompt_length": "prompts are never cut here",
-}
+# Ours as theirs.
 
 
 def candidates(settings: RunSettings) -> Iterator[Options]:
@@ -286,19 +354,21 @@ def candidates(settings: RunSettings) -> Iterator[Options]:
     ours = (settings.kernel, settings.aggregation)
     names = [name for name, (kernel, _) in LOSS_TYPES.items() if kernel == settings.kernel]
     for loss_type in sorted(names, key=lambda name: LOSS_TYPES[name] != ours):
-        yield {name: value for name, value in _written(settings, loss_type).items() if value != CARRIED[name]}
+        yield {name: value for name, value in _write(settings, loss_type).items() if value != CARRIED[name]}
 
 
-def _written(settings: RunSettings, loss_type: str) -> Options:
+def _write(settings: RunSettings, loss_type: str) -> Options:
     run, kernel = resolve_run(settings), settings.kernel
     given = (run.kernel_options or {}).get(kernel, {})
-    absolute = 1.0 if kernel == "cispo" and run.framework != "trl" else 0.0
-    floor = run.lr_scheduler_type == "cosine" and run.min_lr_ratio is not None
-    guess: Options = {
+    high = (run.epsilon_high or 0.0) + (1.0 if kernel == "cispo" and run.framework != "trl" else 0.0)
+    epsilon = LOSS["epsilon"] if kernel == "cispo" else run.epsilon
+    window, slices = run.minibatch_size // run.forward_size, run.batch_size // run.forward_size
+    has_floor = run.lr_scheduler_type == "cosine" and run.min_lr_ratio is not None
+    written: Options = {
         "loss_type": loss_type,
         "importance_sampling_level": "token" if run.importance_sampling_level == "token" else "sequence",
-        "epsilon": LOSS["epsilon"] if kernel == "cispo" else run.epsilon,
-        "epsilon_high": absolute + (run.epsilon_high or 0.0),
+        "epsilon": epsilon,
+        "epsilon_high": None if high == epsilon else high,
         "delta": run.delta or run.dual_clip,
         "beta": run.beta,
         "use_bias_correction_kl": not run.beta or run.kl_gradient == "importance_weighted",
@@ -308,45 +378,40 @@ def _written(settings: RunSettings, loss_type: str) -> Options:
         **{theirs: given[ours] for ours, theirs in KERNEL_OPTIONS.get(kernel, {}).items()},
         **{theirs: getattr(run, ours) for theirs, ours in TRL_NAMES.items()},
         "scale_rewards": run.scale_rewards,
-        "lr_scheduler_type": "cosine_with_min_lr" if floor else run.lr_scheduler_type,
-        "lr_scheduler_kwargs": {"min_lr_rate": run.min_lr_ratio} if floor else None,
+        "lr_scheduler_type": "cosine_with_min_lr" if has_floor else run.lr_scheduler_type,
+        "lr_scheduler_kwargs": {"min_lr_rate": run.min_lr_ratio} if has_floor else None,
         "max_grad_norm": 0.0 if run.max_grad_norm == math.inf else run.max_grad_norm,
         "bf16": run.dtype == "bfloat16",
         "per_device_train_batch_size": run.forward_size,
-        "gradient_accumulation_steps": run.minibatch_size // run.forward_size,
-        "steps_per_generation": run.batch_size // run.forward_size,
+        "gradient_accumulation_steps": window,
+        "steps_per_generation": None if slices == window else slices,
         "num_iterations": run.num_iterations,
+        "model_name_or_path": run.model.path if isinstance(run.model, PretrainedModel) else None,
     }
-    if guess["epsilon_high"] == guess["epsilon"]:
-        guess["epsilon_high"] = None
-    if guess["steps_per_generation"] == guess["gradient_accumulation_steps"]:
-        guess["steps_per_generation"] = None
     if run.scale_reward_parts:
-        guess |= {"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "group"}
+        written |= {"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "group"}
     if (rule := run.adaptive_entropy) is not None:
-        guess |= {"use_adaptive_entropy": True, **{theirs: getattr(rule, ours) for ours, theirs in ADAPTIVE.items()}}
+        written |= {"use_adaptive_entropy": True, **{theirs: getattr(rule, ours) for ours, theirs in ADAPTIVE.items()}}
     if (weight := run.sampler_correction) is not None:
-        guess |= {
+        written |= {
             "use_vllm": True,
             "vllm_importance_sampling_mode": f"{weight.level}_{weight.mode}",
             "vllm_importance_sampling_clip_min": weight.low or None,
             "vllm_importance_sampling_clip_max": None if weight.high == math.inf else weight.high,
         }
-    if isinstance(run.model, PretrainedModel):
-        guess["model_name_or_path"] = run.model.path
-    return guess
+    return written
 
 
 def shown(options: Options) -> str:
-    """`GRPOConfig(...)`, a line for each keyword; the model is named beside it."""
-    said = {name: value for name, value in options.items() if name != "model_name_or_path"}
-    infinite = f"float({str(math.inf)!r})"
-    lines = [f"    {name}={infinite if value == math.inf else repr(value)}," for name, value in said.items()]
+    """Return `GRPOConfig(...)`, a line for each keyword; the model is named beside it."""
+    named = {name: value for name, value in options.items() if name != "model_name_or_path"}
+    infinite = "float('inf')"
+    lines = [f"    {name}={infinite if value == math.inf else repr(value)}," for name, value in named.items()]
     return "\n".join(["GRPOConfig(", *lines, ")"])
 
 
 def own_way(settings: RunSettings) -> Iterator[str]:
-    """Where TRL computes something else by the same options."""
+    """Yield a sentence for what TRL computes otherwise by the same options."""
     if settings.entropy_coef:
         yield f"entropy_coef={settings.entropy_coef:g}: TRL averages the entropy over the tokens of each micro-batch"
     if settings.kernel == "vespo" and settings.sampler_correction is not None:

@@ -1,19 +1,18 @@
-"""TRL 1.16.0: the fields of `GRPOConfig` (trl/trainer/grpo_config.py), and their values where a file leaves some out.
+"""TRL's `GRPOConfig` from 0.14, its first, to 1.16: its fields, with the defaults of each version.
 
-Fields that are carried stand here with their defaults, beside those that change no result; `trl_versions.py` has what
-other versions do.
+Read from the classes of every minor release (trl/trainer/grpo_config.py). A config says its version by the fields that
+only some versions have; where several fit, the newest counts, and what another one would have made of the file is said.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
+import itertools
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from grpolab.errors import RequestError
 from grpolab.frameworks.trl_options import LOSS, LOSS_TYPES
-from grpolab.readers import trl_versions as versions
-from grpolab.readers.given import Given, Options, refuse_wrong_counts, refuse_wrong_types
 
 # fmt: off
 CARRIED: dict[str, Any] = LOSS | {
@@ -34,132 +33,157 @@ CARRIED: dict[str, Any] = LOSS | {
     # of trl's ModelConfig, which stands in the same file for `trl grpo --config`
     "model_name_or_path": None, "use_peft": False,
 }
-# Where and how, data and logging; ScriptArguments and ModelConfig too.
+# Fields of every version, of ScriptArguments and of ModelConfig that change no result: where and how, data and logging.
 PASSED_OVER = {
-    "model_init_kwargs", "trust_remote_code", "cast_lm_head_to_fp32", "num_generations_eval",
-    "ds3_gather_for_generation", "shuffle_dataset", "pad_to_multiple_of", "generation_kwargs",
-    "chat_template_kwargs", "cache_implementation", "vllm_mode", "vllm_model_impl", "vllm_enable_sleep_mode",
-    "vllm_structured_outputs_regex", "vllm_server_base_url", "vllm_server_host", "vllm_server_port",
-    "vllm_server_timeout", "vllm_group_port", "vllm_gpu_memory_utilization", "vllm_max_model_length",
-    "vllm_tensor_parallel_size", "ref_model_mixup_alpha", "ref_model_sync_steps", "max_tool_calling_iterations",
-    "log_completions", "log_multimodal", "num_completions_to_print", "log_unique_prompts",
-    "log_completions_hub_repo", "use_transformers_continuous_batching", "transformers_continuous_batching_config",
-    "use_transformers_paged", "model_revision", "dtype", "attn_implementation", "lora_r", "lora_alpha",
-    "lora_dropout", "lora_target_modules", "lora_target_parameters", "lora_modules_to_save", "lora_task_type",
-    "use_rslora", "use_dora", "load_in_8bit", "load_in_4bit", "bnb_4bit_quant_type", "use_bnb_nested_quant",
-    "bnb_4bit_quant_storage", "dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split",
-    "dataset_streaming", "ignore_bias_buffers", "reward_model_name_or_path", "reward_funcs", "datasets",
+    "model_init_kwargs", "trust_remote_code", "vllm_gpu_memory_utilization", "ref_model_mixup_alpha",
+    "ref_model_sync_steps", "model_revision", "attn_implementation", "lora_r", "lora_alpha", "lora_dropout",
+    "lora_target_modules", "lora_modules_to_save", "lora_task_type", "use_rslora", "load_in_8bit", "load_in_4bit",
+    "bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage", "dataset_name", "dataset_config",
+    "dataset_train_split", "dataset_test_split", "dataset_streaming", "ignore_bias_buffers",
+    "reward_model_name_or_path", "reward_funcs", "datasets",
 }
 # fmt: on
-
-COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations")
 CHOICES: dict[str, Collection[Any]] = {
     "loss_type": LOSS_TYPES,
     "importance_sampling_level": ("token", "sequence"),
     "scale_rewards": (True, False, "group", "batch", "none"),
 }
-LEAST_GROUP = 2
+# Carried for its default, and not in effect here -> why. A value other than the default is told.
+NOT_CARRIED = {
+    "use_vllm": "there is no vLLM here; the weight for its log-probs is kept",
+    "mask_truncated_completions": "truncated completions count here",
+    "reward_weights": "give reward.weights, by the names of the reward's parts",
+    "sync_ref_model": "the reference of the KL is the warm start, always",
+    **dict.fromkeys(("top_p", "top_k", "min_p"), "sampling is never truncated here"),
+    "repetition_penalty": "sampling is never penalised here",
+    "router_aux_loss_coef": "there is no auxiliary loss of experts here",
+    "use_peft": "all weights are trained here",
+    "fp16": "half precision here is bfloat16",
+    "optim": "the optimiser is AdamW here",
+    "max_prompt_length": "prompts are never cut here",
+}
+
+VERSIONS = (*(f"0.{minor}" for minor in range(14, 30)), *(f"1.{minor}" for minor in range(17)))
+
+# Key -> the version since which it is what stands there if nothing else is given. Where no version has a field yet,
+# what the trainer did: 0.14 and 0.15 average over sequences, 0.16 over the tokens of a micro-batch.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "loss_type": {"0.14": "grpo", "0.16": "bnpo", "0.22": "dapo"},
+    "beta": {"0.14": 0.04, "0.19": 0.0},
+    "use_bias_correction_kl": {"0.14": False, "1.10": True},
+    "temperature": {"0.14": 0.9, "0.18": 1.0},
+    "top_k": {"0.14": 50, "0.18": 0},  # until 0.15 that of transformers' generation
+    "max_completion_length": {"0.14": 256, "1.10": 512},
+    "per_device_train_batch_size": {"0.14": 1, "0.15": 8},
+    "gradient_accumulation_steps": {"0.14": 8, "0.15": 1},
+    "bf16": {"0.14": False, "0.19": True},
+    "vllm_importance_sampling_correction": {"0.14": False, "0.23": True},
+    "vllm_importance_sampling_mode": {"0.14": "token_truncate", "0.26": "sequence_mask"},
+    "vllm_importance_sampling_clip_max": {"0.14": 2.0, "0.26": 3.0},
+    "router_aux_loss_coef": {"0.14": None, "1.7": 0.001, "1.14": None},
+}
+# fmt: off
+ADDED = {
+    "0.15": "reward_weights sync_ref_model log_completions ds3_gather_for_generation vllm_max_model_len vllm_dtype",
+    "0.16": "num_iterations epsilon epsilon_high scale_rewards top_p top_k min_p repetition_penalty"
+            " cache_implementation vllm_enable_prefix_caching vllm_guided_decoding_regex vllm_server_host"
+            " vllm_server_port vllm_server_timeout use_dora",
+    "0.17": "loss_type mask_truncated_completions disable_dropout shuffle_dataset use_liger_loss"
+            " num_completions_to_print wandb_log_unique_prompts",
+    "0.18": "delta steps_per_generation generation_batch_size vllm_mode vllm_server_base_url"
+            " vllm_tensor_parallel_size",
+    "0.19": "generation_kwargs",
+    "0.20": "importance_sampling_level top_entropy_quantile use_transformers_paged",
+    "0.21": "vllm_model_impl lora_target_parameters",
+    "0.23": "vllm_importance_sampling_correction vllm_importance_sampling_cap vllm_enable_sleep_mode dtype",
+    "0.25": "cast_lm_head_to_fp32 chat_template_kwargs",
+    "0.26": "use_bias_correction_kl sapo_temperature_pos sapo_temperature_neg vllm_importance_sampling_mode"
+            " vllm_max_model_length num_generations_eval log_unique_prompts",
+    "0.27": "off_policy_mask_threshold multi_objective_aggregation max_tool_calling_iterations vllm_group_port"
+            " vllm_structured_outputs_regex",
+    "0.28": "log_completions_hub_repo",
+    "1.0": "vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg pad_to_multiple_of",
+    "1.6": "vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min",
+    "1.7": "router_aux_loss_coef use_transformers_continuous_batching transformers_continuous_batching_config",
+    "1.8": "entropy_coef entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target use_adaptive_entropy",
+    "1.9": "log_multimodal",
+}
+LAST = {
+    "0.17": "vllm_device vllm_dtype vllm_enable_prefix_caching vllm_max_model_len",
+    "0.26": "wandb_log_unique_prompts torch_dtype gradient_checkpointing_use_reentrant",
+    "0.27": "max_prompt_length use_liger_loss vllm_guided_decoding_regex",
+}
+FIRST_WITH_VALUE = {
+    ("loss_type", "dapo"): "0.22", ("loss_type", "cispo"): "0.26", ("loss_type", "sapo"): "0.26",
+    ("loss_type", "luspo"): "0.28", ("loss_type", "vespo"): "1.0",
+    ("scale_rewards", "group"): "0.22", ("scale_rewards", "batch"): "0.22", ("scale_rewards", "none"): "0.22",
+}
+# Trainers that build on TRL's and change its defaults: unsloth 2026.10, ms-swift 4.6.
+FORKS: dict[str, dict[str, Any]] = {
+    "unsloth": {
+        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "learning_rate": 5e-5,
+        "weight_decay": 0.001,  # 0.01 in 2025
+        "warmup_ratio": 0.1, "seed": 3407, "optim": "adamw_8bit", "bf16": False,
+        "vllm_importance_sampling_correction": False,
+    },
+    "ms-swift": {
+        "loss_type": "grpo", "beta": 0.04, "temperature": 0.9, "max_completion_length": 512,
+        "per_device_train_batch_size": 1, "learning_rate": 1e-4,  # of LoRA, its default
+        "lr_scheduler_type": "cosine", "weight_decay": 0.1, "adam_beta2": 0.95, "use_bias_correction_kl": False,
+        "vllm_importance_sampling_correction": False,
+    },
+}
+# fmt: on
+SINCE = {name: version for version, names in ADDED.items() for name in names.split()}
+UNTIL = {name: version for version, names in LAST.items() for name in names.split()}
+PIN = re.compile(r"\btrl(?:\[[\w, -]*\])?\s*(?:==|~=|@\s*git\S*@v?)\s*v?(\d+\.\d+)")
 
 
-def options(given: Given) -> Options:
-    """All options that matter, with the defaults of the file's version, and `steps_per_generation` as TRL resolves it.
+def order(version: str) -> int:
+    """Return the place of a version among VERSIONS, a patch release as its minor version. Raises RequestError."""
+    minor = ".".join(version.split(".")[:2])
+    if minor not in VERSIONS:
+        raise RequestError(f"TRL: version={version} is not known: it is one of {VERSIONS[0]} to {VERSIONS[-1]}")
+    return VERSIONS.index(minor)
 
-    `num_processes` stays None where it is not known. Raises RequestError for what no version of TRL takes.
+
+def find_pin(text: str) -> str | None:
+    """Return the version that a text installs (`pip install trl==0.15.2`), where it names one that is known."""
+    found = {match for match in PIN.findall(text) if match in VERSIONS}
+    return found.pop() if len(found) == 1 else None
+
+
+def fitting(options: Mapping[str, Any], fork: str | None = None) -> tuple[int, int, list[str]]:
+    """Return the first and the last version whose `GRPOConfig` takes these options, and the fields that say so.
+
+    Where none takes them all, as of a fork, the first is above the last.
     """
-    version = version_of(given)
-    options = {name: default(name, given) for name in CARRIED} | taken(given) | {"version": version}
-    if options["vllm_importance_sampling_cap"] is not None:  # its name until 1.9
-        options["vllm_importance_sampling_clip_max"] = options["vllm_importance_sampling_cap"]
-    if options["top_k"] == -1:  # vLLM's word for all
-        options["top_k"] = 0
-    refuse_wrong_types("TRL", options, CARRIED)
-    refuse_wrong_counts("TRL", options, COUNTS)
-    options["num_generations"] = max(options["num_generations"], LEAST_GROUP)
-    told = given.processes or options["num_processes"]
-    options["num_processes"] = told if type(told) is int and told > 0 else None
-    micro, whole, steps = micro_batch(options), options["generation_batch_size"], options["steps_per_generation"]
-    if whole is not None:
-        if steps is not None:
-            raise RequestError("TRL: generation_batch_size and steps_per_generation say the same thing: set one")
-        refuse_wrong_counts("TRL", options, ["generation_batch_size"])
-        if whole % micro:
-            raise RequestError(f"TRL: per_device_train_batch_size={micro} must divide generation_batch_size={whole}")
-        if whole % options["num_generations"]:
-            raise RequestError(
-                f"TRL: num_generations={options['num_generations']} must divide generation_batch_size={whole}"
-            )
-        steps = max(whole // (micro * (options["num_processes"] or 1)), 1)
-    elif steps is None:
-        steps = options["gradient_accumulation_steps"]
-    if given.fork == "unsloth" and micro * steps * (options["num_processes"] or 1) % options["num_generations"]:
-        options["per_device_train_batch_size"] = options["num_generations"]  # its own repair
-    options["steps_per_generation"] = steps  # micro-batches of a generation batch, of one process
-    refuse_wrong_counts("TRL", options, ["steps_per_generation"])
-    return options
+    if fork == "ms-swift":  # which has fields of its own by these names
+        return 0, len(VERSIONS) - 1, []
+    since = {name: order(SINCE[name]) for name in options if name in SINCE}
+    since |= {name: order(v) for (name, value), v in FIRST_WITH_VALUE.items() if options.get(name, ...) == value}
+    until = {name: order(UNTIL[name]) for name in options if name in UNTIL}
+    first, last = max(since.values(), default=0), min(until.values(), default=len(VERSIONS) - 1)
+    why = [name for name, version in since.items() if version == first]
+    return first, last, [*why, *(name for name, version in until.items() if version == last)]
 
 
-def version_of(given: Given) -> str:
-    """The version whose defaults count: the one that is told, else the newest that has the file's fields."""
-    if given.version:
-        return versions.VERSIONS[versions.order(given.version)]
-    first, last, _ = versions.fitting(given.options, given.fork)
-    return versions.VERSIONS[max(first, last)]
+def default(name: str, version: int, newest: Any) -> Any:
+    """Return a field's default in a version, `newest` being that of the newest."""
+    values = [value for since, value in DEFAULTS.get(name, {}).items() if order(since) <= version]
+    return values[-1] if values else newest
 
 
-def default(name: str, given: Given) -> Any:
-    """What a field is where the file says nothing: by its version, or by the trainer that builds on TRL's."""
-    own = versions.FORKS.get(given.fork or "", {})
-    if name in own:
-        return own[name]
-    if given.fork == "ms-swift" and name == "gradient_accumulation_steps":  # until 16 sequences are in a step
-        micro = taken(given).get("per_device_train_batch_size", 1)
-        return max(1, math.ceil(16 / (micro * (given.processes or 1))))
-    return versions.default(name, versions.order(version_of(given)), CARRIED[name])
+def changes(name: str, first: int, last: int) -> Iterator[str]:
+    """Yield `0.04 until 0.18` for each other default of a field between two versions."""
+    steps = [(order(since), value) for since, value in DEFAULTS.get(name, {}).items()]
+    for (_, value), (until, _) in itertools.pairwise(steps):
+        if first < until <= last:
+            yield f"{value} until {VERSIONS[until - 1]}"
 
 
-def taken(given: Given) -> Options:
-    """The values that are carried, as their fields' types; a null where TRL has none is its default."""
-    typed = {name: _typed(value, CARRIED[name]) for name, value in given.options.items() if name in CARRIED}
-    lost = choices_of_fork(given)
-    return {
-        name: value
-        for name, value in typed.items()
-        if name not in lost and (value is not None or CARRIED[name] is None)
-    }
-
-
-def choices_of_fork(given: Given) -> Options:
-    """The choices that a trainer built on TRL's adds, which TRL does not have."""
-    asked = {name: given.options[name] for name in CHOICES if given.fork and name in given.options}
-    return {name: value for name, value in asked.items() if value not in CHOICES[name]}
-
-
-def _typed(value: Any, default: Any) -> Any:
-    """A text that a field's type makes a number or a truth value, as TRL's parser does."""
-    if isinstance(value, float) and value.is_integer() and type(default) is int:
-        return int(value)
-    if not isinstance(value, str) or isinstance(default, str):
-        return value
-    words = {"true": True, "false": False} if isinstance(default, bool) else {}
-    try:
-        return int(value) if value.isdecimal() else float(value)
-    except ValueError:
-        return words.get(value.lower(), None if value.lower() in ("none", "null") else value)
-
-
-def micro_batch(options: Options) -> int:
-    """Sequences of a micro-batch of one process; TRL 0.14 counts prompts."""
-    prompts = options["version"] == "0.14"
-    return int(options["per_device_train_batch_size"] * (options["num_generations"] if prompts else 1))
-
-
-def least_processes(options: Options) -> int:
-    """The least number of processes whose generation batch holds whole groups."""
-    each = micro_batch(options) * options["steps_per_generation"]
-    return int(options["num_generations"] // math.gcd(each, options["num_generations"]))
-
-
-def processes(options: Options) -> int:
-    """The number of processes, or the least that TRL runs with where it is not known."""
-    told, least = options["num_processes"], least_processes(options)
-    return told if told and told % least == 0 else least
+def no_field(name: str, version: int) -> str | None:
+    """Return why a version has no such field, or None where it has, or no version does."""
+    if name in SINCE and version < order(SINCE[name]):
+        return f"TRL has it since {SINCE[name]}"
+    return f"TRL has it until {UNTIL[name]}" if name in UNTIL and version > order(UNTIL[name]) else None

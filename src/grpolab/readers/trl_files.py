@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from grpolab.bounded import parse_value, read_mapping
-from grpolab.readers import trl_versions as versions
+from grpolab.readers import trl_fields as fields
 from grpolab.readers.given import ConfigFile, Given, Options
 from grpolab.readers.python import Source, Unknown, last_name, parse_python, plain
 from grpolab.readers.shell import training_command
@@ -80,7 +80,7 @@ def _read_python(file: ConfigFile) -> Given:
     left_open = {key: text for key, text in unknown.items() if key not in mappings}
     fork = "unsloth" if re.search(r"^\s*(from|import) unsloth", file.text, re.MULTILINE) else None
     rest = [key for key in options if key in overridable]
-    return Given(options, left_open, notes, versions.find_pin(file.text), fork=fork, overridable=rest)
+    return Given(options, left_open, notes, fields.find_pin(file.text), fork=fork, overridable=rest)
 
 
 def _trained_with(source: Source, calls: list[ast.Call]) -> ast.Call:
@@ -148,7 +148,7 @@ def _read_recipe(file: ConfigFile) -> Given:
     options = {key: item for key, item in options.items() if key not in left_open}
     told = options.get("num_processes")
     processes = told if type(told) is int and told > 0 else None
-    return Given(options, left_open, notes, versions.find_pin(file.text), processes)
+    return Given(options, left_open, notes, fields.find_pin(file.text), processes)
 
 
 def _sections(document: Mapping[str, Any], name: str) -> Iterator[tuple[str, Options]]:
@@ -186,7 +186,7 @@ def _read_command(file: ConfigFile) -> Given:
     options = {SWIFT.get(key, key): item for key, item in options.items()} if is_swift else options
     processes = _count_processes(words[:program], file.text)
     fork = "ms-swift" if is_swift else None
-    return Given(options, left_open, notes, versions.find_pin(file.text), processes, fork)
+    return Given(options, left_open, notes, fields.find_pin(file.text), processes, fork)
 
 
 def _is_grpo(words: list[str]) -> bool:

@@ -1,7 +1,7 @@
-"""verl 1dda039b (2026-08-22): the overrides of `verl.trainer.main_ppo`, what they are here, read and written.
+"""Read the overrides of `verl.trainer.main_ppo` (1dda039b, 2026-08-22) into our settings, write ours, say what is lost.
 
 Of the hundreds of keys in verl/trainer/config/, those of the actor, the algorithm and the sizes of batches decide what
-is learnt. The others are passed over; an unknown key of the actor or the algorithm is told.
+is learnt; `verl_keys.py` has them. The others are passed over; an unknown key of the actor or the algorithm is told.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from grpolab.errors import RequestError, near_matches
 from grpolab.framework_names import VERL_NAMES
 from grpolab.frameworks.verl_options import AGGREGATION, BYPASS, KERNEL, KERNEL_OPTIONS, KL, LOSS
 from grpolab.frameworks.verl_options import objective as objective
+from grpolab.readers import verl_keys as keys
 from grpolab.readers.given import Given, Options, flat, refuse_wrong_counts, refuse_wrong_types, shortened
 from grpolab.readers.verl_files import present
 from grpolab.readers.verl_files import read as read
@@ -22,70 +23,58 @@ from grpolab.readers.verl_keys import (
     ACTOR,
     ALGORITHM,
     AVERAGE,
-    BETAS,
-    BY_STD,
     CARRIED,
-    CLIP_GRAD,
     CORRECTION,
-    COUNTS,
-    EARLY,
-    EPOCHS,
     ESTIMATOR,
     ESTIMATORS,
-    FIRST_OF_TODAY,
-    FLOOR,
-    FLOOR_RATE,
     GROUP,
-    HIGH,
     KL_COEF,
     KL_LOSS,
     KL_REWARD,
     KL_TYPE,
-    KL_TYPES,
-    LOW,
     MINI,
     MODE,
-    MODEL,
-    NEVER,
-    NEWEST,
-    NOT_CARRIED,
-    NOT_READ,
-    ONLY_EARLY,
-    PASSED_OVER,
     PROMPTS,
-    RATE,
     SCHEDULE,
-    SCHEDULES,
-    SECTIONS,
-    SINCE_TODAY,
     TOTAL_STEPS,
     WARMUP,
-    WARMUP_SHARE,
-    WHOLE_MEANS,
-    WRITTEN_OUT,
 )
 from grpolab.settings.equalities import rewritten
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
 
+LOW, HIGH, BOTH = f"{ACTOR}clip_ratio_low", f"{ACTOR}clip_ratio_high", f"{ACTOR}clip_ratio"
+CLIP_GRAD, BETAS, SCALE = f"{ACTOR}optim.clip_grad", f"{ACTOR}optim.betas", f"{ACTOR}loss_scale_factor"
+FLOOR, FLOOR_RATE = f"{ACTOR}optim.min_lr_ratio", f"{ACTOR}optim.min_lr"  # megatron has the second, a rate
+WARMUP_SHARE = f"{ACTOR}optim.lr_warmup_steps_ratio"
+NEVER = 1e9  # above e^20, the largest ratio that verl knows
+# Key -> the values that are carried, and the one that stands for any other.
+CHOICES = {
+    MODE: (KERNEL, "vanilla"),
+    KL_TYPE: ([name + straight for name in KL for straight in ("", "+")], "low_var_kl"),
+    AVERAGE: (AGGREGATION, "token-mean"),
+    SCHEDULE: (("constant", "cosine"), "constant"),
+    ESTIMATOR: (ESTIMATORS, "grpo"),
+}
+
+
+# The keys that a file sets, with defaults.
+
 
 def options(given: Given) -> Options:
-    """All keys that matter, dotted, defaults filled in. Raises RequestError for what verl itself refuses."""
-    named, early = _named(given), version_of(given) < FIRST_OF_TODAY
-    options = CARRIED | (EARLY if early else {}) | {name: value for name, value in named.items() if name in CARRIED}
-    options |= {side: options[f"{ACTOR}clip_ratio"] for side in (LOW, HIGH) if options[side] is None}
+    """Return all keys that matter, dotted, defaults filled in. Raises RequestError for what verl itself refuses."""
+    named, early = _named(given), _is_early(given)
+    options = CARRIED | (keys.EARLY if early else {}) | {key: value for key, value in named.items() if key in CARRIED}
+    options |= {side: options[BOTH] for side in (LOW, HIGH) if options[side] is None}
     refuse_wrong_types("verl", options, CARRIED)
     if options[TOTAL_STEPS] is not None:
         refuse_wrong_counts("verl", options, [TOTAL_STEPS])
-    for name, known, default in ((MODE, [*KERNEL, "bypass_mode"], "vanilla"), (KL_TYPE, KL_TYPES, "low_var_kl")):
-        options[name] = options[name] if options[name] in known else default
-    if options[AVERAGE] not in AGGREGATION:
-        options[AVERAGE] = CARRIED[AVERAGE]
-    if options[SCHEDULE] not in SCHEDULES:
-        options[SCHEDULE] = CARRIED[SCHEDULE]
+    for name, (known, default) in CHOICES.items():
+        if options[name] not in known and name != ESTIMATOR and (name, options[name]) != (MODE, "bypass_mode"):
+            options[name] = default
     if early and not {LOW, HIGH} & named.keys():  # the only range that there was
-        options |= {LOW: options[f"{ACTOR}clip_ratio"], HIGH: options[f"{ACTOR}clip_ratio"]}
+        options |= {LOW: options[BOTH], HIGH: options[BOTH]}
     if early and f"{ACTOR}clip_ratio_c" not in named:  # there was no dual clip
         options[f"{ACTOR}clip_ratio_c"] = None
     if early and KL_REWARD not in named:  # one of the two, always
@@ -99,11 +88,11 @@ def options(given: Given) -> Options:
             f"verl: {PROMPTS}=0 asks for its fully asynchronous training, in which a step has no batch of prompts: to"
             " read the rest, write the prompts of a step there"
         )
-    refuse_wrong_counts("verl", options, COUNTS)
+    refuse_wrong_counts("verl", options, (PROMPTS, GROUP, MINI, keys.EPOCHS))
     if options[MINI] > options[PROMPTS]:
         # A config as Hydra writes it has the default of 256 in it, and dynamic batches let that pass.
-        nobodys = options[MINI] == CARRIED[MINI] and named.keys() >= WRITTEN_OUT
-        if MINI in named and not (nobodys and named.get(f"{ACTOR}use_dynamic_bsz")):
+        is_default = options[MINI] == CARRIED[MINI] and named.keys() >= keys.WRITTEN_OUT
+        if MINI in named and not (is_default and named.get(f"{ACTOR}use_dynamic_bsz")):
             raise RequestError(
                 f"verl: {MINI}={options[MINI]} is more than {PROMPTS}={options[PROMPTS]}, which verl refuses since 0.4;"
                 " before, the whole batch was one minibatch, whose gradient shrank by their ratio: to read it as one,"
@@ -122,35 +111,35 @@ def options(given: Given) -> Options:
 
 
 def _named(given: Given) -> Options:
-    """The file's keys, dotted, by their present names; null stands for the default, but for a clip range's side."""
+    """Return a file's keys by their present names; null stands for the default, but for a clip range's side."""
     named = present(flat(given.options))
     return {name: value for name, value in named.items() if value is not None or name in (LOW, HIGH)}
 
 
-def version_of(given: Given) -> int:
-    """Minor version whose defaults count: as told, else 3 where a key is of then and none of later, else the newest.
+def _version(given: Given) -> int:
+    """Return the minor version whose defaults count: as told, else 3 where a key is of then and none of later.
 
     Raises RequestError for a version that is not known.
     """
     if given.version:
         match = re.fullmatch(r"0\.(\d)(\..*)?", given.version)
-        if match is None or not 1 <= int(match[1]) <= NEWEST:
-            raise RequestError(f"verl: --version {given.version} is not allowed: it is 0.1 to 0.{NEWEST}")
+        if match is None or not 1 <= int(match[1]) <= keys.NEWEST:
+            raise RequestError(f"verl: --version {given.version} is not allowed: it is 0.1 to 0.{keys.NEWEST}")
         return int(match[1])
     named = _named(given).keys()
-    early = not named.isdisjoint(ONLY_EARLY) and named.isdisjoint(SINCE_TODAY)
-    return FIRST_OF_TODAY - 1 if early else NEWEST
+    early = not named.isdisjoint(keys.ONLY_EARLY) and named.isdisjoint(keys.SINCE_TODAY)
+    return keys.FIRST_OF_TODAY - 1 if early else keys.NEWEST
 
 
-def _known(name: str) -> bool:
-    """Whether verl has a key; in other sections than actor and algorithm every key counts as one."""
-    if not name.startswith((ACTOR, ALGORITHM)):
-        return True
-    return name in CARRIED or any(f"{name}.".startswith(f"{known}.") for known in PASSED_OVER)
+def _is_early(given: Given) -> bool:
+    return _version(given) < keys.FIRST_OF_TODAY
+
+
+# Theirs as ours.
 
 
 def loss(options: Options) -> Options:
-    """What `frameworks/verl.py` takes."""
+    """Return the options that `frameworks/verl.py` takes."""
     values: Options = {}
     for name, default in LOSS.items():
         prefix = CORRECTION if name == "rollout_correction" else f"{ACTOR}{name}."
@@ -160,90 +149,86 @@ def loss(options: Options) -> Options:
 
 
 def run(options: Options) -> Options:
-    """What is no loss, by our keys."""
+    """Return what is no loss, by our keys."""
     baseline, scale, whitening = ESTIMATORS.get(options[ESTIMATOR], ESTIMATORS["grpo"])
-    if _alone(options):
+    if _is_alone(options):
         baseline, scale = "none", "none"
+    rate = options[f"{ACTOR}optim.lr"]
     values: Options = {ours: options[theirs] for theirs, ours in VERL_NAMES.items()}
     values |= {
         "num_minibatches": options[PROMPTS] // options[MINI],
         "advantage_estimator": baseline,
-        "scale_rewards": scale or ("group" if options[BY_STD] else "none"),
+        "scale_rewards": scale or ("group" if options[keys.BY_STD] else "none"),
         "whiten_advantages": whitening,
-        "min_lr_ratio": _floor(options) or None,
+        "min_lr_ratio": min(float(options[FLOOR] or (options[FLOOR_RATE] / rate if rate else 0.0)), 1.0) or None,
         "warmup_steps": max(options[WARMUP], 0),
         "adam_beta1": options[BETAS][0],
         "adam_beta2": options[BETAS][1],
         "warm_start.max_steps": 0,
-        "old_log_probs": "sampler" if options[MODE] == "bypass_mode" and not _reweighted(options) else "trainer",
+        "old_log_probs": "sampler" if options[MODE] == "bypass_mode" and not _is_reweighted(options) else "trainer",
     }
     if options[KL_REWARD]:
         values |= {"beta": options[KL_COEF], "kl_estimator": "k1", "kl_gradient": "plain"}
         values |= {"kl_placement": "reward", "kl_input_clamp": None, "kl_output_clamp": None}
     if options[TOTAL_STEPS] is not None:
         values["rollout_steps"] = options[TOTAL_STEPS]
-    if options[MODEL]:
-        values |= {"model": "pretrained", "model.path": options[MODEL]}
+    if options[keys.MODEL]:
+        values |= {"model": "pretrained", "model.path": options[keys.MODEL]}
     return values
 
 
-def _floor(options: Options) -> float:
-    """Where a schedule that falls ends, as a share of the peak: megatron is told the rate itself."""
-    share = options[FLOOR] or (options[FLOOR_RATE] / options[RATE] if options[RATE] else 0.0)
-    return float(min(share, 1.0))
-
-
-def _alone(options: Options) -> bool:
-    """A group of one where the estimator compares: there the mean is 0 and the std 1, and the reward itself stays."""
+def _is_alone(options: Options) -> bool:
+    """Tell whether a group of one is compared: there the mean is 0 and the std 1, and the reward itself stays."""
     baseline, _, _ = ESTIMATORS.get(options[ESTIMATOR], ESTIMATORS["grpo"])
     return bool(options[GROUP] == 1 and baseline not in ("none", "given"))
 
 
-def _reweighted(options: Options) -> bool:
-    """Whether the sampler's log-probs, which stand for the old ones, are corrected by a weight all the same."""
+def _is_reweighted(options: Options) -> bool:
+    """Tell whether the sampler's log-probs, which stand for the old ones, are corrected by a weight all the same."""
     return bool(options[f"{CORRECTION}loss_type"] == "reinforce" and options[f"{CORRECTION}rollout_is"])
 
 
+# What is said.
+
+
 def unread(given: Given) -> Iterator[str]:
-    """A sentence for each key that is open, unknown, or not one of the values that are carried."""
-    named = _named(given)
+    """Yield a sentence for each key that is open, unknown, or not one of the values that are carried."""
+    named, version = _named(given), _version(given)
     for name, text in given.open.items():
         if name in CARRIED:
             yield f"{name}={text}: only a run of the script can tell; verl's default {CARRIED[name]} stands for it"
-    unknown = [name for name in named if not _known(name) and named[name] not in (None, False)]
-    for section, group in itertools.groupby(unknown, lambda name: name.rpartition(".")[0]):
+    unknown = [name for name in named if not _is_known(name) and named[name] not in (None, False)]
+    for prefix, group in itertools.groupby(unknown, lambda name: ACTOR if name.startswith(ACTOR) else ALGORITHM):
         names = list(group)
-        near = "" if section + "." not in (ACTOR, ALGORITHM) else "".join(map(_near, names[:1]))
+        known = [key.removeprefix(prefix) for key in (*CARRIED, *keys.PASSED_OVER) if key.startswith(prefix)]
+        near = near_matches(names[0].removeprefix(prefix), known)
         values = ", ".join(f"{name}={shortened(named[name])}" for name in names)
         yield f"{values}: verl has no such key{near}; what a fork does with it to the loss is lost"
-    if own := sorted({name.partition(".")[0] for name in named} - SECTIONS):
+    if own := sorted({name.partition(".")[0] for name in named} - keys.SECTIONS):
         yield f"{', '.join(own)}: no sections of verl's, and nothing here"
-    standing = {MODE: KERNEL, KL_TYPE: KL_TYPES, AVERAGE: AGGREGATION, SCHEDULE: SCHEDULES, ESTIMATOR: ESTIMATORS}
-    for name, allowed in standing.items():
-        stands = "grpo" if name == ESTIMATOR else CARRIED[name]
+    for name, (allowed, stands) in CHOICES.items():
         if named.get(name, stands) not in allowed and named[name] != "bypass_mode":
             yield f"{name}={named[name]}: here it is one of {', '.join(allowed)}; {stands} stands for it"
     if ESTIMATOR not in named and ESTIMATOR not in given.open:
         yield f"{ESTIMATOR} is gae by default, which needs a critic: grpo stands for it"
-    early = version_of(given) < FIRST_OF_TODAY
-    if version_of(given) < WHOLE_MEANS and named.get(AVERAGE, CARRIED[AVERAGE]) == "token-mean":
+    if version < keys.WHOLE_MEANS and named.get(AVERAGE, CARRIED[AVERAGE]) == "token-mean":
         yield (
-            f"{AVERAGE}=token-mean: verl before 0.{WHOLE_MEANS} takes it over each micro batch and averages those, so"
-            " that tokens of short micro batches weigh more; here it is over the minibatch"
+            f"{AVERAGE}=token-mean: verl before 0.{keys.WHOLE_MEANS} takes it over each micro batch and averages those,"
+            " so that tokens of short micro batches weigh more; here it is over the minibatch"
         )
-    both = named.get(f"{ACTOR}grad_clip"), named.get(CLIP_GRAD)
     if named.get(MINI, CARRIED[MINI]) > named.get(PROMPTS, CARRIED[PROMPTS]):
         yield f"{MINI} is more than {PROMPTS}: the whole batch is one minibatch"
-    if None not in both and both[0] != both[1]:
-        yield f"{ACTOR}grad_clip={both[0]}: since 0.8 verl clips by {CLIP_GRAD}={both[1]}, which is carried"
-    one, sides = named.get(f"{ACTOR}clip_ratio"), {named.get(LOW, CARRIED[LOW]), named.get(HIGH, CARRIED[HIGH])}
-    if one is not None and not early and None not in sides and sides != {one}:
-        yield f"{ACTOR}clip_ratio={one}: since 0.4 verl takes {LOW} and {HIGH}, which are 0.2 unless they are set"
-    for name, (quiet, says) in NOT_READ.items():
+    old, new = named.get(f"{ACTOR}grad_clip"), named.get(CLIP_GRAD)
+    if None not in (old, new) and old != new:
+        yield f"{ACTOR}grad_clip={old}: since 0.8 verl clips by {CLIP_GRAD}={new}, which is carried"
+    one, sides = named.get(BOTH), {named.get(LOW, CARRIED[LOW]), named.get(HIGH, CARRIED[HIGH])}
+    if one is not None and version >= keys.FIRST_OF_TODAY and None not in sides and sides != {one}:
+        yield f"{BOTH}={one}: since 0.4 verl takes {LOW} and {HIGH}, which are 0.2 unless they are set"
+    for name, (quiet, says) in keys.NOT_READ.items():
         if named.get(name, quiet[0]) not in quiet:
             yield f"{name}={shortened(named[name])}: {says}"
-    in_reward = not named.get(KL_LOSS) if early else named.get(KL_REWARD) is True
-    if named.get(KL_COEF) and named.get(KL_LOSS) and not in_reward:
+    early = _is_early(given)
+    if named.get(KL_COEF) and named.get(KL_LOSS) and (early or named.get(KL_REWARD) is not True):
         why = f"with {KL_LOSS}=True" if early else f"without {KL_REWARD}=True"
         yield f"{KL_COEF}={named[KL_COEF]}: it does nothing {why}; kl_loss_coef weighs the KL"
     room = named.get("actor_rollout_ref.rollout.max_model_len")
@@ -256,60 +241,57 @@ def unread(given: Given) -> Iterator[str]:
         )
 
 
-def _near(name: str) -> str:
-    """' (did you mean clip_ratio_high?)' for a mistyped key of the actor or the algorithm, or nothing."""
-    prefix = ACTOR if name.startswith(ACTOR) else ALGORITHM
-    known = [known.removeprefix(prefix) for known in (*CARRIED, *PASSED_OVER) if known.startswith(prefix)]
-    return near_matches(name.removeprefix(prefix), known)
+def _is_known(name: str) -> bool:
+    """Tell whether verl has a key; in other sections than actor and algorithm every key counts as one."""
+    is_told = name.startswith((ACTOR, ALGORITHM))
+    return not is_told or name in CARRIED or any(f"{name}.".startswith(f"{known}.") for known in keys.PASSED_OVER)
 
 
 def defaults(given: Given) -> Iterator[str]:
-    """Those that were taken, and of which version they are."""
-    version, named, resolved = version_of(given), _named(given), options(given)
+    """Yield of which version the defaults are, and those that were taken."""
+    version, named, resolved = _version(given), _named(given), options(given)
+    today = f"0.{keys.FIRST_OF_TODAY}"
     if given.version:
         yield f"those of verl 0.{version}, as it was told"
-    elif version < FIRST_OF_TODAY:
-        old = next(name for name in ONLY_EARLY if name in named)
-        yield f"those of verl before 0.{FIRST_OF_TODAY}, whose key {old} is; --version says another"
+    elif _is_early(given):
+        old = next(name for name in keys.ONLY_EARLY if name in named)
+        yield f"those of verl before {today}, whose key {old} is; --version says another"
     else:
-        yield f"those of verl 0.{FIRST_OF_TODAY} to 0.{NEWEST}, which are the same; --version says another"
-    if version < FIRST_OF_TODAY:
+        yield f"those of verl {today} to 0.{keys.NEWEST}, which are the same; --version says another"
+    if _is_early(given):
         yield (
-            f"verl before 0.{FIRST_OF_TODAY}: the only clip range is clip_ratio, there is no dual clip, entropy_coeff"
+            f"verl before {today}: the only clip range is clip_ratio, there is no dual clip, entropy_coeff"
             " is 0.001, and the KL is in the reward unless use_kl_loss is set"
         )
-    taken = [f"{name}={value}" for name, value in resolved.items() if name not in named and _acts(name, resolved)]
-    taken = [default for default in taken if not default.endswith("=None")]
-    if taken:
-        yield ", ".join(taken)
+    taken = {name: value for name, value in resolved.items() if name not in named and _acts(name, resolved)}
+    if listed := [f"{name}={value}" for name, value in taken.items() if value is not None]:
+        yield ", ".join(listed)
 
 
 def _acts(name: str, options: Options) -> bool:
-    """Whether a key changes anything beside the others."""
-    mode = options[MODE]
-    if name in (f"{ACTOR}kl_loss_coef", KL_TYPE):
+    """Tell whether a key changes anything beside the others."""
+    part = name.removeprefix(ACTOR)
+    if part in ("kl_loss_coef", "kl_loss_type"):
         return bool(options[KL_LOSS])
     if name.startswith(CORRECTION):
         return bool(options[f"{CORRECTION}rollout_is"]) or name == f"{CORRECTION}rollout_is"
-    if name in (FLOOR, FLOOR_RATE):
-        return name == FLOOR and options[SCHEDULE] == "cosine" and not options[FLOOR_RATE]
-    if name == KL_COEF or name == f"{ALGORITHM}kl_penalty" or name == f"{ALGORITHM}kl_ctrl.type":
+    if name in (KL_COEF, f"{ALGORITHM}kl_penalty", f"{ALGORITHM}kl_ctrl.type"):
         return bool(options[KL_REWARD])
-    if name.startswith(f"{ACTOR}policy_loss.") and name != MODE:
-        return name in [ACTOR + theirs for theirs in KERNEL_OPTIONS.get(KERNEL.get(mode, ""), {}).values()]
-    if name in (f"{ACTOR}tau_pos", f"{ACTOR}tau_neg"):
-        return bool(mode == "sapo")
-    return name not in (f"{ACTOR}clip_ratio", f"{ACTOR}loss_scale_factor", MODEL, TOTAL_STEPS)
+    if (part.startswith("policy_loss.") and name != MODE) or part in ("tau_pos", "tau_neg"):
+        return part in KERNEL_OPTIONS.get(KERNEL.get(options[MODE], ""), {}).values()
+    if name == FLOOR:
+        return bool(options[SCHEDULE] == "cosine" and not options[FLOOR_RATE])
+    return name not in (BOTH, SCALE, keys.MODEL, TOTAL_STEPS, FLOOR_RATE)
 
 
 def left_out(options: Options) -> Iterator[str]:
-    """What of verl's has no counterpart here."""
-    if _alone(options):
+    """Yield a sentence for what of verl's has no counterpart here."""
+    if _is_alone(options):
         yield (
             f"{GROUP}=1 with {ESTIMATOR}={options[ESTIMATOR]}: a group of one has nothing to be compared with, and verl"
             " takes the reward itself for the advantage; so does this run"
         )
-    for name, says in NOT_CARRIED.items():
+    for name, says in keys.NOT_CARRIED.items():
         if options[name] != CARRIED[name]:
             yield f"{name}={options[name]}: {says}"
     if options[KL_REWARD] and options[f"{ALGORITHM}kl_penalty"] not in ("kl", "k1"):
@@ -320,20 +302,24 @@ def left_out(options: Options) -> Iterator[str]:
         yield "trainer.total_epochs: set rollout_steps, the length of a run here"
         if options[WARMUP] < 0 and options[WARMUP_SHARE]:
             yield f"{WARMUP_SHARE}={options[WARMUP_SHARE]:g}: give warmup_steps, this share of the run's steps"
-    updates = options[EPOCHS] * (options[PROMPTS] // options[MINI])
+    updates = options[keys.EPOCHS] * (options[PROMPTS] // options[MINI])
     if options[WARMUP] > 0 and updates > 1:
         yield (
             f"{WARMUP}={options[WARMUP]} counts rollout steps in verl, warmup_steps optimiser steps, of which there are"
             f" {updates} in a rollout step: set {options[WARMUP] * updates} for the same warm-up"
         )
     weight = options[f"{CORRECTION}rollout_is"]
-    if options[MODE] == "bypass_mode" and weight and not _reweighted(options):
-        yield f"{CORRECTION}rollout_is={weight}: no weight where the ratio is to the sampler"
-    if options[MODE] == "bypass_mode" and _reweighted(options):
-        yield f"{CORRECTION}bypass_mode=True: verl weighs by the current policy, here by the one before the update"
-    scale = options[f"{ACTOR}loss_scale_factor"]
-    if scale is not None and scale != options["data.max_response_length"]:
-        yield f"{ACTOR}loss_scale_factor={scale}: token_sum_constant divides by max_completion_length here"
+    if options[MODE] == "bypass_mode" and weight:
+        yield (
+            f"{CORRECTION}bypass_mode=True: verl weighs by the current policy, here by the one before the update"
+            if _is_reweighted(options)
+            else f"{CORRECTION}rollout_is={weight}: no weight where the ratio is to the sampler"
+        )
+    if options[SCALE] not in (None, options["data.max_response_length"]):
+        yield f"{SCALE}={options[SCALE]}: token_sum_constant divides by max_completion_length here"
+
+
+# Ours as theirs.
 
 
 def candidates(settings: RunSettings) -> Iterator[Options]:
@@ -348,65 +334,60 @@ def candidates(settings: RunSettings) -> Iterator[Options]:
     modes = [name for name, kernel in KERNEL.items() if kernel == settings.kernel]
     for mode in sorted(modes, key=lambda name: (name == "gspo") != by_sequence):
         for average in sorted(averages, key=lambda name: AGGREGATION[name] != settings.aggregation):
-            yield {name: value for name, value in _written(settings, mode, average).items() if value != CARRIED[name]}
+            yield {name: value for name, value in _write(settings, mode, average).items() if value != CARRIED[name]}
 
 
-def _written(settings: RunSettings, mode: str, average: str) -> Options:
+def _write(settings: RunSettings, mode: str, average: str) -> Options:
     run, bypass = resolve_run(settings), None
     if settings.old_log_probs == "sampler":
         bypass = {theirs: name for name, theirs in BYPASS.items()}.get(mode)
     given = (run.kernel_options or {}).get(run.kernel, {})
-    guess: Options = {
+    scales = {run.scale_rewards, None} if run.scale_rewards in ("group", "none") else {run.scale_rewards}
+    asked = (run.advantage_estimator, run.whiten_advantages)
+    estimators = [
+        name for name, (base, scale, white) in ESTIMATORS.items() if (base, white) == asked and scale in scales
+    ]
+    written: Options = {
         MODE: mode if bypass is None else "bypass_mode",
         f"{CORRECTION}loss_type": bypass or "ppo_clip",
-        f"{ACTOR}loss_agg_mode": average,
-        f"{ACTOR}clip_ratio_low": run.epsilon,
-        f"{ACTOR}clip_ratio_high": run.epsilon_high,
+        AVERAGE: average,
+        LOW: run.epsilon,
+        HIGH: run.epsilon_high,
         f"{ACTOR}entropy_coeff": run.entropy_coef or 0.0,
         **{theirs: getattr(run, ours) for theirs, ours in VERL_NAMES.items()},
         MINI: run.prompts_per_step // run.num_minibatches,
         BETAS: [run.adam_beta1, run.adam_beta2],
         FLOOR: run.min_lr_ratio or 0.0,
-        f"{ACTOR}optim.lr_warmup_steps": run.warmup_steps or -1,
-        BY_STD: run.scale_rewards == "group",
-        ESTIMATOR: "grpo",
+        WARMUP: run.warmup_steps or -1,
+        keys.BY_STD: run.scale_rewards == "group",
+        ESTIMATOR: next(iter(estimators), "grpo"),
         **{ACTOR + theirs: given[ours] for ours, theirs in KERNEL_OPTIONS.get(run.kernel, {}).items()},
+        keys.MODEL: run.model.path if isinstance(run.model, PretrainedModel) else None,
     }
-    scales = {run.scale_rewards, None} if run.scale_rewards in ("group", "none") else {run.scale_rewards}
-    for name, (baseline, scale, whitening) in reversed(ESTIMATORS.items()):  # the first one of these stays
-        if (baseline, whitening) == (run.advantage_estimator, run.whiten_advantages) and scale in scales:
-            guess[ESTIMATOR] = name
     if mode == "vanilla":  # dual clip is always on in verl: what no ratio reaches is off
-        guess[f"{ACTOR}clip_ratio_c"] = run.dual_clip or run.delta or NEVER
+        written[f"{ACTOR}clip_ratio_c"] = run.dual_clip or run.delta or NEVER
     if run.beta and run.kl_placement == "reward":
-        guess |= {f"{ALGORITHM}use_kl_in_reward": True, f"{ALGORITHM}kl_ctrl.kl_coef": run.beta}
+        written |= {KL_REWARD: True, KL_COEF: run.beta}
     elif run.beta:
         name = {estimator: name for name, estimator in reversed(KL.items())}[run.kl_estimator or "k3"]
         straight = "+" if run.kl_gradient == "straight_through" else ""
-        guess |= {
-            f"{ACTOR}use_kl_loss": True,
-            f"{ACTOR}kl_loss_coef": run.beta,
-            f"{ACTOR}kl_loss_type": name + straight,
-        }
+        written |= {KL_LOSS: True, f"{ACTOR}kl_loss_coef": run.beta, KL_TYPE: name + straight}
     if (weight := run.sampler_correction) is not None:
         bounds = f"{weight.low:g}_{weight.high:g}" if weight.mode == "mask" else weight.high
-        guess |= {f"{CORRECTION}rollout_is": weight.level, f"{CORRECTION}rollout_is_threshold": bounds}
-    if isinstance(run.model, PretrainedModel):
-        guess[MODEL] = run.model.path
-    return guess
+        written |= {f"{CORRECTION}rollout_is": weight.level, f"{CORRECTION}rollout_is_threshold": bounds}
+    return written
 
 
 def shown(options: Options) -> str:
-    """`key=value`, a line for each."""
-    lines = []
-    for name, value in options.items():
-        infinite = isinstance(value, float) and math.isinf(value)
-        written = ".inf" if infinite else "null" if value is None else str(value).replace(" ", "")
-        lines.append(f"{name}={written}")
-    return "\n".join(lines)
+    """Return `key=value`, a line for each."""
+    words = {None: "null", math.inf: ".inf"}
+    texts = {
+        name: str(value) if isinstance(value, list) else str(words.get(value, value)) for name, value in options.items()
+    }
+    return "\n".join(f"{name}={text.replace(' ', '')}" for name, text in texts.items())
 
 
 def own_way(settings: RunSettings) -> Iterator[str]:
-    """Where verl computes something else by the same options."""
+    """Yield a sentence for what verl computes otherwise by the same options."""
     if settings.kernel == "gmpo" and settings.sampler_correction is not None:
         yield "geo_mean takes the geometric mean of a sequence's sampler weights"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpolab.frameworks.verl_options import KL, LOSS
+from grpolab.frameworks.verl_options import LOSS
 
 ACTOR, ALGORITHM = "actor_rollout_ref.actor.", "algorithm."
 CARRIED: dict[str, Any] = {
@@ -69,22 +69,17 @@ _OF_ALGORITHM = [
 PASSED_OVER = [*(ACTOR + name for name in _OF_ACTOR), *(ALGORITHM + name for name in _OF_ALGORITHM)]
 
 PROMPTS, GROUP = "data.train_batch_size", "actor_rollout_ref.rollout.n"
-MINI, EPOCHS = f"{ACTOR}ppo_mini_batch_size", f"{ACTOR}ppo_epochs"
+MINI, EPOCHS, MODE = f"{ACTOR}ppo_mini_batch_size", f"{ACTOR}ppo_epochs", f"{ACTOR}policy_loss.loss_mode"
+KL_TYPE, AVERAGE, CORRECTION = f"{ACTOR}kl_loss_type", f"{ACTOR}loss_agg_mode", f"{ALGORITHM}rollout_correction."
 ESTIMATOR, BY_STD = f"{ALGORITHM}adv_estimator", f"{ALGORITHM}norm_adv_by_std_in_grpo"
-KL_TYPE, AVERAGE = f"{ACTOR}kl_loss_type", f"{ACTOR}loss_agg_mode"
-KL_TYPES = [name + straight for name in KL for straight in ("", "+")]
-MODE, CORRECTION = f"{ACTOR}policy_loss.loss_mode", f"{ALGORITHM}rollout_correction."
-NEVER = 1e9  # above e^20, the largest ratio that verl knows
-BETAS, SCHEDULE = f"{ACTOR}optim.betas", f"{ACTOR}optim.lr_scheduler_type"
-SCHEDULES = ("constant", "cosine")
-RATE, FLOOR, FLOOR_RATE = (f"{ACTOR}optim.{name}" for name in ("lr", "min_lr_ratio", "min_lr"))  # megatron: the last
+SCHEDULE, WARMUP = f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.lr_warmup_steps"
 TOTAL_STEPS, MODEL = "trainer.total_training_steps", "actor_rollout_ref.model.path"
-COUNTS = (PROMPTS, GROUP, MINI, EPOCHS)
-LOW, HIGH, CLIP_GRAD = f"{ACTOR}clip_ratio_low", f"{ACTOR}clip_ratio_high", f"{ACTOR}optim.clip_grad"
-WARMUP, WARMUP_SHARE = f"{ACTOR}optim.lr_warmup_steps", f"{ACTOR}optim.lr_warmup_steps_ratio"
 KL_LOSS, KL_REWARD, KL_COEF = f"{ACTOR}use_kl_loss", f"{ALGORITHM}use_kl_in_reward", f"{ALGORITHM}kl_ctrl.kl_coef"
 
-WRITTEN_OUT = {LOW, HIGH, f"{ACTOR}clip_ratio", EPOCHS, f"{ACTOR}loss_agg_mode"}  # nobody writes all of these by hand
+# Keys that nobody writes all by hand: a file with them is a config as Hydra writes it.
+WRITTEN_OUT = {
+    f"{ACTOR}{name}" for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "ppo_epochs", "loss_agg_mode")
+}
 
 # Versions. Nothing that is carried has changed its default since 0.4 (May 2025); before, three things were others.
 NEWEST, FIRST_OF_TODAY = 9, 4  # 0.9 and 0.4
@@ -94,7 +89,12 @@ ONLY_EARLY = (  # keys that 0.4 has no longer
     f"{ACTOR}fsdp_config.grad_offload", "critic.model.fsdp_config.grad_offload", "actor_rollout_ref.ref.param_offload",
     "trainer.val_generations_to_log_to_wandb",
 )  # fmt: skip
-SINCE_TODAY = (LOW, HIGH, f"{ACTOR}clip_ratio_c", f"{ACTOR}loss_agg_mode", KL_REWARD, BY_STD)
+SINCE_TODAY = (
+    *(ACTOR + name for name in ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c")),
+    AVERAGE,
+    KL_REWARD,
+    BY_STD,
+)
 # adv_estimator -> baseline, scale (None: the group's std if norm_adv_by_std_in_grpo), whitening.
 ESTIMATORS: dict[str, tuple[str, str | None, str | None]] = {
     "grpo": ("group_mean", None, None),

@@ -13,7 +13,7 @@ from grpolab.credentials import without_secrets
 
 CONNECT_SECONDS = 10
 MAX_REASON = 200  # characters
-DRIVERS = {"psycopg": "`make server` installs it"}  # any other is the user's to choose
+DRIVERS = {"psycopg": "`make extras WHAT=server` installs it"}  # any other is the user's to choose
 
 
 @contextmanager

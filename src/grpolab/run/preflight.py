@@ -62,7 +62,7 @@ def _launcher(settings: Resolved) -> list[str]:
     package = "ray" if launcher.name == "ray" else "submitit"
     problems = []
     if importlib.util.find_spec(package) is None:
-        problems.append(f"launcher={launcher.name} needs the package {package}: `make engines` installs it")
+        problems.append(f"launcher={launcher.name} needs the package {package}: `make extras WHAT=engines` installs it")
     if (device == "cuda") != (launcher.gpus > 0):
         problems.append(
             f"machine.launcher.gpus={launcher.gpus:g} does not go with device={device}: a run on cuda takes a GPU or a"
@@ -121,7 +121,8 @@ def _model(model: ModelSettings) -> list[str]:
     if Path(model.path).is_dir():
         reason = "" if read_json(Path(model.path) / "config.json") else "the folder has no config.json with an object"
     else:
-        reason = "`make smollm2` makes it" if Path(model.path) == SMOLLM2 else hub_commit(model.path, model.revision)[1]
+        is_ours = Path(model.path) == SMOLLM2
+        reason = "`make extras WHAT=smollm2` makes it" if is_ours else hub_commit(model.path, model.revision)[1]
     says = f"model.path={model.path} is neither a folder with a model nor a model of the hub that is known: {reason}"
     return [says] if reason else []
 

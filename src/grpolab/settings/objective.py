@@ -95,40 +95,41 @@ class Objective(Settings):
     @classmethod
     def of(
         cls,
-        importance_sampling_level: str,
-        kernel: str,
-        epsilon: float,
-        epsilon_high: float,
-        delta: float | None,
-        loss_form: str,
-        aggregation: str,
-        beta: float,
+        importance_sampling_level: str = "token",
+        kernel: str = "clipped",
+        epsilon: float = 0.2,
+        epsilon_high: float | None = None,
+        delta: float | None = None,
+        loss_form: str = "min_positive",
+        aggregation: str = "token_mean_minibatch",
+        beta: float = 0.0,
         *,
         kernel_options: Mapping[str, float] = MappingProxyType({}),
         **others: Any,
     ) -> Objective:
-        """An objective from its axes; an axis that is not named is off, and `kernel_options` are the kernel's own.
+        """Build an objective from its axes; an axis that is not named is PPO's or off. `kernel_options` are flat.
 
         Unchecked, because replays of frameworks use values that our settings refuse. Raises TypeError for an axis that
         no objective has.
         """
         if unknown := others.keys() - cls.model_fields.keys():
             raise TypeError(f"{', '.join(sorted(unknown))} is no axis of an objective")
-        axes = {
-            **dict.fromkeys(cls.model_fields),
-            **{"kl_estimator": "k3", "kl_gradient": "plain", "entropy_coef": 0.0},
-            **others,
-            "importance_sampling_level": importance_sampling_level,
-            "kernel": kernel,
-            "kernel_options": {kernel: dict(kernel_options)} if kernel_options else None,
-            "epsilon": epsilon,
-            "epsilon_high": epsilon_high,
-            "delta": delta,
-            "loss_form": loss_form,
-            "aggregation": aggregation,
-            "beta": beta,
-        }
-        return cls.model_construct(**axes)
+        axes = {**dict.fromkeys(cls.model_fields), "kl_estimator": "k3", "kl_gradient": "plain", "entropy_coef": 0.0}
+        return cls.model_construct(
+            **axes
+            | others
+            | {
+                "importance_sampling_level": importance_sampling_level,
+                "kernel": kernel,
+                "kernel_options": {kernel: dict(kernel_options)} if kernel_options else None,
+                "epsilon": epsilon,
+                "epsilon_high": epsilon if epsilon_high is None else epsilon_high,
+                "delta": delta,
+                "loss_form": loss_form,
+                "aggregation": aggregation,
+                "beta": beta,
+            }
+        )
 
     def but(self, **changes: Any) -> Objective:
         """The same objective with other values of some axes."""

@@ -68,7 +68,7 @@ class CharCountTask(Settings):
 
 
 class ReasoningGymTask(Settings):
-    """A dataset of the package reasoning-gym, which `make reasoning-gym` installs, scored by its own scorer."""
+    """A dataset of the package reasoning-gym (`make extras WHAT=reasoning-gym`), scored by its own scorer."""
 
     name: Literal["reasoning_gym"]
     dataset: str = Field(description="Its name; several make a suite: a study's factor, or `-m task.dataset=a,b,c`.")

@@ -14,12 +14,11 @@ from grpolab.paths import DISK_ERRORS, plain
 from grpolab.records import JOURNAL
 from grpolab.studies import drawing
 from grpolab.studies.looks import Looks, standing, tally
-from grpolab.sweep.engine import Engine
+from grpolab.sweep.engine import WORKER_COMMAND, Engine
 from grpolab.sweep.jobs import RUN, Job, Request
 from grpolab.sweep.launch import conclude, engine_of, estimate, interruptible, mirrored, say_plan, say_results, train
 from grpolab.sweep.ledger import committed_outcomes
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.pool import WORKER_COMMAND
 from grpolab.sweep.progress import Events
 from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS

@@ -136,6 +136,7 @@ def _library() -> Any:
         found = "none"
     if found != VERSION:
         raise RequestError(
-            f"task=reasoning_gym needs reasoning-gym {VERSION}, installed is {found}: `make reasoning-gym` installs it"
+            f"task=reasoning_gym needs reasoning-gym {VERSION}, installed is {found}:"
+            " `make extras WHAT=reasoning-gym` installs it"
         )
     return importlib.import_module("reasoning_gym")  # by name: it is no dependency of the package

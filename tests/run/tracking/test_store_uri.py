@@ -80,7 +80,10 @@ def test_a_store_of_another_version_is_refused_and_left_alone(results: Results, 
 
 def test_a_database_without_its_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)  # as where it is not installed
-    assert problem_of("postgresql://me@host/db") == "the Python package psycopg is missing: `make server` installs it"
+    assert (
+        problem_of("postgresql://me@host/db")
+        == "the Python package psycopg is missing: `make extras WHAT=server` installs it"
+    )
     assert problem_of("postgresql+nothing://me@host/db") == (
         "SQLAlchemy does not know it: Can't load plugin: sqlalchemy.dialects:postgresql.nothing"
     )

@@ -13,12 +13,11 @@ from optuna.exceptions import ExperimentalWarning
 from rich.console import Console
 
 from grpolab.errors import RequestError
-from grpolab.sweep.engine import Engine, WorkerStartError
+from grpolab.sweep.engine import WORKER_COMMAND, Engine, WorkerStartError
 from grpolab.sweep.jobs import RUN, Job, Request
 from grpolab.sweep.launch import Draw, engine_of, interruptible, mirrored
 from grpolab.sweep.ledger import Record, duration
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.pool import WORKER_COMMAND
 from grpolab.sweep.progress import SILENCE_SECONDS, outcome_line, print_table
 from grpolab.sweep.tuning.arms import Arms, override
 from grpolab.sweep.tuning.search import Score, Tuner

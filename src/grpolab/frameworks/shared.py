@@ -1,4 +1,4 @@
-"""Steps that the replays of several frameworks share: a case's inputs as ours, its loss and KL, returns of tokens."""
+"""Functions that several frameworks share: of the loss, then of the replays."""
 
 from __future__ import annotations
 
@@ -9,14 +9,50 @@ import torch
 from torch import Tensor
 
 from grpolab.frameworks.framework import Framework, Inputs, Replayed
-from grpolab.grpo.aggregation import Totals
+from grpolab.grpo.aggregation import Totals, aggregate
 from grpolab.grpo.kl import kl_penalty, own_gradient
-from grpolab.grpo.loss import LossInputs, policy_loss
-from grpolab.settings.objective import Objective
+from grpolab.grpo.loss import LossInputs, kl_to_reference, policy_loss
+from grpolab.grpo.ratios import row_mean
+from grpolab.settings.objective import Objective, SamplerCorrection
+
+AS_GIVEN = SamplerCorrection.of("token", "truncate", 0.0, torch.inf)  # weights without bounds
+
+
+def clipped_losses(objective: Objective, advantages: Tensor, ratio: Tensor) -> Tensor:
+    """Return where the clip changed the loss itself, bool: a product may round to the same though the ratio was cut."""
+    return ratio.clamp(objective.low, objective.high) * advantages < ratio * advantages
+
+
+def capped_sequence_token_ratio(log_ratio_BT: Tensor, mask_BT: Tensor, cap: float = 10.0) -> Tensor:
+    """Return GSPO-token's ratio, at most e^cap and without gradient beyond, (B, T). verl, and SkyRL after it."""
+    own_BT = log_ratio_BT - log_ratio_BT.detach()
+    return (own_BT + row_mean(log_ratio_BT, mask_BT).detach()).clamp(max=cap).exp()
+
+
+# Loss functions of frameworks whose mask is a factor of a sum: what is not finite at padding poisons the loss.
+
+
+def as_given(objective: Objective, inputs: LossInputs) -> LossInputs:
+    """Return the inputs with what stands at padding."""
+    return inputs
+
+
+def kl_everywhere(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+    """Return the core's KL to the reference, at padding too, (B, T)."""
+    return kl_to_reference(objective, replace(inputs, mask_BT=torch.ones_like(inputs.mask_BT)), ratio)
+
+
+def average_everywhere(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """Return the core's average, with padding as a factor of 0."""
+    poison = (per_token * ~inputs.mask_BT).sum() * 0
+    return aggregate(objective.aggregation, per_token, inputs.mask_BT, inputs.totals) + poison
+
+
+# Replays.
 
 
 def loss_inputs(inputs: Inputs, max_completion_length: int | None = None, **changed: Tensor | Totals) -> LossInputs:
-    """A case's inputs as the loss takes them, the whole batch in one micro-batch; `changed` replaces fields."""
+    """Return a case's inputs as the loss takes them, the whole batch in one micro-batch; `changed` replaces fields."""
     fields: dict[str, Any] = {
         "log_probs_BT": inputs["logprobs"],
         "old_log_probs_BT": inputs.get("old_logprobs"),
@@ -33,7 +69,7 @@ def loss_inputs(inputs: Inputs, max_completion_length: int | None = None, **chan
 def replay_loss(
     framework: Framework, objective: Objective, inputs: LossInputs, kept_BT: Tensor | None = None
 ) -> Replayed:
-    """Loss and metrics, as training computes them; `kept_BT`: tokens that a rejection left in the loss."""
+    """Compute loss and metrics as training does; `kept_BT`: tokens that a rejection left in the loss."""
     learnt_from = inputs if kept_BT is None else replace(inputs, mask_BT=kept_BT)
     loss = policy_loss(objective, learnt_from, framework.recipe)
     with torch.no_grad():
@@ -50,32 +86,34 @@ def replay_kl(
     output_clamp: float | None = None,
     dtype: torch.dtype = torch.double,
 ) -> Replayed:
-    """A KL estimate at each position, in `dtype`, and its sum over the tokens as the loss."""
+    """Compute a KL estimate at each position, in `dtype`, and its sum over the tokens as the loss."""
     log_probs_BT = inputs["logprobs"].to(dtype)
     log_ratio_BT = inputs["ref_logprobs"].to(dtype) - log_probs_BT
     own = own_gradient(log_probs_BT)
-    return summed(kl_penalty(log_ratio_BT, estimator, "plain", input_clamp, output_clamp, own, own), inputs["mask"])
+    return sum_over_tokens(
+        kl_penalty(log_ratio_BT, estimator, "plain", input_clamp, output_clamp, own, own), inputs["mask"]
+    )
 
 
-def summed(values_BT: Tensor, mask_BT: Tensor) -> Replayed:
-    """Values at each position, and their sum over the tokens as the loss."""
+def sum_over_tokens(values_BT: Tensor, mask_BT: Tensor) -> Replayed:
+    """Return values at each position, and their sum over the tokens as the loss."""
     of_tokens_BT = torch.where(mask_BT, values_BT, 0.0)
     return Replayed(of_tokens_BT.sum(), float(of_tokens_BT.detach().abs().sum()), tensors={"per_token": values_BT})
 
 
 def at_last_token(values_B: Tensor, mask_BT: Tensor) -> Tensor:
-    """The values at each row's last token, 0 elsewhere and for a row without tokens, (B, T)."""
+    """Place the values at each row's last token, 0 elsewhere and in a row without tokens, (B, T)."""
     last_B1 = mask_BT.shape[1] - 1 - mask_BT.flip(1).int().argmax(1, keepdim=True)
     return values_B.new_zeros(mask_BT.shape).scatter(1, last_B1, values_B[:, None]) * mask_BT
 
 
-def groups_of(rewards_B: Tensor, size: int) -> Tensor:
-    """Group numbers of rows that stand together in groups of one size, (B,)."""
+def group_numbers(rewards_B: Tensor, size: int) -> Tensor:
+    """Number rows that stand together in groups of one size, (B,)."""
     return torch.arange(len(rewards_B)) // size
 
 
 def masked_whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """(value - mean) / std over the tokens, as verl, ROLL and SkyRL have it; padding too, (B, T).
+    """Return (value - mean) / std over the tokens, as verl, ROLL and SkyRL have it; at padding too, (B, T).
 
     Its Bessel factor N / (N - 1), a quotient of two counts, is float32. Raises ValueError for fewer than two tokens.
     """
@@ -88,10 +126,9 @@ def masked_whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def discounted_returns(rewards_BT: Tensor, mask_BT: Tensor, gamma: float) -> Tensor:
-    """Sum of the rewards from a token on, each discounted by its distance in tokens; 0 at padding, shape (B, T).
+    """Add up the rewards from a token on, each discounted by its distance in tokens; 0 at padding, (B, T).
 
-    What stands outside the mask is no step: a later reward passes over it. REINFORCE++ (2501.03262); verl
-    `reinforce_plus_plus`.
+    What stands outside the mask is no step: a later reward passes over it. REINFORCE++ (2501.03262).
     """
     sums_BT, _ = generalized_advantages(rewards_BT, torch.zeros_like(rewards_BT), mask_BT, gamma, 1.0)
     return torch.where(mask_BT, sums_BT, 0.0)
@@ -100,10 +137,9 @@ def discounted_returns(rewards_BT: Tensor, mask_BT: Tensor, gamma: float) -> Ten
 def generalized_advantages(
     rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, gamma: float, lam: float
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and returns (advantage + value) of given values, (B, T) each.
+    """Return GAE's advantages (1506.02438, eq. 16) and returns (advantage + value) of given values, (B, T) each.
 
-    GAE (1506.02438, eq. 16). What stands outside the mask is no step: it has the advantage of the token behind it.
-    verl `gae` (before its whitening); DeepSpeed-Chat with a mask that is full.
+    What stands outside the mask is no step: it has the advantage of the token behind it.
     """
     advantages_BT = torch.zeros_like(rewards_BT)
     next_value_B = running_B = rewards_BT.new_zeros(len(rewards_BT))
