@@ -51,8 +51,8 @@ METRICS = ("final_score", "entropy_last", "clip/active", "kl_old", "grad_norm_ma
 WRONG, COVERAGE_OF, POWER_OF = "false positives", "coverage", "power"
 ONE_ARM = "one arm twice"
 NOTE = (
-    f"`{ONE_ARM}`: {{runs}} that differ only in their seeds within each of {{facets}}, paired at random, each in one pair"
-    " at most. The resamples share runs, so the interval of that share is too narrow, and nothing is promised of it."
+    f"`{ONE_ARM}`: {{runs}} that differ only in their seeds within each of {{facets}}, paired at random, each in one"
+    " pair at most. The resamples share runs, so the interval of that share is too narrow, and nothing is promised."
 )
 Rng = np.random.Generator
 

@@ -134,24 +134,24 @@ SCALES = {
     "nonzero_share": "grpolab.grpo.advantages:nonzero_share",
 }
 
-# Faults of the training loop (grpo/faults.py), planted by conf/fault/: learners that do one thing wrong.
+# Faults of the training loop (doctor/faults.py), planted by conf/fault/: learners that do one thing wrong.
 FAULTS = {
-    "aliased_old_policy": "grpolab.grpo.faults:AliasedOldPolicy",
-    "resynchronised_old_policy": "grpolab.grpo.faults:ResynchronisedOldPolicy",
-    "recomputed_old_log_probs": "grpolab.grpo.faults:RecomputedOldLogProbs",
-    "frozen_parameters": "grpolab.grpo.faults:FrozenParameters",
-    "low_precision_weights": "grpolab.grpo.faults:LowPrecisionWeights",
-    "dropout": "grpolab.grpo.faults:Dropout",
-    "visible_padding": "grpolab.grpo.faults:VisiblePadding",
-    "temperature_mismatch": "grpolab.grpo.faults:TemperatureMismatch",
-    "mask_mismatch": "grpolab.grpo.faults:MaskMismatch",
-    "padding_in_clip_metric": "grpolab.grpo.faults:PaddingInClipMetric",
-    "group_of_one": "grpolab.grpo.faults:GroupOfOne",
-    "truncated_from_the_start": "grpolab.grpo.faults:TruncatedFromTheStart",
-    "zero_gradient": "grpolab.grpo.faults:ZeroGradient",
-    "gradient_explosion": "grpolab.grpo.faults:GradientExplosion",
-    "not_finite": "grpolab.grpo.faults:NotFinite",
-    "growing_sampler_gap": "grpolab.grpo.faults:GrowingSamplerGap",
+    "aliased_old_policy": "grpolab.doctor.faults:AliasedOldPolicy",
+    "resynchronised_old_policy": "grpolab.doctor.faults:ResynchronisedOldPolicy",
+    "recomputed_old_log_probs": "grpolab.doctor.faults:RecomputedOldLogProbs",
+    "frozen_parameters": "grpolab.doctor.faults:FrozenParameters",
+    "low_precision_weights": "grpolab.doctor.faults:LowPrecisionWeights",
+    "dropout": "grpolab.doctor.faults:Dropout",
+    "visible_padding": "grpolab.doctor.faults:VisiblePadding",
+    "temperature_mismatch": "grpolab.doctor.faults:TemperatureMismatch",
+    "mask_mismatch": "grpolab.doctor.faults:MaskMismatch",
+    "padding_in_clip_metric": "grpolab.doctor.faults:PaddingInClipMetric",
+    "group_of_one": "grpolab.doctor.faults:GroupOfOne",
+    "truncated_from_the_start": "grpolab.doctor.faults:TruncatedFromTheStart",
+    "zero_gradient": "grpolab.doctor.faults:ZeroGradient",
+    "gradient_explosion": "grpolab.doctor.faults:GradientExplosion",
+    "not_finite": "grpolab.doctor.faults:NotFinite",
+    "growing_sampler_gap": "grpolab.doctor.faults:GrowingSamplerGap",
 }
 
 # Frameworks (frameworks/): what each does its own way, its metrics under its names, and the replay of its outputs.

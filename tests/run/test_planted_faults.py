@@ -12,8 +12,7 @@ import yaml
 from tiny import records, run_folder, tiny_parts, tiny_settings
 from torch import Tensor
 
-from grpolab.doctor import CAUSES
-from grpolab.grpo import faults
+from grpolab.doctor import CAUSES, faults
 from grpolab.grpo.batch import Rollout
 from grpolab.grpo.model import Policy, old_log_probs
 from grpolab.grpo.step import Diverged, Learner
