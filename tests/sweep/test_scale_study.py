@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpolab.grpo.model import make_policy
+from grpolab.grpo.loading import make_policy
 from grpolab.report.figures.scale import number_of
 from grpolab.sweep.plan import plans
 from grpolab.sweep.study import load

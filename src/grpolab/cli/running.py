@@ -62,13 +62,14 @@ def add_commands(add: Add) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from grpolab.sweep.compose import compose, help_text
+    from grpolab.sweep.compose import compose
+    from grpolab.sweep.help import help_text
 
     if arguments.page:
         say(help_text(arguments.overrides))
         return OK
     from grpolab.lint.check import check_plans, check_run
-    from grpolab.sweep.plan import cell_of, expand_multirun
+    from grpolab.sweep.multirun import cell_of, expand_multirun
 
     overrides, name = arguments.overrides, arguments.name
     with _events(arguments.json_lines) as events:

@@ -20,8 +20,8 @@ from grpolab.frameworks.verl import outcome, reinforce_plus_plus
 from grpolab.grpo import loss as core
 from grpolab.grpo.aggregation import aggregate, sequence_mean
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
+from grpolab.grpo.more_surrogates import binary_kl
 from grpolab.grpo.ratios import row_mean
-from grpolab.grpo.surrogates import binary_kl
 from grpolab.registry import AGGREGATIONS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection
 
