@@ -25,7 +25,9 @@ def add_commands(add: Add) -> None:
     )
     export.add_argument("--append", action="store_true", help="add its finished seeds to what is there")
     sync = add("track sync", _track_sync, "bring the tracking store up to date with the run folders, or make it anew")
-    sync.add_argument("--repair", action="store_true", help="look at every point; make wrong runs again, artefacts too")
+    sync.add_argument(
+        "--rebuild", action="store_true", help="set the store aside and make it anew from the run folders"
+    )
     verify = add("track verify", _track_verify, "compare the tracking store with the run folders; writes nothing")
     verify.add_argument("--json", action="store_true")
     for track in (sync, verify):
@@ -87,7 +89,7 @@ def _track_sync(arguments: argparse.Namespace) -> int:
     for study in studies:
         if study not in parts:
             drawing.assess_runs(results, study)
-    if problem := tracking.synchronise(results, uri, studies, arguments.repair):
+    if problem := tracking.synchronise(results, uri, studies, arguments.rebuild):
         say(problem, error=True)
         return FAILURE
     say(f"up to date with the run folders: {uri} ({', '.join(studies) or 'no study is planned yet'})")
