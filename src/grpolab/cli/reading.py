@@ -1,4 +1,4 @@
-"""Commands that look at what there is, and draw it; they train nothing."""
+"""Commands that show and draw results; they train nothing."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _report_of_others(arguments: argparse.Namespace) -> None:
-    """The report of runs that other programs left in folders, or in MLflow's database."""
+    """Write the report of runs that other programs left in folders or in MLflow's database."""
     from grpolab.doctor import other_runs
 
     if arguments.brief:
@@ -172,7 +172,7 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
 
 
 def _arm(text: str) -> tuple[str, list[str]]:
-    """`NAME=FOLDER,FOLDER`."""
+    """Parse `NAME=FOLDER,FOLDER`."""
     name, _, folders = text.partition("=")
     if not name or not folders.strip(","):
         raise RequestError(f"--arm={text} is not NAME=FOLDER,FOLDER")
@@ -180,7 +180,7 @@ def _arm(text: str) -> tuple[str, list[str]]:
 
 
 def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
-    """Every run with a metric that the doctor knows in MLflow's databases: a file, a folder with mlflow.db, a URI."""
+    """Return the runs in MLflow's databases that the doctor can read, and notes on the others."""
     from grpolab.doctor.evidence import to_evidence
     from grpolab.doctor.other_runs import FoundRun
     from grpolab.readers.log_folders import FoundLog
@@ -266,7 +266,7 @@ def _diagnose(arguments: argparse.Namespace) -> None:
 
 
 def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
-    """Of a log of another framework, a trainer's folder, a run folder, or a run of the tracking store."""
+    """Diagnose a log, a trainer's folder, a run folder, or a run of the tracking store."""
     from grpolab.doctor import diagnose, diagnose_log, diagnose_rows, examine
     from grpolab.report import inspect
     from grpolab.run import tracking
@@ -291,7 +291,7 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
     tracking.set_environment()
     from grpolab.run.tracking.store import read_run
 
-    # Of an MLflow run: by its folder where it is one of ours and that is here, else by the metrics in the store.
+    # An MLflow run: by its folder if it is ours and here, else by the metrics in the store.
     tags, rows = read_run(uri, name)
     folder = results.run(tags["signature"]) if "signature" in tags else None
     return diagnose(folder) if folder and folder.is_dir() else diagnose_rows(name, rows)
