@@ -141,7 +141,7 @@ def _report(arguments: argparse.Namespace) -> None:
     for name in REPORT_FILES:
         say(results.output(study) / name)
     uri = tracking.store_uri(machine_defaults()["tracking_uri"], results)
-    is_planned = results.plan(study).is_file()  # not where the committed reference was drawn
+    is_planned = results.plan(study).is_file()  # else the committed reference was drawn
     if uri and is_planned and (problem := tracking.synchronise(results, uri, [study])):
         say(problem, error=True)
 
@@ -152,11 +152,13 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
 
     if arguments.brief:
         raise RequestError("--brief is of studies: --from writes a report")
-    told = dict(map(_arm, arguments.arm))
-    folders = list(dict.fromkeys(arguments.study)) or [folder for folders in told.values() for folder in folders]
+    folders_of_arms = dict(map(_arm, arguments.arm))
+    folders = list(dict.fromkeys(arguments.study)) or [
+        folder for folders in folders_of_arms.values() for folder in folders
+    ]
     if not folders:
         raise RequestError(f"--from={arguments.source} needs FOLDERs with the logs of runs, or --arm")
-    if told and (outside := set(folders).symmetric_difference(chain(*told.values()))):
+    if folders_of_arms and (outside := set(folders).symmetric_difference(chain(*folders_of_arms.values()))):
         raise RequestError(f"FOLDER={', '.join(sorted(outside))} is not in exactly one --arm, or is named besides them")
     results = results_of(arguments)
     if arguments.source == "mlflow":
@@ -166,7 +168,7 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
         runs, notes = other_runs.find_runs(framework, folders)
     name = arguments.out.name if arguments.out else Path(folders[0]).resolve().stem
     output = arguments.out or results.root / "imported" / name
-    report = other_runs.write_report(results, name, runs, notes, told, arguments.baseline, output)
+    report = other_runs.write_report(results, name, runs, notes, folders_of_arms, arguments.baseline, output)
     say(report.with_suffix(".html"))
     say(report)
 

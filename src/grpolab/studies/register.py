@@ -27,11 +27,11 @@ def register_study(plans: Sequence[Plan], results: Results, now: str) -> str:
     whole, kept = plans[-1], committed_outcomes(results)
     cells = [cell for plan in plans for cell in plan.cells]
     contents = [cell.settings.content() for cell in cells]
-    if gone := {f"{key}={content[key][ABSENT]}" for content in contents for key in absent(content)}:
+    if missing := {f"{key}={content[key][ABSENT]}" for content in contents for key in absent(content)}:
         raise RequestError(
             f"{named} of study {whole.study.name} is not here, and its content is part of what is registered: register"
             " where it is"
-            for named in sorted(gone)
+            for named in sorted(missing)
         )
     trained = {c.settings.seed for c in cells if c.signature in kept or results.run(c.signature).is_dir()}
     chose = load(REGIMES)
