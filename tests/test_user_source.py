@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from grpolab.identity import environment_read, sources
+from grpolab.content import environment_read, sources
 from grpolab.user_source import folders_added, variables_read
 
 FILE = Path("/home/lab/project/rewards.py")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tiny import tiny_settings
 
+from grpolab.content import content_of
 from grpolab.errors import RequestError
-from grpolab.identity import content_of
 from grpolab.paths import Results
 from grpolab.run import preflight
 from grpolab.settings.task import ReasoningGymTask

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 
 from grpolab.errors import RequestError
 from grpolab.paths import DISK_ERRORS, plain
-from grpolab.records import JOURNAL
+from grpolab.run_files import JOURNAL
 from grpolab.studies import drawing
 from grpolab.studies.looks import Looks, standing, tally
 from grpolab.sweep.engine import Engine

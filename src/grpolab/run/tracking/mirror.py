@@ -15,7 +15,7 @@ from mlflow.entities import LoggedModelStatus, Metric, Param, Run, RunTag
 from grpolab.errors import Damaged
 from grpolab.identity import SIGNATURE_LENGTH
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results
-from grpolab.records import check_policy, read_outcome, read_provenance, read_result
+from grpolab.records import check_policy, read_provenance, read_result
 from grpolab.run.folder import exclusive, is_begun
 from grpolab.run.tracking import pages, sqlite_file
 from grpolab.run.tracking.bound import alone, bound
@@ -33,6 +33,7 @@ from grpolab.run.tracking.points import (
     status,
 )
 from grpolab.run.tracking.store import JOURNAL, UNUSABLE, Store, ask, unusable
+from grpolab.run_files import read_outcome
 
 MAX_PARAMS, MAX_POINTS = 100, 1000  # MLflow's limits for one batch
 MAX_PROBLEM = 300  # characters

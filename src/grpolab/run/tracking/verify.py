@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 from grpolab.errors import Damaged, RequestError
 from grpolab.paths import Results
-from grpolab.records import read_outcome, read_result
+from grpolab.records import read_result
 from grpolab.run.folder import exclusive, is_begun
 from grpolab.run.tracking import pages, sqlite_file
 from grpolab.run.tracking.check import problem_of
@@ -28,6 +28,7 @@ from grpolab.run.tracking.points import (
     status,
 )
 from grpolab.run.tracking.store import JOURNAL, UNUSABLE, Store, StoredRun, ask, unusable
+from grpolab.run_files import read_outcome
 from grpolab.terminal import say
 
 SHOWN = 5  # differences of a study that are printed
