@@ -18,8 +18,8 @@ from grpolab.run import memory, preflight, train
 from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.studies import train as command
 from grpolab.sweep import jobs
-from grpolab.sweep import plan as plan_module
 from grpolab.sweep.compose import compose
+from grpolab.sweep.multirun import cell_of
 from grpolab.sweep.worker import Worker
 from grpolab.tasks import make_task
 from grpolab.tasks.char_count import CharCount
@@ -193,7 +193,7 @@ def test_a_command_that_waited_while_its_data_changed_fails(
 ) -> None:
     words = [f"reward.function={reward}:score", f"machine.results={results.root}", "machine.tracking_uri=null"]
     words += ["task.digits=1", "warm_start.max_steps=0", "rollout_steps=1"]
-    cell = plan_module.cell_of(compose(words), words)
+    cell = cell_of(compose(words), words)
     cell.signature  # noqa: B018  (as it was planned)
     monkeypatch.setattr(jobs.Job, "is_taken", lambda *_: change(reward))
     assert command.train(cell, "adhoc", words) == 1
