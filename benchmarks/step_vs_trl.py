@@ -99,7 +99,7 @@ def prepare(folder: Path) -> int:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from grpolab.grpo.batch import character_tokenizer
+    from grpolab.grpo.loading import character_tokenizer
 
     tokenizer = character_tokenizer(string.ascii_letters[:46])
     config = LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=False, bos_token_id=None, **MODEL)

@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpolab.errors import RequestError
 from grpolab.grpo import places
-from grpolab.grpo.batch import character_tokenizer
+from grpolab.grpo.loading import character_tokenizer
 from grpolab.paths import SMOLLM2, Results, plain, read_json
 from grpolab.run import memory, preflight, train
 from grpolab.run.provenance import MKL_VARIABLES, of_program

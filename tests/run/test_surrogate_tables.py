@@ -13,7 +13,7 @@ from tiny import run_folder, tiny_settings
 from grpolab.errors import RequestError
 from grpolab.grpo.model import old_log_probs
 from grpolab.paths import Results
-from grpolab.run import surrogate_tables as tables
+from grpolab.report import surrogate_tables as tables
 from grpolab.run.train import run
 
 AXES: list[dict[str, Any]] = [

@@ -14,7 +14,7 @@ from tuning_project import TuningProject
 
 from grpolab.errors import RequestError
 from grpolab.run.tracking.check import problem_of
-from grpolab.sweep.tuning.storage import SCHEMA, open_storage
+from grpolab.sweep.tuning.arms import SCHEMA, open_storage
 
 pytestmark = pytest.mark.optional
 GRID = {"learning_rate": {"choices": [1.0e-4, 1.0e-3]}, "epsilon": {"choices": [0.1, 0.3]}}

@@ -62,7 +62,7 @@ def _surrogate(arguments: argparse.Namespace) -> None:
         raise RequestError(
             f"study {arguments.study} has no finished run yet: run `grpolab sweep {arguments.study}` first"
         )
-    from grpolab.run.surrogate_tables import extend_table
+    from grpolab.report.surrogate_tables import extend_table
 
     say(extend_table(results, list(signatures), say))
 

@@ -147,10 +147,10 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
         runs, notes = _mlflow_runs(folders)
     else:
         framework = arguments.source if arguments.source in LOGS else None
-        runs, notes = other_runs.find(framework, folders)
+        runs, notes = other_runs.find_runs(framework, folders)
     name = arguments.out.name if arguments.out else Path(folders[0]).resolve().stem
     output = arguments.out or results.root / "imported" / name
-    report = other_runs.write(results, name, runs, notes, told, arguments.baseline, output)
+    report = other_runs.write_report(results, name, runs, notes, told, arguments.baseline, output)
     say(report.with_suffix(".html"))
     say(report)
 
@@ -165,8 +165,10 @@ def _arm(text: str) -> tuple[str, list[str]]:
 
 def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
     """Every run with a metric that the doctor knows in MLflow's databases: a file, a folder with mlflow.db, a URI."""
-    from grpolab.doctor.logs import read_rows
+    from grpolab.doctor.evidence import to_evidence
     from grpolab.doctor.other_runs import FoundRun
+    from grpolab.readers.log_folders import FoundLog
+    from grpolab.readers.logs import read_rows
     from grpolab.run import tracking
 
     tracking.set_environment()
@@ -182,11 +184,11 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
         for run in logged_runs(uri):
             name = f"{run.name} ({run.id[:8]})"
             try:
-                evidence = read_rows(name, run.rows)
+                evidence = to_evidence(read_rows(name, run.rows))
             except RequestError as refusal:
                 refused.append(str(refusal))
             else:
-                runs.append(FoundRun(name, folder, run.params, evidence))
+                runs.append(FoundRun(FoundLog(name, folder, place, run.params), evidence))
     if not runs:
         why = f"; {refused[0]}" if refused else ""
         raise RequestError(f"FOLDER={', '.join(folders)} holds no run in MLflow that the doctor can read{why}")
@@ -255,9 +257,9 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
 
     name, place = arguments.run, Path(arguments.run)
     if place.is_dir() and not (place / "settings.yaml").is_file():  # as a trainer leaves it, with its checkpoints
-        from grpolab.doctor.other_runs import only_run
+        from grpolab.doctor.other_runs import find_only_run
 
-        return examine(only_run(arguments.framework, name))
+        return examine(find_only_run(arguments.framework, name))
     if arguments.framework or place.is_file():
         return diagnose_log(arguments.framework, place)
     if not place.exists() and (place.suffix or len(place.parts) > 1):

@@ -35,7 +35,7 @@ from grpolab.sweep.schema import (
     unknown,
     unknown_levels,
 )
-from grpolab.sweep.tuning.settings import Tuning, named_tunings, resolved
+from grpolab.sweep.tuning.settings import Tuning, named_tunings, with_tuned_values
 from grpolab.vocabulary import ANALYTIC_FIGURES, FIGURES, LOOKS, METRICS
 
 MOST_NODES = 100_000  # of a study file; without a bound, a few aliases would fill the memory
@@ -178,7 +178,7 @@ class Study(Part):
         arm = levels[self.compare]
         chosen = [self.factors[factor][level] for factor, level in levels.items()]
         of_arm = [level[arm] if isinstance(level, dict) else level for level in chosen]
-        return resolved([*self.overrides, *(text for overrides in of_arm for text in overrides)], arm)
+        return with_tuned_values([*self.overrides, *(text for overrides in of_arm for text in overrides)], arm)
 
     @property
     def tunings(self) -> list[dict[str, Any]]:
@@ -296,7 +296,7 @@ def _problems(study: Study) -> Iterator[str]:
             arms_named = " and ".join(claim.arms)
             yield f"hypothesis {claim.id}: no seed is shared: {arms_named} are never planned together where it looks"
     if study.tuning:
-        yield from study.tuning.misfits(study.factors, study.compare, study.seeds)
+        yield from study.tuning.problems(study.factors, study.compare, study.seeds)
 
 
 def _unknown_names(claim: Hypothesis, factors: Factors, compare: str) -> Iterator[str]:

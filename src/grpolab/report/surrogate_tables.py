@@ -28,8 +28,8 @@ from grpolab.identity import in_words, unrecorded
 from grpolab.paths import Results, write_csv_atomic
 from grpolab.records import read_provenance, read_settings
 from grpolab.run import preflight, warm_start
+from grpolab.run.assembly import assemble
 from grpolab.run.provenance import set_up_torch
-from grpolab.run.train import assemble
 from grpolab.settings.objective import Objective
 from grpolab.settings.resolved import Resolved
 
