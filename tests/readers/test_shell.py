@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grpolab.readers.shell import Command, training_command
+from grpolab.readers.shell import Command, find_training_command
 
 TRAIN = "python3 -m trainer"
 
@@ -93,7 +93,7 @@ PARTLY = {
 
 
 def read(script: str) -> Command:
-    command = training_command(script.replace("TRAIN", TRAIN), lambda words: "trainer" in words)
+    command = find_training_command(script.replace("TRAIN", TRAIN), lambda words: "trainer" in words)
     assert command is not None
     return command
 
@@ -141,9 +141,8 @@ def test_what_is_not_read_is_said() -> None:
     assert read("TRAIN a=1\nTRAIN a=2").notes == ["the script starts 2 trainings, the first is read"]
     (note,) = read("n=1\nTRAIN n=$n\necho 'never closed\n").notes
     assert "not all of the script is read" in note
-    assert (
-        training_command(f'echo "{TRAIN}" trainer\ncat <<EOF\n{TRAIN}\nEOF', lambda words: "trainer" in words) is None
-    )
+    printed = f'echo "{TRAIN}" trainer\ncat <<EOF\n{TRAIN}\nEOF'
+    assert find_training_command(printed, lambda words: "trainer" in words) is None
 
 
 def test_nothing_is_run(tmp_path: Path) -> None:
@@ -169,5 +168,5 @@ def test_nothing_is_run(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_hostile_scripts_end_soon(script: str) -> None:
     started = time.process_time()
-    training_command(script, lambda words: False)
+    find_training_command(script, lambda words: False)
     assert time.process_time() - started < 5
