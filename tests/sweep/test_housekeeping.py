@@ -16,10 +16,10 @@ from fake_sweep import FakeSweep
 from grpolab import RESULTS_VERSION
 from grpolab.cli import main
 from grpolab.paths import Results, project_root, read_json, write_json_atomic
-from grpolab.records import weights_sha256
 from grpolab.run.checkpoint import save_weights
 from grpolab.run.lease import HERE, Lease, leased
 from grpolab.run.train import run
+from grpolab.run_files import weights_sha256
 from grpolab.sweep import housekeeping
 from grpolab.sweep.housekeeping import prune as delete_unasked
 

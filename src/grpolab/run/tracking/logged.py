@@ -11,9 +11,10 @@ from mlflow.entities import Metric
 from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.identity import dotted
 from grpolab.paths import Results, read_json
-from grpolab.records import JOURNAL, TIMING, parse_lines, parse_object, read_plan, read_settings
+from grpolab.records import parse_lines, read_plan, read_settings
 from grpolab.registry import SURROGATES
 from grpolab.run.lease import is_taken
+from grpolab.run_files import JOURNAL, TIMING, parse_object
 from grpolab.vocabulary import FAILED, METRICS, TAGS
 
 Record = dict[str, Any]

@@ -14,11 +14,12 @@ from mlflow.exceptions import MlflowException
 
 from grpolab.errors import Damaged, RequestError
 from grpolab.paths import Results
-from grpolab.records import JOURNAL, read_result
+from grpolab.records import read_result
 from grpolab.run.folder import exclusive, is_begun
 from grpolab.run.tracking import logged, sqlite_file
 from grpolab.run.tracking.mirror import lock_path, run_name
 from grpolab.run.tracking.store import MOST_RUNS, UNUSABLE, Store, describe_failure, find_problem
+from grpolab.run_files import JOURNAL
 from grpolab.terminal import say
 from grpolab.vocabulary import METRICS
 
