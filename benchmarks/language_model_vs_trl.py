@@ -136,7 +136,7 @@ def our_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list
     from grpolab.run import warm_start
     from grpolab.run.assembly import assemble
     from grpolab.run.provenance import set_up_torch
-    from grpolab.sweep.plan import expand_multirun
+    from grpolab.sweep.multirun import expand_multirun
 
     overrides = [
         "task=jsonl",

@@ -161,7 +161,7 @@ def trl_seconds(folder: Path, case: Case, number: int) -> float:
 def plan_ours(folder: Path, case: Case, number: int) -> Request:
     """The same as one run of GRPO Lab, checked, with the plan that its mirror reads."""
     from grpolab.sweep.jobs import Request
-    from grpolab.sweep.plan import expand_multirun
+    from grpolab.sweep.multirun import expand_multirun
 
     overrides = [
         f"seed={number}",

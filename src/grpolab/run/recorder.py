@@ -129,8 +129,8 @@ class Recorder:
         }
         self.timing.append(rollout_step=rollout_step, time_ms=_unix_ms(), **self._laps, **system)
         self._laps = {}
+        self.journal.flush()  # first: a row of timing says that the records of its step are there
         self.timing.flush()
-        self.journal.flush()
         self.heartbeat.beat(rollout_step + 1, time.time())
 
     def sync(self) -> Position:

@@ -1,170 +1,157 @@
-"""`grpolab track verify`: does the tracking store say what the run folders say? Nothing is written to it."""
+"""`grpolab track verify`: compare the tracking store with the run folders. Nothing is written to it."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
 
 from grpolab.errors import Damaged, RequestError
 from grpolab.paths import Results
-from grpolab.records import read_outcome, read_result
+from grpolab.records import read_result
 from grpolab.run.folder import exclusive, is_begun
-from grpolab.run.tracking import pages, sqlite_file
-from grpolab.run.tracking.check import problem_of
-from grpolab.run.tracking.colours import colours
-from grpolab.run.tracking.mirror import journal_sha256, lock_of
-from grpolab.run.tracking.places import misplaced
-from grpolab.run.tracking.points import (
-    Assessment,
-    Record,
-    Stored,
-    compare,
-    course_of,
-    is_final,
-    labels_of,
-    last_of,
-    plans_of,
-    status,
-)
-from grpolab.run.tracking.store import JOURNAL, UNUSABLE, Store, StoredRun, ask, unusable
+from grpolab.run.tracking import logged, sqlite_file
+from grpolab.run.tracking.mirror import lock_path, run_name
+from grpolab.run.tracking.store import MOST_RUNS, UNUSABLE, Store, describe_failure, find_problem
+from grpolab.run_files import JOURNAL
 from grpolab.terminal import say
+from grpolab.vocabulary import METRICS
 
 SHOWN = 5  # differences of a study that are printed
+TIMED = {metric.name for metric in METRICS.values() if metric.kind == "timing"}  # a resumed run has new ones
 
 
 @dataclass
-class Checked:
-    """What was compared of one study."""
+class Comparison:
+    """A study in the store and in the run folders."""
 
     study: str
     runs: int = 0
-    running: int = 0  # of them; what is new in these may still be on its way
-    points: int = 0
-    every_point: bool = True  # False: the last one of each metric, which is what a server tells in time
+    running: int = 0  # of them; these are not compared
     differences: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)  # runs whose folder is not here: pruned, or another machine's
+    unknown: list[str] = field(default_factory=list)  # runs without a folder: pruned, or another machine's
 
 
 def print_verification(results: Results, uri: str, studies: Sequence[str], as_json: bool) -> bool:
-    """Say what was compared and what differs, or in one sentence why nothing could be; True where all is equal.
-
-    Raises RequestError where a server or a database cannot be used.
-    """
+    """Print what differs; return True if the store is equal. Raises RequestError if a server cannot be used."""
     file = sqlite_file(uri)
-    if not file and (problem := problem_of(uri)):
+    if not file and (problem := find_problem(uri)):
         raise RequestError(f"the tracking store {uri} cannot be used: {problem}")
-    try:
-        if file and not file.exists():
-            raise FileNotFoundError(f"there is none at {file}: `grpolab track sync` makes it")
-        with exclusive(lock_of(results, uri)):  # no mirror is in the middle of its work
-            checks = verify(results, Store(uri, results.artifacts), studies)
-            for checked in checks:
-                if location := misplaced(uri, results.artifacts.resolve()).get(checked.study):
-                    checked.differences.append(f"artefacts lie in {location}, which is not in this results folder")
-    except UNUSABLE as error:
-        say(unusable(error), error=True)
+    if file and not file.exists():
+        say(f"there is no tracking store at {file}: `grpolab track sync` makes it", error=True)
         return False
-    say(json.dumps([asdict(checked) for checked in checks], indent=1) if as_json else "\n".join(_lines(checks)))
-    return not any(checked.differences for checked in checks)
+    try:
+        with exclusive(lock_path(results, uri)):
+            comparisons = verify(results, Store(uri, results), studies)
+    except UNUSABLE as error:
+        say(describe_failure(error), error=True)
+        return False
+    is_equal = not any(comparison.differences for comparison in comparisons)
+    if as_json:
+        say(json.dumps([asdict(comparison) for comparison in comparisons], indent=1))
+        return is_equal
+    for comparison in comparisons:
+        _print_comparison(comparison)
+    if not is_equal:
+        say("`grpolab track sync` adds what is missing, with --rebuild it makes the store anew")
+    return is_equal
 
 
-def verify(results: Results, store: Store, studies: Sequence[str]) -> list[Checked]:
-    """Each study, and each that it includes, as it is in the store."""
-    return [_study(results, store, plan) for plan in plans_of(results, studies) if plan["cells"]]
+def _print_comparison(comparison: Comparison) -> None:
+    count = len(comparison.differences)
+    running = f", {comparison.running} of them running" if comparison.running else ""
+    verdict = f"{count} difference{'s' * (count > 1)}" if count else "equal to the run folders"
+    say(
+        "\n  ".join(
+            [f"{comparison.study}: {comparison.runs} runs{running}: {verdict}", *comparison.differences[:SHOWN]]
+        )
+    )
+    if count > SHOWN:
+        say(f"  and {count - SHOWN} more (--json has them all)")
+    if comparison.unknown:
+        say(f"  no folder here, pruned or another machine's: {', '.join(comparison.unknown)}")
 
 
-def _study(results: Results, store: Store, plan: Record) -> Checked:
-    experiment = ask(store.client.get_experiment_by_name, plan["study"])
-    in_use = experiment is not None and experiment.lifecycle_stage == "active"  # else in MLflow's bin
-    runs = store.stored_runs(experiment.experiment_id) if in_use else []
-    runs_of: dict[tuple[str | None, str | None], list[StoredRun]] = {}  # a chart grouped by variant counts these
-    for run in runs:
-        runs_of.setdefault((run.tags.get("variant"), run.tags.get("seed")), []).append(run)
-    checked = Checked(plan["study"], every_point=not store.is_server)
-    begun = [cell for cell in plan["cells"] if is_begun(results.run(cell["signature"]))]
-    found = [runs_of.get((cell["variant"], str(cell["seed"])), []) for cell in begun]
-    contents = store.contents([run for runs_of_cell in found for run in runs_of_cell])
-    drawn_in, said = colours(plan), Assessment.read(results, plan["study"])
-    for cell, runs_of_cell in zip(begun, found, strict=True):
-        labels = labels_of(plan, cell, drawn_in[cell["variant"]])
-        stored = [(run, *next(contents)) for run in runs_of_cell]
+def verify(results: Results, store: Store, studies: Sequence[str]) -> list[Comparison]:
+    """Compare each study, and each that it includes."""
+    plans = [plan for plan in logged.read_plans(results, studies) if plan["cells"]]
+    comparisons = [_compare_study(results, store, plan) for plan in plans]
+    if comparisons and (place := store.find_misplaced()):
+        comparisons[0].differences.append(f"artefacts lie in {place}, which is not in this results folder")
+    return comparisons
+
+
+def _compare_study(results: Results, store: Store, plan: logged.Record) -> Comparison:
+    experiment = store.client.get_experiment_by_name(plan["study"])
+    runs: list[Run] = []
+    if experiment and experiment.lifecycle_stage == "active":
+        runs = store.client.search_runs([experiment.experiment_id], max_results=MOST_RUNS)
+    comparison, assessment = Comparison(plan["study"]), logged.read_assessment(results, plan["study"])
+    for cell in plan["cells"]:
+        folder, name = results.run(cell["signature"]), run_name(cell)
+        if not is_begun(folder):
+            continue
+        comparison.runs += 1
+        who = cell["variant"], str(cell["seed"])
+        stored = [run for run in runs if (run.data.tags.get("variant"), run.data.tags.get("seed")) == who]
         try:
-            _cell(results, cell, labels, said, stored, checked)
+            outcome = read_result(folder)
+            if logged.status_of(folder, outcome) == "RUNNING":
+                comparison.running += 1
+            elif len(stored) != 1:
+                comparison.differences.append(f"{name}: the store has {len(stored)} runs of it")
+            else:
+                said = assessment.get(cell["signature"]) if logged.is_final(outcome) else None
+                tags = logged.tags_of(plan, cell, outcome, said)
+                found = _compare_run(store, stored[0], folder, outcome, tags, said["metrics"] if said else {})
+                comparison.differences += [f"{name}: {text}" for text in found]
         except Damaged as damage:
-            checked.differences.append(f"{pages.run_name(cell)} ({cell['signature']}) is damaged: {damage}")
+            comparison.differences.append(f"{name}: it is damaged: {damage}")
     planned = {cell["signature"] for cell in plan["cells"]}
     for run in runs:
-        signature = run.tags.get("signature")
-        if not signature:
-            continue
-        try:
-            folder = results.run(signature)
-            outcome = read_outcome(folder)
-        except Damaged as damage:
-            checked.differences.append(f"{run.name} ({signature}): {damage}")
-            continue
-        if not is_begun(folder):
-            checked.unknown.append(f"{run.name} ({signature}, {run.id})")
-        elif signature not in planned and run.status == "RUNNING":
-            checked.differences += _wrong_status(run, status(folder, outcome))
-    return checked
+        signature = run.data.tags.get("signature", "")
+        if signature in planned and not is_begun(results.run(signature)):
+            comparison.unknown.append(f"{run.info.run_name} ({signature}, {run.info.run_id})")
+    return comparison
 
 
-def _cell(
-    results: Results,
-    cell: Record,
-    labels: dict[str, str],
-    said: Assessment,
-    runs: list[tuple[StoredRun, Stored, str | None]],
-    checked: Checked,
-) -> None:
-    """Compare the runs that stand for a cell, which must be one, with its folder."""
-    folder = results.run(cell["signature"])
-    outcome = read_result(folder)
-    state = status(folder, outcome)
-    alive = state == "RUNNING"
-    checked.runs += 1
-    checked.running += alive
-    differences = [] if runs or alive else ["the store does not have it"]
-    if len(runs) > 1:
-        differences.append(f"the store has {len(runs)} runs of it: {', '.join(run.id for run, *_ in runs)}")
-    labels |= said.tags(cell, outcome) | ({"outcome": outcome["outcome"]} if outcome else {})
-    course = course_of(folder, outcome)
-    points = course.points | said.points(cell, outcome, course.end)
-    expected = points if checked.every_point else last_of(points)
-    for run, stored, journal in runs:
-        checked.points += sum(map(len, stored.values()))
-        difference = compare(expected, stored, is_final(outcome))
-        differences += difference.wrong
-        if not alive:
-            differences += difference.missing
-            differences += [
-                f"the tag {name} is {run.tags.get(name)}, the run folder says {value}"
-                for name, value in labels.items()
-                if run.tags.get(name) != value
-            ]
-            differences += _wrong_status(run, state)
-        if outcome and journal != journal_sha256(folder):
-            differences.append(f"the artefact {JOURNAL} is {'another one' if journal else 'missing'}")
-    checked.differences += [f"{pages.run_name(cell)} ({cell['signature']}): {text}" for text in differences]
+def _compare_run(
+    store: Store,
+    run: Run,
+    folder: Path,
+    outcome: logged.Record | None,
+    tags: dict[str, str],
+    numbers: dict[str, float],
+) -> Iterator[str]:
+    """Compare status, tags, last values, the number of rollout steps and the journal of a run with its folder."""
+    points = [point for step in logged.read_course(folder, outcome).points.values() for point in step.values()]
+    values = {point.key: point.value for point in sorted(points, key=lambda point: point.step)} | numbers
+    steps = sum(point.key == logged.STEP_MARK for point in points)
+    pairs: dict[str, tuple[object, object]] = {"the status": (run.info.status, logged.status_of(folder, outcome))}
+    pairs |= {f"the tag {name}": (run.data.tags.get(name), value) for name, value in tags.items()}
+    for name in sorted({*values, *run.data.metrics} - TIMED):
+        pairs[f"the last {name}"] = run.data.metrics.get(name), values.get(name)
+    pairs["the number of rollout steps"] = (
+        len(store.client.get_metric_history(run.info.run_id, logged.STEP_MARK)),
+        steps,
+    )
+    if outcome:
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                stored = Path(store.client.download_artifacts(run.info.run_id, JOURNAL, place))
+            except (MlflowException, OSError):
+                stored = Path(place, JOURNAL)
+            pairs[f"the hash of the artefact {JOURNAL}"] = _hash(stored), _hash(folder / JOURNAL)
+    for what, (found, expected) in pairs.items():
+        if found != expected:
+            yield f"{what} is {found}, the run folder says {expected}"
 
 
-def _wrong_status(run: StoredRun, state: str) -> list[str]:
-    return [] if run.status == state else [f"the status of {run.name} is {run.status}, the run folder says {state}"]
-
-
-def _lines(checks: list[Checked]) -> Iterator[str]:
-    for checked in checks:
-        running = f", {checked.running} of them running" if checked.running else ""
-        count = len(checked.differences)
-        compared = "points" if checked.every_point else "last points, and the journals"
-        verdict = "equal to the run folders" if not count else f"{count} difference{'s' * (count > 1)}"
-        yield f"{checked.study}: {checked.runs} runs{running}, {checked.points:,} {compared}: {verdict}"
-        yield from (f"  {text}" for text in checked.differences[:SHOWN])
-        if count > SHOWN:
-            yield f"  and {count - SHOWN} more (--json has them all)"
-        if checked.unknown:
-            yield f"  no folder here, pruned or another machine's: {', '.join(checked.unknown)}"
-    if any(checked.differences for checked in checks):
-        yield "`grpolab track sync --repair` makes the store equal to the run folders"
+def _hash(file: Path) -> str | None:
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else None

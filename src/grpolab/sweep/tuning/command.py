@@ -21,14 +21,12 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results, commit, plain, project_root, read_json, write_json_atomic, write_text_atomic
 from grpolab.run.database import reason_of
 from grpolab.run.folder import exclusive, is_held
-from grpolab.sweep.engine import WorkerStartError
+from grpolab.sweep.engine import WORKER_COMMAND, WorkerStartError
 from grpolab.sweep.jobs import Job, Request
-from grpolab.sweep.launch import Draw, engine_of, interruptible, mirrored
+from grpolab.sweep.launch import Draw, interruptible, make_engine, mirrored
 from grpolab.sweep.ledger import Record, duration
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.pool import WORKER_COMMAND
 from grpolab.sweep.progress import SILENCE_SECONDS, outcome_line, print_table
-from grpolab.sweep.study import called
 from grpolab.sweep.tuning.arms import RECORD, SQLITE, TRIAL, ArmTrials, TunedStudy, open_storage, override
 from grpolab.sweep.tuning.search import WATCHED, Score, Tuner
 from grpolab.terminal import say, visible
@@ -60,7 +58,7 @@ def tune(
     uri = storage or f"{SQLITE}{folder / 'trials.db'}"
     if is_held(folder / "lock"):
         raise RequestError(f"study={name}: another command tunes it: wait for it, or give it more workers (--jobs)")
-    engine = engine_of(request, jobs, command)
+    engine = make_engine(request, jobs, command)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     quiet = warnings.catch_warnings(action="ignore", category=ExperimentalWarning)
     folder.mkdir(parents=True, exist_ok=True)
@@ -174,7 +172,7 @@ class TuningFiles:
             }
             tuned["arms"].setdefault(arm.arm, values)
         text = yaml.safe_dump(plain(tuned), sort_keys=False, width=120)
-        write_text_atomic(file, HEAD.format(called=called(self._tuned.study), study=document["study"]) + text)
+        write_text_atomic(file, HEAD.format(called=self._tuned.study.argument, study=document["study"]) + text)
         return True
 
     def _entries(self, arm: ArmTrials) -> Iterator[Record]:
