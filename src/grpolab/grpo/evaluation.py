@@ -66,7 +66,7 @@ class Evaluator:
     def _texts(self) -> list[tuple[Texts, PrefixTree | None]]:
         """The sorted items with their right answers, in batches, each with its trees."""
         batches = [
-            text_tensors(self.tokenizer, *zip(*examples, strict=True), self.chat, self.device)
+            text_tensors(self.tokenizer, [e.prompt for e in examples], [e.answer for e in examples], self.chat, self.device)
             for examples in self._batches([self.examples_I[item] for item in self._order_I])
         ]
         return [(texts, texts.tree(self.reach)) for texts in batches]
