@@ -176,6 +176,10 @@ FRAMEWORKS = {
 # Loaded only where a run asks for it: what frameworks log of an update, and the processes of data_parallel.
 LOGGED_METRICS = "grpolab.frameworks.logged_metrics:logged_metrics"
 DATA_PARALLEL = "grpolab.run.parallel:together"
+# The content of files and code that settings name, and a user's own task or reward.
+CONTENT_OF = "grpolab.content:content_of"
+ENVIRONMENT_READ = "grpolab.content:environment_read"
+LOAD_OBJECT = "grpolab.tasks.imports:load_object"
 
 # Tasks (tasks/), by the name of their settings; a user's own is named by its import path.
 TASKS = {

@@ -152,12 +152,6 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
     return weighted_sum(per_token, token_weights(objective.aggregation, inputs))
 
 
-def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
-    """Average the entropy as the loss is."""
-    assert inputs.entropy_BT is not None
-    return average(objective, inputs, inputs.entropy_BT)
-
-
 # Names of numbers that the base worker reports without the note.
 OF_BASE = (
     *("pg_loss@sum", "total_loss@sum", "kl_loss@sum", "approxkl@sum", "policykl@sum", "clipfrac@sum"),
@@ -368,9 +362,7 @@ def normalize_by_running_moments(rewards_B: Tensor, epsilon: float = 1e-6) -> Te
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(
-        prepare=prepare, ratio=ratio, kl=shared.kl_everywhere, average=average, entropy_bonus=entropy_bonus
-    ),
+    recipe=LossRecipe(prepare=prepare, ratio=ratio, kl=shared.kl_everywhere, average=average, average_entropy=average),
     metrics=metrics,
     replays={
         "ActorWorker.loss_func": replay_worker,

@@ -21,8 +21,8 @@ from grpolab.credentials import without_secrets_in
 from grpolab.errors import Damaged, RequestError
 from grpolab.identity import is_library
 from grpolab.paths import json_bytes, plain, write_atomic, write_json_atomic, write_new
-from grpolab.records import parse_object, read_outcome
 from grpolab.run.lease import LeaseLost
+from grpolab.run_files import parse_object, read_outcome
 from grpolab.terminal import say
 from grpolab.vocabulary import FAILED
 

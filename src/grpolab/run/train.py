@@ -28,9 +28,8 @@ import yaml
 
 from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.step import Diverged, EntropyControl, flat_weights, step_norm
-from grpolab.identity import environment_read
 from grpolab.paths import Results, is_refusal, plain, remove_parts, write_json_atomic, write_text_atomic
-from grpolab.registry import DATA_PARALLEL, resolve
+from grpolab.registry import DATA_PARALLEL, ENVIRONMENT_READ, resolve
 from grpolab.run import checkpoint, provenance, warm_start
 from grpolab.run.assembly import RunParts, assemble
 from grpolab.run.folder import Outcome, conclude, reason_of, record_failure, standing_outcome
@@ -106,7 +105,7 @@ def _write_down(parts: RunParts, warm: warm_start.WarmStart, lease: Lease) -> No
     record = {
         **provenance.of_program(),
         "content": content,
-        "environment": environment_read(settings.model_dump()),
+        "environment": resolve(ENVIRONMENT_READ)(settings.model_dump()) if content else {},
         "dataset": parts.dataset,
         "warm_start": {name: getattr(warm, name) for name in ("signature", "sha256", "accuracy", "steps", "seconds")},
     }

@@ -26,11 +26,11 @@ from grpolab.grpo.loading import make_policy
 from grpolab.grpo.model import Policy, text_places
 from grpolab.grpo.places import read, token_log_prob
 from grpolab.paths import Results, json_bytes, write_new
-from grpolab.records import WEIGHTS, read_warm_start
 from grpolab.run.checkpoint import load_weights, save_weights
 from grpolab.run.folder import Journal
 from grpolab.run.lease import Lease, LeaseLost, leased
 from grpolab.run.provenance import set_up_torch
+from grpolab.run_files import WEIGHTS, read_warm_start
 from grpolab.settings.resolved import Resolved
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Example, Task
