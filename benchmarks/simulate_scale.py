@@ -206,7 +206,9 @@ class SimulatedRun:
         if hashlib.sha256(kept).hexdigest() != saved["sha256"]:
             saved = {"step": 0, "journal_bytes": 0}
         write_atomic(folder / "settings.yaml", json.dumps(job.settings["task"]).encode())
-        write_atomic(folder / "provenance.json", json.dumps({"host": host}).encode())
+        write_atomic(
+            folder / "provenance.json", json.dumps({"host": host, "dataset": {"evaluation_items": 1}}).encode()
+        )
         self.step: int = saved["step"]
         self.journal = Journal(journal, saved["journal_bytes"])
         self.heartbeat = Heartbeat(folder, STEPS)
