@@ -14,7 +14,7 @@ from grpolab.grpo.batch import Rollout
 from grpolab.grpo.model import Policy
 from grpolab.grpo.rollout import Collector
 from grpolab.grpo.step import EntropyControl
-from grpolab.run.train import Parts
+from grpolab.run.assembly import RunParts
 from grpolab.settings.objective import AdaptiveEntropySettings
 from grpolab.settings.task import RewardSettings
 from grpolab.tasks import make_task
@@ -26,7 +26,7 @@ def same(one: Rollout, other: Rollout) -> bool:
     return equal and mine.keys() == theirs.keys() and one.texts_B == other.texts_B
 
 
-def learn_something(parts: Parts, rollout: Rollout) -> None:
+def learn_something(parts: RunParts, rollout: Rollout) -> None:
     for minibatch in parts.learner.minibatches(parts.state.policy, rollout.batch, 0):
         parts.learner.update(parts.state, minibatch, 10)
 
@@ -51,19 +51,6 @@ def test_the_queue_of_stale_batches_survives_its_state_dict_bit_for_bit() -> Non
     back = collector.load_state_dict(policy, 1, collector.state_dict(stale_batches))
     assert len(back) == len(stale_batches) == 2
     assert all(same(one, other) for one, other in zip(stale_batches, back, strict=True))
-
-
-def first_log_ratio(parts: Parts) -> float:
-    collector, state = parts.learner.collector, parts.state
-    learn_something(parts, collector.next(state.policy, 0, state.stale_batches))
-    rollout = collector.next(state.policy, 1, state.stale_batches)
-    (minibatch,) = parts.learner.minibatches(state.policy, rollout.batch, 1)
-    return parts.learner.check(parts.learner.update(state, minibatch, 10))
-
-
-def test_old_log_probs_of_the_sampler_make_stale_batches_off_policy_at_once() -> None:
-    assert first_log_ratio(tiny_parts(staleness=1, learning_rate=0.05)) == 0  # the trainer's own are never stale
-    assert first_log_ratio(tiny_parts(staleness=1, learning_rate=0.05, old_log_probs="sampler")) > 1e-3
 
 
 def test_a_low_precision_sampler_is_another_policy() -> None:
@@ -135,17 +122,3 @@ def test_the_entropy_bonus_rises_below_its_target_and_is_off_above() -> None:
         control = control.after(entropy, rule)
         seen.append((control.coefficient, control.weight(rule)))
     assert seen == [(0.25, 0.25), (0.5, 0.5), (0.5, 0.5), (0.25, 0.0), (0.0, 0.0), (0.0, 0.0), (0.25, 0.25)]
-
-
-def test_an_entropy_bonus_raises_entropy() -> None:
-    def entropy_after(coefficient: float | None) -> float:
-        parts = tiny_parts(entropy_coef=coefficient, num_iterations=1)
-        state = parts.state
-        for step in range(3):
-            learn_something(parts, parts.learner.collector.next(state.policy, step, state.stale_batches))
-        rollout = parts.learner.collector.rollout(state.policy, 3)
-        (minibatch,) = parts.learner.minibatches(state.policy, rollout.batch, 3)
-        taken = parts.learner.update(state, minibatch, 10)
-        return taken.tokens(taken.entropy_BT).mean().item()
-
-    assert entropy_after(5.0) > entropy_after(None)

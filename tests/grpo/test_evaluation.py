@@ -9,10 +9,11 @@ import pytest
 import torch
 from tiny import teach, tiny_policy, tiny_settings
 
-from grpolab.grpo.batch import character_tokenizer, decode, prompt_tensors
+from grpolab.grpo.batch import decode, prompt_tensors
+from grpolab.grpo.decoding import sample, sampling_noise
 from grpolab.grpo.evaluation import Evaluator
+from grpolab.grpo.loading import character_tokenizer
 from grpolab.grpo.model import Policy
-from grpolab.grpo.rollout import sample, sampling_noise
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Task
 
@@ -79,23 +80,6 @@ def test_greedy_accuracy_is_that_of_greedy_decoding(addition: Task, taught: Poli
         right += taught.tokenizer.decode(completion, skip_special_tokens=True) == example.answer
     assert 0 < right < 20
     assert found == right / 20
-
-
-def test_expected_accuracy_uses_the_temperature(addition: Task, taught: Policy) -> None:
-    cold, warm = replace(taught, temperature=0.02), replace(taught, temperature=50.0)
-    metrics = evaluator_of(addition)(cold).metrics
-    assert metrics["eval/accuracy_expected"] == pytest.approx(metrics["eval/accuracy_greedy"], abs=0.06)
-    assert evaluator_of(addition)(warm).metrics["eval/accuracy_expected"] < 0.01
-
-
-def test_batch_size_changes_nothing(addition: Task, taught: Policy, free: tuple[Task, Policy]) -> None:
-    for task, policy in ((addition, taught), free):
-        one, five, all_of_them = (
-            evaluator_of(task, items=16, batch_size=size, length=6)(policy).scores_I for size in (1, 5, 16)
-        )
-        assert np.std(one) > 0.1
-        assert one == pytest.approx(five, abs=1e-6)
-        assert one == pytest.approx(all_of_them, abs=1e-6)
 
 
 def test_prompts_that_begin_alike_are_computed_once_and_each_item_keeps_its_score() -> None:

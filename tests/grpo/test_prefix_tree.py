@@ -23,12 +23,14 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from grpolab.errors import RequestError
 from grpolab.grpo.batch import Prompts, TrainingBatch
-from grpolab.grpo.model import compiled, old_log_probs, reach_of, token_log_probs
+from grpolab.grpo.loading import compile_updates, find_reach
+from grpolab.grpo.model import old_log_probs, token_log_probs
 from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.grpo.step import LearnerState, make_optimizer
 from grpolab.paths import Results
 from grpolab.registry import FRAMEWORKS, SURROGATES
-from grpolab.run.train import assemble, run
+from grpolab.run.assembly import assemble
+from grpolab.run.train import run
 from grpolab.run.warm_start import WarmStart
 from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer
@@ -117,27 +119,6 @@ def test_log_probs_entropies_and_gradients_are_those_of_each_completion_by_itsel
     assert (tree_gradient - plain_gradient).norm() <= 1e-5 * plain_gradient.norm()
 
 
-def test_micro_batches_have_trees_of_their_own_that_every_pass_reads() -> None:
-    policy, batch = tiny_policy(), batch_of(np.random.default_rng(0))
-    prepared = batch.with_trees(8, REACH)
-    assert prepared.with_trees(8, REACH) is prepared
-    pieces = prepared.micro_batches(8, REACH)
-    assert [piece.tree for piece in pieces] == list(prepared.trees)
-    whole_BT, _ = old_log_probs(replace(policy, reach=REACH), batch, len(batch))
-    pieces_BT, _ = old_log_probs(replace(policy, reach=REACH), batch, 8)
-    torch.testing.assert_close(pieces_BT[batch.mask_BT], whole_BT[batch.mask_BT], rtol=0, atol=1e-5)
-    assert batch.rows(torch.tensor([3, 1])).trees == ()  # other rows need another tree
-
-
-def test_no_tree_is_made_where_it_saves_nothing() -> None:
-    single = batch_of(np.random.default_rng(0), group=1)
-    full = replace(single, mask_BT=single.mask_BT | True, prompts=Prompts(single.prompts.tokens_PL, None))
-    assert full.with_trees(len(full), REACH).tree is None
-    crowd = batch_of(np.random.default_rng(0), group=64)
-    assert crowd.with_trees(len(crowd), REACH).tree is not None
-    assert crowd.with_trees(len(crowd), 1.0).tree is None  # attention is all the cost: each row's mask is too wide
-
-
 @pytest.mark.parametrize(
     ("task", "framework"),
     [
@@ -205,7 +186,7 @@ def test_a_model_that_reads_no_tree_is_told_apart_by_its_own_log_probs(config: P
         for weight in model.parameters():
             torch.nn.init.normal_(weight, std=0.3)
     policy = replace(tiny_policy(), model=model, reach=None)
-    assert (reach_of(policy) is not None) == reads
+    assert (find_reach(policy) is not None) == reads
 
 
 @pytest.mark.slow
@@ -230,4 +211,4 @@ def test_compiled_updates_are_the_eager_ones_but_for_rounding_and_their_ratio_is
 
 def test_a_model_that_reads_no_tree_cannot_be_compiled() -> None:
     with pytest.raises(RequestError, match="compile=true: a model of kind llama reads no prefix trees"):
-        compiled(replace(tiny_policy(), reach=None))
+        compile_updates(replace(tiny_policy(), reach=None))

@@ -9,7 +9,7 @@ import pytest
 
 from grpolab.errors import RequestError
 from grpolab.readers.exchange import EXCHANGED, GUARDS, convert, export, read
-from grpolab.settings.equalities import different, point, rewritten
+from grpolab.settings.equalities import differences, point_of, rewrite
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
 
@@ -53,7 +53,7 @@ CONFIGS = [("trl", given, "config.py") for given in TRL] + [("verl", given, "run
 
 
 def of_the_exchange(settings: RunSettings) -> dict[str, Any]:
-    return {key: value for key, value in rewritten(settings).items() if key in EXCHANGED}
+    return {key: value for key, value in rewrite(settings).items() if key in EXCHANGED}
 
 
 @pytest.mark.parametrize(("framework", "given", "file"), CONFIGS)
@@ -67,10 +67,10 @@ def test_what_is_read_is_written_as_it_was(framework: str, given: dict[str, Any]
         {**read(framework, str(tmp_path / file)).options, **_beside(exported.options, framework)},
         COMPOSER.compose,
     )
-    assert different(of_the_exchange(first.settings), of_the_exchange(again.settings)) == set()
+    assert differences(of_the_exchange(first.settings), of_the_exchange(again.settings)) == {}
     length = {"rollout_steps", "max_optimizer_steps"}
     one_way = {"dual_clip", "micro_batch_size", "importance_sampling_level"}  # of several that are the same function
-    assert different(point(first.settings), point(again.settings)) <= length | one_way
+    assert differences(point_of(first.settings), point_of(again.settings)).keys() <= length | one_way
 
 
 def _beside(options: dict[str, Any], framework: str) -> dict[str, Any]:
@@ -100,8 +100,8 @@ def test_ours_is_written_with_the_same_function(framework: str, overrides: str, 
     exported = export(framework, settings, COMPOSER.compose)
     assert has in exported.text
     again = convert(framework, exported.options, COMPOSER.compose).settings
-    assert different(of_the_exchange(settings), of_the_exchange(again)) <= GUARDS
-    assert len(exported.remarks) == len(different(of_the_exchange(settings), of_the_exchange(again)))
+    assert differences(of_the_exchange(settings), of_the_exchange(again)).keys() <= GUARDS
+    assert len(exported.remarks) == len(differences(of_the_exchange(settings), of_the_exchange(again)))
 
 
 IMPOSSIBLE = [

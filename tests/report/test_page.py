@@ -28,7 +28,7 @@ from grpolab.report.sentences import findings
 from grpolab.report.stability import stability_table
 from grpolab.report.text import number, spans
 from grpolab.sweep.compose import compose
-from grpolab.sweep.plan import cell_of
+from grpolab.sweep.multirun import cell_of
 
 
 @pytest.fixture(scope="module")

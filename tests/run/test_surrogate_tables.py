@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tiny import run_folder, tiny_settings
 
 from grpolab.errors import RequestError
-from grpolab.grpo.model import old_log_probs
 from grpolab.paths import Results
-from grpolab.run import surrogate_tables as tables
+from grpolab.report import surrogate_tables as tables
 from grpolab.run.train import run
 
 AXES: list[dict[str, Any]] = [
@@ -61,24 +59,6 @@ def test_surrogates_begin_at_the_old_policy_and_part_beyond_the_range(results: R
     assert end["l_cpi"] > start["l_cpi"]  # the update improved what it maximised
 
 
-def test_the_unclipped_surrogate_is_ratio_times_advantage(results: Results) -> None:
-    signature, _ = finished(results, rollout_steps=1, num_iterations=1, kernel="ratio")
-    ((learner, before, after, batch),) = tables.first_updates(results, signature)
-    (row,) = tables.interpolate(learner, before, after, batch, [1.0])
-    assert row["l_cpi"] == pytest.approx(_mean_surrogate(learner, before, after, batch), rel=1e-5)
-
-
-def _mean_surrogate(learner: Any, before: Any, after: Any, batch: Any) -> float:
-    """Mean over sequences of the mean over tokens of ratio times advantage, the long way round."""
-    old_BT, new_BT = (old_log_probs(policy, batch, len(batch))[0] for policy in (before, after))
-    total = 0.0
-    for row in range(len(batch)):
-        own_T = batch.mask_BT[row]
-        ratio_T = (new_BT[row][own_T] - old_BT[row][own_T]).exp()
-        total += float((ratio_T * batch.advantages_B[row]).mean())
-    return total / len(batch)
-
-
 def test_the_table_grows_by_what_it_lacks(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = finished(results, rollout_steps=1)
     second, _ = finished(results, rollout_steps=1, seed=1)
@@ -93,14 +73,6 @@ def test_the_table_grows_by_what_it_lacks(results: Results, monkeypatch: pytest.
     rows = _rows(path.read_text())
     assert path.read_text().startswith(before)
     assert [row["signature"] for row in rows] == [first] * len(tables.ALPHAS) + [second]
-
-
-def test_settings_that_this_program_does_not_allow_are_refused(results: Results) -> None:
-    signature, _ = finished(results, rollout_steps=1)
-    file = results.run(signature) / "settings.yaml"
-    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "kernel": "nobody's"}))
-    with pytest.raises(RequestError, match=f"run {signature}: kernel of its settings.yaml is not allowed"):
-        tables.update_rows(results, signature)
 
 
 def _rows(text: str) -> list[dict[str, str]]:

@@ -14,13 +14,13 @@ import pytest
 import yaml
 from fake_sweep import FAKE, wait_for
 
+from grpolab.cli import main
 from grpolab.paths import REPORT_FILES, Results, project_root, read_json, write_text_atomic
 from grpolab.studies import drawing
 from grpolab.studies.sweep import sweep
+from grpolab.sweep.engine import worker_slots
 from grpolab.sweep.jobs import Job, Schedule
-from grpolab.sweep.ledger import print_status
 from grpolab.sweep.plan import plans
-from grpolab.sweep.pool import slots
 
 
 def test_every_cell_and_every_warm_start_is_run_once(fake_sweep, tmp_path):
@@ -58,7 +58,7 @@ def test_what_is_committed_in_compact_form_is_not_trained_again(fake_sweep, caps
     assert {job[2] for job in jobs if job[0] == "run"} == {"1"}
     said = capsys.readouterr().out
     assert f"{len(kept)} done ({len(kept)} of them in {results.reference})" in said
-    print_status(results, "smoke", as_json=False)
+    assert main(["status", "smoke", "--results", str(results.root)]) == 0
     assert f"smoke: {2 * len(kept)} planned: {2 * len(kept)} completed ({len(kept)} of them committed)" in (
         capsys.readouterr().out
     )
@@ -76,7 +76,7 @@ def test_what_is_committed_is_repeated_where_that_is_asked(fake_sweep, capsys, t
     code, jobs = fake_sweep(seeds=[0], repeat=True)
     assert (code, sum(job[0] == "run" for job in jobs)) == (0, len(kept))
     same = f"of {len(kept)} runs that are committed too,"
-    assert f"{same} 0 are equal to the bit; another kind of CPU" in capsys.readouterr().out
+    assert f"{same} 0 are equal to the bit; `grpolab compare" in capsys.readouterr().out
     for run in results.runs.iterdir():
         (run / "outcome.json").write_text(
             json.dumps({**(read_json(run / "outcome.json") or {}), "journal_sha256": empty})
@@ -255,23 +255,20 @@ def fake_gpus(tmp_path, monkeypatch):
 def test_one_worker_per_core_that_this_process_may_use(tmp_path, monkeypatch):
     monkeypatch.setattr("grpolab.run.memory.CGROUP_QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: range(8))
-    assert len(slots(None, False, 1, tmp_path)) == 8
-    assert len(slots(None, False, 3, tmp_path)) == 2
-    assert len(slots(3, False, 1, tmp_path)) == 3
-    (tmp_path / "cpu.max").write_text("250000 100000\n")
-    assert len(slots(None, False, 1, tmp_path)) == 2
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert len(slots(None, False, 1, tmp_path)) == 8
-    assert slots(1, False, 2, tmp_path)[0].environment["OMP_NUM_THREADS"] == "2"
+    assert [len(worker_slots(*given)) for given in ((None, False, 1), (None, False, 3), (3, False, 1))] == [8, 2, 3]
+    for quota, workers in (("250000 100000", 2), ("max 100000", 8)):
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+        assert len(worker_slots(None, False, 1)) == workers
+    assert worker_slots(1, False, 2)[0]["OMP_NUM_THREADS"] == "2"
 
 
 @pytest.mark.usefixtures("fake_gpus")
-def test_one_worker_per_gpu_and_each_its_own(tmp_path, monkeypatch):
+def test_one_worker_per_gpu_and_each_its_own(monkeypatch):
     def devices(jobs):
-        return [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots(jobs, True, 1, tmp_path)]
+        return [variables["CUDA_VISIBLE_DEVICES"] for variables in worker_slots(jobs, True, 1)]
 
     assert devices(None) == ["0", "1"]
     assert devices(3) == ["0", "1", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     assert devices(None) == ["5"]
-    assert "CUDA_VISIBLE_DEVICES" not in slots(None, False, 1, tmp_path)[0].environment
+    assert "CUDA_VISIBLE_DEVICES" not in worker_slots(None, False, 1)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from grpolab.cli.common import (
 from grpolab.errors import RequestError
 from grpolab.paths import REPORT_FILES, Results
 from grpolab.terminal import say
+from grpolab.vocabulary import DAMAGED
 
 if TYPE_CHECKING:
     from grpolab.doctor import Diagnosis
@@ -82,10 +84,24 @@ def add_commands(add: Add) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> None:
-    from grpolab.sweep.ledger import print_status
+    from grpolab.sweep.ledger import describe_status, status
 
     results = results_of(arguments)
-    print_status(results, arguments.study and results.name_of(arguments.study), arguments.json)
+    summaries = status(results, arguments.study and results.name_of(arguments.study), time.time())
+    if arguments.json:
+        say(json.dumps(summaries, indent=1))
+        return
+    if not summaries:
+        say("no study is planned yet: run `grpolab sweep STUDY`")
+    for name, summary in summaries.items():
+        counts = ", ".join(f"{count} {state}" for state, count in sorted(summary["states"].items()))
+        kept = f" ({summary['committed']} of them committed)" if summary["committed"] else ""
+        say(f"{name}: {summary['planned']} planned: {counts}{kept}")
+        for row in summary["cells"]:
+            if details := describe_status(row):
+                say(f"  {row['state']}: {row['variant']}, seed {row['seed']} ({row['signature']}): {details}")
+        if DAMAGED in summary["states"]:
+            say(f"  damaged runs are left out: `grpolab sweep {name} --retry-failed` trains them anew")
 
 
 def _figures(arguments: argparse.Namespace) -> None:
@@ -172,7 +188,7 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
     from grpolab.run import tracking
 
     tracking.set_environment()
-    from grpolab.run.tracking.store import logged_runs
+    from grpolab.run.tracking.store import read_runs
 
     runs, refused = list[FoundRun](), list[str]()
     for folder in folders:
@@ -181,14 +197,14 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
         if Path(folder).is_dir() and not place.is_file() and any(Path(folder).glob("*/meta.yaml")):
             os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # it is only read; MLflow refuses such a store by default
             uri = Path(folder).resolve().as_uri()
-        for run in logged_runs(uri):
-            name = f"{run.name} ({run.id[:8]})"
+        for run, rows in read_runs(uri):
+            name = f"{run.info.run_name} ({run.info.run_id[:8]})"
             try:
-                evidence = to_evidence(read_rows(name, run.rows))
+                evidence = to_evidence(read_rows(name, rows))
             except RequestError as refusal:
                 refused.append(str(refusal))
             else:
-                runs.append(FoundRun(FoundLog(name, folder, place, run.params), evidence))
+                runs.append(FoundRun(FoundLog(name, folder, place, run.data.params), evidence))
     if not runs:
         why = f"; {refused[0]}" if refused else ""
         raise RequestError(f"FOLDER={', '.join(folders)} holds no run in MLflow that the doctor can read{why}")
@@ -273,9 +289,9 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
                 raise
     uri = tracking_uri(results, arguments.uri)
     tracking.set_environment()
-    from grpolab.run.tracking.store import logged
+    from grpolab.run.tracking.store import read_run
 
     # Of an MLflow run: by its folder where it is one of ours and that is here, else by the metrics in the store.
-    tags, rows = logged(uri, name)
+    tags, rows = read_run(uri, name)
     folder = results.run(tags["signature"]) if "signature" in tags else None
     return diagnose(folder) if folder and folder.is_dir() else diagnose_rows(name, rows)

@@ -18,9 +18,10 @@ from grpolab.doctor.evidence import TABLES, Evidence, Weights
 from grpolab.errors import Damaged, RequestError
 from grpolab.identity import dotted
 from grpolab.paths import Results, read_json
-from grpolab.records import WEIGHTS, check_policy, read_outcome, read_provenance, read_result, read_settings
+from grpolab.records import check_policy, read_provenance, read_result, read_settings
 from grpolab.report.journals import read_samples, table
 from grpolab.report.text import count
+from grpolab.run_files import WEIGHTS, read_outcome
 
 Content = TypeVar("Content")
 

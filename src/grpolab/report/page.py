@@ -21,7 +21,7 @@ import pandas as pd
 
 from grpolab import RESULTS_VERSION
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_text_atomic
-from grpolab.report import brief, checklist, forest, html, screen
+from grpolab.report import brief, checklist, forest, html, screen, tuning
 from grpolab.report.checklist import compute, runs_of
 from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, standing
 from grpolab.report.figures import FIGURES
@@ -33,7 +33,6 @@ from grpolab.report.sentences import findings
 from grpolab.report.style import Manifest, cell_names, save
 from grpolab.report.tables import Table, checks, described, tables, verdicts
 from grpolab.report.text import BITS, begun, count, listing, markdown_table, number, spans
-from grpolab.report.tuning import page as tuning
 from grpolab.vocabulary import COMPLETED, DAMAGED, OUTCOMES
 
 # Said of every study, once; with how its arms are compared, and where it is decided.
@@ -92,7 +91,7 @@ def write(
         _preconditions(studies),
         *(_study(part) for part in parts if alone or part.study is studies[-1]),
         _pages(parts[:-1]),
-        tuning.of_all([part.tuning for part in parts]),
+        tuning.join_sections([part.tuning for part in parts]),
         diagnosis(studies),
         _provenance(studies),
         _missing(studies),
@@ -160,7 +159,7 @@ def _make(
         written = tables(study) if len(study.cells) else []
         for table in written:
             table.write(output / "tables" / place)
-        parts.append(Part(study, pictures[study.name], written, tuning.section(study, output, place)))
+        parts.append(Part(study, pictures[study.name], written, tuning.make_section(study, output, place)))
     return parts, claims
 
 

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from grpolab.content import place_of, sources
 from grpolab.errors import RequestError
-from grpolab.identity import place_of, sources
 from grpolab.registry import resolve
 
 _imported: dict[str, dict[str, str]] = {}  # the sources of a module as they were when it was imported

@@ -1,7 +1,7 @@
-"""The tables behind the analytic figures, from our own surrogates.
+"""Compute the tables behind the analytic figures with our own surrogates; the one file of the report with torch.
 
-The objective against the ratio (F9), its weight on the gradient over old and new probability (F10), and what the
-surrogates say on the way from the policy before an update to the one after it (F11), from finished runs' first steps.
+The objective against the ratio (F9), its weight on the gradient over old and new probability (F10), and the surrogates
+between the policy before an update and the one after it (F11), from the first steps of finished runs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from grpolab.identity import in_words, unrecorded
 from grpolab.paths import Results, write_csv_atomic
 from grpolab.records import read_provenance, read_settings
 from grpolab.run import preflight, warm_start
+from grpolab.run.assembly import assemble
 from grpolab.run.provenance import set_up_torch
-from grpolab.run.train import assemble
 from grpolab.settings.objective import Objective
 from grpolab.settings.resolved import Resolved
 
@@ -44,7 +44,7 @@ def rule(
     delta: float | None = None,
     options: Mapping[str, float] = MappingProxyType({}),
 ) -> Objective:
-    """A surrogate with its range and its own numbers, for sequences of one token."""
+    """Return a surrogate with its range and options, for sequences of one token."""
     return Objective.of(
         "token", kernel, epsilon, epsilon_high, delta, "min_positive", "sequence_mean", 0.0, kernel_options=options
     )
@@ -60,7 +60,7 @@ CURVES = {
     "sapo": rule("sapo", options={"temperature_positive": 1.0, "temperature_negative": 1.05}),
     "gmpo, one token": rule("gmpo", 0.4, 0.4),
 }
-# What tells the old probability apart from the ratio, beside what does not.
+# Rules that depend on the old probability, beside rules that depend on the ratio alone.
 SURFACES = {
     **{name: CURVES[name] for name in ("no clip", "clip 0.2 / 0.2", "cispo, cap 1.28")},
     "aspo, cap 3": rule("aspo", options={"cap": 3.0}),
@@ -70,8 +70,9 @@ SURFACES = {
 
 
 def curve_table(points: int = 301, largest: float = 3.0) -> Rows:
-    """One row per curve, advantage (+1, -1) and ratio: the objective (minus the loss) of a token whose old probability
-    is .25, and its weight, d objective / d log-prob.
+    """Return one row per curve, advantage (+1, -1) and ratio, for a token of old probability .25.
+
+    Columns: the objective (minus the loss), and its weight, d objective / d log-prob.
     """
     rows: Rows = []
     ratios_N = torch.linspace(0.01, largest, points, dtype=torch.double)
@@ -87,7 +88,7 @@ def curve_table(points: int = 301, largest: float = 3.0) -> Rows:
 
 
 def surface_table(points: int = 40) -> Rows:
-    """One row per rule, advantage (+1, -1), old and new probability: the weight, d objective / d log-prob.
+    """Return one row per rule, advantage (+1, -1), old and new probability: the weight, d objective / d log-prob.
 
     The probabilities are the middles of `points` equal parts of (0, 1); weights have six digits.
     """
@@ -105,7 +106,7 @@ def surface_table(points: int = 40) -> Rows:
 
 
 def objective_and_weight(objective: Objective, advantage: float, old_N: Tensor, new_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Objective and its derivative by the log-prob for sequences of one token, from log-probs; (N,) each."""
+    """Return objective and its derivative by the log-prob for sequences of one token, from log-probs; (N,) each."""
     new_N1, old_N1 = new_N[:, None].requires_grad_(), old_N[:, None]
     mask_N1 = torch.ones_like(old_N1, dtype=torch.bool)
     inputs = LossInputs(new_N1, old_N1, torch.full_like(old_N1, advantage), mask_N1, Totals.of(mask_N1))
@@ -115,8 +116,8 @@ def objective_and_weight(objective: Objective, advantage: float, old_N: Tensor, 
     return objective_N1.detach()[:, 0], weight_N1[:, 0]
 
 
-# The table behind F11, as PPO (1707.06347), figure 2: weights in between (and beyond), the batch of the update, ratios
-# to the policy before. Every draw has its own seed, so that a run's first steps, once more in memory, are its own.
+# The table behind F11, as PPO (1707.06347), figure 2: weights between (and beyond) two policies, the update's batch,
+# ratios to the policy before. Every draw has its own seed, so that a run's first steps can be repeated in memory.
 
 ALPHAS = [step / 5 for step in range(11)]  # 0: before the update; 1: after it; then as far again
 BATCHES = 4  # of each run
@@ -124,9 +125,9 @@ DIGITS = 7
 
 
 def extend_table(results: Results, signatures: Sequence[str], progress: Callable[[str], None]) -> Path:
-    """Add the runs that the table lacks, one after the other; what is there stays. Its path.
+    """Add the runs that the table lacks, one after the other; return its path.
 
-    Raises RequestError where a run's settings are not those of this program.
+    Raises RequestError where a run cannot be replayed.
     """
     path = results.surrogate
     rows: Rows = list(csv.DictReader(path.open())) if path.is_file() else []
@@ -140,7 +141,7 @@ def extend_table(results: Results, signatures: Sequence[str], progress: Callable
 
 
 def update_rows(results: Results, signature: str) -> Rows:
-    """Surrogates and KL along the first updates of a run. Columns: signature, rollout_step, those of `interpolate`."""
+    """Return surrogates and KL along a run's first updates: signature, rollout_step and columns of `interpolate`."""
     return [
         {"signature": signature, "rollout_step": step, **{key: round(value, DIGITS) for key, value in point.items()}}
         for step, (learner, before, after, batch) in enumerate(first_updates(results, signature))
@@ -149,9 +150,9 @@ def update_rows(results: Results, signature: str) -> Rows:
 
 
 def first_updates(results: Results, signature: str) -> Iterator[tuple[Learner, Policy, Policy, TrainingBatch]]:
-    """The first BATCHES rollout steps of a run: the policy before and after, and the batch between them.
+    """Repeat a run's first BATCHES rollout steps: the policy before and after each, and the batch between them.
 
-    Fewer where the run is shorter or diverges. The policy after goes on to the next step.
+    Fewer where the run is shorter or diverges. The policy after is trained on in the next step.
     """
     settings = _settings(results.run(signature), results)
     set_up_torch(settings)
@@ -171,7 +172,7 @@ def first_updates(results: Results, signature: str) -> Iterator[tuple[Learner, P
 
 
 def _settings(folder: Path, results: Results) -> Resolved:
-    """A run's settings. Raises RequestError where they, its data or its device are not here any more."""
+    """Return a run's settings. Raises RequestError where they, its data or its device are not here any more."""
     written = read_settings(folder)
     unset = dict.fromkeys(Resolved.model_fields)  # keys that are younger than the run
     try:
@@ -193,7 +194,7 @@ def _settings(folder: Path, results: Results) -> Resolved:
 def interpolate(
     learner: Learner, before: Policy, after: Policy, batch: TrainingBatch, alphas: Sequence[float]
 ) -> list[dict[str, float]]:
-    """One row per alpha: L_CPI, L_CLIP and the exact KL(before || there) at before + alpha (after - before).
+    """Return one row per alpha: L_CPI, L_CLIP and the exact KL(before || there) at before + alpha (after - before).
 
     L_CPI and L_CLIP are at the run's ratio level, clip range and aggregation, whatever kernel it trains with, without
     KL and other terms. The batch's advantages are used, its old log-probs are computed from `before`. Neither policy is
@@ -207,7 +208,7 @@ def interpolate(
     l_clip = l_cpi.but(kernel="clipped", delta=trained.delta, dual_clip=trained.dual_clip)
 
     def log_probs(policy: Policy, micro: TrainingBatch) -> tuple[Tensor, Tensor]:
-        """Over the vocabulary at every position, (B, T, V); and of the tokens, (B, T)."""
+        """Return log-probs over the vocabulary, (B, T, V), and of the tokens, (B, T)."""
         places, place_BT = prefix_places(policy, micro)
         all_BTV = places.log_probs_NV[place_BT]
         return all_BTV, all_BTV.gather(-1, micro.tokens_BT[..., None]).squeeze(-1)
