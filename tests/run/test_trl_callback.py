@@ -15,8 +15,8 @@ from transformers import TrainerControl, TrainerState
 
 from grpolab.cli import main
 from grpolab.doctor import diagnose
-from grpolab.doctor.evidence import read_run
 from grpolab.doctor.other_runs import find_gaps, find_runs, make_study
+from grpolab.doctor.run_folder import read_run
 from grpolab.paths import Results, project_root
 from grpolab.readers.trl_callback import RunFolder
 from grpolab.sweep import housekeeping
