@@ -50,7 +50,7 @@ def add_commands(add: Add) -> None:
 
 
 def add_origin(command: argparse.ArgumentParser) -> None:
-    """What a config file may not say about the run it is for."""
+    """Add the options that say what a config file does not: its framework's version, the number of processes."""
     text = "of that framework, whose defaults FILE relies on; default: what FILE fits, the newest first"
     command.add_argument("--version", metavar="X.Y", help=text)
     command.add_argument("--processes", type=count, metavar="N", help="that train, one a GPU, where FILE does not say")
@@ -124,7 +124,7 @@ def _export(arguments: argparse.Namespace) -> None:
     from grpolab.settings.task import without_the_hub
     from grpolab.sweep.compose import Composer
 
-    compose = Composer().compose  # one for all guesses: what Hydra made of the presets is kept
+    compose = Composer().compose  # one for all that is tried, which keeps what Hydra made of the presets
     with without_the_hub():
         exported = export(arguments.framework, compose(arguments.overrides), compose)
     say(exported.text)

@@ -9,7 +9,7 @@ from typing import Any
 from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
 # fmt: off
-# The options of the loss.
+# Option of the loss -> TRL's default.
 LOSS: dict[str, Any] = {
     "loss_type": "dapo", "importance_sampling_level": "token",
     "epsilon": 0.2, "epsilon_high": None, "delta": None, "beta": 0.0, "use_bias_correction_kl": True,
@@ -42,7 +42,7 @@ KERNEL_OPTIONS = {
 
 
 def objective(options: Mapping[str, Any]) -> Objective:
-    """The point on our axes of a `GRPOConfig`. Raises ValueError for what TRL does not have."""
+    """Return the point on our axes of a `GRPOConfig`. Raises ValueError for what TRL does not have."""
     o = LOSS | dict(options)
     if o["loss_type"] not in LOSS_TYPES:
         raise ValueError(f"loss_type={o['loss_type']}: TRL has {', '.join(LOSS_TYPES)}")
