@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from grpolab.paths import Results
-from grpolab.report.load import Study, load
+from grpolab.report.load import StudyRuns, load
 from grpolab.report.measures import measure
 
 # The code that torch and MKL choose by themselves, and the code that every x86 CPU has (torch: since 2013).
@@ -83,7 +83,7 @@ def _losses(chosen: Results, compatible: Results, name: str) -> pd.Series:
     return difference[difference.ne(0).cummax()]
 
 
-def _first_other_reward(a: Study, b: Study, name: str) -> float:
+def _first_other_reward(a: StudyRuns, b: StudyRuns, name: str) -> float:
     """The first rollout step whose mean reward differs; NaN where none does."""
     one, other = (
         study.rollouts[study.rollouts["signature"] == name].set_index("rollout_step")["reward/mean"] for study in (a, b)
@@ -92,7 +92,7 @@ def _first_other_reward(a: Study, b: Study, name: str) -> float:
     return float(differing.index.min()) if len(differing) else float("nan")
 
 
-def _column(study: Study, name: str, column: str) -> Any:
+def _column(study: StudyRuns, name: str, column: str) -> Any:
     return study.done.set_index("signature").loc[name, column]
 
 

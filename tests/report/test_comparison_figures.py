@@ -11,7 +11,7 @@ from scipy import stats
 
 from grpolab.report.figures import comparison, draw
 from grpolab.report.figures.sensitivity import Axis
-from grpolab.report.load import Study, load
+from grpolab.report.load import StudyRuns, load
 from grpolab.report.measures import pools
 from grpolab.report.text import estimate
 
@@ -20,7 +20,7 @@ START = 0.2
 RULES = {"rule": ["token", "cispo", "no_clip"], "task": ["addition", "sorting", "filler"]}
 
 
-def with_curves(study: Study, accuracy) -> Study:
+def with_curves(study: StudyRuns, accuracy) -> StudyRuns:
     """The study with other evaluations: `accuracy(cell)` is a run's curve over STEPS; None: it has not run."""
     curves = {cell.Index: accuracy(cell) for cell in study.cells.itertuples()}
     outcomes = ["missing" if curve is None else "completed" for curve in curves.values()]
@@ -57,7 +57,7 @@ def study(planned, scores):
     return with_curves(planned, lambda cell: final(scores[cell.arm, cell.facet][cell.seed]))
 
 
-def few(study: Study, seeds: int, tasks: int) -> Study:
+def few(study: StudyRuns, seeds: int, tasks: int) -> StudyRuns:
     """The same with fewer seeds and tasks in its plan."""
     kept = study.cells[(study.cells["seed"] < seeds) & study.cells["facet"].isin(RULES["task"][:tasks])]
     return dataclasses.replace(study, cells=kept)

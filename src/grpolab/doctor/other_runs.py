@@ -28,7 +28,7 @@ from grpolab.framework_names import LOG_NAMES
 from grpolab.identity import dotted
 from grpolab.paths import Results
 from grpolab.report.journals import NUMBERS, column
-from grpolab.report.load import Study, study_of
+from grpolab.report.load import StudyRuns, study_of
 from grpolab.report.text import count, listing, markdown_table, number
 from grpolab.vocabulary import COMPLETED, DIVERGED, MISSING, POSITIONS
 
@@ -70,7 +70,7 @@ class FoundRun:
 class OtherRuns:
     """A study of found runs; `notes` are sentences about what was found and how it was grouped, `lacks` what is not."""
 
-    study: Study
+    study: StudyRuns
     runs: list[FoundRun]
     notes: list[str] = field(default_factory=list)
     lacks: list[str] = field(default_factory=list)

@@ -11,7 +11,7 @@ import pandas as pd
 from grpolab.quantities import GAINS
 from grpolab.report.checklist import compute, damaged, runs_of
 from grpolab.report.claims import VERDICTS, VOID, Claim
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.measures import SCALES, by_cell
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY
 from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
@@ -23,7 +23,7 @@ FOUND = (*VERDICTS, NO_SEED)
 MOST_SAID, MOST_OPEN = 3, 2  # of an axis; the page of its study has them all
 
 
-def screen(studies: Sequence[Study], claims: Sequence[Claim]) -> str:
+def screen(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> str:
     """Markdown of one screen: every axis of the question, what not to conclude, the limits, the compute.
 
     Axes are the studies that have a title; where none has one, all of them.
@@ -58,7 +58,7 @@ def _standing(claims: Sequence[Claim]) -> str:
     return f"{'; '.join(parts)}. {' '.join(means[label] for label in means if any(c.label == label for c in tested))}"
 
 
-def _axis(study: Study, every: Sequence[Claim]) -> str:
+def _axis(study: StudyRuns, every: Sequence[Claim]) -> str:
     """What one study answers: its decided claims, those about accuracy first; what is open; accuracies.
 
     Of a study that asks at several scales, how far each claim carries. `every`: the claims of all studies.
@@ -85,7 +85,7 @@ def _axis(study: Study, every: Sequence[Claim]) -> str:
     return "\n".join([head, *(f"  - {line}" for line in lines)])
 
 
-def _carried(study: Study, claims: Sequence[Claim]) -> list[str]:
+def _carried(study: StudyRuns, claims: Sequence[Claim]) -> list[str]:
     """Which claims have one verdict at every scale; of each other one which where; what is open. Empty: no scales.
 
     A scale is a combination of the levels that a hypothesis leaves open.
@@ -130,7 +130,7 @@ def _at_own_rates(claim: Claim, every: Sequence[Claim]) -> str:
     return "".join(f"; each arm at its own learning rate: {text}" for text in found)
 
 
-def _accuracies(study: Study) -> Iterator[str]:
+def _accuracies(study: StudyRuns) -> Iterator[str]:
     """`final accuracy (mean of 2 tasks): token .55, sequence .37`, for each combination of the other factors.
 
     Of the seeds that all of these arms have: looks add some to those alone that are not decided.
@@ -157,7 +157,7 @@ def _accuracies(study: Study) -> Iterator[str]:
             yield f"final accuracy ({', '.join(over)}): {listed}"
 
 
-def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
+def _limits(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> Iterator[str]:
     """What a reader must not take from it, the limits, and what it cost."""
     disagree = [c for c in claims if c.is_finding and c.disagreement < 0.05]
     small = [c for c in claims if "smaller than the margin" in c.flags]

@@ -28,7 +28,7 @@ from grpolab.report.effects import (
     trend_size,
 )
 from grpolab.report.journals import kind_of_cpu
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.questions import Question, questions
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.statistics import looks as planned
@@ -89,7 +89,7 @@ class Claim:
         return self.verdict in VERDICTS
 
 
-def decide(studies: Sequence[Study]) -> list[Claim]:
+def decide(studies: Sequence[StudyRuns]) -> list[Claim]:
     """Every hypothesis of a study, or of a collection's studies, which come before it; then checks and placebo pairs.
 
     A family is what one registration holds, by its seeds, looks and margins; what is not registered is decided with the
@@ -117,7 +117,7 @@ def decide(studies: Sequence[Study]) -> list[Claim]:
     return decided
 
 
-def standing(study: Study, claims: Sequence[Claim]) -> str:
+def standing(study: StudyRuns, claims: Sequence[Claim]) -> str:
     """Which of a study's claims were registered before their runs, for the captions of its figures."""
     if study.done.empty:
         return ""
@@ -126,7 +126,7 @@ def standing(study: Study, claims: Sequence[Claim]) -> str:
     return f"Confirmatory: {listing(sure)}; the rest is exploratory." if sure else "Exploratory."
 
 
-def _taken_back(family: str, studies: Sequence[Study]) -> int:
+def _taken_back(family: str, studies: Sequence[StudyRuns]) -> int:
     """How many hypotheses of a registration are no longer asked as they were: they keep their share of the level."""
     entries = [known.items() for study in studies if (known := study.plan.get("registered"))]
     left = {name for known in entries for name, entry in known if entry["line"] == family}
@@ -393,7 +393,7 @@ def _outlook(question: Question, y_S: NDArray, n: int, level: float) -> Iterator
         yield f"{looks[-1]} seeds would not decide it, were mean and spread as observed (margin: {1 / sd:.1f} sd)"
 
 
-def _placebo(study: Study, first: str, second: str) -> Claim:
+def _placebo(study: StudyRuns, first: str, second: str) -> Claim:
     """Whether the runs of two arms that are one function are equal to the bit: journals and weights, by their hashes.
 
     The journals of two dialects differ in any case: each has its framework's metrics. Runs of two kinds of CPU may

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grpolab.quantities import GAINS, LABELS
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.measures import by_cell
 from grpolab.report.registered import label as label_of
 from grpolab.report.statistics.looks import LOOKS
@@ -100,7 +100,7 @@ def _rounded(values: NDArray, of: NDArray) -> NDArray:
     return np.where(known, np.round(np.where(known, values, 0.0) * scale) / scale, values)
 
 
-def questions(study: Study, hypothesis: Hypothesis, owner: Study, decided: bool) -> Iterator[Question]:
+def questions(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: bool) -> Iterator[Question]:
     """A hypothesis once for each combination of open levels that has all its arms in some task.
 
     `owner`: the study or collection that registers it.
@@ -113,7 +113,7 @@ def questions(study: Study, hypothesis: Hypothesis, owner: Study, decided: bool)
         yield replace(question, family=family)
 
 
-def _asked(study: Study, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataFrame, list[str], list[str]]]:
+def _asked(study: StudyRuns, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataFrame, list[str], list[str]]]:
     """Each combination of open levels, the cells of those tasks that have all arms there (the metric as `value`),
     these tasks, and the arms. Arms with a task of their own each (lengths of answers) are compared over all tasks.
     """
@@ -139,14 +139,14 @@ def _asked(study: Study, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataF
 
 
 def _question(
-    study: Study,
+    study: StudyRuns,
     hypothesis: Hypothesis,
     where: str,
     here: pd.DataFrame,
     tasks: list[str],
     arms: list[str],
     entry: dict[str, Any] | None,
-    owner: Study,
+    owner: StudyRuns,
 ) -> Question:
     """`here` are the cells of the tasks, with the metric as `value`; `entry` its registration."""
     cells = here[here["arm"].isin(arms)]
@@ -203,7 +203,7 @@ def _question(
     return replace(question, void=void)
 
 
-def _shared(study: Study, cells: pd.DataFrame, quantity: str, seeds: pd.Index, tasks: list[str]) -> NDArray:
+def _shared(study: StudyRuns, cells: pd.DataFrame, quantity: str, seeds: pd.Index, tasks: list[str]) -> NDArray:
     """The number that all cells of a seed and a task have; NaN where they have none, or several; (S, T)."""
     of = by_cell(study, quantity)[cells.index].groupby([cells["seed"], cells["task"]])
     one = of.first().where(of.nunique(dropna=False) == 1)
@@ -224,7 +224,7 @@ def _low_starts(cells: pd.DataFrame) -> str:
     )
 
 
-def _margin(study: Study, hypothesis: Hypothesis, here: pd.DataFrame) -> float:
+def _margin(study: StudyRuns, hypothesis: Hypothesis, here: pd.DataFrame) -> float:
     """The smallest difference that matters in one task, on the scale that is tested; NaN: every one does."""
     given = hypothesis["margin"]
     if hypothesis["scale"] == "log":
@@ -236,7 +236,7 @@ def _margin(study: Study, hypothesis: Hypothesis, here: pd.DataFrame) -> float:
     return np.nan if given is None else given
 
 
-def _condition_fails(study: Study, hypothesis: Hypothesis, here: pd.DataFrame) -> str:
+def _condition_fails(study: StudyRuns, hypothesis: Hypothesis, here: pd.DataFrame) -> str:
     """Why the test would say nothing: the condition of the hypothesis, in the first task where it does not hold."""
     condition = hypothesis["provided"]
     if not condition:
@@ -262,7 +262,7 @@ def _nothing_differs(question: Question, n: int) -> str:
     return f"its arms have one value in each of {count(len(values_STA), 'seed')}"
 
 
-def margins(study: Study, hypothesis: Hypothesis) -> dict[str, float]:
+def margins(study: StudyRuns, hypothesis: Hypothesis) -> dict[str, float]:
     """The smallest difference that matters, for each place (levels of the other factors) and task, as tested.
 
     Of a score a share of the baseline's gain there, over all runs that the study holds: what a registration keeps as

@@ -15,7 +15,7 @@ from scipy import stats
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, write_text_atomic
-from grpolab.report.load import Study, load
+from grpolab.report.load import StudyRuns, load
 from grpolab.report.measures import by_cell
 from grpolab.report.statistics import looks
 from grpolab.report.statistics.intervals import COVERAGE, LEAST_FOR_BOOTSTRAP, iqm, resample, sd_interval, t_interval
@@ -209,7 +209,7 @@ def write(results: Results, study: str, studies: int, seed: int) -> tuple[list[C
     return checks, folder / f"{FIGURE}.md"
 
 
-def one_arm(studies: Sequence[Study]) -> tuple[pd.DataFrame, list[NDArray]]:
+def one_arm(studies: Sequence[StudyRuns]) -> tuple[pd.DataFrame, list[NDArray]]:
     """The runs of each facet's baseline with at least as many seeds as the first look has, each run once.
 
     Their cells; and by facet, the values of METRICS in units of their spread there: (S, metrics). Left out are runs
@@ -258,7 +258,7 @@ def one_arm_twice(facets: Sequence[NDArray], rng: Rng) -> list[Check]:
     return checks
 
 
-def draw(study: Study, checks: Sequence[Check], note: str) -> tuple[Figure, Manifest]:
+def draw(study: StudyRuns, checks: Sequence[Check], note: str) -> tuple[Figure, Manifest]:
     """Each rate as a dot on what was promised of it, a panel for each kind of promise."""
     of_kind = {kind: [check for check in checks if check.kind == kind] for kind in KINDS}
     figure = Figure(figsize=(TEXT_WIDTH, 0.13 * len(checks) + 1.2), layout="constrained")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.measures import at, by_setting, difference, means_after_first_step, measure, run_means
 from grpolab.report.stability import count_lost, stability_table
 from grpolab.report.statistics.intervals import geometric_interval, share_interval, t_interval
@@ -12,7 +12,7 @@ from grpolab.report.statistics.tests import wilson
 from grpolab.report.text import bounds, count, estimate, number, percent, signed
 
 
-def findings(study: Study) -> list[str]:
+def findings(study: StudyRuns) -> list[str]:
     """All sentences that this study's factors and runs allow."""
     if study.done.empty:
         return ["No run of this study has a result yet."]
@@ -24,7 +24,7 @@ def _in(facet: str) -> str:
     return f" in {facet}" if facet else ""
 
 
-def _baseline_learns(study: Study) -> Iterator[str]:
+def _baseline_learns(study: StudyRuns) -> Iterator[str]:
     """An arm that does not learn would compare noise."""
     gains = measure(study, "gain")
     for facet in study.facets:
@@ -37,7 +37,7 @@ def _baseline_learns(study: Study) -> Iterator[str]:
             yield f"The baseline `{study.baseline}` {verdict}{_in(facet)}: {size}."
 
 
-def _clipping_acts(study: Study) -> Iterator[str]:
+def _clipping_acts(study: StudyRuns) -> Iterator[str]:
     """Below about 1% a side, arms that differ in the clip range are the same arm."""
     low, high = (means_after_first_step(study, f"clip/active_{side}_nz") for side in ("low", "high"))
     for facet in study.facets:
@@ -50,7 +50,7 @@ def _clipping_acts(study: Study) -> Iterator[str]:
             )
 
 
-def _clip_is_zero(study: Study) -> Iterator[str]:
+def _clip_is_zero(study: StudyRuns) -> Iterator[str]:
     """Before the first optimiser step on a batch every ratio is 1, so nothing can be out of range."""
     if not {"clip/out_of_range", "iteration", "minibatch"} <= set(study.updates):
         return
@@ -69,7 +69,7 @@ def _clip_is_zero(study: Study) -> Iterator[str]:
         yield f"{where} the clip fraction is {f'exactly 0 in all {size}' if (share == 0).all() else value}."
 
 
-def _reuse(study: Study) -> Iterator[str]:
+def _reuse(study: StudyRuns) -> Iterator[str]:
     """Clip fraction and final accuracy against num_iterations."""
     for metric, words in (("clip/active", "The clip fraction"), ("final_score", "Final accuracy")):
         values = measure(study, metric)
@@ -81,7 +81,7 @@ def _reuse(study: Study) -> Iterator[str]:
                 yield f"{words} is {means} at num_iterations {passes}{_in(facet)}."
 
 
-def _ratio_levels(study: Study) -> Iterator[str]:
+def _ratio_levels(study: StudyRuns) -> Iterator[str]:
     """Token against sequence clipping, as factors: the arms' own rules, then both levels on the same runs."""
     if study.cells["setting/importance_sampling_level"].nunique() < 2:
         return
@@ -101,7 +101,7 @@ def _ratio_levels(study: Study) -> Iterator[str]:
             )
 
 
-def _unclipped(study: Study) -> Iterator[str]:
+def _unclipped(study: StudyRuns) -> Iterator[str]:
     """Runs lost without clipping against those of the baseline."""
     runs = stability_table(study)
     for facet in study.facets:
@@ -114,7 +114,7 @@ def _unclipped(study: Study) -> Iterator[str]:
                 yield f"Without clipping (`{arm}`), {rate} are lost{_in(facet)}; of `{study.baseline}`, {base}."
 
 
-def _against_baseline(study: Study) -> Iterator[str]:
+def _against_baseline(study: StudyRuns) -> Iterator[str]:
     """How far every arm ends from the baseline, in accuracy and in entropy."""
     for metric, words in (("final_score", f"Final {study.score_name}"), ("entropy_last", "Entropy at the end")):
         values = measure(study, metric)

@@ -23,7 +23,7 @@ from PIL import Image
 
 from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.paths import write_text_atomic
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.text import listing
 from grpolab.vocabulary import DAMAGED, DIVERGED, FAILED, STOPPED
 
@@ -173,19 +173,19 @@ class Manifest:
         return path
 
 
-def _uneven(study: Study) -> str:
+def _uneven(study: StudyRuns) -> str:
     """That variants have seeds of different numbers, as looks leave them: their means are not over the same ones."""
     seeds = study.done.groupby("variant")["seed"].nunique()
     return f"Variants have {seeds.min()} to {seeds.max()} seeds." if seeds.nunique() > 1 else ""
 
 
-def _damaged(study: Study) -> str:
+def _damaged(study: StudyRuns) -> str:
     """That runs are damaged, and therefore not in the figure."""
     names = cell_names(study.cells[study.cells["outcome"] == DAMAGED])
     return f"Damaged and left out: {listing(names, 2)}." if names else ""
 
 
-def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: list[Series], alt: str = "") -> Manifest:
+def manifest(study: StudyRuns, figure: str, caption: str, statistic: str, numbers: list[Series], alt: str = "") -> Manifest:
     """The manifest of a figure that shows `study`; the alt text is the caption with the arms, unless it is given."""
     done, absent = study.done, study.absent
     failed = absent["outcome"] == FAILED

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from grpolab.paths import Results, write_text_atomic
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.style import Manifest, paper_style, save
 from grpolab.report.tables import Table
 from grpolab.report.text import NONE, begun, count, listing, markdown_table, number, percent
@@ -126,7 +126,7 @@ class _Writer:
         yield f"<details><summary>every trial ({rows})</summary>\n\n{self.table(trials(tuning))}\n\n</details>"
 
 
-def section(study: Study, output: Path, inner: Path = Path()) -> Section:
+def section(study: StudyRuns, output: Path, inner: Path = Path()) -> Section:
     """What a study's report says about tuning; nothing where the study neither was tuned nor names tuned values.
 
     Figures and tables go to `output`/figures/`inner` and `output`/tables/`inner`.

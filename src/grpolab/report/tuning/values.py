@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from grpolab.report.figures.panels import MEAN, note_gaps, panel_grid
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.measures import at, mean_interval, measure
 from grpolab.report.statistics.intervals import Interval
 from grpolab.report.statistics.tests import Difference, holm, paired_difference
@@ -39,7 +39,7 @@ class Row:
     overrides: str
 
 
-def compare(study: Study) -> list[Row]:
+def compare(study: StudyRuns) -> list[Row]:
     """A row for each arm, in every place where the study has common and tuned values and differs in nothing else.
 
     Common is the first level of the factor whose level names the tuning that names none itself.
@@ -75,7 +75,7 @@ def compare(study: Study) -> list[Row]:
     return rows
 
 
-def table(study: Study, rows: list[Row]) -> Table:
+def table(study: StudyRuns, rows: list[Row]) -> Table:
     """Scores at both values, their paired difference (Holm over the arms), and each arm's lead over the baseline."""
     numbers, shown = [], []
     for row, p in zip(rows, holm([row.gain.p for row in rows]), strict=True):
@@ -130,7 +130,7 @@ def sentences(rows: Sequence[Row]) -> Iterator[str]:
         yield f"Order of the means{place}: {means[COMMON]} at common values; {means[TUNED]} at tuned ones ({same})."
 
 
-def draw(study: Study, rows: list[Row]) -> tuple[Figure, Manifest]:
+def draw(study: StudyRuns, rows: list[Row]) -> tuple[Figure, Manifest]:
     """Score at both values, tuned minus common, and the lead over the baseline at both, one line per arm."""
     places = list(dict.fromkeys(row.where for row in rows))
     titles = ["final score", "tuned minus common", f"minus {study.baseline}"]
