@@ -104,7 +104,6 @@ BENCH_revision = $(BIN)/python benchmarks/against_revision.py \
   $(or $(REV),$(error REV is not set: make bench WHAT=revision REV=4148bba)) $(if $(NOW),--now $(NOW))
 BENCH_overhead = $(BIN)/python benchmarks/overhead.py $(STUDY) $(SWEEP_OPTIONS)
 BENCH_resume = $(BIN)/python benchmarks/checkpoint_cost.py
-BENCH_tune = $(BIN)/python benchmarks/tune_pruning.py $(if $(JOBS),--jobs $(JOBS))
 BENCH_code-paths = $(BIN)/python benchmarks/code_paths.py $(STUDY) $(SWEEP_OPTIONS)
 bench: $(READY) $(if $(filter $(WITH_TRL),$(WHAT)),$(TRL_READY)) ## measure (benchmarks/README.md): WHAT=trl|language-model|conformance|loss|doctor|self-check|scale and others
 	$(call choose,BENCH)

@@ -134,9 +134,9 @@ def our_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list
     """Of each step's sampling, and of its updates, GRPO Lab's: collect, and minibatches, updates and their metrics."""
     from grpolab.paths import Results
     from grpolab.run import warm_start
+    from grpolab.run.assembly import assemble
     from grpolab.run.provenance import set_up_torch
-    from grpolab.run.train import assemble
-    from grpolab.sweep.plan import expand_multirun
+    from grpolab.sweep.multirun import expand_multirun
 
     overrides = [
         "task=jsonl",

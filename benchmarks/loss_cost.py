@@ -85,7 +85,7 @@ def second_pass(overrides: Sequence[str]) -> tuple[Learner, Policy, Update]:
 
     import torch
 
-    from grpolab.run.train import assemble
+    from grpolab.run.assembly import assemble
     from grpolab.run.warm_start import WarmStart
     from grpolab.settings.resolved import resolve_run
     from grpolab.sweep.compose import compose

@@ -59,7 +59,7 @@ class Run(NamedTuple):
 
 def prepare(folder: Path, task_name: str) -> None:
     """Write the warm-started model with its tokenizer, and the prompts, as both systems read them."""
-    from grpolab.grpo.model import make_policy
+    from grpolab.grpo.loading import make_policy
     from grpolab.paths import Results
     from grpolab.run import warm_start
     from grpolab.settings.resolved import resolve_run
@@ -113,7 +113,7 @@ def expected_accuracy(model: Any, tokenizer: Any, task_name: str) -> float:
 def plan_ours(folder: Path, task: str, seed: int, tracking: bool) -> Request:
     """A run, checked, with the plan that its mirror reads."""
     from grpolab.sweep.jobs import Request
-    from grpolab.sweep.plan import expand_multirun
+    from grpolab.sweep.multirun import expand_multirun
 
     machine = [
         f"machine.results={folder}/{'tracked' if tracking else 'bare'}",

@@ -99,7 +99,7 @@ def prepare(folder: Path) -> int:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from grpolab.grpo.batch import character_tokenizer
+    from grpolab.grpo.loading import character_tokenizer
 
     tokenizer = character_tokenizer(string.ascii_letters[:46])
     config = LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=False, bos_token_id=None, **MODEL)
@@ -161,7 +161,7 @@ def trl_seconds(folder: Path, case: Case, number: int) -> float:
 def plan_ours(folder: Path, case: Case, number: int) -> Request:
     """The same as one run of GRPO Lab, checked, with the plan that its mirror reads."""
     from grpolab.sweep.jobs import Request
-    from grpolab.sweep.plan import expand_multirun
+    from grpolab.sweep.multirun import expand_multirun
 
     overrides = [
         f"seed={number}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import re
@@ -21,8 +20,6 @@ import doctor_check  # noqa: E402
 import doctor_peers  # noqa: E402
 import loss_cost  # noqa: E402
 import overhead  # noqa: E402
-import tune_pruning  # noqa: E402
-import tuning_project  # noqa: E402
 
 from grpolab.cli import main as grpolab  # noqa: E402
 
@@ -76,19 +73,6 @@ def test_overhead(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0, "the bound is for the whole reference"
     overhead_percent = float(re.search(r"^overhead: ([\d.]+)%", shown, re.MULTILINE)[1])
     assert overhead_percent == pytest.approx(100 * (wall / work - 1), rel=0.1)
-
-
-@pytest.mark.slow
-def test_tune_pruning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Workers whose curves are known: bad trials are pruned, and the best of them is the same."""
-    monkeypatch.setenv("CURVE_WORKER", json.dumps({"log": str(tmp_path / "steps.txt")}))
-    monkeypatch.setattr(tune_pruning, "quantities", tuning_project.score)
-    monkeypatch.setattr(tune_pruning, "tune", functools.partial(tune_pruning.tune, command=tuning_project.WORKER))
-    code = tune_pruning.main(["--seeds", "0", "--jobs", "1", "--folder", str(tmp_path)])
-    _, saved, ours, theirs = capsys.readouterr().out.splitlines()[-2].split()
-    assert ours == theirs
-    assert 0.1 < float(saved.rstrip("%")) / 100 < 0.9
-    assert code == int(float(saved.rstrip("%")) < 30)
 
 
 @pytest.mark.slow

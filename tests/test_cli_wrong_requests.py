@@ -9,9 +9,9 @@ from grpolab import RESULTS_VERSION, __version__
 from grpolab.cli import main
 from grpolab.framework_names import LOOK_HERE, TRL_NAMES, VERL_NAMES, our_names
 from grpolab.paths import project_root
-from grpolab.sweep import compose as compose_module
 from grpolab.sweep import pool
 from grpolab.sweep.compose import compose
+from grpolab.sweep.help import list_names
 from grpolab.sweep.plan import plans
 
 WRONG = [
@@ -74,7 +74,7 @@ WRONG = [
     (["train", f"seed={'9' * 5000}"], "cannot be read"),
     (["train", f"epsilon={'[' * 300}1{']' * 300}"], "nested too deeply"),
     (["train", "epsilon=${oc.env:NOBODY}"], "epsilon: an interpolation cannot be resolved"),
-    (["train", "--name", "a\nb"], "name=a\\nb is not allowed"),
+    (["train", "--name", "a\nb"], "name a\\nb is not allowed"),
     (["train", "--name", "x" * 101], "length <= 100"),
     (["train", "-m", "epsilon=range(0,1,0)"], "cannot be swept"),
     (["train", "-m", "epsilon=range(1,0)"], "cannot be swept"),
@@ -179,7 +179,7 @@ def test_wrong_options_exit_with_two_and_one_sentence(request_, said, capsys):
 
 def test_what_other_frameworks_call_it_is_a_key_here():
     """The names that hints and exchange share: each stands for a key, or a group, that there is."""
-    keys = compose_module.choices()
+    keys = list_names()
     ours = [
         *TRL_NAMES.values(),
         *VERL_NAMES.values(),
@@ -232,8 +232,8 @@ while read -r line; do complete_ "${line//_/ }"; done
         "grpolab_sweep_zero": "zero_variance",
         "grpolab_sweep_smoke_--ret": "--retry-failed",
         "grpolab_train_epsi": "epsilon= epsilon_high=",
-        "grpolab_train_seed=1_task=so": "sorting",
-        "grpolab_train_dialect=verl/g": "verl/geo_mean verl/gpg verl/gspo",
+        "grpolab_train_seed=1_weight": "weight_decay=",
+        "grpolab_train_task=so": "",
         "grpolab_show_xyz": "",
     }
     given = "".join(f"{line}\n" for line in lines)

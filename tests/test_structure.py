@@ -42,7 +42,7 @@ ARROWS = {
     "run": LEAVES | {"grpo", "tasks", "frameworks"},
     "sweep": LEAVES | {"run"},
     "report": LEAVES - {"settings", "registry"},
-    "doctor": LEAVES - {"settings", "registry"} | {"report"},
+    "doctor": LEAVES - {"settings", "registry"} | {"report", "readers"},
     "lint": LEAVES | {"sweep"},
     "studies": LEAVES | {"run", "sweep", "report", "doctor"},
     "frameworks": LEAVES - {"paths"} | {"grpo"},
@@ -51,6 +51,12 @@ ARROWS = {
     "cli": LEAVES | ROOMS,
     "__main__": {"cli"},
     "__init__": set(),
+}
+# Files that only a training run loads, and what it needs of other rooms.
+IN_TRAINING = {
+    "doctor/faults.py": {"grpo", "tasks"},
+    "readers/trl_callback.py": {"run", "paths"},
+    "report/surrogate_tables.py": {"grpo", "settings"},  # and `grpolab geometry`, which computes with our own losses
 }
 HEAVY = {"torch", "transformers", "datasets", "mlflow", "tokenizers"}
 NEVER = {
@@ -84,15 +90,16 @@ def parsed(file: Path) -> ast.Module:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
 def test_arrows(file: Path) -> None:
-    room = room_of(file)
+    room, needed = room_of(file), IN_TRAINING.get(str(file.relative_to(SOURCE)))
     for name in imported(parsed(file)):
         package, *parts = name.split(".")
         if package == "grpolab":
             target = parts[0]
             known = target in ROOMS | LEAVES | {"cli"}
-            assert not known or target == room or target in ARROWS[room], f"{room} must not import {name}"
+            allowed = {room} | ARROWS[room] | (needed or set())
+            assert not known or target in allowed, f"{room} must not import {name}"
         else:
-            assert package not in NEVER.get(room, set()), f"{room} must not import {package}"
+            assert needed or package not in NEVER.get(room, set()), f"{room} must not import {package}"
 
 
 def test_every_file_is_in_a_room_that_the_arrows_know() -> None:
@@ -107,7 +114,7 @@ def loaded_by(modules: list[str]) -> set[str]:
 
 
 def modules_of(*rooms: str) -> list[str]:
-    files = [file for file in FILES if room_of(file) in rooms]
+    files = [file for file in FILES if room_of(file) in rooms and str(file.relative_to(SOURCE)) not in IN_TRAINING]
     return [".".join(file.relative_to(SOURCE.parent).with_suffix("").parts) for file in files]
 
 
@@ -143,7 +150,7 @@ def test_grpo_writes_nothing_and_draws_from_no_global_generator(file: Path) -> N
             "torch.randperm",
             "torch.multinomial",
         ):
-            assert (file.name, called) == ("model.py", "torch.manual_seed"), called  # inside torch.random.fork_rng
+            assert (file.name, called) == ("loading.py", "torch.manual_seed"), called  # inside torch.random.fork_rng
 
 
 # Dependencies that no module of the package imports, and what needs them.

@@ -98,11 +98,11 @@ def test_the_live_table_shows_a_name_as_it_is(results: Results) -> None:
 
 
 def test_what_commands_print_goes_through_one_function() -> None:
-    """`print` is called in `terminal.py`, and where a shell's own script is written."""
+    """`print` is called in `terminal.py` alone."""
     found = {
         file.name
         for file in SOURCE.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     }
-    assert found == {"terminal.py", "completion.py"}
+    assert found == {"terminal.py"}

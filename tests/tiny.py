@@ -13,9 +13,10 @@ from typing import Any
 
 import yaml
 
-from grpolab.grpo.model import Policy, make_policy
+from grpolab.grpo.loading import make_policy
+from grpolab.grpo.model import Policy
 from grpolab.paths import Results, project_root
-from grpolab.run.train import Parts, assemble
+from grpolab.run.assembly import RunParts, assemble
 from grpolab.run.warm_start import WarmStart, demonstrations, make_supervised_optimizer, supervised_step
 from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.settings.run import RunSettings
@@ -77,7 +78,7 @@ def tiny_policy(**changes: Any) -> Policy:
     return make_policy(settings, make_task(settings.task))
 
 
-def tiny_parts(**changes: Any) -> Parts:
+def tiny_parts(**changes: Any) -> RunParts:
     """A tiny run put together, before its first rollout step; nothing is on disk."""
     return assemble(tiny_settings(**changes), WarmStart(Path(), "", "", None, steps=0, seconds=0.0))
 

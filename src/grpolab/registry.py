@@ -33,7 +33,7 @@ class Surrogate(NamedTuple):
     whole_minibatch: bool = False  # it compares the tokens of a minibatch with each other, and needs it in one piece
 
 
-# Surrogate (grpo/surrogates.py): the loss of a token or sequence before averaging.
+# Surrogate (grpo/surrogates.py, grpo/more_surrogates.py): the loss of a token or sequence before averaging.
 SURROGATES = {
     "clipped": Surrogate("grpolab.grpo.surrogates:clipped", bounds_the_ratio=True, policy_gradient_at_one=True),
     "ratio": Surrogate("grpolab.grpo.surrogates:ratio", clips=False, policy_gradient_at_one=True),
@@ -43,48 +43,48 @@ SURROGATES = {
     ),
     "cispo": Surrogate("grpolab.grpo.surrogates:cispo", policy_gradient_at_one=True),
     "cispo_masked": Surrogate(
-        "grpolab.grpo.surrogates:cispo_masked", bounds_the_ratio=True, policy_gradient_at_one=True
+        "grpolab.grpo.more_surrogates:cispo_masked", bounds_the_ratio=True, policy_gradient_at_one=True
     ),
-    "band": Surrogate("grpolab.grpo.surrogates:band", bounds_the_ratio=True),
-    "aspo": Surrogate("grpolab.grpo.surrogates:aspo", {"cap": POSITIVE}),
+    "band": Surrogate("grpolab.grpo.more_surrogates:band", bounds_the_ratio=True),
+    "aspo": Surrogate("grpolab.grpo.more_surrogates:aspo", {"cap": POSITIVE}),
     "topr": Surrogate(
-        "grpolab.grpo.surrogates:topr", {"positive_weight": POSITIVE, "negative_weight": POSITIVE}, clips=False
+        "grpolab.grpo.more_surrogates:topr", {"positive_weight": POSITIVE, "negative_weight": POSITIVE}, clips=False
     ),
     "vespo": Surrogate(
-        "grpolab.grpo.surrogates:vespo",
+        "grpolab.grpo.more_surrogates:vespo",
         dict.fromkeys(("k_positive", "lambda_positive", "k_negative", "lambda_negative"), POSITIVE),
         clips=False,
         policy_gradient_at_one=True,
     ),
     "dro": Surrogate(
-        "grpolab.grpo.surrogates:dro", {"coefficient": POSITIVE}, clips=False, policy_gradient_at_one=True
+        "grpolab.grpo.more_surrogates:dro", {"coefficient": POSITIVE}, clips=False, policy_gradient_at_one=True
     ),
     "sapo": Surrogate(
-        "grpolab.grpo.surrogates:sapo",
+        "grpolab.grpo.more_surrogates:sapo",
         {"temperature_positive": POSITIVE, "temperature_negative": POSITIVE},
         clips=False,
         policy_gradient_at_one=True,
     ),
-    "gmpo": Surrogate("grpolab.grpo.surrogates:gmpo", bounds_the_ratio=True, policy_gradient_at_one=True),
+    "gmpo": Surrogate("grpolab.grpo.more_surrogates:gmpo", bounds_the_ratio=True, policy_gradient_at_one=True),
     "clip_cov": Surrogate(
-        "grpolab.grpo.surrogates:clip_cov",
+        "grpolab.grpo.more_surrogates:clip_cov",
         {"share": (0.0, 1.0), "lower": ANY_SIGN, "upper": ANY_SIGN},
         draws_tokens=True,
         whole_minibatch=True,
         bounds_the_ratio=True,
     ),
     "kl_cov": Surrogate(
-        "grpolab.grpo.surrogates:kl_cov",
+        "grpolab.grpo.more_surrogates:kl_cov",
         {"share": (0.0, 1.0), "coefficient": POSITIVE},
         clips=False,
         whole_minibatch=True,
     ),
-    "dppo_tv": Surrogate("grpolab.grpo.surrogates:dppo_tv", {"cap": POSITIVE}),
-    "dppo_kl": Surrogate("grpolab.grpo.surrogates:dppo_kl", {"cap": POSITIVE}),
+    "dppo_tv": Surrogate("grpolab.grpo.more_surrogates:dppo_tv", {"cap": POSITIVE}),
+    "dppo_kl": Surrogate("grpolab.grpo.more_surrogates:dppo_kl", {"cap": POSITIVE}),
     "dppo_ratio": Surrogate(
-        "grpolab.grpo.surrogates:dppo_ratio", {"advantage_weight": POSITIVE, "drift_weight": POSITIVE}
+        "grpolab.grpo.more_surrogates:dppo_ratio", {"advantage_weight": POSITIVE, "drift_weight": POSITIVE}
     ),
-    "ipo": Surrogate("grpolab.grpo.surrogates:ipo", {"advantage_weight": POSITIVE, "drift_weight": POSITIVE}),
+    "ipo": Surrogate("grpolab.grpo.more_surrogates:ipo", {"advantage_weight": POSITIVE, "drift_weight": POSITIVE}),
 }
 
 # Aggregation (grpo/aggregation.py): how per-token losses become one number; the denominator is in the name.
@@ -134,24 +134,24 @@ SCALES = {
     "nonzero_share": "grpolab.grpo.advantages:nonzero_share",
 }
 
-# Faults of the training loop (grpo/faults.py), planted by conf/fault/: learners that do one thing wrong.
+# Faults of the training loop (doctor/faults.py), planted by conf/fault/: learners that do one thing wrong.
 FAULTS = {
-    "aliased_old_policy": "grpolab.grpo.faults:AliasedOldPolicy",
-    "resynchronised_old_policy": "grpolab.grpo.faults:ResynchronisedOldPolicy",
-    "recomputed_old_log_probs": "grpolab.grpo.faults:RecomputedOldLogProbs",
-    "frozen_parameters": "grpolab.grpo.faults:FrozenParameters",
-    "low_precision_weights": "grpolab.grpo.faults:LowPrecisionWeights",
-    "dropout": "grpolab.grpo.faults:Dropout",
-    "visible_padding": "grpolab.grpo.faults:VisiblePadding",
-    "temperature_mismatch": "grpolab.grpo.faults:TemperatureMismatch",
-    "mask_mismatch": "grpolab.grpo.faults:MaskMismatch",
-    "padding_in_clip_metric": "grpolab.grpo.faults:PaddingInClipMetric",
-    "group_of_one": "grpolab.grpo.faults:GroupOfOne",
-    "truncated_from_the_start": "grpolab.grpo.faults:TruncatedFromTheStart",
-    "zero_gradient": "grpolab.grpo.faults:ZeroGradient",
-    "gradient_explosion": "grpolab.grpo.faults:GradientExplosion",
-    "not_finite": "grpolab.grpo.faults:NotFinite",
-    "growing_sampler_gap": "grpolab.grpo.faults:GrowingSamplerGap",
+    "aliased_old_policy": "grpolab.doctor.faults:AliasedOldPolicy",
+    "resynchronised_old_policy": "grpolab.doctor.faults:ResynchronisedOldPolicy",
+    "recomputed_old_log_probs": "grpolab.doctor.faults:RecomputedOldLogProbs",
+    "frozen_parameters": "grpolab.doctor.faults:FrozenParameters",
+    "low_precision_weights": "grpolab.doctor.faults:LowPrecisionWeights",
+    "dropout": "grpolab.doctor.faults:Dropout",
+    "visible_padding": "grpolab.doctor.faults:VisiblePadding",
+    "temperature_mismatch": "grpolab.doctor.faults:TemperatureMismatch",
+    "mask_mismatch": "grpolab.doctor.faults:MaskMismatch",
+    "padding_in_clip_metric": "grpolab.doctor.faults:PaddingInClipMetric",
+    "group_of_one": "grpolab.doctor.faults:GroupOfOne",
+    "truncated_from_the_start": "grpolab.doctor.faults:TruncatedFromTheStart",
+    "zero_gradient": "grpolab.doctor.faults:ZeroGradient",
+    "gradient_explosion": "grpolab.doctor.faults:GradientExplosion",
+    "not_finite": "grpolab.doctor.faults:NotFinite",
+    "growing_sampler_gap": "grpolab.doctor.faults:GrowingSamplerGap",
 }
 
 # Frameworks (frameworks/): what each does its own way, its metrics under its names, and the replay of its outputs.
@@ -171,6 +171,21 @@ FRAMEWORKS = {
         "skyrl",
         "torchtune",
     )
+}
+
+# Loaded only where a run asks for it: what frameworks log of an update, and the processes of data_parallel.
+LOGGED_METRICS = "grpolab.frameworks.logged_metrics:logged_metrics"
+DATA_PARALLEL = "grpolab.run.parallel:together"
+
+# Tasks (tasks/), by the name of their settings; a user's own is named by its import path.
+TASKS = {
+    "addition": "grpolab.tasks.addition:Addition",
+    "sorting": "grpolab.tasks.sorting:Sorting",
+    "filler_sorting": "grpolab.tasks.filler_sorting:FillerSorting",
+    "written_addition": "grpolab.tasks.written_addition:WrittenAddition",
+    "char_count": "grpolab.tasks.char_count:CharCount",
+    "reasoning_gym": "grpolab.tasks.reasoning_gym:ReasoningGym",
+    "jsonl": "grpolab.tasks.jsonl:Jsonl",
 }
 
 

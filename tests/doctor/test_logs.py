@@ -12,9 +12,9 @@ import pytest
 
 from grpolab.cli import main
 from grpolab.doctor import diagnose_log, page
-from grpolab.doctor.logs import read_log, read_rows
 from grpolab.errors import RequestError
 from grpolab.framework_names import LOG_NAMES, LOG_ONLY
+from grpolab.readers.logs import read_log, read_rows
 from grpolab.vocabulary import METRICS
 
 BAR = "  3%|▎         | 3/100 [00:04<02:11,  1.36s/it]"
@@ -54,7 +54,6 @@ def test_a_console_of_verl_with_colours_workers_and_its_config(tmp_path: Path) -
     assert run.settings == wanted
     assert run.rollouts["rollout_step"].tolist() == [7, 8]
     assert "learning_rate" not in run.updates, "0.000 is any rate below .0005"
-    assert any("num_generations=4" in sentence for sentence in run.unknown)
 
 
 def test_arguments_as_transformers_prints_them(tmp_path: Path) -> None:
@@ -114,7 +113,7 @@ def test_rows_of_another_vocabulary_are_counted_and_left_out(tmp_path: Path) -> 
     text = "\n".join([VERL_ROW.format(1), VERL_ROW.format(2), TRL_ROW])
     run = read_log(None, written(tmp_path, "run.log", text))
     assert len(run.rollouts) == 2
-    assert "1 row under the names of another framework" in run.unknown
+    assert "rows under the names of another framework: 1" in run.problems
 
 
 def test_a_config_or_a_parameter_is_no_row(tmp_path: Path) -> None:
@@ -138,14 +137,12 @@ def test_of_a_half_written_log_the_whole_rows_are_read_and_the_rest_is_said(
 ) -> None:
     run = read_log("trl", written(tmp_path, name, text))
     assert run.updates["loss"].tolist() == [1.0]
-    assert "1 line that cannot be read: half written, or cut off" in run.unknown
+    assert "lines that are half written or cut off: 1" in run.problems
 
 
 def test_steps_that_go_back_are_said(tmp_path: Path) -> None:
     rows = "".join(f'{{"loss": 0.1, "step": {step}}}\n' for step in (1, 2, 3, 2, 3, 4))
-    assert any(
-        "the steps go back 1 time" in text for text in read_log("trl", written(tmp_path, "l.jsonl", rows)).unknown
-    )
+    assert any("falls 1 times" in text for text in read_log("trl", written(tmp_path, "l.jsonl", rows)).problems)
 
 
 def test_what_is_no_text_or_no_file_is_refused(tmp_path: Path) -> None:

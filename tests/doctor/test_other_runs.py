@@ -13,11 +13,12 @@ import pytest
 from grpolab.cli import main
 from grpolab.doctor import evidence, other_runs
 from grpolab.doctor.evidence import pieces
-from grpolab.doctor.other_runs import find, study
+from grpolab.doctor.other_runs import find_gaps, find_runs, make_study
 from grpolab.doctor.page import examine
 from grpolab.errors import RequestError
 from grpolab.paths import Results
-from grpolab.report.stability import stability_table
+from grpolab.readers import log_folders
+from grpolab.report.measures import stability_table
 
 STEPS = 40
 
@@ -82,11 +83,11 @@ def test_arms_by_config_and_seeds_make_paired_differences(tmp_path: Path) -> Non
 
 
 def test_names_tell_where_no_config_does(tmp_path: Path) -> None:
-    found, _ = find("trl", [str(write_runs(tmp_path, config=False))])
-    read = study(Results(tmp_path), "x", found, {}, None)
-    assert read.study.arms == ["beta0", "beta0.04"]
-    assert read.study.is_paired
-    assert sorted(read.study.cells["seed"].unique()) == [1, 2, 3]
+    found, _ = find_runs("trl", [str(write_runs(tmp_path, config=False))])
+    study, *_ = make_study(Results(tmp_path), "x", found, {}, None)
+    assert study.arms == ["beta0", "beta0.04"]
+    assert study.is_paired
+    assert sorted(study.cells["seed"].unique()) == [1, 2, 3]
 
 
 def test_one_seed_for_all_is_no_pairing_and_welch_compares(tmp_path: Path, undrawn: None) -> None:
@@ -124,11 +125,11 @@ def test_wandb_folder_with_values_and_a_log_half_written(tmp_path: Path) -> None
         (files / "output.log").write_text("\n".join(lines) + '\n{"reward": 0.5, "lo')
         (files / "config.yaml").write_text(f"_wandb:\n  value: {{t: {seed}}}\nseed:\n  value: {seed}\n")
         (files / "wandb-summary.json").write_text('{"reward": 1}')
-    found, _ = find(None, [str(tmp_path / "wandb")])
-    read = study(Results(tmp_path), "x", found, {}, None)
-    assert sorted(run.seed for run in read.runs) == [1, 2]
-    assert read.study.arms == ["wandb"]
-    assert any("half written" in lack for lack in read.lacks)
+    found, _ = find_runs(None, [str(tmp_path / "wandb")])
+    study, runs, _ = make_study(Results(tmp_path), "x", found, {}, None)
+    assert sorted(run.seed for run in runs) == [1, 2]
+    assert study.arms == ["wandb"]
+    assert any("half written" in gap for gap in find_gaps(runs))
 
 
 def test_gradients_that_are_not_finite_at_the_end_are_a_divergence(tmp_path: Path) -> None:
@@ -136,8 +137,9 @@ def test_gradients_that_are_not_finite_at_the_end_are_a_divergence(tmp_path: Pat
     ill = rows(0.1, 1)
     ill[-1]["grad_norm"] = float("nan")
     (tmp_path / "beta0_seed1" / "trainer_state.json").write_text(json.dumps({"log_history": ill}))
-    found, _ = find("trl", [str(tmp_path)])
-    cells = study(Results(tmp_path), "x", found, {}, None).study.cells
+    found, _ = find_runs("trl", [str(tmp_path)])
+    study, *_ = make_study(Results(tmp_path), "x", found, {}, None)
+    cells = study.cells
     assert cells.loc[cells["outcome"] == "diverged", ["arm", "seed"]].values.tolist() == [["beta=0.0", 1]]
 
 
@@ -205,18 +207,14 @@ def test_mlflow_params_are_the_config(tmp_path: Path, undrawn: None) -> None:
     assert "- paired by seed" in text
 
 
-def test_a_folder_of_many_logs_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not once for each log in it: 7,000 take seconds."""
+def test_a_folder_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = json.dumps({"step": 1, "loss": 0.1, "grad_norm": 0.5, "reward": 0.2, "clip_ratio/region_mean": 0.0})
     for number in range(60):
         (tmp_path / f"{number}.jsonl").write_text(line)
-    asked, is_log = [], other_runs._is_log
-    monkeypatch.setattr(other_runs, "_is_log", lambda file: asked.append(file) or is_log(file))
-    assert len(find("trl", [str(tmp_path)])[0]) == 60
-    assert len(asked) <= 2 * 60
-    monkeypatch.setattr(other_runs, "MOST_FILES", 59)
+    assert len(find_runs("trl", [str(tmp_path)])[0]) == 60
+    monkeypatch.setattr(log_folders, "MOST_FILES", 59)
     with pytest.raises(RequestError, match="more than 59 files"):
-        find("trl", [str(tmp_path)])
+        find_runs("trl", [str(tmp_path)])
 
 
 def test_what_a_log_costs_does_not_grow_with_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,17 +222,17 @@ def test_what_a_log_costs_does_not_grow_with_their_number(tmp_path: Path, monkey
 
     def asked(count: int) -> tuple[int, int]:
         root = write_runs(tmp_path / str(count), tuple(range(count)))
-        found, _ = find("trl", [str(root)])
+        found, _ = find_runs("trl", [str(root)])
         grouped, cut = [], []
         with monkeypatch.context() as patch:
             for kind in (pd.DataFrame, pd.Series):
                 group = kind.groupby
                 patch.setattr(kind, "groupby", lambda *a, group=group, **k: grouped.append(1) or group(*a, **k))
-            read = study(Results(tmp_path), "x", found, {}, None)
-            stability_table(read.study)
+            study, runs, _ = make_study(Results(tmp_path), "x", found, {}, None)
+            stability_table(study)
             patch.setattr(evidence, "pieces", lambda log: cut.append(1) or pieces(log))
-            for run in read.runs:
-                examine(replace(run.evidence, thresholds=read.study.thresholds, metric=evidence.REWARD))
+            for run in runs:
+                examine(replace(run.evidence, thresholds=study.thresholds, metric=evidence.REWARD))
         return len(grouped), len(cut)
 
     few, many = asked(2), asked(4)

@@ -18,9 +18,9 @@ from safetensors.numpy import save_file
 
 from grpolab.cli import main
 from grpolab.doctor import diagnose, diagnose_log, diagnose_rows, examine, page
-from grpolab.doctor.evidence import compare, read_run
-from grpolab.doctor.logs import read_log
+from grpolab.doctor.evidence import compare, read_run, to_evidence
 from grpolab.errors import RequestError
+from grpolab.readers.logs import read_log
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -70,7 +70,7 @@ def test_weights_are_compared_with_no_file_outside_of_the_results(tmp_path: Path
 
 def test_planted_fault_is_not_read_from_the_settings(tmp_path: Path) -> None:
     """Neither its name nor the module of a planted reward reaches a rule: the check would be worth nothing."""
-    reward = {"function": "grpolab.grpo.faults:always_the_same"}
+    reward = {"function": "grpolab.doctor.faults:always_the_same"}
     run = read_run(write_run(tmp_path / "run", fault="dropout", reward=reward))
     assert not [key for key, value in run.settings.items() if "fault" in key or "faults" in str(value)]
 
@@ -244,7 +244,7 @@ def test_command_on_the_folder_that_a_trainer_leaves(
         checkpoint = tmp_path / run / f"checkpoint-{step}"
         checkpoint.mkdir(parents=True)
         shutil.copy(LOGS / log, checkpoint / "trainer_state.json")
-    whole = examine(replace(read_log(None, LOGS / "trl_mu4.json"), run="a"))
+    whole = examine(replace(to_evidence(read_log(None, LOGS / "trl_mu4.json")), run="a"))
     for place in (tmp_path / "a", tmp_path / "a" / "checkpoint-12"):
         assert main(["diagnose", str(place)]) == 0
         assert capsys.readouterr().out == f"{page.text(whole)}\n", "of the last checkpoint"

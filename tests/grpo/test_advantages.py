@@ -15,8 +15,8 @@ from grpolab.frameworks.roll import normalize_by_running_moments
 from grpolab.frameworks.shared import discounted_returns, generalized_advantages
 from grpolab.grpo.advantages import Scored, advantages, equal_rewards, normalized_sum, whiten
 from grpolab.grpo.batch import decode
+from grpolab.grpo.decoding import sample
 from grpolab.grpo.metrics import rollout_metrics
-from grpolab.grpo.rollout import sample
 from grpolab.registry import ADVANTAGES, SCALES
 
 

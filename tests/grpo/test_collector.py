@@ -14,7 +14,7 @@ from grpolab.grpo.batch import Rollout
 from grpolab.grpo.model import Policy
 from grpolab.grpo.rollout import Collector
 from grpolab.grpo.step import EntropyControl
-from grpolab.run.train import Parts
+from grpolab.run.assembly import RunParts
 from grpolab.settings.objective import AdaptiveEntropySettings
 from grpolab.settings.task import RewardSettings
 from grpolab.tasks import make_task
@@ -26,7 +26,7 @@ def same(one: Rollout, other: Rollout) -> bool:
     return equal and mine.keys() == theirs.keys() and one.texts_B == other.texts_B
 
 
-def learn_something(parts: Parts, rollout: Rollout) -> None:
+def learn_something(parts: RunParts, rollout: Rollout) -> None:
     for minibatch in parts.learner.minibatches(parts.state.policy, rollout.batch, 0):
         parts.learner.update(parts.state, minibatch, 10)
 
@@ -53,7 +53,7 @@ def test_the_queue_of_stale_batches_survives_its_state_dict_bit_for_bit() -> Non
     assert all(same(one, other) for one, other in zip(stale_batches, back, strict=True))
 
 
-def first_log_ratio(parts: Parts) -> float:
+def first_log_ratio(parts: RunParts) -> float:
     collector, state = parts.learner.collector, parts.state
     learn_something(parts, collector.next(state.policy, 0, state.stale_batches))
     rollout = collector.next(state.policy, 1, state.stale_batches)

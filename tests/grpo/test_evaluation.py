@@ -9,10 +9,11 @@ import pytest
 import torch
 from tiny import teach, tiny_policy, tiny_settings
 
-from grpolab.grpo.batch import character_tokenizer, decode, prompt_tensors
+from grpolab.grpo.batch import decode, prompt_tensors
+from grpolab.grpo.decoding import sample, sampling_noise
 from grpolab.grpo.evaluation import Evaluator
+from grpolab.grpo.loading import character_tokenizer
 from grpolab.grpo.model import Policy
-from grpolab.grpo.rollout import sample, sampling_noise
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Task
 

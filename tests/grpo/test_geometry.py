@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from grpolab.run.surrogate_tables import CURVES, SURFACES, curve_table, surface_table
+from grpolab.report.surrogate_tables import CURVES, SURFACES, curve_table, surface_table
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,8 @@ from transformers import get_cosine_with_min_lr_schedule_with_warmup
 from grpolab.errors import RequestError
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.metrics import rollout_metrics
-from grpolab.grpo.rewards import make_score, reward_parts, total_reward
+from grpolab.grpo.rewards import make_score, reward_parts
+from grpolab.grpo.rollout import total_reward
 from grpolab.grpo.step import learning_rate
 from grpolab.settings.task import RewardSettings
 from grpolab.tasks import make_task

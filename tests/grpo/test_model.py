@@ -13,7 +13,8 @@ from tiny import tiny_policy, tiny_settings
 
 from grpolab.errors import RequestError
 from grpolab.grpo.batch import text_tensors
-from grpolab.grpo.model import Policy, make_policy, text_places
+from grpolab.grpo.loading import make_policy
+from grpolab.grpo.model import Policy, text_places
 from grpolab.tasks import make_task
 
 

@@ -21,8 +21,9 @@ from transformers import Gemma2Config, Gemma2ForCausalLM
 from grpolab.errors import RequestError
 from grpolab.grpo import model, places
 from grpolab.grpo.batch import TrainingBatch, sampler_gap
-from grpolab.grpo.model import Policy, has_bare_head, old_log_probs, token_log_probs
-from grpolab.run.train import Parts
+from grpolab.grpo.loading import has_bare_head
+from grpolab.grpo.model import Policy, old_log_probs, token_log_probs
+from grpolab.run.assembly import RunParts
 from grpolab.run.warm_start import make_supervised_optimizer, supervised_step
 
 CHUNK = 16  # places
@@ -47,7 +48,7 @@ def in_chunks(monkeypatch: pytest.MonkeyPatch, policy: Policy) -> None:
     monkeypatch.setattr(places, "LARGEST", CHUNK * policy.vocabulary)
 
 
-def sampled(**changes: Any) -> tuple[Parts, TrainingBatch]:
+def sampled(**changes: Any) -> tuple[RunParts, TrainingBatch]:
     """A tiny run with a few of its completions, which end at different tokens."""
     parts = tiny_parts(max_completion_length=6, beta=0.1, **changes)
     policy = parts.state.policy

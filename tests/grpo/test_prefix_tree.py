@@ -23,12 +23,14 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from grpolab.errors import RequestError
 from grpolab.grpo.batch import Prompts, TrainingBatch
-from grpolab.grpo.model import compiled, old_log_probs, reach_of, token_log_probs
+from grpolab.grpo.loading import compile_updates, find_reach
+from grpolab.grpo.model import old_log_probs, token_log_probs
 from grpolab.grpo.prefix_tree import PrefixTree
 from grpolab.grpo.step import LearnerState, make_optimizer
 from grpolab.paths import Results
 from grpolab.registry import FRAMEWORKS, SURROGATES
-from grpolab.run.train import assemble, run
+from grpolab.run.assembly import assemble
+from grpolab.run.train import run
 from grpolab.run.warm_start import WarmStart
 from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer
@@ -205,7 +207,7 @@ def test_a_model_that_reads_no_tree_is_told_apart_by_its_own_log_probs(config: P
         for weight in model.parameters():
             torch.nn.init.normal_(weight, std=0.3)
     policy = replace(tiny_policy(), model=model, reach=None)
-    assert (reach_of(policy) is not None) == reads
+    assert (find_reach(policy) is not None) == reads
 
 
 @pytest.mark.slow
@@ -230,4 +232,4 @@ def test_compiled_updates_are_the_eager_ones_but_for_rounding_and_their_ratio_is
 
 def test_a_model_that_reads_no_tree_cannot_be_compiled() -> None:
     with pytest.raises(RequestError, match="compile=true: a model of kind llama reads no prefix trees"):
-        compiled(replace(tiny_policy(), reach=None))
+        compile_updates(replace(tiny_policy(), reach=None))

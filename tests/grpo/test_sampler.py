@@ -16,10 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from grpolab import seeds
-from grpolab.grpo import model, rollout
+from grpolab.grpo import decoding, model
 from grpolab.grpo.batch import Completions, Prompts, TrainingBatch, prompt_tensors
+from grpolab.grpo.decoding import inverse_cdf, prompt_rows, sample, sampling_noise
+from grpolab.grpo.loading import find_reach
 from grpolab.grpo.model import Policy, prefix_places, token_log_probs
-from grpolab.grpo.rollout import inverse_cdf, prompt_rows, sample, sampling_noise
 
 LENGTH = 6
 EVEN = ["1+2=", "3+4=", "9+9="]
@@ -213,9 +214,9 @@ def test_a_cache_with_room_gives_the_same_completions_bit_for_bit(
     policy, noise_BT = warm_policy(1.0), sampling_noise(0, "rollout", 0, 3, GROUP, LENGTH)
     dense = sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
     monkeypatch.setattr(model, "LARGE_CACHE", 0)
-    monkeypatch.setattr(model, "ROOM", 2)
+    monkeypatch.setattr(model, "SPARE_COLUMNS", 2)
     roomy = sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
-    assert LENGTH > 2 * model.ROOM
+    assert LENGTH > 2 * model.SPARE_COLUMNS
     assert torch.equal(roomy.tokens_BT, dense.tokens_BT)
     assert torch.equal(roomy.log_probs_BT, dense.log_probs_BT)
 
@@ -237,10 +238,10 @@ def test_a_gpu_is_asked_every_few_tokens_and_the_completions_are_the_same(
 ) -> None:
     """Each completion then has a row of its own, and the last to end decides how wide they are."""
     policy, noise_BT = warm_policy(), sampling_noise(3, "rollout", 0, 3, GROUP, length)
-    policy = replace(policy, reach=model.reach_of(policy))
+    policy = replace(policy, reach=find_reach(policy))
     expected = sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
     assert not expected.mask_BT.all()
-    monkeypatch.setattr(Policy, "waits", True)
+    monkeypatch.setattr(Policy, "on_gpu", True)
     with Questions() as questions:
         found = sample(policy, prompts_of(policy, texts), GROUP, noise_BT)
     assert questions.asked <= 8
@@ -253,9 +254,9 @@ def test_a_gpu_stops_at_the_next_question(monkeypatch: pytest.MonkeyPatch) -> No
     policy, decoded = even_policy(), list[int]()
     noise_BT = torch.full((4, 50), (policy.end + 0.5) / len(policy.tokenizer), dtype=torch.double)
     noise_BT[1, 0] = 0.99
-    monkeypatch.setattr(Policy, "waits", True)
-    monkeypatch.setattr(rollout, "ASK_EVERY", 3)
-    through = rollout.decode_hidden
-    monkeypatch.setattr(rollout, "decode_hidden", lambda *args: decoded.append(1) or through(*args))
+    monkeypatch.setattr(Policy, "on_gpu", True)
+    monkeypatch.setattr(decoding, "ASK_EVERY", 3)
+    through = decoding.decode_hidden
+    monkeypatch.setattr(decoding, "decode_hidden", lambda *args: decoded.append(1) or through(*args))
     assert sample(policy, prompts_of(policy, ["1+2=", "3+4="]), 2, noise_BT).tokens_BT.shape == (4, 2)
     assert len(decoded) == 2

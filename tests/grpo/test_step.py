@@ -13,17 +13,17 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from grpolab.grpo.batch import Prompts, TrainingBatch
+from grpolab.grpo.decoding import sample
 from grpolab.grpo.model import old_log_probs
-from grpolab.grpo.rollout import sample
 from grpolab.grpo.step import Diverged, Learner, LearnerState, Update, flat_weights, step_norm
 from grpolab.registry import AGGREGATIONS
-from grpolab.run.train import Parts
+from grpolab.run.assembly import RunParts
 
 # A large AdamW epsilon makes the step proportional to the gradient: with a small one its sign is all that matters.
 SMOOTH = {"adam_epsilon": 1.0, "max_grad_norm": math.inf, "learning_rate": 1.0}
 
 
-def ready(**changes: Any) -> tuple[Parts, TrainingBatch, int]:
+def ready(**changes: Any) -> tuple[RunParts, TrainingBatch, int]:
     """A run, its first batch and the batch's tokens."""
     parts = tiny_parts(**{"max_completion_length": 5, **changes})
     batch = parts.learner.collector.rollout(parts.state.policy, 0).batch
@@ -32,7 +32,7 @@ def ready(**changes: Any) -> tuple[Parts, TrainingBatch, int]:
     return parts, batch, int(batch.mask_BT.sum())
 
 
-def moved(parts: Parts, batch: TrainingBatch, tokens: int, steps: int = 2) -> Tensor:
+def moved(parts: RunParts, batch: TrainingBatch, tokens: int, steps: int = 2) -> Tensor:
     """The change of the weights after some updates on a batch."""
     before = flat_weights(parts.state.policy)
     for _ in range(steps):

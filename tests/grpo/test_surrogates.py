@@ -14,7 +14,8 @@ from torch import Tensor
 
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, SurrogateParts, surrogate
-from grpolab.grpo.surrogates import clip_cov, clipped, kl_cov
+from grpolab.grpo.more_surrogates import clip_cov, kl_cov
+from grpolab.grpo.surrogates import clipped
 from grpolab.settings.objective import Objective
 
 GRPO = Objective.of("token", "clipped", 0.2, 0.2, None, "min_positive", "sequence_mean", 0.0)

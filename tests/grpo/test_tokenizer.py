@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from grpolab.grpo.batch import SPECIAL, character_tokenizer, decode, encode, prompt_tensors, text_tensors
+from grpolab.grpo.batch import decode, encode, prompt_tensors, text_tensors
+from grpolab.grpo.loading import SPECIAL, character_tokenizer
 from grpolab.tasks.jsonl import Jsonl
 
 CPU = torch.device("cpu")

@@ -36,7 +36,7 @@ def plan(arms: dict[str, list[str]], *overrides: str, seeds: int = 10, name: str
         primary_metric="eval/accuracy_expected",
         **fields,
     )
-    return expand(study, composer(), clipping=False)
+    return expand(study, composer(), needs_clipping=False)
 
 
 def arms(of: dict[str, list[str]], *overrides: str, **fields: Any) -> Arms:

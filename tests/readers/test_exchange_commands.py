@@ -78,34 +78,18 @@ WRONG = [
     ("trl", "a.toml", "", "the format of *.toml is unknown"),
     ("trl", "a.yaml", "a: [1", "is no YAML: line 1 cannot be read"),
     ("trl", "a.yaml", "just text", "mapping"),
-    ("trl", "a.yaml", "- 1", "mapping"),
-    ("trl", "a.yaml", "1: 2", "mapping"),
     ("trl", "a.yaml", "learning_rate: 1e-6", "has no key of TRL's GRPOConfig that tells it from another trainer's"),
     ("trl", "a.json", "{", "is no JSON"),
-    ("trl", "a.json", "[1]", "mapping"),
-    ("trl", "a.py", "x = 1", "has no GRPOConfig(...)"),
     ("trl", "a.py", "GRPOConfig(", "has no GRPOConfig(...)"),
     ("trl", "a.yaml", "{num_iterations: 1, epsilon: high}", "TRL: epsilon=high is not allowed: it must be a number"),
     ("trl", "a.yaml", "{num_iterations: 1, epsilon: -1}", "epsilon=-1 is not allowed"),
-    ("trl", "a.yaml", "{num_iterations: 1, use_vllm: 3}", "use_vllm=3 is not allowed: it must be true or false"),
     ("trl", "a.yaml", "scale_rewards: [group]", "scale_rewards=['group'] is not allowed: it must be a word"),
-    ("trl", "a.yaml", "{num_iterations: 1, max_steps: many}", "max_steps=many"),
     ("trl", "a.yaml", "num_iterations: 0", "num_iterations=0 is not allowed: it must be a whole number >= 1"),
     ("trl", "a.yaml", "{num_iterations: 1, loss_type: ppo}", "loss_type=ppo: TRL has grpo"),
     ("trl", "a.yaml", "{steps_per_generation: 2, generation_batch_size: 16}", "set one"),
     ("trl", "a.yaml", "generation_batch_size: 12", "must divide generation_batch_size=12"),
-    (
-        "trl",
-        "a.yaml",
-        "{num_iterations: 1, use_vllm: true, vllm_importance_sampling_mode: x}",
-        "vllm_importance_sampling_mode=x",
-    ),
-    ("verl", "a.sh", "echo hello", "is a script that starts no training of verl"),
     ("verl", "a.txt", "a='b", "a quotation mark is not closed"),
-    ("verl", "a.txt", "epsilon=0.2", "holds no key of verl's config"),
     ("verl", "a.txt", "actor_rollout_ref.actor.optim.lr=fast", "optim.lr=fast is not allowed: it must be a number"),
-    ("verl", "a.txt", "actor_rollout_ref.actor.ppo_mini_batch_size=100", "must divide data.train_batch_size=1024"),
-    ("verl", "a.txt", "actor_rollout_ref.actor.optim.betas=3", "list of two numbers"),
     ("verl", "a.txt", "algorithm.adv_estimator=grpo_passk actor_rollout_ref.rollout.n=1", "needs two of a group"),
 ]
 
@@ -128,13 +112,6 @@ def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "a.yaml cannot be read: No such file" in capsys.readouterr().err
     assert main(["lint", "--from", "trl"]) == 2
     assert "needs one FILE" in capsys.readouterr().err
-
-
-def test_an_impossible_export_prints_no_fragment(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", "--to", "trl", "kernel=gmpo"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "grpolab: kernel=gmpo is in none of its losses" in printed.err
 
 
 def test_trls_defaults_cannot_clip_and_its_cispo_scales_gradients(

@@ -69,10 +69,6 @@ def test_python_is_read_as_far_as_it_leaves_no_doubt(text: str, learning_rate: f
         assert found.options["learning_rate"] == pytest.approx(learning_rate)
 
 
-def test_a_config_without_keywords_is_all_defaults(tmp_path: Path) -> None:
-    assert given(tmp_path, "a.py", "GRPOConfig()") == Given({})
-
-
 def test_python_is_not_run(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     given(tmp_path, "a.py", f"open({str(mark)!r}, 'w')\nGRPOConfig(seed=open({str(mark)!r}, 'w'))")
@@ -162,26 +158,15 @@ def test_unsloth_makes_its_batch_hold_a_group(tmp_path: Path, capsys: pytest.Cap
     assert "so unsloth takes 6" in printed.err
 
 
-def test_lines_that_are_not_read_are_said(tmp_path: Path) -> None:
-    two = given(tmp_path, "a.py", "GRPOConfig(seed=1)\nGRPOConfig(seed=2)")
-    assert two.notes == ["the GRPOConfig(...) of line 2: that of line 1 is read"]
-    aside = given(tmp_path, "a.yaml", "grpo: {num_generations: 4}\nsft: {learning_rate: 1}")
-    assert aside.notes == ["sft: by name no section of the trainer's"]
-
-
 WHAT_IT_IS = [
     ("a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8", "says how accelerate starts processes"),
-    ("a.yaml", "actor_rollout_ref: {}", "is a config of verl"),
-    ("a.json", '{"zero_optimization": {"stage": 2}}', "is a config of DeepSpeed"),
     ("a.yaml", "learning_rate: 1\npacking: true", "for supervised fine-tuning"),
     ("a.py", "AsyncGRPOConfig(learning_rate=1)", "its AsyncGRPOConfig(...) is of another trainer"),
     ("a.py", "class GRPOConfig:\n  beta = 1\nGRPOConfig()", "its GRPOConfig(...) is of another trainer"),
     ("a.py", "from tunix import GRPOConfig\nGRPOConfig(beta=1)", "its GRPOConfig(...) is of another trainer"),
     ("a.json", '{"log_history": []}', "use grpolab diagnose --from trl"),
     ("a.py", "from trl import GRPOConfig\nTrlParser((GRPOConfig,))", "from a recipe or its command line"),
-    ("a.py", "import torch", "it is a script without a config"),
     ("a.sh", "accelerate launch grpo.py --config recipes/a.yaml", "takes its GRPOConfig from recipes/a.yaml"),
-    ("a.sh", "ls", "starts no training of TRL's GRPO"),
     ("a.ipynb", "{}", "it has no cells"),
 ]
 
@@ -215,17 +200,7 @@ def test_a_document_that_would_grow_is_refused(name: str, text: str, says: str, 
     assert says in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "9**9**9**9",
-        "2**10000",
-        "'a' * 10**9",
-        "[0] * 10**9",
-        "10**400",
-        "(" * 90 + "1" + ")" * 90 + "**99",
-    ],
-)
+@pytest.mark.parametrize("expression", ["9**9**9**9", "'a' * 10**9", "[0] * 10**9", "(" * 90 + "1" + ")" * 90 + "**99"])
 def test_an_expression_that_would_grow_is_open(expression: str, tmp_path: Path) -> None:
     assert "seed" in given(tmp_path, "a.py", f"GRPOConfig(beta=0.1, seed={expression})").open
 

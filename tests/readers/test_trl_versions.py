@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grpolab.errors import RequestError
+from grpolab.frameworks.trl_options import LOSS
 from grpolab.readers import trl_fields
 from grpolab.readers.exchange import Converted, convert
 from grpolab.readers.given import Given
@@ -28,7 +28,7 @@ INFERRED: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
         "0.17",
         {"beta": 0.04, "aggregation": "token_mean_microbatch", "temperature": 0.9, "max_completion_length": 256},
     ),
-    ({"max_prompt_length": 64}, "0.27", {"kl_gradient": "plain", "max_completion_length": 256}),
+    ({"max_prompt_length": 64}, "0.27", {"max_completion_length": 256}),
     ({"max_prompt_length": 64, "loss_type": "cispo"}, "0.27", {"kernel": "cispo"}),
     ({"vllm_device": "auto", "entropy_coef": 0.1}, "1.8", {"beta": 0.0}),  # no version has both
 ]
@@ -40,10 +40,7 @@ def test_fields_say_the_version_whose_defaults_count(
 ) -> None:
     found = converted(options)
     assert found.options["version"] == version
-    settings = found.settings.model_dump()
-    assert {key: settings[key] for key in ours if key != "kl_gradient" or settings["beta"]} == {
-        key: value for key, value in ours.items() if key != "kl_gradient" or settings["beta"]
-    }
+    assert found.settings.model_dump().items() >= ours.items()
     assert found.defaults[0].startswith(f"those of TRL {version}")
 
 
@@ -67,34 +64,23 @@ def test_versions_differ_in_what_they_count_and_train_on() -> None:
     assert converted({"use_vllm": True}, version="0.20").settings.sampler_correction is None
 
 
-def test_an_unknown_version_is_one_sentence() -> None:
-    with pytest.raises(RequestError, match=r"version=0\.9 is not known: it is one of 0\.14 to 1\.16"):
-        converted({}, version="0.9")
-
-
 def test_the_newest_defaults_are_those_of_the_installed_trl() -> None:
     trl = pytest.importorskip("trl")
     if not trl.__version__.startswith(f"{trl_fields.VERSIONS[-1]}."):
         pytest.skip("another TRL is installed")
     fields = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig)}
-    last = len(trl_fields.VERSIONS) - 1
-    for name, newest in trl.LOSS.items():
-        assert trl_fields.default(name, last, newest) == newest == fields[name]
+    for name, newest in LOSS.items():
+        assert trl_fields.default(name, len(trl_fields.VERSIONS) - 1, newest) == newest == fields[name]
     assert not trl_fields.UNTIL.keys() & fields.keys()
 
 
 LEFT_OUT = [
     ({"epsilom": 0.3}, "epsilom=0.3: no version's GRPOConfig has it (did you mean epsilon"),
     ({"system_prompt": "hi"}, "system_prompt: no fields of a GRPOConfig"),
-    ({"max_prompt_length": 64}, "max_prompt_length=64: prompts are never cut here"),
     ({"warmup_ratio": 0.1}, "warmup_ratio=0.1: it is a share of a length that is not known"),
     ({"num_generations": 1}, "TRL refuses a group of one since 0.15"),
     ({"num_generations": 3}, "prompts_per_step is that of 3, the least that fits"),
     ({"lr_scheduler_type": "cosine_with_min_lr"}, "lr_scheduler_kwargs=None: it needs min_lr_rate, a share, or min_lr"),
-    (
-        {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1}},
-        "lr_scheduler_kwargs={'min_lr': 1}",
-    ),
     ({"lr_scheduler_type": "polynomial"}, "linear stands for it"),
     ({"optim": "adamw_8bit"}, "optim=adamw_8bit"),
 ]
@@ -105,17 +91,12 @@ def test_what_is_not_carried_is_a_sentence_and_no_refusal(options: dict[str, Any
     assert any(says in sentence for sentence in converted(options).left_out)
 
 
-def test_a_floor_of_the_schedule_is_carried_as_a_share_of_the_peak() -> None:
-    floor = {"lr_scheduler_type": "cosine_with_min_lr", "learning_rate": 2e-5}
-    for given in (
-        {"min_lr_rate": 0.1},
-        {"min_lr": 2e-6},
-        {"min_lr": "2e-6", "min_lr_rate": None},
-        '{"min_lr_rate": 0.1}',
-    ):
-        found = converted({**floor, "lr_scheduler_kwargs": given})
-        assert (found.settings.lr_scheduler_type, found.settings.min_lr_ratio) == ("cosine", pytest.approx(0.1))
-        assert not any("lr_scheduler" in sentence for sentence in found.left_out)
+@pytest.mark.parametrize("given", [{"min_lr_rate": 0.1}, {"min_lr": "2e-6"}, '{"min_lr_rate": 0.1}'])
+def test_a_floor_of_the_schedule_is_carried_as_a_share_of_the_peak(given: Any) -> None:
+    schedule = {"lr_scheduler_type": "cosine_with_min_lr", "learning_rate": 2e-5}
+    found = converted({**schedule, "lr_scheduler_kwargs": given})
+    assert (found.settings.lr_scheduler_type, found.settings.min_lr_ratio) == ("cosine", pytest.approx(0.1))
+    assert not any("lr_scheduler" in sentence for sentence in found.left_out)
 
 
 def test_an_open_value_names_what_stands_for_it() -> None:

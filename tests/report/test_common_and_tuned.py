@@ -10,12 +10,12 @@ from tuning_results import BEST_RATES, TUNED, write_evaluation, write_trials
 from grpolab.errors import RequestError
 from grpolab.paths import write_json_atomic
 from grpolab.report import page
+from grpolab.report import tuned_values as values
 from grpolab.report.load import load
 from grpolab.report.measures import at, measure
 from grpolab.report.style import paper_style
-from grpolab.report.tuning import figures, values
-from grpolab.report.tuning.values import COMMON
-from grpolab.report.tuning.values import TUNED as AT_TUNED
+from grpolab.report.tuned_values import COMMON
+from grpolab.report.tuned_values import TUNED as AT_TUNED
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_the_figure_shows_the_tables_numbers(study):
     with paper_style():
         figure, manifest = values.draw(study, rows)
     table = values.table(study, rows).numbers.set_index("arm")
-    score, gain, lead = figure.axes
+    score, gain = figure.axes
     for numbers in manifest.numbers:
         row = table.loc[numbers["arm"]]
         assert numbers["gain"] == pytest.approx([row.gain, row.gain_low, row.gain_high])
@@ -59,7 +59,6 @@ def test_the_figure_shows_the_tables_numbers(study):
     assert ends == pytest.approx(table[["gain_low", "gain_high"]].to_numpy())
     hollow = [line for line in score.lines if line.get_markerfacecolor() == "white"]
     assert [line.get_xdata()[0] for line in hollow] == pytest.approx(table["score_common"].tolist())
-    assert len([line for line in lead.lines if len(line.get_xdata()) == 1]) == 4  # not the baseline itself
     assert table.loc["cispo", "tuned_values"] == "learning_rate=0.003"
 
 
@@ -72,7 +71,7 @@ def test_common_and_tuned_are_compared_within_the_levels_of_other_factors(tmp_pa
     results.plan("ratio").write_text(json.dumps(plan))
     study = load(results, "ratio")[-1]
     final, rows = measure(study, "final_score"), values.compare(study)
-    assert [(row.where, row.arm) for row in rows] == [("sorting", arm) for arm in BEST_RATES]
+    assert [(row.place, row.arm) for row in rows] == [("sorting", arm) for arm in BEST_RATES]
     for row in rows:
         for end in (COMMON, AT_TUNED):
             assert len(row.scores[end]) == 4
@@ -88,21 +87,19 @@ def test_seeds_that_chose_the_values_do_not_judge_them(tmp_path, command):
 
 
 @pytest.mark.slow
-def test_the_report_has_a_section(results, monkeypatch):
-    only = {"key_sensitivity": figures.sensitivity}  # one stands for all: a drawing is a second
-    monkeypatch.setattr(figures, "FIGURES", only)
+def test_the_report_has_a_section(results):
     text = page.write(results, "ratio").read_text()
     before, section = text.split("## Tuning\n")
     section, after = section.split("## Provenance")
     assert "Tuned minus common values, paired by seed: `token` " in section
     assert "figures/ratio_tuned_values.png" in section
-    assert "figures/ratio_key_sensitivity.png" in section
-    assert "key_sensitivity" not in before + after
+    assert "figures/ratio_trial_history.png" in section
+    assert "trial_history" not in before + after
     output = results.output("ratio")
     assert (output / "tables" / "tuned_values.tex").exists()
     assert (output / "figures" / "ratio_tuned_values.json").exists()
     names = {path.name for path in page.draw(results, "ratio")}
-    assert {"ratio_learning_curves.png", "ratio_tuned_values.png", "ratio_key_sensitivity.png"} <= names
+    assert {"ratio_learning_curves.png", "ratio_tuned_values.png", "ratio_trial_history.png"} <= names
 
 
 def test_a_study_that_names_a_tuning_from_elsewhere_says_where_its_trials_are_not(tmp_path):

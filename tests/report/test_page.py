@@ -22,13 +22,14 @@ from grpolab.report.figures import draw
 from grpolab.report.load import load
 from grpolab.report.measures import by_cell
 from grpolab.report.plans import default_study
-from grpolab.report.reference import export_reference, outcome_at
+from grpolab.report.export import export_reference
+from grpolab.report.reference import outcome_at
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.sentences import findings
-from grpolab.report.stability import stability_table
+from grpolab.report.measures import stability_table
 from grpolab.report.text import number, spans
 from grpolab.sweep.compose import compose
-from grpolab.sweep.plan import cell_of
+from grpolab.sweep.multirun import cell_of
 
 
 @pytest.fixture(scope="module")

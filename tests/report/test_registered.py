@@ -20,7 +20,7 @@ from grpolab.report.registered import CONFIRMATORY, EXPLORATORY, label
 from grpolab.sweep import registration
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import Plan, expand, plans
-from grpolab.sweep.registration import register, registered, texts
+from grpolab.sweep.registration import find_registrations, hypothesis_texts, register
 from grpolab.sweep.study import Hypothesis, Study, load
 from grpolab.vocabulary import CONFIRMATION_SEEDS, DIVERGED, MISSING, REGISTRY
 
@@ -80,7 +80,7 @@ def write_down(said: dict[str, str], seeds: list[int] = FRESH, trained: set[int]
 
 def labelled(said: dict[str, str], commits: list[str | None], **columns: Any) -> tuple[str, str]:
     """Label of the study's first hypothesis, for runs of some commits."""
-    entry = registered("clip_range", said).get(next(iter(said)))
+    entry = find_registrations("clip_range", said).get(next(iter(said)))
     seeds = FRESH[: len(commits)]
     runs = pd.DataFrame({"outcome": [DIVERGED] * len(commits), "commit": commits, "seed": seeds, **columns})
     return label(entry, {"clip_range"}, runs)
@@ -111,16 +111,18 @@ def test_a_changed_hypothesis_is_not_the_one_that_was_registered(
     first, *others = study.hypotheses
     for changes in ({"margin": 0.5}, {"says": first.says + " Much."}, {"direction": "equal"}):
         changed = study.model_copy(update={"hypotheses": [first.model_copy(update=changes), *others]})
-        assert labelled(texts(changed, settings), [commit_of]) == (EXPLORATORY, "not registered as it is")
-        known = registered("clip_range", texts(changed, settings))
+        assert labelled(hypothesis_texts(changed, settings), [commit_of]) == (EXPLORATORY, "not registered as it is")
+        known = find_registrations("clip_range", hypothesis_texts(changed, settings))
         assert known.keys() == {claim.id for claim in others}, "the others still are"
     for rules in ({"overrides": ["epsilon=0.1"]}, {"baseline": "no_clip"}, {"primary_metric": "reward/mean"}):
-        assert registered("clip_range", texts(study.model_copy(update=rules), settings)) == {}
-    assert registered("clip_range", texts(study, {})) == {}, "other variants"
-    assert registered("ratio_level", said) == {}, "another study"
+        assert find_registrations("clip_range", hypothesis_texts(study.model_copy(update=rules), settings)) == {}
+    assert find_registrations("clip_range", hypothesis_texts(study, {})) == {}, "other variants"
+    assert find_registrations("ratio_level", said) == {}, "another study"
     added = Hypothesis(**{**first.model_dump(), "id": "H_late"})
     late = study.model_copy(update={"hypotheses": [*study.hypotheses, added]})
-    assert registered("clip_range", texts(late, settings)).keys() == said.keys(), "added after its runs"
+    assert find_registrations("clip_range", hypothesis_texts(late, settings)).keys() == said.keys(), (
+        "added after its runs"
+    )
 
 
 def test_what_the_page_says_is_no_part_of_a_registration(
@@ -132,8 +134,8 @@ def test_what_the_page_says_is_no_part_of_a_registration(
     settings = {variant.name: variant.settings for variant in plan.variants}
     mended = [claim.model_copy(update={"tested": "It is lower.", "also": "other.H"}) for claim in study.hypotheses]
     changed = study.model_copy(update={"hypotheses": mended})
-    assert texts(changed, settings) == said
-    assert labelled(texts(changed, settings), [commit_of]) == (CONFIRMATORY, "")
+    assert hypothesis_texts(changed, settings) == said
+    assert labelled(hypothesis_texts(changed, settings), [commit_of]) == (CONFIRMATORY, "")
     planned = expand(changed, Composer(), seeds=FRESH[:1])
     assert planned.registered.keys() == said.keys()
     assert [cell.signature for cell in planned.cells] == [cell.signature for cell in plan.cells]
@@ -163,7 +165,7 @@ def test_a_registry_that_was_edited_afterwards_registers_nothing(said: dict[str,
     for key, value in (("seeds", FRESH[:5]), ("looks", [5]), ("margins", {name: {"addition": 9.0} for name in said})):
         edited = json.loads(registry.read_text()) | {key: value}
         registry.write_text(json.dumps(edited) + "\n")
-        assert registered("clip_range", said) == {}, key
+        assert find_registrations("clip_range", said) == {}, key
 
 
 def test_an_edit_that_was_not_committed_makes_it_exploratory(said: dict[str, str], repository: Path) -> None:
@@ -194,7 +196,7 @@ def test_seeds_that_are_not_fresh_are_refused(said: dict[str, str], repository: 
         write_down(said)
     more = [*FRESH, FRESH[-1] + 1]
     write_down(said, more)
-    assert registered("clip_range", said)[next(iter(said))]["seeds"] == more
+    assert find_registrations("clip_range", said)[next(iter(said))]["seeds"] == more
     assert len((repository / REGISTRY).read_text().splitlines()) == 2, "append-only"
 
 
@@ -254,9 +256,9 @@ def test_blank_lines_of_the_registry_are_passed_over_and_damaged_ones_named(
 ) -> None:
     margins: dict[str, dict[str, float | None]] = {hypothesis: {} for hypothesis in said}
     register("clip_range", said, FRESH, LOOKS, margins, set(), [], "now")
-    before, file = registered("clip_range", said), repository / REGISTRY
+    before, file = find_registrations("clip_range", said), repository / REGISTRY
     file.write_text(f"\n{file.read_text()}\n  \n")
-    assert registered("clip_range", said) == before != {}
+    assert find_registrations("clip_range", said) == before != {}
     file.write_text(file.read_text() + "{half\n")
     with pytest.raises(RequestError, match="line 5 is no JSON"):
-        registered("clip_range", said)
+        find_registrations("clip_range", said)

@@ -18,7 +18,6 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root, study_file, within_project
 from grpolab.run.tracking import ui
 from grpolab.sweep.plan import plans
-from grpolab.sweep.study import called
 
 SMOKE = project_root() / "experiments" / "smoke.yaml"
 
@@ -51,10 +50,10 @@ def said(capsys: pytest.CaptureFixture[str], *request: str, code: int = 0) -> st
 def test_a_plan_says_where_its_file_lies_where_the_name_does_not(mine: Path) -> None:
     (plan,) = plans("studies/mine.yaml")
     assert plan.document("", None)["file"] == str(mine)
-    assert called(plan.study) == str(mine)
+    assert plan.study.argument == str(mine)
     (usual,) = plans("smoke")
     assert "file" not in usual.document("", None)
-    assert called(usual.study) == "smoke"
+    assert usual.study.argument == "smoke"
 
 
 def test_a_file_below_the_project_is_named_from_its_root(project: Path) -> None:
@@ -156,7 +155,7 @@ def test_a_collection_by_path_includes_the_studies_beside_it(project: Path) -> N
         (project / "studies" / f"{name}.yaml").write_text(SMOKE.read_text())
     (project / "studies" / "both.yaml").write_text("question: Both?\nincludes: [one, two]\nprimary: [one.H6]\n")
     *parts, whole = plans("both.yaml")
-    assert [called(part.study) for part in parts] == ["studies/one.yaml", "studies/two.yaml"]
+    assert [part.study.argument for part in parts] == ["studies/one.yaml", "studies/two.yaml"]
     assert list(whole.hypotheses) == ["one.H6"]
     (project / "studies" / "both.yaml").write_text("question: Both?\nincludes: [one]\nprimary: [one.H7]\n")
     with pytest.raises(RequestError, match=r"^studies/both\.yaml: primary=one\.H7 is unknown"):

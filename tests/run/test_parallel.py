@@ -19,12 +19,13 @@ from tiny import records, run_folder, tiny_settings
 from torch import Tensor
 
 from grpolab.grpo.batch import Rollout
-from grpolab.grpo.parallel import ALONE, Processes, _packed
+from grpolab.grpo.processes import ALONE, Processes, _pack
 from grpolab.grpo.step import Update
 from grpolab.paths import Results
 from grpolab.run import preflight
+from grpolab.run.assembly import RunParts, assemble
 from grpolab.run.follower import follow
-from grpolab.run.train import Parts, assemble, run
+from grpolab.run.train import run
 from grpolab.run.warm_start import WarmStart
 from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.sweep.compose import compose
@@ -58,7 +59,7 @@ class Threads(Processes):
     table: Table = field(default_factory=lambda: Table(threading.Barrier(1)))
 
     def gather(self, computed: list[T]) -> list[T]:
-        _packed(computed)  # could be sent
+        _pack(computed)  # could be sent
         shares = self.table.exchange(self.rank, list(computed))
         return [shares[index % self.size][index // self.size] for index in range(sum(map(len, shares)))]
 
@@ -81,11 +82,11 @@ class Seen:
     kl: float
 
 
-def parts_of(settings: Resolved, processes: Processes) -> Parts:
+def parts_of(settings: Resolved, processes: Processes) -> RunParts:
     return assemble(settings, WarmStart(Path(), "", "", None, steps=0, seconds=0.0), processes)
 
 
-def first_step(parts: Parts) -> Seen:
+def first_step(parts: RunParts) -> Seen:
     state, learner = parts.state, parts.learner
     evaluation = parts.evaluator(state.policy).metrics
     rollout = learner.collect(state)

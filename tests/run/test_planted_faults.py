@@ -12,15 +12,15 @@ import yaml
 from tiny import records, run_folder, tiny_parts, tiny_settings
 from torch import Tensor
 
-from grpolab.doctor import CAUSES
-from grpolab.grpo import faults
+from grpolab.doctor import CAUSES, faults
 from grpolab.grpo.batch import Rollout
 from grpolab.grpo.model import Policy, old_log_probs
 from grpolab.grpo.step import Diverged, Learner
 from grpolab.paths import Results, project_root
 from grpolab.registry import FAULTS, resolve
+from grpolab.run.assembly import RunParts
 from grpolab.run.checkpoint import load_weights
-from grpolab.run.train import Parts, run
+from grpolab.run.train import run
 
 FILES = {file.stem: file for file in (project_root() / "conf" / "fault").glob("*.yaml")}
 SAMPLER = {"old_log_probs": "sampler"}
@@ -39,7 +39,7 @@ def reach(update: dict[str, Any]) -> float:
     return max(update["ratio/token_max"] - 1, 1 - update["ratio/token_min"])
 
 
-def planted(name: str, **changes: Any) -> tuple[Parts, Rollout]:
+def planted(name: str, **changes: Any) -> tuple[RunParts, Rollout]:
     """A tiny run with the fault, and its first batch."""
     parts = tiny_parts(fault=name, **changes)
     return parts, parts.learner.collect(parts.state)

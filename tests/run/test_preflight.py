@@ -16,16 +16,16 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpolab.errors import RequestError
 from grpolab.grpo import places
-from grpolab.grpo.batch import character_tokenizer
+from grpolab.grpo.loading import character_tokenizer
 from grpolab.paths import SMOLLM2, Results, plain, read_json
 from grpolab.run import memory, preflight, train
 from grpolab.run.provenance import MKL_VARIABLES, of_program
 from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.studies import train as command
 from grpolab.sweep import jobs
-from grpolab.sweep import plan as plan_module
 from grpolab.sweep.compose import compose
 from grpolab.sweep.jobs import Request
+from grpolab.sweep.multirun import cell_of, expand_multirun
 from grpolab.sweep.worker import Worker
 from grpolab.tasks import make_task
 from grpolab.tasks.char_count import CharCount
@@ -172,7 +172,7 @@ def test_a_sweep_looks_at_every_length(tmp_path: Path) -> None:
     """Cells that differ in nothing but the length are not one."""
     overrides = ["max_completion_length=4,5000", f"machine.results={tmp_path}", "machine.tracking_uri=null"]
     with pytest.raises(RequestError, match="max_completion_length=5000 is too long"):
-        Request([plan_module.expand_multirun(overrides, "adhoc")])
+        Request([expand_multirun(overrides, "adhoc")])
 
 
 # --- Data and code that change between plan and run -------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_a_command_that_waited_while_its_data_changed_fails(
 ) -> None:
     words = [f"reward.function={reward}:score", f"machine.results={results.root}", "machine.tracking_uri=null"]
     words += ["task.digits=1", "warm_start.max_steps=0", "rollout_steps=1"]
-    cell = plan_module.cell_of(compose(words), words)
+    cell = cell_of(compose(words), words)
     cell.signature  # noqa: B018  (as it was planned)
     monkeypatch.setattr(jobs.Job, "is_taken", lambda *_: change(reward))
     assert command.train(cell, "adhoc", words) == 1

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tiny import VALUES, records, run_folder, tiny_policy, tiny_settings
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from grpolab.grpo.batch import character_tokenizer
+from grpolab.grpo.loading import character_tokenizer
 from grpolab.paths import Results
 from grpolab.run.train import run
 

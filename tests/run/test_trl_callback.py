@@ -16,11 +16,11 @@ from transformers import TrainerControl, TrainerState
 from grpolab.cli import main
 from grpolab.doctor import diagnose
 from grpolab.doctor.evidence import read_run
-from grpolab.doctor.other_runs import find, study
+from grpolab.doctor.other_runs import find_gaps, find_runs, make_study
 from grpolab.paths import Results, project_root
-from grpolab.run.trl_callback import RunFolder
+from grpolab.readers.trl_callback import RunFolder
 from grpolab.sweep import housekeeping
-from grpolab.sweep.housekeeping import unasked
+from grpolab.sweep.housekeeping import find_unasked
 from grpolab.vocabulary import METRICS, POSITIONS
 
 PYTHON = Path(os.environ.get("TRL_PYTHON", project_root() / ".venv-bench" / "bin" / "python"))
@@ -105,10 +105,10 @@ def test_the_doctor_reads_it_live_and_the_outcome_comes_last(tmp_path: Path) -> 
     assert (run.framework, run.updates_per_batch, run.settings["num_minibatches"]) == ("trl", 4, 2)
     provenance = json.loads((folder / "provenance.json").read_text())
     assert "hub_token" not in provenance["framework"]["arguments"]
-    found, _ = find("trl", [str(tmp_path / "runs")])
-    lacks = study(Results(tmp_path), "x", found, {}, None).lacks
-    assert not any("may still train" in lack for lack in lacks)
-    assert found[0].config["seed"] == yaml.safe_load((folder / "settings.yaml").read_text())["seed"] == 3
+    found, _ = find_runs("trl", [str(tmp_path / "runs")])
+    _, runs, _ = make_study(Results(tmp_path), "x", found, {}, None)
+    assert not any("may still train" in gap for gap in find_gaps(runs))
+    assert found[0].log.config["seed"] == yaml.safe_load((folder / "settings.yaml").read_text())["seed"] == 3
 
 
 def test_a_mean_over_several_updates_has_no_place_in_the_batch(tmp_path: Path) -> None:
@@ -139,13 +139,11 @@ def test_a_run_is_never_written_over(tmp_path: Path) -> None:
     assert journal(first.folder)
 
 
-def test_pruning_leaves_it_alone_unless_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruning_leaves_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "available", list)  # to plan every study takes a minute
     training = FakeTraining(tmp_path, arguments()).steps(8)
-    folder = training.folder
     training.end()
-    assert [item.folder for item in unasked(Results(tmp_path))] == []
-    assert [item.folder for item in unasked(Results(tmp_path), [folder.name])] == [folder]
+    assert list(find_unasked(Results(tmp_path))) == []
 
 
 def test_a_disk_that_refuses_stops_the_record_and_not_the_training(
@@ -170,7 +168,7 @@ from pathlib import Path
 from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
-from grpolab.run.trl_callback import RunFolder
+from grpolab.readers.trl_callback import RunFolder
 folder = Path(sys.argv[2])
 bench.begin()
 bench.prepare(folder)

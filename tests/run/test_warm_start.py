@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tiny import records, run_folder, tiny_parts, tiny_settings
 
-from grpolab.grpo.model import make_policy
+from grpolab.grpo.loading import make_policy
 from grpolab.paths import Results
 from grpolab.run import warm_start
 from grpolab.run.checkpoint import load_weights, save_weights

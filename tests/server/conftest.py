@@ -32,7 +32,7 @@ def template(cluster: Postgres, tmp_path_factory: pytest.TempPathFactory) -> str
     """A database with MLflow's empty tables, whose copies take a second instead of ten."""
     from grpolab.run.tracking.store import Store
 
-    Store(cluster.database("template_mlflow"), tmp_path_factory.mktemp("artifacts"))
+    Store(cluster.database("template_mlflow"), Results(tmp_path_factory.mktemp("results")))
     return "template_mlflow"
 
 

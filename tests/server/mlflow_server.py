@@ -33,7 +33,7 @@ class MlflowServer:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        assert ui._ready(self._process, self.port)
+        assert ui._is_ready(self._process, self.port)
 
     def kill(self) -> None:
         """With -9, all of its processes."""

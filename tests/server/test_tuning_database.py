@@ -13,8 +13,8 @@ from postgres import Postgres
 from tuning_project import TuningProject
 
 from grpolab.errors import RequestError
-from grpolab.run.tracking.check import problem_of
-from grpolab.sweep.tuning.storage import SCHEMA, open_storage
+from grpolab.run.tracking.store import find_problem
+from grpolab.sweep.tuning.arms import SCHEMA, open_storage
 
 pytestmark = pytest.mark.optional
 GRID = {"learning_rate": {"choices": [1.0e-4, 1.0e-3]}, "epsilon": {"choices": [0.1, 0.3]}}
@@ -49,7 +49,7 @@ def test_a_killed_tuning_on_postgresql_finds_what_a_journal_finds(
     assert project.trials() == straight
     name = database.rpartition("/")[2]
     assert cluster.query(f"select count(*) from {SCHEMA}.trials", name) == str(len(straight))
-    assert problem_of(database) is None, "MLflow's tables are beside it"
+    assert find_problem(database) is None, "MLflow's tables are beside it"
 
 
 def test_a_storage_that_refuses_is_one_sentence(cluster: Postgres, database: str) -> None:

@@ -9,7 +9,7 @@ from grpolab.frameworks.framework import recipe_of
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
 from grpolab.settings import equalities
-from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, why_the_same
+from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, explain_equality
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
@@ -123,18 +123,18 @@ def test_what_is_called_equal_has_equal_gradients(
     composer: Composer, equality: equalities.Equality, first: str, second: str
 ) -> None:
     runs = composer.compose(first.split()), composer.compose(second.split())
-    reasons = why_the_same(*runs, AT_EQUAL_LENGTHS)
+    reasons = explain_equality(*runs, AT_EQUAL_LENGTHS)
     assert reasons is not None
-    assert equalities.says(equality) in reasons
+    assert equalities.describe(equality) in reasons
     torch.testing.assert_close(gradient(runs[0]), gradient(runs[1]), rtol=1e-12, atol=1e-14)
     without = [other for other in AT_EQUAL_LENGTHS if other is not equality]
-    assert why_the_same(*runs, without) is None, "another equality says it too: the pair does not test this one"
+    assert explain_equality(*runs, without) is None, "another equality says it too: the pair does not test this one"
 
 
 @pytest.mark.parametrize(("first", "second"), UNEQUAL)
 def test_what_is_not_equal_is_not_called_so(composer: Composer, first: str, second: str) -> None:
     runs = composer.compose(first.split()), composer.compose(second.split())
-    assert why_the_same(*runs, AT_EQUAL_LENGTHS) is None
+    assert explain_equality(*runs, AT_EQUAL_LENGTHS) is None
     assert not torch.allclose(gradient(runs[0]), gradient(runs[1]), rtol=1e-6)
 
 
@@ -146,4 +146,4 @@ def test_every_equality_is_shown() -> None:
 
 def test_equal_lengths_are_no_exact_equality(composer: Composer) -> None:
     runs = composer.compose(["task=sorting"]), composer.compose(["task=sorting", "loss_type=dapo"])
-    assert why_the_same(*runs, EXACT) is None
+    assert explain_equality(*runs, EXACT) is None

@@ -8,7 +8,8 @@ from omegaconf import OmegaConf
 from grpolab.errors import RequestError
 from grpolab.identity import dotted
 from grpolab.settings.resolved import resolve_run
-from grpolab.sweep.compose import Composer, choices, compose, help_text
+from grpolab.sweep.compose import Composer, compose
+from grpolab.sweep.help import help_text, list_names
 
 NEEDED = {
     "task=jsonl": ["task.train_file=a.jsonl", "task.evaluation_file=b.jsonl"],
@@ -120,7 +121,7 @@ def test_help_is_two_screens_with_the_usual_keys_first_and_every_name():
     for group in Composer().groups:
         assert any(line.startswith(f"  {group} ") for line in lines[at["Gr"] : at["All o"]]), group
     named = {word.partition("=")[0] for line in lines for word in line.split()}
-    assert set(choices()) <= named
+    assert set(list_names()) <= named
     assert "trl/gspo" not in "".join(lines)
     assert all(f"dialect={name} " in help_text(["dialect"]) for name in ("trl", "trl/gspo", "verl/dro"))
     with pytest.raises(RequestError, match="dialects is unknown"):

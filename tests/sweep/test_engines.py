@@ -20,10 +20,12 @@ from grpolab.settings.run import RayLauncher
 from grpolab.studies.train import train
 from grpolab.sweep import cluster, worker
 from grpolab.sweep.cluster import TAKEN, Cluster, Probe, Task, program
-from grpolab.sweep.compose import compose, help_text
+from grpolab.sweep.compose import compose
 from grpolab.sweep.engine import Death
+from grpolab.sweep.help import help_text
 from grpolab.sweep.jobs import Job, Request, Schedule
-from grpolab.sweep.plan import cell_of, plans
+from grpolab.sweep.multirun import cell_of
+from grpolab.sweep.plan import plans
 from grpolab.sweep.worker import LEFT
 
 RAY = RayLauncher(name="ray", address=None, cpus=1, gpus=0, retries=2, answer_seconds=5)

@@ -14,11 +14,11 @@ import pytest
 import yaml
 from fake_sweep import FAKE, wait_for
 
+from grpolab.cli import main
 from grpolab.paths import REPORT_FILES, Results, project_root, read_json, write_text_atomic
 from grpolab.studies import drawing
 from grpolab.studies.sweep import sweep
 from grpolab.sweep.jobs import Job, Schedule
-from grpolab.sweep.ledger import print_status
 from grpolab.sweep.plan import plans
 from grpolab.sweep.pool import slots
 
@@ -58,7 +58,7 @@ def test_what_is_committed_in_compact_form_is_not_trained_again(fake_sweep, caps
     assert {job[2] for job in jobs if job[0] == "run"} == {"1"}
     said = capsys.readouterr().out
     assert f"{len(kept)} done ({len(kept)} of them in {results.reference})" in said
-    print_status(results, "smoke", as_json=False)
+    assert main(["status", "smoke", "--results", str(results.root)]) == 0
     assert f"smoke: {2 * len(kept)} planned: {2 * len(kept)} completed ({len(kept)} of them committed)" in (
         capsys.readouterr().out
     )
@@ -76,7 +76,7 @@ def test_what_is_committed_is_repeated_where_that_is_asked(fake_sweep, capsys, t
     code, jobs = fake_sweep(seeds=[0], repeat=True)
     assert (code, sum(job[0] == "run" for job in jobs)) == (0, len(kept))
     same = f"of {len(kept)} runs that are committed too,"
-    assert f"{same} 0 are equal to the bit; another kind of CPU" in capsys.readouterr().out
+    assert f"{same} 0 are equal to the bit; `grpolab compare" in capsys.readouterr().out
     for run in results.runs.iterdir():
         (run / "outcome.json").write_text(
             json.dumps({**(read_json(run / "outcome.json") or {}), "journal_sha256": empty})

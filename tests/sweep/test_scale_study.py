@@ -2,11 +2,11 @@
 
 import pytest
 
-from grpolab.grpo.model import make_policy
+from grpolab.grpo.loading import make_policy
 from grpolab.report.figures.scale import number_of
 from grpolab.sweep.plan import plans
 from grpolab.sweep.study import load
-from grpolab.sweep.tuning.settings import path_of, read
+from grpolab.sweep.tuning.settings import read_tuned, tuned_file
 from grpolab.tasks import make_task
 
 STUDIES = ("scale", "scale_length", "rates_scale")
@@ -36,8 +36,8 @@ def test_a_size_is_the_same_model_in_all_of_them_at_the_learning_rate_that_was_f
     assert models == levels["rates_scale"]
     assert levels["scale_length"].items() <= levels["scale"].items()
     assert rates.pop("0.13M") == [], "the rate of each task, and the runs of other studies"
-    if path_of("rates_scale").is_file():
-        tuned = read("rates_scale").arms
+    if tuned_file("rates_scale").is_file():
+        tuned = read_tuned("rates_scale").arms
         assert rates == {size: tuned[size].overrides for size in rates}
 
 

@@ -21,10 +21,10 @@ from grpolab.paths import Results, project_root, read_json, write_json_atomic
 from grpolab.report.claims import decide
 from grpolab.report.load import load
 from grpolab.report.plans import read_plan
-from grpolab.report.reference import export_reference
+from grpolab.report.export import export_reference
 from grpolab.studies import drawing
 from grpolab.studies import looks as looks_module
-from grpolab.studies.looks import Answer, Looks, standing
+from grpolab.studies.looks import Answer, Looks, summarize
 from grpolab.sweep import registration
 from grpolab.sweep.ledger import status
 from grpolab.sweep.plan import Plan, plans
@@ -140,7 +140,7 @@ def test_a_hypothesis_without_a_value_in_some_seed_gets_no_more(tmp_path: Path) 
     answers = [Answer("mine", name, "slow", "inconclusive", True, seeds) for name, seeds in (("A", 4), ("B", 5))]
     assert looks.advance(answers) == 2
     assert {c.variant for c in looks.plans[0].cells if c.settings.seed == 9} == {"low/slow", "wide/slow"}
-    assert standing(10, answers) == "look 10: 0 of 2 decided; open: A (slow), B (slow)"
+    assert summarize(10, answers) == "look 10: 0 of 2 decided; open: A (slow), B (slow)"
 
 
 @pytest.mark.parametrize(

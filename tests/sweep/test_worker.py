@@ -17,7 +17,8 @@ from grpolab.studies.train import train
 from grpolab.sweep.compose import compose
 from grpolab.sweep.jobs import Request, Schedule
 from grpolab.sweep.ledger import JournalReader
-from grpolab.sweep.plan import cell_of, expand_multirun, plans
+from grpolab.sweep.multirun import cell_of, expand_multirun
+from grpolab.sweep.plan import plans
 from grpolab.sweep.pool import Pool, slots
 from grpolab.sweep.progress import Progress
 
@@ -112,7 +113,8 @@ def test_the_parent_imports_nothing_heavy():
     code = """
 import sys
 import grpolab.cli, grpolab.studies.sweep, grpolab.studies.train, grpolab.sweep.plan, grpolab.sweep.compose
-from grpolab.sweep.plan import cell_of, expand_multirun, plans
+from grpolab.sweep.plan import plans
+from grpolab.sweep.multirun import cell_of, expand_multirun
 plans("clip_range")
 print([name for name in ("torch", "transformers", "mlflow", "datasets", "pandas") if name in sys.modules])
 """

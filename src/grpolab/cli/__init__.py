@@ -1,4 +1,4 @@
-"""`grpolab COMMAND`: every room's door. Each command imports its room when it is called, so that all start fast."""
+"""`grpolab COMMAND`: parse the command line. A command imports what it needs when it runs, so that all start fast."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpolab import RESULTS_VERSION, __version__
-from grpolab.cli import checking, completion, keeping, reading, running
+from grpolab.cli import checking, keeping, reading, running
 from grpolab.cli.common import FAILURE, INTERRUPTED, OK, WRONG_REQUEST, Command, Parser
 from grpolab.errors import RequestError, near_matches
-from grpolab.paths import DISK_ERRORS
+from grpolab.paths import DISK_ERRORS, available
 from grpolab.terminal import say, say_uncaught
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do one command; returns 0, 1 where something failed, 2 where the request was wrong, 130 after Ctrl-C.
+    """Do one command. Return 0; 1 if something failed, 2 if the request was wrong, 130 after Ctrl-C.
 
-    `compare` returns 1 where outcomes differ, and 3 where it can neither say that they do nor that they agree.
+    `compare` returns 1 if outcomes differ, and 3 if they neither differ nor agree for certain.
     """
     sys.excepthook = say_uncaught
     try:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command and what it was given. Exits with code 2 where it is no command."""
+    """Parse the command line. Exits with code 2 if it is wrong."""
     parser, groups = parsers()
     given = list(sys.argv[1:] if arguments is None else arguments)
     _refuse_unknown_command(parser, groups, given)
@@ -61,7 +61,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def parsers() -> tuple[Parser, dict[str, Any]]:
-    """The parser, and the subparsers of each group of commands; those that belong to none under an empty name."""
+    """Return the parser, and the subparsers of each group of commands, '' for those without a group."""
     parser = Parser(prog="grpolab", description="Which part of GRPO matters? Ablations with evidence.")
     version = f"grpolab {__version__}, results version {RESULTS_VERSION}"
     parser.add_argument("--version", action="version", version=version)
@@ -78,9 +78,18 @@ def parsers() -> tuple[Parser, dict[str, Any]]:
             sub.add_argument("--results", metavar="FOLDER", help="default: machine.results of conf/run.yaml")
         return sub
 
-    for commands in (running, reading, checking, keeping, completion):  # in the order of `grpolab -h`
+    for commands in (running, reading, checking, keeping):  # in the order of `grpolab -h`
         commands.add_commands(add)
+    text = 'a script for tab completion: in ~/.bashrc: eval "$(grpolab completion bash)"'
+    add("completion", _completion, text, results=False).add_argument("shell", choices=("bash", "zsh"))
     return parser, groups
+
+
+def _completion(arguments: argparse.Namespace) -> None:
+    from grpolab.cli.completion import script
+    from grpolab.sweep.help import list_names
+
+    say(script(arguments.shell, parsers()[1], available(), list_names()), end="")
 
 
 def _refuse_unknown_command(parser: argparse.ArgumentParser, groups: dict[str, Any], given: list[str]) -> None:
@@ -95,13 +104,13 @@ def _refuse_unknown_command(parser: argparse.ArgumentParser, groups: dict[str, A
 
 
 def _unknown_option(parsed: argparse.Namespace, option: str, given: list[str]) -> str:
-    """What to write instead: a setting is no option, and an option may be mistyped."""
+    """Return a sentence with what to write instead."""
     name, _, value = option.partition("=")
     options = re.findall(r"--[a-z-]+", parsed.parser.format_usage())
     if "overrides" in parsed and not any(known.startswith(name) for known in options):
-        from grpolab.sweep.compose import key_for
+        from grpolab.sweep.help import guess_key
 
         behind = next((word for word in given[given.index(option) + 1 :] if not word.startswith("-")), "")
-        if key := key_for(name.lstrip("-").replace("-", "_")):
+        if key := guess_key(name.lstrip("-").replace("-", "_")):
             return f"{name} is no option: settings are written key=value, here {key}={value or behind or '...'}"
     return f"{name} is no option of `{parsed.parser.prog}`{near_matches(name, options)}"

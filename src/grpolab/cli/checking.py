@@ -45,8 +45,6 @@ def add_commands(add: Add) -> None:
     sub.add_argument("path", metavar="PATH", help="archive, folder or .json file (tests/vectors/README.md)")
     sub.add_argument("--each", action="store_true", help="a line for each variant instead of each framework")
     sub.add_argument("--json", action="store_true")
-    text = "plant an error in every output instead, 1e-6 where float32 has part in it, else 1e-8: is each seen?"
-    sub.add_argument("--sensitivity", action="store_true", help=text)
     text = "what sets the frameworks' defaults, modes and metrics apart, as docs/dialects.md"
     add("dialects", _dialects, text, results=False)
     text = "whether the report's statistics keep their promises: simulated studies, and one arm's runs under two names"
@@ -151,10 +149,6 @@ def _converted(arguments: argparse.Namespace, file: str) -> Converted:
 def _conformance(arguments: argparse.Namespace) -> int:
     from grpolab.frameworks import conformance
 
-    if arguments.sensitivity:
-        planted = list(conformance.plant_in_archive(Path(arguments.path)))
-        say("\n".join(conformance.sensitivity_lines(planted)))
-        return OK if planted and conformance.is_sensitive(planted) else FAILURE
     verdicts = list(conformance.replay_archive(Path(arguments.path)))
     if arguments.json:
         say(json.dumps(conformance.as_json(verdicts), indent=1))

@@ -11,31 +11,29 @@ from grpolab.errors import RequestError
 from grpolab.paths import REFERENCE_STUDY, Results
 from grpolab.records import read_plan
 from grpolab.terminal import say
-from grpolab.vocabulary import RESULTS
 
 
 def add_commands(add: Add) -> None:
-    """geometry, surrogate, export-reference, track sync, track verify, prune-runs, runs import."""
+    """geometry, export-reference, track sync, track verify, prune-runs, runs import."""
     add("geometry", _geometry, "write the tables behind the analytic figures")
-    text = "replay the first updates of a study's runs and write the table behind F11; what is there stays"
-    add("surrogate", _surrogate, text).add_argument("study", metavar="STUDY")
     export = add("export-reference", _export_reference, "keep a study's outcome in results/reference/")
     export.add_argument(
         "study", nargs="?", default=REFERENCE_STUDY, metavar="STUDY", help=f"default: {REFERENCE_STUDY}"
     )
     export.add_argument("--append", action="store_true", help="add its finished seeds to what is there")
     sync = add("track sync", _track_sync, "bring the tracking store up to date with the run folders, or make it anew")
-    sync.add_argument("--repair", action="store_true", help="look at every point; make wrong runs again, artefacts too")
+    sync.add_argument(
+        "--rebuild", action="store_true", help="set the store aside and make it anew from the run folders"
+    )
     verify = add("track verify", _track_verify, "compare the tracking store with the run folders; writes nothing")
     verify.add_argument("--json", action="store_true")
     for track in (sync, verify):
         track.add_argument("study", nargs="?", metavar="STUDY", help="default: every planned study")
         track.add_argument("--uri", help="tracking store; default: machine.tracking_uri of conf/run.yaml")
     prune = add("prune-runs", _prune_runs, "delete run folders that no planned study and no study file asks for")
-    prune.add_argument("runs", nargs="*", metavar="RUN", help="delete this one too, whose data was not recorded")
     prune.add_argument("--dry-run", action="store_true", help="only list them")
     prune.add_argument("--yes", action="store_true", help="do not ask")
-    take = add("runs import", _runs_import, "take over the finished runs of another results folder, each checked")
+    take = add("runs import", _runs_import, "copy the finished runs of another results folder, each checked")
     take.add_argument("folder", metavar="FOLDER", type=Path, help="a results folder")
 
 
@@ -49,27 +47,9 @@ def _geometry(arguments: argparse.Namespace) -> None:
     say(f"{results.geometry}\n{results.surface}")
 
 
-def _surrogate(arguments: argparse.Namespace) -> None:
-    from grpolab.sweep.ledger import study_states
-
-    results = results_of(arguments)
-    study = results.name_of(arguments.study)
-    states = study_states(results, study).values()  # of the study, or of those that it includes
-    here = [cell for cells in states for cell in cells if cell.state in RESULTS and not cell.committed]
-    done = [cell.cell["signature"] for cell in here]  # with a folder, whose first updates can be replayed
-    signatures = dict.fromkeys(done)
-    if not signatures:
-        raise RequestError(
-            f"study {arguments.study} has no finished run yet: run `grpolab sweep {arguments.study}` first"
-        )
-    from grpolab.run.surrogate_tables import extend_table
-
-    say(extend_table(results, list(signatures), say))
-
-
 def _export_reference(arguments: argparse.Namespace) -> None:
     from grpolab.report import screen
-    from grpolab.report.reference import export_reference
+    from grpolab.report.export import export_reference
 
     results = results_of(arguments)
     for file in export_reference(results, results.name_of(arguments.study), arguments.append):
@@ -88,7 +68,7 @@ def _track_sync(arguments: argparse.Namespace) -> int:
     for study in studies:
         if study not in parts:
             drawing.assess_runs(results, study)
-    if problem := tracking.synchronise(results, uri, studies, arguments.repair):
+    if problem := tracking.synchronise(results, uri, studies, arguments.rebuild):
         say(problem, error=True)
         return FAILURE
     say(f"up to date with the run folders: {uri} ({', '.join(studies) or 'no study is planned yet'})")
@@ -131,10 +111,10 @@ def _prune_runs(arguments: argparse.Namespace) -> None:
     def consent(question: str) -> bool:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes") if asks else bool(arguments.yes)
 
-    prune(results, consent, arguments.runs)
+    prune(results, consent)
 
 
 def _runs_import(arguments: argparse.Namespace) -> int:
-    from grpolab.sweep.housekeeping import take_over
+    from grpolab.sweep.housekeeping import import_runs
 
-    return OK if take_over(arguments.folder, results_of(arguments)) else FAILURE
+    return OK if import_runs(arguments.folder, results_of(arguments)) else FAILURE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from grpolab.cli.common import (
 from grpolab.errors import RequestError
 from grpolab.paths import REPORT_FILES, Results
 from grpolab.terminal import say
+from grpolab.vocabulary import DAMAGED
 
 if TYPE_CHECKING:
     from grpolab.doctor import Diagnosis
@@ -32,7 +34,7 @@ SOURCES = ("trl", "verl", "mlflow", "wandb-export")
 
 
 def add_commands(add: Add) -> None:
-    """status, figures, report, compare, ui, show, diff, regimes, vocabulary, diagnose."""
+    """status, figures, report, compare, ui, show, diff, vocabulary, diagnose."""
     status = add("status", _status, "how far the cells of a study are")
     status.add_argument("study", nargs="?", metavar="STUDY")
     status.add_argument("--json", action="store_true")
@@ -69,7 +71,6 @@ def add_commands(add: Add) -> None:
     show.add_argument("--prompts", type=count, default=2, metavar="N", help="prompts to show")
     diff = add("diff", _diff, "settings in which two runs differ, and the paired effect where a study compares them")
     diff.add_argument("runs", nargs=2, metavar="RUN")
-    add("regimes", _regimes, "whether the committed baseline learns and clipping acts, as docs/regimes.md")
     add("vocabulary", _vocabulary, "every metric, tag and outcome with its meaning, as Markdown", results=False)
     diagnose = add("diagnose", _diagnose, "why a run looks the way it does: causes with evidence, and what is normal")
     diagnose.add_argument(
@@ -82,10 +83,24 @@ def add_commands(add: Add) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> None:
-    from grpolab.sweep.ledger import print_status
+    from grpolab.sweep.ledger import describe_status, status
 
     results = results_of(arguments)
-    print_status(results, arguments.study and results.name_of(arguments.study), arguments.json)
+    summaries = status(results, arguments.study and results.name_of(arguments.study), time.time())
+    if arguments.json:
+        say(json.dumps(summaries, indent=1))
+        return
+    if not summaries:
+        say("no study is planned yet: run `grpolab sweep STUDY`")
+    for name, summary in summaries.items():
+        counts = ", ".join(f"{count} {state}" for state, count in sorted(summary["states"].items()))
+        kept = f" ({summary['committed']} of them committed)" if summary["committed"] else ""
+        say(f"{name}: {summary['planned']} planned: {counts}{kept}")
+        for row in summary["cells"]:
+            if details := describe_status(row):
+                say(f"  {row['state']}: {row['variant']}, seed {row['seed']} ({row['signature']}): {details}")
+        if DAMAGED in summary["states"]:
+            say(f"  damaged runs are left out: `grpolab sweep {name} --retry-failed` trains them anew")
 
 
 def _figures(arguments: argparse.Namespace) -> None:
@@ -147,10 +162,10 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
         runs, notes = _mlflow_runs(folders)
     else:
         framework = arguments.source if arguments.source in LOGS else None
-        runs, notes = other_runs.find(framework, folders)
+        runs, notes = other_runs.find_runs(framework, folders)
     name = arguments.out.name if arguments.out else Path(folders[0]).resolve().stem
     output = arguments.out or results.root / "imported" / name
-    report = other_runs.write(results, name, runs, notes, told, arguments.baseline, output)
+    report = other_runs.write_report(results, name, runs, notes, told, arguments.baseline, output)
     say(report.with_suffix(".html"))
     say(report)
 
@@ -165,12 +180,14 @@ def _arm(text: str) -> tuple[str, list[str]]:
 
 def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
     """Every run with a metric that the doctor knows in MLflow's databases: a file, a folder with mlflow.db, a URI."""
-    from grpolab.doctor.logs import read_rows
+    from grpolab.doctor.evidence import to_evidence
     from grpolab.doctor.other_runs import FoundRun
+    from grpolab.readers.log_folders import FoundLog
+    from grpolab.readers.logs import read_rows
     from grpolab.run import tracking
 
     tracking.set_environment()
-    from grpolab.run.tracking.store import logged_runs
+    from grpolab.run.tracking.store import read_runs
 
     runs, refused = list[FoundRun](), list[str]()
     for folder in folders:
@@ -179,14 +196,14 @@ def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
         if Path(folder).is_dir() and not place.is_file() and any(Path(folder).glob("*/meta.yaml")):
             os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # it is only read; MLflow refuses such a store by default
             uri = Path(folder).resolve().as_uri()
-        for run in logged_runs(uri):
-            name = f"{run.name} ({run.id[:8]})"
+        for run, rows in read_runs(uri):
+            name = f"{run.info.run_name} ({run.info.run_id[:8]})"
             try:
-                evidence = read_rows(name, run.rows)
+                evidence = to_evidence(read_rows(name, rows))
             except RequestError as refusal:
                 refused.append(str(refusal))
             else:
-                runs.append(FoundRun(name, folder, run.params, evidence))
+                runs.append(FoundRun(FoundLog(name, folder, place, run.data.params), evidence))
     if not runs:
         why = f"; {refused[0]}" if refused else ""
         raise RequestError(f"FOLDER={', '.join(folders)} holds no run in MLflow that the doctor can read{why}")
@@ -228,12 +245,6 @@ def _diff(arguments: argparse.Namespace) -> None:
     say(inspect.diff(results_of(arguments), *arguments.runs))
 
 
-def _regimes(arguments: argparse.Namespace) -> None:
-    from grpolab.report import regimes
-
-    say(regimes.page(results_of(arguments)))
-
-
 def _vocabulary(_arguments: argparse.Namespace) -> None:
     from grpolab.vocabulary import page
 
@@ -255,9 +266,9 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
 
     name, place = arguments.run, Path(arguments.run)
     if place.is_dir() and not (place / "settings.yaml").is_file():  # as a trainer leaves it, with its checkpoints
-        from grpolab.doctor.other_runs import only_run
+        from grpolab.doctor.other_runs import find_only_run
 
-        return examine(only_run(arguments.framework, name))
+        return examine(find_only_run(arguments.framework, name))
     if arguments.framework or place.is_file():
         return diagnose_log(arguments.framework, place)
     if not place.exists() and (place.suffix or len(place.parts) > 1):
@@ -271,9 +282,9 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
                 raise
     uri = tracking_uri(results, arguments.uri)
     tracking.set_environment()
-    from grpolab.run.tracking.store import logged
+    from grpolab.run.tracking.store import read_run
 
     # Of an MLflow run: by its folder where it is one of ours and that is here, else by the metrics in the store.
-    tags, rows = logged(uri, name)
+    tags, rows = read_run(uri, name)
     folder = results.run(tags["signature"]) if "signature" in tags else None
     return diagnose(folder) if folder and folder.is_dir() else diagnose_rows(name, rows)

@@ -54,17 +54,22 @@ def add_commands(add: Add) -> None:
     for command in (train, sweep):
         command.add_argument("--retry-failed", action="store_true", help="run failed cells again; their error is kept")
         command.add_argument("--json-lines", action="store_true", help="one JSON object per event, for programs")
-    tune.add_argument("--storage", metavar="URI", help="journal:FILE (default: in the results) or a database's URI")
+    tune.add_argument(
+        "--storage",
+        metavar="URI",
+        help="a database: sqlite:///FILE (default: in the results), postgresql://..., mysql://...",
+    )
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from grpolab.sweep.compose import compose, help_text
+    from grpolab.sweep.compose import compose
+    from grpolab.sweep.help import help_text
 
     if arguments.page:
         say(help_text(arguments.overrides))
         return OK
     from grpolab.lint.check import check_plans, check_run
-    from grpolab.sweep.plan import cell_of, expand_multirun
+    from grpolab.sweep.multirun import cell_of, expand_multirun
 
     overrides, name = arguments.overrides, arguments.name
     with _events(arguments.json_lines) as events:
@@ -127,19 +132,19 @@ def _events(wanted: bool) -> AbstractContextManager[Events | None]:
 
 
 def _tune(arguments: argparse.Namespace) -> int:
-    from grpolab.sweep.tuning.arms import Arms, load_tuned
+    from grpolab.sweep.tuning.arms import TunedStudy, load_tuned
     from grpolab.sweep.tuning.command import tune
-    from grpolab.sweep.tuning.settings import path_of
+    from grpolab.sweep.tuning.settings import tuned_file
 
-    arms = Arms(load_tuned(arguments.study), arguments.overrides)
-    return tune(arms, quantities, _draw, path_of(arms.study.name), arguments.jobs, arguments.storage)
+    tuned = TunedStudy(load_tuned(arguments.study), arguments.overrides)
+    return tune(tuned, quantities, _draw, tuned_file(tuned.study.name), arguments.jobs, arguments.storage)
 
 
 def quantities(results: Results, cell: Cell) -> Mapping[str, float]:
     """The stability quantities of a finished run, as the report of a study with this one cell has them."""
     from grpolab.report.journals import read_runs
     from grpolab.report.load import study_of
-    from grpolab.report.stability import stability_table
+    from grpolab.report.measures import stability_table
 
     plan = {"study": "", "compare": next(iter(cell.levels)), "primary_metric": "eval/accuracy_expected"}
     study = study_of(results, {**plan, "cells": [cell.document()]}, read_runs(results, [cell.signature]))
@@ -148,6 +153,6 @@ def quantities(results: Results, cell: Cell) -> Mapping[str, float]:
 
 def _draw(results: Results, study: str) -> None:
     """Figures, tables and page of the tuning."""
-    from grpolab.report.tuning import page
+    from grpolab.report import tuning
 
-    say(page.write(results, study, say))
+    say(tuning.write(results, study, say))

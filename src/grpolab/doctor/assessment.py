@@ -9,7 +9,7 @@ from typing import Any
 from grpolab.doctor.section import causes_of, examined
 from grpolab.paths import Results, write_json_atomic
 from grpolab.report.load import StudyRuns
-from grpolab.report.stability import stability_table
+from grpolab.report.measures import stability_table
 
 METRICS = ("final_score", "gain", "lost", "collapsed")
 NOT_LOST, NONE_KNOWN = "no", "none known"

@@ -14,7 +14,7 @@ from grpolab.doctor.evidence import HALF, REWARD, TRUNCATED, Evidence, trend
 from grpolab.doctor.ratio_is_one import constant_reward
 from grpolab.quantities import Thresholds
 from grpolab.report.journals import column
-from grpolab.report.stability import final_score
+from grpolab.report.scores import final_score
 from grpolab.report.text import begun, count, number, percent
 from grpolab.vocabulary import DIVERGED
 

@@ -1,6 +1,6 @@
 """What the rules look at: one run's numbers, as far as they can be read; and how a run folder is read.
 
-Logs of other frameworks: `logs.py`.
+Logs of other frameworks: `readers/logs.py`.
 
 A column or a table that is not there is empty: a rule that needs it stays silent, and never guesses.
 """
@@ -24,10 +24,11 @@ from grpolab.errors import Damaged, RequestError
 from grpolab.identity import dotted
 from grpolab.paths import Results, read_json
 from grpolab.quantities import Thresholds
+from grpolab.readers.logs import RunLog
 from grpolab.records import WEIGHTS, check_policy, read_outcome, read_provenance, read_result, read_settings
 from grpolab.report.journals import both, column, read_samples, table, tail_length
-from grpolab.report.stability import collapsed, final_score
-from grpolab.report.text import count
+from grpolab.report.scores import collapsed, final_score
+from grpolab.report.text import count, listing
 from grpolab.vocabulary import DIVERGED, STOPPED
 
 Floats = NDArray[np.float64]
@@ -49,6 +50,10 @@ ONE_SIDE = 0.9  # of the groups with equal rewards (or of the range of the rewar
 USUAL_RANGE = {"token": 0.2, "sequence": 3e-4}
 
 TABLES = {"update": "updates", "rollout": "rollouts", "evaluation": "evaluations"}
+NOT_LOGGED = (
+    "the settings (epsilon, beta, num_iterations, max_grad_norm, warm-up): they are not in such a log",
+    "advantages and single tokens: they are not in such a log",
+)
 PLANTED = ("fault", "reward.function")  # what `make bench WHAT=doctor` plants stands in settings, and must not be known
 MOST_SAMPLES = 12  # tables of completions that are read, evenly over the run
 SAMPLE_COLUMNS = ["prompt_index", "sample", "reward", "advantage", "position", "old_log_prob", "ratio", "clipped"]
@@ -295,6 +300,23 @@ class Evidence:
         return float(values[:n].mean()), float(values[-n:].mean())
 
 
+def to_evidence(log: RunLog) -> Evidence:
+    """Return the evidence in the log of another framework."""
+    told = [f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in log.settings.items()]
+    settings = f"settings that the log does not print (it prints {listing(told, 8)})" if told else NOT_LOGGED[0]
+    return Evidence(
+        run=log.run,
+        state=f"a log of {log.framework} with {count(log.rows, 'row')}",
+        settings=log.settings,
+        updates=log.updates,
+        rollouts=log.rollouts,
+        unknown=(settings, NOT_LOGGED[1], *log.problems),
+        not_finite=log.not_finite,
+        framework=log.framework,
+        config=log.config,
+    )
+
+
 def read_run(folder: Path) -> Evidence:
     """The evidence in a run folder. Raises RequestError where its settings cannot be read."""
     try:
@@ -331,7 +353,7 @@ def read_run(folder: Path) -> Evidence:
         not_finite=not_finite,
         framework=(provenance.get("framework") or {}).get(
             "name", "grpolab"
-        ),  # run/trl_callback.py writes such a folder
+        ),  # readers/trl_callback.py writes such a folder
         **tables,
     )
 

@@ -13,13 +13,13 @@ import numpy as np
 from grpolab.doctor.breakdown import TRAINING_GOES_WRONG, fall
 from grpolab.doctor.causes import Cause, Confidence, Finding
 from grpolab.doctor.decline import GAPS, METRIC_MISLEADS
-from grpolab.doctor.evidence import Evidence, median, read_run
+from grpolab.doctor.evidence import Evidence, median, read_run, to_evidence
 from grpolab.doctor.first_pass import FIRST_RATIO_IS_NOT_ONE
-from grpolab.doctor.logs import Row, read_log, read_rows
 from grpolab.doctor.no_progress import NO_PROGRESS
 from grpolab.doctor.normal import NORMAL
 from grpolab.doctor.ratio_is_one import RATIO_IS_ONE
 from grpolab.framework_names import LOG_NAMES, in_their_names
+from grpolab.readers.logs import LoggedRow, read_log, read_rows
 from grpolab.report.journals import column
 from grpolab.report.text import count, listing, number
 from grpolab.vocabulary import METRICS
@@ -72,12 +72,12 @@ def diagnose_log(framework: str | None, path: Path) -> Diagnosis:
 
     Raises RequestError where it cannot be read as one.
     """
-    return examine(read_log(framework, path))
+    return examine(to_evidence(read_log(framework, path)))
 
 
-def diagnose_rows(run: str, rows: Sequence[Row]) -> Diagnosis:
+def diagnose_rows(run: str, rows: Sequence[LoggedRow]) -> Diagnosis:
     """The causes in the metrics of a run that was tracked elsewhere. Raises RequestError where no name is known."""
-    return examine(read_rows(run, rows))
+    return examine(to_evidence(read_rows(run, rows)))
 
 
 def examine(run: Evidence) -> Diagnosis:

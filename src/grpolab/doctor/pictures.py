@@ -28,8 +28,8 @@ def _passes(study: StudyRuns) -> Figure:
             by_pass = panels.pivot_seeds(updates, "iteration", "clip/active")
             sheet.line(panel, by_pass, sheet.styles[arm], share_band)
         panel.yaxis.set_major_formatter(PercentFormatter(1))
-    panels.start_at_zero(sheet.grid)
-    panels.label_x(sheet.grid, "pass over the batch")
+    sheet.start_at_zero()
+    sheet.label_x("pass over the batch")
     sheet.legend()
     return sheet.figure
 

@@ -13,7 +13,7 @@ from grpolab.doctor.evidence import PLANTED, TABLES, Evidence
 from grpolab.doctor.page import examine
 from grpolab.report.journals import column, largest
 from grpolab.report.load import StudyRuns
-from grpolab.report.stability import numbers_of, stability_table
+from grpolab.report.measures import kept_quantities, stability_table
 from grpolab.report.text import count, markdown_table, number, spans
 
 ENDED = ("collapsed", "diverged", "stopped")  # the labels that make a run `lost`
@@ -57,7 +57,7 @@ def causes_of(part: StudyRuns) -> dict[str, tuple[Finding, ...]]:
 def _evidence(part: StudyRuns) -> Iterator[tuple[str, Evidence]]:
     """Signature and evidence of the runs of a study."""
     tables = {name: dict(iter(getattr(part, name).groupby("signature"))) for name in TABLES.values()}
-    kept = numbers_of(part)
+    kept = kept_quantities(part)
     for cell in part.done.to_dict("records"):
         signature = cell["signature"]
         own = {name: runs.get(signature, pd.DataFrame()).dropna(axis=1, how="all") for name, runs in tables.items()}

@@ -11,9 +11,7 @@ as far as replays with other last places differ from each other (`rounding.py`).
 from __future__ import annotations
 
 import fnmatch
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +37,6 @@ STORED = 2 * torch.finfo(torch.float32).eps
 # Two libraries may each be a unit off, on opposite sides, and few replays see less than the largest deviation.
 SAFETY = 4.0
 LEAST_METRIC, LEAST_TENSOR = 1e-4, 1e-6  # metrics are shares, ratios and nats: smaller ones count as this large
-PLANTED = {True: 1e-6, False: 1e-8}  # the relative error to plant, by whether float32 has part in an output
 # What computing with values of other types and shapes than a framework's ends in.
 MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError)
 
@@ -112,8 +109,6 @@ class Compared:
     output: str  # `loss`, `gradient`, `metric <name>`, or the name of a tensor
     error: float
     bound: float
-    planted: float = 0.0  # the part of the error that was planted in the output's largest number
-    before: float = 0.0  # the error before that
 
     @property
     def kind(self) -> str:
@@ -123,13 +118,8 @@ class Compared:
 
     @property
     def agrees(self) -> bool:
-        """Return whether the error is within its bound; a planted one is then not seen."""
+        """Return whether the error is within its bound."""
         return self.error <= self.bound
-
-    @property
-    def is_too_loose(self) -> bool:
-        """Return whether the bound cannot show the planted error, should it be on the other side of ours."""
-        return self.bound + self.before >= self.planted
 
 
 class Case:
@@ -165,15 +155,11 @@ class Case:
         least = LEAST_METRIC if output.startswith("metric ") else LEAST_TENSOR
         return max(largest, self.terms if output == "loss" else least)
 
-    def error(self, output: str, planted: float = 0.0) -> float:
-        """Return the output's relative error, with that of its largest number made `planted` larger."""
-        ours, expected, scale = self.ours.get(output), self.expected[output], self.scale(output)
-        if ours is None:
+    def error(self, output: str) -> float:
+        """Return the output's relative error."""
+        if output not in self.ours:
             return torch.inf
-        if planted:
-            expected = expected.clone()
-            expected.view(-1)[expected.nan_to_num(0, 0, 0).abs().argmax()] += planted * scale
-        difference = largest_difference(ours, expected)
+        difference, scale = largest_difference(self.ours[output], self.expected[output]), self.scale(output)
         return difference / scale if scale else (0.0 if difference == 0 else torch.inf)
 
     @cached_property
@@ -202,15 +188,6 @@ class Case:
         for output in self.expected:
             error, bound = self.error(output), self.cheap_bound(output)
             yield Compared(self.name, output, error, bound if error <= bound else self.bound(output))
-
-    def plant(self) -> Iterator[Compared]:
-        """Plant an error in each output that has a finite number other than 0, and compare it."""
-        for output in self.expected:
-            if self.scale(output) and self.expected[output].isfinite().any():
-                bound = self.bound(output)
-                float32 = output in self.stored or (bound > FLOAT64 and torch.float32 in self.spreads[1])
-                error = PLANTED[float32]
-                yield Compared(self.name, output, self.error(output, error), bound, error, self.error(output))
 
 
 def expected_outputs(case: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -315,14 +292,6 @@ def replay_cases(variant: FrameworkVariant) -> Iterator[Case]:
     return (Case(variant, case, stored) for case in variant.cases if "error" not in case)
 
 
-def plant_in_archive(path: Path) -> Iterator[tuple[FrameworkVariant, list[Compared]]]:
-    """Plant an error in each output of each case of every variant that is replayed."""
-    for variant in read_variants(path):
-        if _reason_against(variant) is None:
-            with suppress(*MALFORMED, ValueError):  # it cannot be replayed, which the replay itself says
-                yield variant, [planted for case in replay_cases(variant) for planted in case.plant()]
-
-
 def as_json(verdicts: Sequence[VariantVerdict]) -> dict[str, Any]:
     """Return the counts, and every variant with its worst errors and its misses."""
     rows = [
@@ -372,35 +341,3 @@ def verdict_lines(verdicts: Sequence[VariantVerdict], each: bool = False) -> Ite
         f"{len(verdicts)} variants: {len(replayed)} replayed with {sum(verdict.cases for verdict in replayed)} cases,"
         f" {agreeing} agree, {len(replayed) - agreeing} miss; {len(verdicts) - len(replayed)} not replayed"
     )
-
-
-def sensitivity_lines(planted: Iterable[tuple[FrameworkVariant, Sequence[Compared]]]) -> Iterator[str]:
-    """Yield a table of planted errors by framework and kind, each that is not seen, and the counts."""
-    count: Counter[tuple[str, str]] = Counter()
-    loose: Counter[tuple[str, str]] = Counter()
-    float32, unseen = 0, []
-    for variant, outputs in planted:
-        for output in outputs:
-            count[variant.framework, output.kind] += 1
-            loose[variant.framework, output.kind] += output.is_too_loose
-            float32 += output.planted == PLANTED[True]
-            if output.agrees and not output.is_too_loose:
-                place = f"{variant.full_name}: {output.output} of case {output.case}"
-                unseen.append(f"not seen: {place}, bound {output.bound:.1e}")
-    yield f"{'outputs, of them with a bound too loose':<42}" + "".join(f"{kind:>16}" for kind in KINDS)
-    for name in dict.fromkeys(name for name, _ in count):
-        yield f"{name:<42}" + "".join(f"{f'{count[name, kind]}, {loose[name, kind]}':>16}" for kind in KINDS)
-    yield from unseen
-    total, too_loose = count.total(), loose.total()
-    yield (
-        f"{total} planted errors, {PLANTED[True]:g} in the {float32} outputs that float32 has part in and"
-        f" {PLANTED[False]:g} in the others: {total - too_loose - len(unseen)} seen, {len(unseen)} not seen though the"
-        f" bound lies below, {too_loose} ({too_loose / max(total, 1):.2%}) with a looser bound"
-    )
-
-
-def is_sensitive(planted: Iterable[tuple[FrameworkVariant, Sequence[Compared]]]) -> bool:
-    """Return whether every planted error is seen, but for 2% of them at most whose bound is too loose."""
-    outputs = [output for _, outputs in planted for output in outputs]
-    loose = sum(output.is_too_loose for output in outputs)
-    return loose <= 0.02 * len(outputs) and all(output.is_too_loose or not output.agrees for output in outputs)

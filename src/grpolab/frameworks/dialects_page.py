@@ -1,4 +1,4 @@
-"""`docs/dialects.md`: what sets the frameworks apart, read from their presets and computed by their own functions."""
+"""Write `docs/dialects.md`: what sets the frameworks apart, from their presets and their own functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grpolab.settings.run import RunSettings
 from grpolab.vocabulary import CLIP_METRIC
 
 AXES = [name for name in ObjectiveSettings.model_fields if name != "framework"]
-PPO = Objective.of("token", "clipped", 0.2, 0.2, None, "min_positive", "token_mean_minibatch", beta=0.1)
+PPO = Objective.of(beta=0.1)
 # Ratios and advantage of each sequence of the example.
 EXAMPLE: list[tuple[float, list[float]]] = [
     (0.9, [1.5, 1.3, 1.25, 2.0, 0.7, 1.1]),
@@ -27,35 +27,16 @@ EXAMPLE: list[tuple[float, list[float]]] = [
     (0.0, [1.6]),
     (0.6, [1.4, 1.9, 0.9]),
 ]
-# What several frameworks report, under names that are alike or not.
-FAMILIES: dict[str, list[tuple[str, str]]] = {
-    "The clip fraction": [*CLIP_METRIC.items(), ("roll", "actor/ppo_ratio_clipfrac@sum")],
-    "How far the policy moved in the update": [
-        ("verl", "actor/ppo_kl"),
-        ("openrlhf", "ppo_kl"),
-        ("slime", "ppo_kl"),
-        ("roll", "actor/policykl@sum"),
-        ("roll", "actor/approxkl@sum"),
-        ("areal", "approx_kl"),
-    ],
-    "The ratio": [
-        ("roll", "actor/ratio_mean@sum"),
-        ("roll", "actor/ratio_mean"),
-        ("areal", "importance_weight"),
-        ("nemo_rl", "probs_ratio"),
-        ("open_instruct", "val/ratio"),
-        ("torchtune", "ratios"),
-    ],
-    "The KL to the reference": [
-        ("trl", "kl"),
-        ("verl", "kl_loss"),
-        ("roll", "actor/kl_loss@sum"),
-        ("slime", "kl_loss"),
-        ("nemo_rl", "kl_penalty"),
-        ("open_instruct", "loss/kl_avg"),
-        ("skyrl", "policy_kl"),
-        ("torchtune", "kl_loss"),
-    ],
+# What several frameworks report, as `framework/metric`, under names that are alike or not.
+FAMILIES = {
+    "The clip fraction": " ".join("/".join(item) for item in CLIP_METRIC.items())
+    + " roll/actor/ppo_ratio_clipfrac@sum",
+    "How far the policy moved in the update": "verl/actor/ppo_kl openrlhf/ppo_kl slime/ppo_kl roll/actor/policykl@sum"
+    " roll/actor/approxkl@sum areal/approx_kl",
+    "The ratio": "roll/actor/ratio_mean@sum roll/actor/ratio_mean areal/importance_weight nemo_rl/probs_ratio"
+    " open_instruct/val/ratio torchtune/ratios",
+    "The KL to the reference": "trl/kl verl/kl_loss roll/actor/kl_loss@sum slime/kl_loss nemo_rl/kl_penalty"
+    " open_instruct/loss/kl_avg skyrl/policy_kl torchtune/kl_loss",
 }
 OTHER_NAMES = """\
 - `dr_grpo`: in TRL a sum over (sequences x the longest length allowed); in ROLL and in verl until 2026-01
@@ -72,8 +53,8 @@ OTHER_NAMES = """\
 
 
 def page(settings: Mapping[str, RunSettings], comments: Mapping[str, str]) -> str:
-    """The whole page, from every dialect's settings and what its file says of itself, by the dialect's name."""
-    values = {name: _axes(each) for name, each in settings.items()}
+    """Return the whole page, from every dialect's settings and its file's comment, by the dialect's name."""
+    values = {name: _format_axes(each) for name, each in settings.items()}
     first, *others = (values[name] for name in FRAMEWORKS)
     same = [axis for axis in AXES if all(other[axis] == first[axis] for other in others)]
     rows = [[f"`{axis}`", *(values[name][axis] for name in FRAMEWORKS)] for axis in AXES if axis not in same]
@@ -100,16 +81,16 @@ def page(settings: Mapping[str, RunSettings], comments: Mapping[str, str]) -> st
     return "\n\n".join(block.strip("\n") for block in blocks) + "\n"
 
 
-def _axes(settings: RunSettings) -> dict[str, str]:
-    """The axes as they are shown; of the kernels' options only the chosen kernel's."""
+def _format_axes(settings: RunSettings) -> dict[str, str]:
+    """Format the axes; of the kernels' options only the chosen kernel's."""
     dumped = settings.model_dump(include=set(AXES))
     dumped["kernel_options"] = (dumped["kernel_options"] or {}).get(dumped["kernel"])
-    return {axis: _shown(dumped[axis]) for axis in AXES}
+    return {axis: _format(dumped[axis]) for axis in AXES}
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_shown(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {_format(item)}" for key, item in value.items())
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -119,7 +100,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def _modes(framework: str, values: Mapping[str, Mapping[str, str]], comments: Mapping[str, str]) -> str:
-    """A folded table of a framework's modes."""
+    """Return a folded table of a framework's modes."""
     rows = []
     for name in (name for name in values if name.startswith(f"{framework}/")):
         changes = [f"`{axis}` {values[name][axis]}" for axis in AXES if values[name][axis] != values[framework][axis]]
@@ -131,7 +112,7 @@ def _modes(framework: str, values: Mapping[str, Mapping[str, str]], comments: Ma
 
 
 def example() -> LossInputs:
-    """Four ragged sequences, one of them without an advantage; reference and sampler are where the old policy was."""
+    """Return four ragged sequences, one without an advantage; reference and sampler are the old policy."""
     lengths = [len(ratios) for _, ratios in EXAMPLE]
     ratio_BT = torch.ones(len(EXAMPLE), max(lengths), dtype=torch.double)
     for row_T, (_, ratios) in zip(ratio_BT, EXAMPLE, strict=True):
@@ -144,7 +125,7 @@ def example() -> LossInputs:
 
 
 def _clip_fractions() -> Iterator[str]:
-    """The example batch, and the clip fraction in every way to count it."""
+    """Yield the example batch, and the clip fraction in every way to count it."""
     inputs = example()
     rows = "; ".join(f"A = {A:g}: {', '.join(f'{r:g}' for r in ratios)}" for A, ratios in EXAMPLE)
     yield (
@@ -167,10 +148,10 @@ def _clip_fractions() -> Iterator[str]:
     yield _table(["how it is counted", "clip fraction"], [[way, f"{value:.2f}"] for way, value in ways.items()])
 
 
-def _family(title: str, members: list[tuple[str, str]], settings: Mapping[str, RunSettings]) -> str:
-    """Definitions of one thing by several frameworks, and what each makes of the example."""
+def _family(title: str, members: str, settings: Mapping[str, RunSettings]) -> str:
+    """Return the definitions of one thing by several frameworks, and what each makes of the example."""
     inputs, rows = example(), []
-    for framework, name in members:
+    for framework, _, name in (member.partition("/") for member in members.split()):
         values = [metrics_of(framework, point, inputs) for point in (PPO, resolve_run(settings[framework]).objective)]
         numbers = [f"{logged[name]:.4f}" if name in logged else "-" for logged in values]
         rows.append([framework, f"`{name}`", FRAMEWORK_METRICS[framework][name], *numbers])
@@ -178,7 +159,7 @@ def _family(title: str, members: list[tuple[str, str]], settings: Mapping[str, R
 
 
 def _averages(values: Mapping[str, Mapping[str, str]]) -> str:
-    """Every aggregation, whose default it is, and the mean that it makes of the example's ratios."""
+    """Return every aggregation, whose default it is, and the mean that it makes of the example's ratios."""
     inputs = example()
     totals = replace(inputs.totals, max_completion_length=16)
     ratio_BT = (inputs.log_probs_BT - inputs.old_log_probs_BT).exp()

@@ -20,8 +20,8 @@ from grpolab.frameworks.verl import outcome, reinforce_plus_plus
 from grpolab.grpo import loss as core
 from grpolab.grpo.aggregation import aggregate, sequence_mean
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
+from grpolab.grpo.more_surrogates import binary_kl
 from grpolab.grpo.ratios import row_mean
-from grpolab.grpo.surrogates import binary_kl
 from grpolab.registry import AGGREGATIONS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection
 
@@ -73,7 +73,7 @@ UNBOUNDED = ("gspo", "clip_cov", "kl_cov", "importance_sampling")  # losses with
 
 
 def objective(options: Options) -> Objective:
-    """The point on our axes of options of `AlgorithmConfig`. Raises ValueError for two sampler corrections at once."""
+    """Translate options of `AlgorithmConfig`. Raises ValueError for two sampler corrections at once."""
     o: dict[str, Any] = {
         name: {**value, **options.get(name, {})} if isinstance(value, dict) else options.get(name, value)
         for name, value in DEFAULTS.items()
@@ -100,7 +100,6 @@ def objective(options: Options) -> Objective:
         kernel_options=numbers,
         epsilon=low,
         epsilon_high=high,
-        delta=None,
         dual_clip=o["clip_ratio_c"] if kind == "dual_clip" else None,
         loss_form="max_negative" if kind == "clip_cov" else "min_positive",
         aggregation=REDUCTIONS[o["loss_reduction"]],
@@ -113,7 +112,7 @@ def objective(options: Options) -> Objective:
 
 
 def sampler_rule(o: Options) -> SamplerCorrection | None:
-    """The level `outlier`, of this framework only, drops rows with any token out of bounds."""
+    """Translate the sampler correction; the level `outlier`, of SkyRL only, drops rows with any token out of bounds."""
     rules = []
     if kind := o["tis_ratio_type"]:
         rules.append(SamplerCorrection.of(kind, "truncate", 0.0, o[f"{kind}_tis_ratio_clip_high"]))
@@ -130,12 +129,12 @@ def sampler_rule(o: Options) -> SamplerCorrection | None:
 
 
 def exp_float32(log_ratio: Tensor) -> Tensor:
-    """SkyRL's `safe_exp_delta`."""
+    """Return SkyRL's `safe_exp_delta`."""
     return log_ratio.float().clamp(-LOG_RATIO, LOG_RATIO).exp().to(log_ratio.dtype)
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """exp in float32 within the bound; a sequence's logarithm is bounded from above, SAPO's not in float32."""
+    """Return exp in float32 within the bound; a sequence's logarithm is bounded from above, SAPO's is float64."""
     if objective.importance_sampling_level == "sequence_token":
         return shared.capped_sequence_token_ratio(log_ratio_BT, mask_BT)
     if objective.log_ratio_clamp is None or objective.importance_sampling_level != "token":
@@ -146,7 +145,7 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
 
 
 def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """The core's kernel on advantages that hold the reduction; DPPO's loss is -r A of the tokens that it keeps."""
+    """Return the core's kernel on advantages that hold the reduction; DPPO's loss is -r A of the tokens it keeps."""
     weights_BT = resolve(AGGREGATIONS[objective.aggregation])(inputs.mask_BT.to(ratio.dtype), inputs.totals)
     A = inputs.advantages * weights_BT
     parts = core.surrogate(objective, replace(inputs, advantages=A), log_ratio_BT, ratio)
@@ -161,7 +160,7 @@ def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ra
 
 
 def sampler_ratio_float32(level: str, inputs: LossInputs) -> Tensor:
-    """exp(old - sampler) of tokens (B, T), or of a row's sum or mean (B, 1)."""
+    """Return exp(old - sampler) of tokens (B, T), or of a row's sum or mean (B, 1)."""
     assert inputs.sampler_log_probs_BT is not None
     log_BT = inputs.old_log_probs_BT - inputs.sampler_log_probs_BT
     if level == "sequence":
@@ -172,7 +171,7 @@ def sampler_ratio_float32(level: str, inputs: LossInputs) -> Tensor:
 
 
 def out_of_bounds(rule: SamplerCorrection, inputs: LossInputs) -> tuple[Tensor, Tensor]:
-    """Tokens or rows whose ratio is below and above the bounds, bool."""
+    """Return the tokens or rows whose ratio is below and above the bounds, bool."""
     weight = sampler_ratio_float32(rule.level, inputs)
     low, high = weight < rule.low, weight > rule.high
     if rule.level == "outlier":
@@ -181,7 +180,7 @@ def out_of_bounds(rule: SamplerCorrection, inputs: LossInputs) -> tuple[Tensor, 
 
 
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The loss times the truncated weight, or without what the mask drops."""
+    """Multiply by the truncated weight, or drop what the mask drops."""
     rule = objective.sampler_correction
     if rule is None:
         return per_token
@@ -192,17 +191,17 @@ def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tens
 
 
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
-    """The KL joins the sum as the mean over rows of their means."""
+    """Add the KL to the sum as the mean over rows of their means."""
     return per_token + objective.beta * kl_ref_BT * sequence_mean(inputs.mask_BT.to(kl_ref_BT.dtype), inputs.totals)
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The sum: the advantages hold the rest."""
+    """Add up: the advantages hold the reduction."""
     return (per_token * inputs.mask_BT).sum()
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """`loss_metrics` of the policy loss, and the worker's `policy_kl`."""
+    """Return `loss_metrics` of the policy loss, and the worker's `policy_kl`."""
     parts, mask_BT, rule = loss.surrogate, inputs.mask_BT, objective.sampler_correction
 
     def mean(values: Tensor) -> Tensor:
@@ -251,20 +250,14 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 
 LOSSES = (
-    "ppo_policy_loss",
-    "sapo_policy_loss",
-    "gspo_policy_loss",
-    "compute_policy_loss_cispo",
-    "rollout_is_policy_loss",
-    "dppo_policy_loss",
-    "compute_policy_loss_clip_cov",
-    "compute_policy_loss_kl_cov",
+    *(f"{name}_policy_loss" for name in ("ppo", "sapo", "gspo", "rollout_is", "dppo")),
+    *(f"compute_policy_loss_{name}" for name in ("cispo", "clip_cov", "kl_cov")),
     "importance_sampling_loss",
 )
 
 
-def policy_loss(options: Options, inputs: Inputs) -> Replayed:
-    """A policy loss after its reduction; the KL is the worker's."""
+def replay_loss(options: Options, inputs: Inputs) -> Replayed:
+    """Replay a policy loss after its reduction; the KL is the worker's."""
     changed: dict[str, Any] = {"noise_BT": torch.zeros_like(inputs["advantages"])}
     anchored = options["policy_loss_type"] in ("rollout_is", "dppo") and "rollout_logprobs" in inputs
     if anchored or options.get("cispo", {}).get("cispo_anchor") == "rollout":
@@ -279,16 +272,16 @@ def policy_loss(options: Options, inputs: Inputs) -> Replayed:
     return shared.replay_loss(FRAMEWORK, objective({"use_kl_loss": False, **options}), given)
 
 
-def compute_approx_kl(options: Options, inputs: Inputs) -> Replayed:
-    """The estimate, 0 at padding."""
+def replay_kl(options: Options, inputs: Inputs) -> Replayed:
+    """Replay the estimate, 0 at padding."""
     low, high = (20.0, 10.0) if options["kl_estimator_type"] == "k3" else (None, None)
     replayed = shared.replay_kl(inputs, options["kl_estimator_type"], low, high)
     values_BT = torch.where(inputs["mask"], replayed.tensors["per_token"], 0.0)
     return replace(replayed, tensors={"per_token": values_BT})
 
 
-def grpo(options: Options, inputs: Inputs) -> Replayed:
-    """verl's, of which SkyRL's estimators are copies."""
+def replay_grpo(options: Options, inputs: Inputs) -> Replayed:
+    """Replay verl's, of which SkyRL's estimators are copies."""
     return outcome("group_mean", "group" if options["grpo_norm_by_std"] else "none", options, inputs)
 
 
@@ -304,9 +297,9 @@ FRAMEWORK = Framework(
     ),
     metrics=metrics,
     replays={
-        **dict.fromkeys(LOSSES, policy_loss),
-        "compute_approx_kl": compute_approx_kl,
-        "grpo": grpo,
+        **dict.fromkeys(LOSSES, replay_loss),
+        "compute_approx_kl": replay_kl,
+        "grpo": replay_grpo,
         "maxrl": partial(outcome, "group_mean", "group_mean"),
         "rloo": partial(outcome, "leave_one_out", "none", lone_reward=False),
         "reinforce++": reinforce_plus_plus,

@@ -1,6 +1,6 @@
 """Advantages of whole completions: (reward - baseline) / scale, with a function for every baseline and every scale.
 
-Their names stand in `grpolab/registry.py`. Returns that differ from token to token, which only frameworks have, are in
+Their names stand in `registry.py`. Returns that differ from token to token, which only frameworks have, are in
 `frameworks/shared.py`.
 """
 
@@ -18,34 +18,34 @@ from grpolab.registry import ADVANTAGES, SCALES, resolve
 
 @dataclass(frozen=True)
 class Scored:
-    """Rewards of completions and whom each is compared with. B rows in any order."""
+    """Rewards of completions, and the group that each is compared with. B rows in any order."""
 
     rewards_B: Tensor  # NaN: cannot be scored
-    group_B: Tensor  # integers; rows of one number are a group, wherever they stand and however many they are
+    group_B: Tensor  # integers; rows of one number are a group, in any place and of any size
     lengths_B: Tensor | None = None  # tokens of each completion
     baseline_B: Tensor | None = None  # given from outside (ReMax: the reward of the greedy completion)
-    lone_reward: bool = False  # a group of one: keeps its reward (True) or has nothing to be compared with, 0 (False)
+    lone_reward: bool = False  # a group of one has advantage 0 (False) or its reward (True)
 
     def rows(self, index: Tensor) -> Scored:
-        """The same for some rows."""
+        """Return some of the rows."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
-        chosen: dict[str, Any] = {name: value[index] for name, value in named.items() if isinstance(value, Tensor)}
-        return replace(self, **chosen)
+        selected: dict[str, Any] = {name: value[index] for name, value in named.items() if isinstance(value, Tensor)}
+        return replace(self, **selected)
 
 
 def advantages(scored: Scored, baseline: str = "group_mean", scale: str = "group", epsilon: float = 1e-4) -> Tensor:
-    """(reward - baseline) / scale by the registry's names, shape (B,).
+    """Return (reward - baseline) / scale by the registry's names, shape (B,).
 
     A reward that is NaN gets 0 and is no part of any mean, std or count (TRL 1.16). Rewards that equal all those that
     they are compared with get exactly 0.
     """
     known_B = ~scored.rewards_B.isnan()
     known = scored.rows(known_B)
-    centred_B = known.rewards_B - resolve(ADVANTAGES[baseline])(known)
-    found_B = torch.zeros_like(scored.rewards_B)
-    scaled_B = centred_B / resolve(SCALES[scale])(known, epsilon)
-    found_B[known_B] = torch.where(centred_B == 0, 0.0, scaled_B)  # 0 over a std of 0 is 0
-    return found_B
+    centred_N = known.rewards_B - resolve(ADVANTAGES[baseline])(known)
+    scaled_N = centred_N / resolve(SCALES[scale])(known, epsilon)
+    values_B = torch.zeros_like(scored.rewards_B)
+    values_B[known_B] = torch.where(centred_N == 0, 0.0, scaled_N)  # 0 over a std of 0 is 0
+    return values_B
 
 
 def normalized_sum(
@@ -55,28 +55,25 @@ def normalized_sum(
     epsilon: float = 1e-4,
     lone_reward: bool = False,
 ) -> Tensor:
-    """Weighted sum of the reward parts, each first divided by its group's std around its group's mean; shape (B,).
+    """Return the weighted sum of the reward parts, each first normalised within its group; shape (B,).
 
     GDPO (2601.05242); TRL `normalize_then_sum`: a part that is NaN counts 0, and a row of nothing but NaN stays NaN.
-    The advantage is then this sum less its batch's mean over its batch's std.
     """
-    scaled = {
-        name: advantages(Scored(part_B, group_B, lone_reward=lone_reward), epsilon=epsilon).where(
-            ~part_B.isnan(), part_B
-        )
-        for name, part_B in parts.items()
-    }
+    scaled = {}
+    for name, part_B in parts.items():
+        values_B = advantages(Scored(part_B, group_B, lone_reward=lone_reward), epsilon=epsilon)
+        scaled[name] = values_B.where(~part_B.isnan(), part_B)
     return weighted_sum(scaled, weights)
 
 
 def weighted_sum(parts: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor:
-    """Sum of the reward parts that have a weight, shape (B,). A part that is NaN counts 0; NaN where all are."""
+    """Return the weighted sum of the reward parts, (B,). A part that is NaN counts 0; NaN where all are."""
     weighted_KB = torch.stack([weight * parts[name] for name, weight in weights.items()])
     return weighted_KB.nansum(0).masked_fill(weighted_KB.isnan().all(0), torch.nan)
 
 
 def equal_rewards(rewards_PG: Tensor) -> Tensor:
-    """Groups that teach nothing, shape (P,), bool."""
+    """Find the groups whose rewards are all equal, shape (P,), bool: they teach nothing."""
     return (rewards_PG == rewards_PG[:, :1]).all(1)
 
 
@@ -87,15 +84,15 @@ def by_group(group_B: Tensor, function: Callable[..., Tensor], *columns_B: Tenso
     """
     _, index_B, sizes_P = group_B.unique(return_inverse=True, return_counts=True)
     order_B, size_B = index_B.argsort(stable=True), sizes_P[index_B]
-    found_B = torch.empty_like(columns_B[0])
+    values_B = torch.empty_like(columns_B[0])
     for size in sizes_P.unique().tolist():
         rows_PN = order_B[size_B[order_B] == size].view(-1, size)
-        found_B[rows_PN] = function(*(column_B[rows_PN] for column_B in columns_B))  # (P, n) or (P, 1)
-    return found_B
+        values_B[rows_PN] = function(*(column_B[rows_PN] for column_B in columns_B))  # (P, n) or (P, 1)
+    return values_B
 
 
-def _compared(scored: Scored, baseline: Callable[..., Tensor], *columns_B: Tensor) -> Tensor:
-    """A baseline within groups; that of equal rewards is their own value, however a mean of equals may round."""
+def _within_groups(scored: Scored, baseline: Callable[..., Tensor], *columns_B: Tensor) -> Tensor:
+    """Apply a baseline within groups; that of equal rewards is their own value, however a mean of equals may round."""
 
     def exact(rewards_PN: Tensor, *others_PN: Tensor) -> Tensor:
         if rewards_PN.shape[1] == 1:
@@ -112,7 +109,7 @@ def no_baseline(scored: Scored) -> Tensor:
 
 def group_mean(scored: Scored) -> Tensor:
     """Mean of the group. GRPO (2402.03300)."""
-    return _compared(scored, lambda rewards_PN: rewards_PN.mean(1, keepdim=True))
+    return _within_groups(scored, lambda rewards_PN: rewards_PN.mean(1, keepdim=True))
 
 
 def batch_mean(scored: Scored) -> Tensor:
@@ -123,17 +120,17 @@ def batch_mean(scored: Scored) -> Tensor:
 
 def leave_one_out(scored: Scored) -> Tensor:
     """Mean of the others of the group. RLOO (2402.14740)."""
-    return _compared(scored, _mean_of_others)
+    return _within_groups(scored, _mean_of_others)
 
 
 def length_weighted(scored: Scored) -> Tensor:
-    """Mean of the group with each completion as heavy as it is long. OPO (2505.23585); verl `opo`."""
+    """Mean of the group, each completion weighted by its length. OPO (2505.23585); verl `opo`."""
     assert scored.lengths_B is not None
 
     def weighted(rewards_PN: Tensor, lengths_PN: Tensor) -> Tensor:
         return (lengths_PN * rewards_PN).sum(1, keepdim=True) / lengths_PN.sum(1, keepdim=True)
 
-    return _compared(scored, weighted, scored.lengths_B.to(scored.rewards_B.dtype))
+    return _within_groups(scored, weighted, scored.lengths_B.to(scored.rewards_B.dtype))
 
 
 def second_best(scored: Scored) -> Tensor:
@@ -220,7 +217,7 @@ def _mean_of_others(rewards_PN: Tensor) -> Tensor:
 
 
 def _group_std(scored: Scored, ddof: int) -> Tensor:
-    """Std of the group, 1 for a group of one, which has none."""
+    """Return the std of the group, 1 for a group of one, which has none."""
 
     def std(rewards_PN: Tensor) -> Tensor:
         if rewards_PN.shape[1] == 1:
@@ -231,7 +228,7 @@ def _group_std(scored: Scored, ddof: int) -> Tensor:
 
 
 def whiten(values_BT: Tensor, mask_BT: Tensor, convention: str) -> Tensor:
-    """(value - mean) / std over the batch's tokens, shape (B, T); padding too, which the caller may zero again.
+    """Return (value - mean) / std over the batch's tokens, (B, T); padding too, which the caller may zero again.
 
     `convention`: `bessel`, sqrt(variance over N - 1, plus 1e-8) (verl, ROLL, SkyRL); `population`, the square root of
     the variance over N, at least 1e-8 (OpenRLHF, NeMo-RL). One token has no variance over N - 1: NaN.

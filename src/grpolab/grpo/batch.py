@@ -1,4 +1,4 @@
-"""What flows through a rollout step, and how text becomes tensors: a tokenizer over characters among them.
+"""What flows through a rollout step: prompts, completions, the batch that updates learn from. And text as tensors.
 
 Letters of shapes: P prompts, G generations, B = P * G sequences, L prompt and T completion positions, V vocabulary, N
 tokens, flattened. Rows of one prompt stand together until minibatches are cut.
@@ -11,52 +11,26 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from grpolab.grpo.prefix_tree import PrefixTree, prefix_tree
 from grpolab.tasks.base import Example
 
-PAD, BEGIN, END, UNKNOWN = "<pad>", "<begin>", "<end>", "<unknown>"
-SPECIAL = (PAD, BEGIN, END, UNKNOWN)
-NEIGHBOURS = 16  # texts of an evaluation in one tree: more share more, and attend to more that is not theirs
-CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-
-
-def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
-    """One token per character of the alphabet, sorted, behind four special tokens."""
-    words = [*SPECIAL, *sorted(set(alphabet))]
-    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=UNKNOWN))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    backend.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token=PAD,
-        bos_token=BEGIN,
-        eos_token=END,
-        unk_token=UNKNOWN,
-        padding_side="left",
-        chat_template=CHAT,
-    )
+# Texts of an evaluation in one tree. More texts share more, but each place then attends to more that is not its own.
+NEIGHBOURS = 16
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, chat: bool = False) -> list[list[int]]:
-    """Token ids of each text, with no special token added; `chat` wraps it as a user's turn."""
+    """Return token ids of each text, with no special token added; `chat` wraps it as a user's turn."""
     if chat:
-        texts = [
-            str(
-                tokenizer.apply_chat_template(
-                    [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-                )
-            )
-            for text in texts
-        ]
+        turns = [[{"role": "user", "content": text}] for text in texts]
+        texts = [str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)) for turn in turns]
     return tokenizer(list(texts), add_special_tokens=False)["input_ids"]
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, tokens_BT: Tensor, mask_BT: Tensor) -> list[str]:
-    """Text of each completion, end and padding tokens left out, shape (B,)."""
+    """Return the text of each completion without end and padding tokens, shape (B,)."""
     rows = zip(tokens_BT.tolist(), mask_BT.sum(1).tolist(), strict=True)
     completions = [tuple(row[:length]) for row, length in rows]
     distinct = dict.fromkeys(completions)  # a group repeats itself
@@ -74,11 +48,15 @@ class Prompts:
     tokens_PL: Tensor
     mask_PL: Tensor | None  # bool; None where no prompt is padded
 
+    def select(self, index_P: Tensor) -> Prompts:
+        """Return some of the prompts."""
+        return Prompts(self.tokens_PL[index_P], None if self.mask_PL is None else self.mask_PL[index_P])
+
 
 def prompt_tensors(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], chat: bool, device: torch.device
 ) -> Prompts:
-    """Prompts as tensors on a device."""
+    """Turn prompts into tensors on a device."""
     rows = encode(tokenizer, texts, chat=chat)
     width = max(len(row) for row in rows)
     pad = int(tokenizer.pad_token_id)
@@ -97,7 +75,7 @@ class Texts:
     first: int  # the first column with an answer
 
     def tree(self, reach: float | None) -> PrefixTree | None:
-        """Neighbours that begin alike as trees; None where the texts by themselves cost less, or `reach` is None."""
+        """Return neighbours that begin alike as trees; None where plain texts cost less, or `reach` is None."""
         if reach is None:
             return None
         B, C = self.tokens_BC.shape
@@ -110,7 +88,7 @@ class Texts:
 def text_tensors(
     tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], answers: Sequence[str], chat: bool, device: torch.device
 ) -> Texts:
-    """Prompts with answers, each of which gets an end token, as tensors on a device."""
+    """Turn prompts with answers, each followed by an end token, into tensors on a device."""
     prompts_B, answers_B = encode(tokenizer, prompts, chat=chat), encode(tokenizer, answers)
     end, pad = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
     rows_B = [[*prompt, *answer, end] for prompt, answer in zip(prompts_B, answers_B, strict=True)]
@@ -124,7 +102,7 @@ def text_tensors(
 
 @dataclass(frozen=True)
 class Completions:
-    """What the sampler returns."""
+    """The sampler's output."""
 
     tokens_BT: Tensor  # padded behind
     mask_BT: Tensor  # bool; the end token is inside
@@ -141,7 +119,7 @@ class Rollout:
     rewards_B: Tensor
     truncated_B: Tensor  # bool: no end token within max_completion_length
     batch: TrainingBatch
-    baseline_B: Tensor | None = None  # reward of the prompt's greedy completion, where rewards are compared with it
+    baseline_B: Tensor | None = None  # reward of the prompt's greedy completion; only for advantage_estimator=given
 
 
 @dataclass(frozen=True)
@@ -165,23 +143,31 @@ class TrainingBatch:
         return len(self.tokens_BT)
 
     def rows(self, index: Tensor | slice) -> TrainingBatch:
-        """The same batch for some rows."""
-        chosen: dict[str, Any] = {name: value[index] for name, value in self.tensors().items()}
-        return replace(self, trees=(), **chosen)
+        """Return some of the rows."""
+        selected: dict[str, Any] = {name: value[index] for name, value in self.tensors().items()}
+        return replace(self, trees=(), **selected)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The per-row fields that are there."""
+        """Return the per-row fields that are there."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in named.items() if isinstance(value, Tensor)}
 
+    def with_old(self, log_probs_BT: Tensor, entropy_BT: Tensor) -> TrainingBatch:
+        """Fill in old log-probs and entropies where they are not known yet."""
+        old_BT, old_entropy_BT = self.old_log_probs_BT, self.old_entropy_BT
+        return replace(
+            self,
+            old_log_probs_BT=log_probs_BT if old_BT is None else old_BT,
+            old_entropy_BT=entropy_BT if old_entropy_BT is None else old_entropy_BT,
+        )
+
     def own_prompts(self) -> tuple[Prompts, Tensor]:
-        """The prompts that these rows continue, each once, and the index of each row's among them, shape (B,)."""
+        """Return the prompts that these rows continue, each once, and the index of each row's among them, (B,)."""
         kept_P, prompt_of_B = self.prompt_of_B.unique(return_inverse=True)
-        mask_PL = self.prompts.mask_PL
-        return Prompts(self.prompts.tokens_PL[kept_P], None if mask_PL is None else mask_PL[kept_P]), prompt_of_B
+        return self.prompts.select(kept_P), prompt_of_B
 
     def split(self, size: int) -> list[TrainingBatch]:
-        """Consecutive pieces of `size` rows."""
+        """Cut the batch into consecutive pieces of `size` rows."""
         return [self.rows(slice(start, start + size)) for start in range(0, len(self), size)]
 
     @property
@@ -190,14 +176,14 @@ class TrainingBatch:
         return self.trees[0] if len(self.trees) == 1 else None
 
     def with_trees(self, size: int, reach: float | None) -> TrainingBatch:
-        """The batch with the prefix trees of micro-batches of `size` rows; `reach` None: it does without."""
+        """Add the prefix trees of micro-batches of `size` rows; none where `reach` is None."""
         if len(self.trees) * size == len(self):
             return self
         pieces = [self] if size == len(self) else self.split(size)
         return replace(self, trees=tuple(piece._own_tree(reach) if reach else None for piece in pieces))
 
     def _own_tree(self, reach: float) -> PrefixTree | None:
-        """A tree for each prompt; None where the completions by themselves behind their prompts cost less."""
+        """Return one tree for each prompt; None where plain completions behind their prompts cost less."""
         prompts, prompt_of_B = self.own_prompts()
         (P, L), (B, T) = prompts.tokens_PL.shape, self.tokens_BT.shape
         prompt_mask_PL = torch.ones_like(prompts.tokens_PL) if prompts.mask_PL is None else prompts.mask_PL
@@ -207,24 +193,24 @@ class TrainingBatch:
         return prefix_tree(tokens_BC, real_BC, prompt_of_B, reach, plain_cost)
 
     def micro_batches(self, size: int, reach: float | None) -> list[TrainingBatch]:
-        """Pieces of `size` rows, each with its prefix tree."""
+        """Cut the batch into pieces of `size` rows, each with its prefix tree."""
         whole = self.with_trees(size, reach)
         pieces = [whole] if size == len(self) else self.split(size)
         return [replace(piece, trees=(tree,)) for piece, tree in zip(pieces, whole.trees, strict=True)]
 
 
-def joined(batches: list[TrainingBatch]) -> TrainingBatch:
-    """The batches' rows as one batch."""
+def join_batches(batches: list[TrainingBatch]) -> TrainingBatch:
+    """Put the batches' rows into one batch."""
     pieces = [batch.tensors() for batch in batches]
     together: dict[str, Any] = {name: concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     return batches[0] if len(batches) == 1 else replace(batches[0], trees=(), **together)
 
 
 def sampler_gap(batch: TrainingBatch, trainer_log_probs_BT: Tensor) -> Tensor:
-    """|log-prob of the sampler - log-prob of the trainer| of each token, in nat, shape (N,)."""
+    """Return |log-prob of the sampler - log-prob of the trainer| of each token, in nat, shape (N,)."""
     return (batch.sampler_log_probs_BT - trainer_log_probs_BT)[batch.mask_BT].abs()
 
 
 def concatenate(pieces: list[Tensor]) -> Tensor:
-    """Pieces along the first axis; a single piece is returned as it is, without a copy."""
+    """Join pieces along the first axis; a single piece is returned as it is, without a copy."""
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

@@ -7,19 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from grpolab.grpo.batch import Prompts, Texts, decode, prompt_tensors, text_tensors
+from grpolab.grpo.decoding import sample, sampling_noise
 from grpolab.grpo.model import Policy, text_places
-from grpolab.grpo.parallel import ALONE, Processes
-from grpolab.grpo.places import chosen, read
+from grpolab.grpo.places import read, token_log_prob
 from grpolab.grpo.prefix_tree import PrefixTree
+from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.rewards import Score
-from grpolab.grpo.rollout import sample, sampling_noise
 from grpolab.tasks.base import Example, Task
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,9 @@ class Evaluator:
         """Evaluate the policy as it is."""
         return self._exact(policy) if self.task.unique_answer else self._sampled(policy)
 
+    def _batches(self, items: Sequence[T]) -> list[Sequence[T]]:
+        return [items[start : start + self.batch_size] for start in range(0, len(items), self.batch_size)]
+
     @cached_property
     def _order_I(self) -> list[int]:
         """The items sorted by prompt, so that those that begin alike stand together."""
@@ -59,23 +65,20 @@ class Evaluator:
     @cached_property
     def _texts(self) -> list[tuple[Texts, PrefixTree | None]]:
         """The sorted items with their right answers, in batches, each with its trees."""
-        prompts_I, answers_I = zip(
-            *((self.examples_I[item].prompt, self.examples_I[item].answer) for item in self._order_I), strict=True
-        )
-        pieces = [slice(start, start + self.batch_size) for start in range(0, len(prompts_I), self.batch_size)]
         batches = [
-            text_tensors(self.tokenizer, prompts_I[piece], answers_I[piece], self.chat, self.device) for piece in pieces
+            text_tensors(self.tokenizer, *zip(*examples, strict=True), self.chat, self.device)
+            for examples in self._batches([self.examples_I[item] for item in self._order_I])
         ]
         return [(texts, texts.tree(self.reach)) for texts in batches]
 
     @torch.inference_mode()
     def _exact(self, policy: Policy) -> Evaluation:
-        """Product of the right answer's token probabilities, and whether greedy decoding gives it: one forward."""
+        """Score by one forward pass: the product of the right answer's token probabilities, and the greedy answer."""
         computed = []
         for texts, tree in self.processes.share(self._texts):
             places, place_BT = text_places(policy, texts, tree)
             tokens_BT, answer_BT = texts.tokens_BC[:, texts.first :], texts.answer_BC[:, texts.first :]
-            log_probs_BT, greedy_BT = read(_chosen_and_greedy, place_BT, tokens_BT, answer_BT, places)
+            log_probs_BT, greedy_BT = read(_log_prob_and_greedy, place_BT, tokens_BT, answer_BT, places)
             expected_B = torch.where(answer_BT, log_probs_BT, 0.0).double().sum(1).exp()
             computed.append((expected_B, (greedy_BT | ~answer_BT).all(1)))
         batches = zip(*self.processes.gather(computed), strict=True)
@@ -88,29 +91,25 @@ class Evaluator:
         return Evaluation(metrics, expected_I.tolist())
 
     @cached_property
-    def _prompts(self) -> list[tuple[Sequence[Example], Prompts]]:
-        """The items in batches, and the batches' prompts."""
-        starts = range(0, len(self.examples_I), self.batch_size)
-        batches = [self.examples_I[start : start + self.batch_size] for start in starts]
+    def _prompts(self) -> list[Prompts]:
         return [
-            (examples, prompt_tensors(self.tokenizer, [e.prompt for e in examples], self.chat, self.device))
-            for examples in batches
+            prompt_tensors(self.tokenizer, [example.prompt for example in examples], self.chat, self.device)
+            for examples in self._batches(self.examples_I)
         ]
 
     def _sampled(self, policy: Policy) -> Evaluation:
-        """Mean over `samples` completions of each item, with noise that is the same at every evaluation of a seed."""
-        noise_IKT = sampling_noise(self.seed, "evaluation", 0, len(self.examples_I), self.samples, self.length).view(
-            len(self.examples_I), self.samples, self.length
-        )
-        batches = list(zip(self._prompts, noise_IKT.split(self.batch_size), strict=True))
+        """Score `samples` completions of each item, with noise that is the same at every evaluation of a seed."""
+        items = len(self.examples_I)
+        noise_NT = sampling_noise(self.seed, "evaluation", 0, items, self.samples, self.length)
+        batches = list(zip(self._prompts, noise_NT.split(self.batch_size * self.samples), strict=True))
         computed = []
-        for (_, prompts), noise_BKT in self.processes.share(batches):
-            completions = sample(policy, prompts, self.samples, noise_BKT.reshape(-1, self.length))
+        for prompts, noise_BT in self.processes.share(batches):
+            completions = sample(policy, prompts, self.samples, noise_BT)
             texts = decode(policy.tokenizer, completions.tokens_BT, completions.mask_BT)
             finite = bool(completions.log_probs_BT.isfinite().all())
             computed.append((finite, texts, completions.mask_BT.sum(1)))
         are_finite, texts_of, lengths = zip(*self.processes.gather(computed), strict=True)
-        if not all(are_finite):  # what was drawn from not-a-number is no answer
+        if not all(are_finite):  # what was drawn from NaN is no answer
             return Evaluation({"eval/accuracy_expected": math.nan}, [])
         repeated = [example for example in self.examples_I for _ in range(self.samples)]
         answered = list(zip(repeated, chain(*texts_of), strict=True))
@@ -126,6 +125,6 @@ class Evaluator:
         return Evaluation(metrics, right_IK.mean(1).tolist())
 
 
-def _chosen_and_greedy(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor) -> tuple[Tensor, Tensor]:
-    """The log-prob of each token, and whether it is the most likely one, (Y,) each."""
-    return chosen(place_Y, tokens_Y, log_probs_NV), log_probs_NV.argmax(-1)[place_Y] == tokens_Y
+def _log_prob_and_greedy(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log-prob of each token, and whether it is the most likely one, (Y,) each."""
+    return token_log_prob(place_Y, tokens_Y, log_probs_NV), log_probs_NV.argmax(-1)[place_Y] == tokens_Y

@@ -1,7 +1,7 @@
 """The GRPO loss: ratio -> surrogate -> masks -> importance correction -> KL penalty -> aggregation.
 
-`policy_loss` is the page's last function; what it calls stands above it in the same order. Each choice is a function
-found by name (`registry.py`), and a framework may put functions of its own in their place (`LossRecipe`).
+Read `policy_loss` first, at the end: the functions that it calls stand above it in the same order. Each choice is a
+function found by name (`registry.py`). A framework may replace any step by a function of its own (`LossRecipe`).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class LossInputs:
     noise_BT: Tensor | None = None  # uniform numbers, for surrogates that draw tokens
 
     def without_padding(self) -> LossInputs:
-        """The same with 0 at padding, so that garbage, infinity or NaN there can reach neither loss nor gradient."""
+        """Put 0 at padding, so that no number there can reach loss or gradient."""
         names = ("log_probs_BT", "old_log_probs_BT", "advantages", "reference_log_probs_BT", "sampler_log_probs_BT")
-        given = {name: getattr(self, name) for name in (*names, "entropy_BT")}
+        values = {name: getattr(self, name) for name in (*names, "entropy_BT")}
         cleaned: dict[str, Any] = {
             name: torch.where(self.mask_BT, value, 0.0) if value.shape == self.mask_BT.shape else value
-            for name, value in given.items()
+            for name, value in values.items()
             if value is not None
         }
         return replace(self, **cleaned)
@@ -49,7 +49,7 @@ class LossInputs:
 
 @dataclass(frozen=True)
 class SurrogateParts:
-    """A surrogate's loss and what acted on it, for diagnostics to count. (B, ...): (B, T) or (B, 1); masks are bool."""
+    """A surrogate's loss, and masks of what acted on it for the diagnostics; (B, ...) is (B, T) or (B, 1)."""
 
     loss: Tensor  # (B, ...)
     out_of_range: Tensor  # the ratio left the clip range, whether that acted or not
@@ -61,11 +61,11 @@ class SurrogateParts:
 
     @classmethod
     def of(cls, objective: Objective, ratio: Tensor, loss: Tensor, **masks: Tensor) -> SurrogateParts:
-        """The parts with every mask that is not named empty; out of range is by the ratio where it is not named."""
+        """Fill in the masks that are not named: `out_of_range` by the ratio, all others empty."""
         if "out_of_range" not in masks:
             masks["out_of_range"] = (ratio.detach() < objective.low) | (ratio.detach() > objective.high)
-        nothing = torch.zeros_like(masks["out_of_range"])
-        return cls(loss, **{name: masks.get(name, nothing) for name in cls.__annotations__ if name != "loss"})
+        empty = torch.zeros_like(masks["out_of_range"])
+        return cls(loss, **{name: masks.get(name, empty) for name in cls.__annotations__ if name != "loss"})
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Loss:
     kl_ref_BT: Tensor | None
 
     def detached(self) -> Loss:
-        """The same without gradient."""
+        """Return the same without gradient."""
         return Loss(
             self.total.detach(),
             replace(self.surrogate, loss=self.surrogate.loss.detach()),
@@ -91,54 +91,34 @@ class Loss:
         )
 
 
-def log_ratio(objective: Objective, inputs: LossInputs) -> Tensor:
-    """log pi_new - log pi_old, within `log_ratio_clamp`, beyond which there is no gradient; (B, T).
+def prepare(objective: Objective, inputs: LossInputs) -> LossInputs:
+    """Drop the inputs that the objective does not use, and put 0 at padding."""
+    entropy = objective.entropy_coef or objective.top_entropy_quantile is not None
+    sampler = objective.sampler_correction is not None or objective.off_policy_mask_threshold is not None
+    used = replace(
+        inputs,
+        entropy_BT=inputs.entropy_BT if entropy else None,
+        sampler_log_probs_BT=inputs.sampler_log_probs_BT if sampler else None,
+        reference_log_probs_BT=inputs.reference_log_probs_BT if objective.beta else None,
+    )
+    return used.without_padding()
 
-    0 at padding, where the inputs hold 0.
-    """
+
+def log_ratio(objective: Objective, inputs: LossInputs) -> Tensor:
+    """Return log pi_new - log pi_old, (B, T), 0 at padding. Beyond `log_ratio_clamp` there is no gradient."""
     log_ratio_BT = inputs.log_probs_BT - inputs.old_log_probs_BT
     bound = objective.log_ratio_clamp
     return log_ratio_BT if bound is None else log_ratio_BT.clamp(-bound, bound)
 
 
 def importance_ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The ratio at the objective's level, (B, T) or (B, 1)."""
+    """Return the ratio at the objective's level, (B, T) or (B, 1)."""
     ratio: Tensor = resolve(RATIOS[objective.importance_sampling_level])(log_ratio_BT, mask_BT)
     return ratio
 
 
-def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """The objective's surrogate on a micro-batch."""
-    parts: SurrogateParts = resolve(SURROGATES[objective.kernel].function)(objective, inputs, log_ratio_BT, ratio)
-    return parts
-
-
-def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The surrogate's loss with 0 where the off-policy mask or the entropy mask is."""
-    mask_BT, old_BT, sampler_BT = inputs.mask_BT, inputs.old_log_probs_BT, inputs.sampler_log_probs_BT
-    if objective.off_policy_mask_threshold is not None:
-        behaviour_BT = old_BT if sampler_BT is None else sampler_BT
-        per_token = per_token * off_policy_keep(
-            inputs.advantages, behaviour_BT, inputs.log_probs_BT, mask_BT, objective.off_policy_mask_threshold
-        )
-    if objective.top_entropy_quantile is not None:
-        assert inputs.entropy_BT is not None
-        per_token = per_token * top_entropy_keep(inputs.entropy_BT, mask_BT, objective.top_entropy_quantile)
-    return per_token
-
-
-def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The loss times the importance weight of the trainer's policy against the sampler's, where one is asked for."""
-    rule, sampler_BT = objective.sampler_correction, inputs.sampler_log_probs_BT
-    if rule is None:
-        return per_token
-    assert sampler_BT is not None
-    old_BT, mask_BT = inputs.old_log_probs_BT, inputs.mask_BT
-    return per_token * sampler_weight(old_BT, sampler_BT, mask_BT, rule.level, rule.mode, rule.low, rule.high)
-
-
 def kl_to_reference(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
-    """The KL term of each token, (B, T), before its weight; None where there is none."""
+    """Return the KL term of each token, (B, T), before its weight; None where there is none."""
     if not objective.beta or inputs.reference_log_probs_BT is None:
         return None
     assert objective.kl_estimator is not None
@@ -154,46 +134,63 @@ def kl_to_reference(objective: Objective, inputs: LossInputs, ratio: Tensor) -> 
     )
 
 
+def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
+    """Apply the objective's kernel (`surrogates.py`) to a micro-batch."""
+    parts: SurrogateParts = resolve(SURROGATES[objective.kernel].function)(objective, inputs, log_ratio_BT, ratio)
+    return parts
+
+
+def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """Put 0 where the off-policy mask or the entropy mask leaves tokens out."""
+    mask_BT, old_BT, sampler_BT = inputs.mask_BT, inputs.old_log_probs_BT, inputs.sampler_log_probs_BT
+    if objective.off_policy_mask_threshold is not None:
+        behaviour_BT = old_BT if sampler_BT is None else sampler_BT
+        per_token = per_token * off_policy_keep(
+            inputs.advantages, behaviour_BT, inputs.log_probs_BT, mask_BT, objective.off_policy_mask_threshold
+        )
+    if objective.top_entropy_quantile is not None:
+        assert inputs.entropy_BT is not None
+        per_token = per_token * top_entropy_keep(inputs.entropy_BT, mask_BT, objective.top_entropy_quantile)
+    return per_token
+
+
+def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
+    """Multiply the loss by the weight of the trainer's policy against the sampler's, where the settings ask for it."""
+    rule, sampler_BT = objective.sampler_correction, inputs.sampler_log_probs_BT
+    if rule is None:
+        return per_token
+    assert sampler_BT is not None
+    old_BT, mask_BT = inputs.old_log_probs_BT, inputs.mask_BT
+    return per_token * sampler_weight(old_BT, sampler_BT, mask_BT, rule.level, rule.mode, rule.low, rule.high)
+
+
+def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
+    """Add the KL to each token's loss, so that it is averaged as the loss is (GRPO; PPO puts it into the reward)."""
+    return per_token + objective.beta * kl_ref_BT
+
+
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """The per-token values as one number, by the objective's aggregation."""
+    """Reduce the per-token values to one number, by the objective's aggregation."""
     return aggregate(objective.aggregation, per_token, inputs.mask_BT, inputs.totals)
 
 
 def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
-    """The entropy that the bonus raises, averaged as the loss is."""
+    """Return the entropy that the bonus raises, averaged as the loss is."""
     assert inputs.entropy_BT is not None
     return aggregate(objective.aggregation, inputs.entropy_BT, inputs.mask_BT, inputs.totals)
 
 
-def without_padding(objective: Objective, inputs: LossInputs) -> LossInputs:
-    """The inputs with 0 at padding, without those that the objective does not use."""
-    entropy = objective.entropy_coef or objective.top_entropy_quantile is not None
-    sampler = objective.sampler_correction is not None or objective.off_policy_mask_threshold is not None
-    used = replace(
-        inputs,
-        entropy_BT=inputs.entropy_BT if entropy else None,
-        sampler_log_probs_BT=inputs.sampler_log_probs_BT if sampler else None,
-        reference_log_probs_BT=inputs.reference_log_probs_BT if objective.beta else None,
-    )
-    return used.without_padding()
-
-
-def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
-    """The loss of each token with its KL, which so is averaged as the loss is (GRPO; PPO puts it into the reward)."""
-    return per_token + objective.beta * kl_ref_BT
-
-
 @dataclass(frozen=True)
 class LossRecipe:
-    """The functions that make a loss, in order. A framework puts its own in the place of those that it does its way."""
+    """The steps of the loss. A framework replaces those that it computes in its own way."""
 
-    prepare: Callable[[Objective, LossInputs], LossInputs] = without_padding
+    prepare: Callable[[Objective, LossInputs], LossInputs] = prepare
     log_ratio: Callable[[Objective, LossInputs], Tensor] = log_ratio
     ratio: Callable[[Objective, Tensor, Tensor], Tensor] = importance_ratio
+    kl: Callable[[Objective, LossInputs, Tensor], Tensor | None] = kl_to_reference
     surrogate: Callable[[Objective, LossInputs, Tensor, Tensor], SurrogateParts] = surrogate
     mask: Callable[[Objective, LossInputs, Tensor], Tensor] = mask
     correct_importance: Callable[[Objective, LossInputs, Tensor], Tensor] = correct_importance
-    kl: Callable[[Objective, LossInputs, Tensor], Tensor | None] = kl_to_reference
     add_kl_penalty: Callable[[Objective, LossInputs, Tensor, Tensor], Tensor] = add_kl_penalty
     average: Callable[[Objective, LossInputs, Tensor], Tensor] = average
     entropy_bonus: Callable[[Objective, LossInputs], Tensor] = entropy_bonus
@@ -203,15 +200,11 @@ CORE = LossRecipe()
 
 
 def policy_loss(objective: Objective, inputs: LossInputs, recipe: LossRecipe = CORE) -> Loss:
-    """The loss of a micro-batch; summed over the micro-batches of a minibatch it is the minibatch's.
-
-    The KL to the reference (weight beta) is added to each token's loss before averaging, as GRPO has it; the entropy
-    bonus is averaged the same way.
-    """
+    """Compute the loss of a micro-batch; the sum over a minibatch's micro-batches is the minibatch's loss."""
     inputs = recipe.prepare(objective, inputs)
     log_ratio_BT = recipe.log_ratio(objective, inputs)
     ratio = recipe.ratio(objective, log_ratio_BT, inputs.mask_BT)
-    kl_ref_BT = recipe.kl(objective, inputs, ratio)  # before the surrogate: gradients add up in the opposite order
+    kl_ref_BT = recipe.kl(objective, inputs, ratio)  # before the surrogate: this order decides how gradients add up
     parts = recipe.surrogate(objective, inputs, log_ratio_BT, ratio)
     per_token = recipe.mask(objective, inputs, parts.loss)
     per_token = recipe.correct_importance(objective, inputs, per_token)

@@ -1,8 +1,8 @@
-"""What a model predicts behind each place of a forward pass, and how it is read: log-probs over the vocabulary.
+"""From hidden states to log-probs. A place is a position of a forward pass; the model predicts a token behind it.
 
-The log-probs of a small model's places are made at once. Those of a language model are what fills the memory (49,152
-float32 numbers a place), so they are made of its hidden states, a chunk of places at a time, only behind places that
-predict a token that counts, and are made again in the backward pass: no more than one chunk is there at any moment.
+Log-probs of a small model are computed at once. Those of a language model would fill the memory (49,152 float32 numbers
+a place). So they are computed a chunk of places at a time, only behind places that predict a token that counts, and
+once more in the backward pass: only one chunk exists at any moment.
 
 Letters of shapes besides those of `batch.py`: N places, Y places of a chunk that are read, with repetition.
 """
@@ -19,22 +19,21 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-LARGEST = 2**24  # logits that are there at once, 64 MiB; no model from scratch comes near
+LARGEST = 2**24  # logits that may exist at once, 64 MiB; no model from scratch comes near
 
-# What is asked of places: from the place of each token among those at hand, (Y,), the tokens, (Y,), and each policy's
-# log-probs over the vocabulary, (N, V), to a tuple of tensors (Y,).
+# From the place of each token, (Y,), the tokens, (Y,), and each policy's log-probs, (N, V), to tensors (Y,).
 Reading: TypeAlias = Callable[..., tuple[Tensor, ...]]
 
 
 class Head(Protocol):
-    """What makes log-probs of hidden states: a policy does."""
+    """Turns hidden states into log-probs; `Policy` is one."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., H) -> (..., V)."""
+        """Map (..., H) to (..., V)."""
         ...
 
     def log_softmax(self, logits_NV: Tensor) -> Tensor:
-        """Log-probs, (N, V), float32."""
+        """Return log-probs, (N, V), float32."""
         ...
 
     @property
@@ -45,7 +44,7 @@ class Head(Protocol):
 
 @dataclass(frozen=True)
 class Places:
-    """Hidden states of places or, where they are few times a small vocabulary, the log-probs already made of them."""
+    """Hidden states of places; or their log-probs, where these are few enough to be computed at once."""
 
     head: Head
     hidden_NH: Tensor | None
@@ -53,10 +52,10 @@ class Places:
 
     @staticmethod
     def of(head: Head, pieces: Iterable[Tensor], count: int, first_of_B: Tensor | None = None) -> Places:
-        """`count` places of hidden states that stand side by side, each piece (B, C, H).
+        """Make `count` places of pieces of hidden states, (B, C, H) each, that stand side by side.
 
-        `first_of_B` picks the rows of the first piece, whose logits are made only once. Where logits are made they are
-        made of a piece before the next: the order in which gradients of a tied head add up.
+        `first_of_B` repeats rows of the first piece, whose logits are computed only once. Logits of a piece are
+        computed before the next piece: this order decides how gradients of a tied head add up.
         """
         small = count * head.vocabulary <= LARGEST
         made = [head.logits(piece) if small else piece for piece in pieces]
@@ -74,39 +73,41 @@ class Places:
         return self.head.log_softmax(self.head.logits(self.hidden_NH))
 
 
-def read(reading: Reading, place_BT: Tensor, tokens_BT: Tensor, wanted_BT: Tensor, *each: Places) -> tuple[Tensor, ...]:
-    """What `reading` finds for each token, tensors (B, T), with gradient; `each` policy's places are the same ones.
+def read(
+    reading: Reading, place_BT: Tensor, tokens_BT: Tensor, wanted_BT: Tensor, *policies: Places
+) -> tuple[Tensor, ...]:
+    """Apply `reading` to each token; return tensors (B, T), with gradient. The policies' places are the same ones.
 
-    Where chunks are read it is 0 for tokens that are not wanted.
+    Reading in chunks gives 0 for tokens that are not wanted.
     """
-    if all(places.made_NV is not None for places in each):
-        found = reading(place_BT.flatten(), tokens_BT.flatten(), *(places.made_NV for places in each))
-        return tuple(value_N.view_as(place_BT) for value_N in found)
+    if all(places.made_NV is not None for places in policies):
+        values = reading(place_BT.flatten(), tokens_BT.flatten(), *(places.made_NV for places in policies))
+        return tuple(value_N.view_as(place_BT) for value_N in values)
 
     def read_chunk(place_Y: Tensor, tokens_Y: Tensor, *hidden: Tensor) -> tuple[Tensor, ...]:
-        logits = (places.head.logits(hidden_NH) for places, hidden_NH in zip(each, hidden, strict=True))
-        return reading(place_Y, tokens_Y, *map(each[0].head.log_softmax, logits))
+        logits = (places.head.logits(hidden_NH) for places, hidden_NH in zip(policies, hidden, strict=True))
+        return reading(place_Y, tokens_Y, *map(policies[0].head.log_softmax, logits))
 
     wanted_Y = wanted_BT.flatten().nonzero().squeeze(1)
     used_N, place_Y = place_BT.flatten()[wanted_Y].unique(return_inverse=True)
     order_Y = place_Y.argsort(stable=True)
     wanted_Y, place_Y = wanted_Y[order_Y], place_Y[order_Y]
     tokens_Y = tokens_BT.flatten()[wanted_Y]
-    size = max(1, LARGEST // each[0].head.vocabulary)
+    size = max(1, LARGEST // policies[0].head.vocabulary)
     starts = range(0, len(used_N), size)
     edges = torch.searchsorted(place_Y, torch.tensor([*starts, len(used_N)], device=place_Y.device)).tolist()
-    again = partial(checkpoint, read_chunk, use_reentrant=False, preserve_rng_state=False)
-    pieces = []
+    recomputed = partial(checkpoint, read_chunk, use_reentrant=False, preserve_rng_state=False)
+    chunks = []
     for start, (begin, end) in zip(starts, pairwise(edges), strict=True):
-        hidden = [places.hidden_NH[used_N[start : start + size]] for places in each if places.hidden_NH is not None]
+        hidden = [places.hidden_NH[used_N[start : start + size]] for places in policies if places.hidden_NH is not None]
         inputs = place_Y[begin:end] - start, tokens_Y[begin:end], *hidden
-        pieces.append(again(*inputs) if len(starts) > 1 else read_chunk(*inputs))
-    whole = (torch.cat(values) for values in zip(*pieces, strict=True))
+        chunks.append(recomputed(*inputs) if len(starts) > 1 else read_chunk(*inputs))
+    whole = (torch.cat(values) for values in zip(*chunks, strict=True))
     return tuple(
         value_Y.new_zeros(place_BT.numel()).index_copy(0, wanted_Y, value_Y).view_as(place_BT) for value_Y in whole
     )
 
 
-def chosen(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor) -> Tensor:
-    """The log-prob of each token, (Y,)."""
+def token_log_prob(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor) -> Tensor:
+    """Return the log-prob of each token, (Y,)."""
     return log_probs_NV.view(-1).gather(0, place_Y * log_probs_NV.shape[1] + tokens_Y)

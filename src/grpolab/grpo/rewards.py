@@ -1,4 +1,4 @@
-"""From text to reward parts to one number. torch is imported late: scores are also tried before anything starts."""
+"""From text to reward parts. torch is imported late: `run/preflight.py` tries a score before anything starts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Score = Callable[[Example, str], dict[str, float]]
-# A part that every task has: 0 or 1 for each completion, drawn at random whatever it says. The control of 'Spurious
-# rewards' (2506.10947): what is learnt from it alone is learnt from no signal.
+# A part that every task has: 0 or 1 for each completion, drawn at random. It is the control of 'Spurious rewards'
+# (2506.10947): a policy that learns from it alone learns from no signal.
 RANDOM = "random"
 
 
 def make_score(settings: RewardSettings, task: Task) -> Score:
-    """The task's own score, or a user's `function(prompt, answer, completion)` that returns a number or named parts.
+    """Return the task's own score, or a user's `function(prompt, answer, completion)` -> a number or named parts.
 
     Raises RequestError where the function cannot be imported or is not callable.
     """
@@ -41,21 +41,22 @@ def make_score(settings: RewardSettings, task: Task) -> Score:
 
 
 def try_score(settings: RewardSettings, task: Task, example: Example) -> None:
-    """Score one completion, the right answer. Raises RequestError where a run would fail at its first rollout step."""
+    """Score the right answer. Raises RequestError where a run would fail at its first rollout step."""
     score = make_score(settings, task)
     try:
         parts = {name: float(value) for name, value in score(example, example.answer).items()}
     except Exception as error:  # a user's code may raise anything
         source = f"reward.function={settings.function}" if settings.function else "the task's score"
         raise RequestError(f"{source} raises {type(error).__name__} on a right answer: {error}") from error
-    _check_parts(settings.weights, [*parts, RANDOM])
+    check_parts(settings.weights, [*parts, RANDOM])
     if "correct" not in parts:
         raise RequestError(
             f"reward.function={settings.function} returns no part called correct, only {', '.join(parts)}"
         )
 
 
-def _check_parts(weights: Iterable[str], parts: Iterable[str]) -> None:
+def check_parts(weights: Iterable[str], parts: Iterable[str]) -> None:
+    """Raise RequestError where a weight names no part."""
     known = sorted(parts)
     unknown = [name for name in weights if name not in known]
     if unknown:
@@ -63,7 +64,7 @@ def _check_parts(weights: Iterable[str], parts: Iterable[str]) -> None:
 
 
 def reward_parts(score: Score, examples_B: Sequence[Example], completions_B: Sequence[str]) -> dict[str, Tensor]:
-    """Each part's value for each completion, shape (B,), float32."""
+    """Return each part's value for each completion, shape (B,), float32."""
     import torch
 
     rows = [score(example, completion) for example, completion in zip(examples_B, completions_B, strict=True)]
@@ -71,18 +72,7 @@ def reward_parts(score: Score, examples_B: Sequence[Example], completions_B: Seq
 
 
 def random_rewards(seed: int, step: int, count: int) -> Tensor:
-    """The part `random` of a rollout step's completions, 0 or 1, shape (B,), float32."""
+    """Return the random part of a rollout step's completions, 0 or 1, shape (B,), float32."""
     import torch
 
     return torch.from_numpy((seeds.uniforms(seed, "random reward", step, np.arange(count)) < 0.5).astype(np.float32))
-
-
-def total_reward(parts: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
-    """Weighted sum of the parts, shape (B,); NaN for a completion that cannot be scored.
-
-    Raises RequestError where a weight names a part that there is not.
-    """
-    from grpolab.grpo.advantages import weighted_sum
-
-    _check_parts(weights, parts)
-    return weighted_sum(parts, weights)

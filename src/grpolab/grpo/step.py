@@ -1,14 +1,14 @@
-"""A GRPO step, from a batch of prompts to the weights. `Learner.update` is the optimiser step.
+"""A GRPO step, from a batch of prompts to new weights. `Learner.update` is the optimiser step.
 
     rollout = learner.collect(state)                        prompts -> completions -> rewards -> advantages
     minibatches = learner.minibatches(policy, batch, step)  with their old log-probs, where there are several
     num_iterations times, for each minibatch:
         learner.update(state, minibatch, tokens)            log-probs -> ratio -> loss -> backward -> AdamW
 
-What differs from the paper (DeepSeekMath, 2402.03300, algorithm 1): the reference of the KL is the warm start, is never
-replaced during a run, and there is none where beta = 0; every axis of the loss can be another (`grpo/loss.py`); the old
-log-probs of a batch that is one minibatch are those of its first pass, where the policy is still the old one.
-`run/train.py` repeats the step, evaluates and records.
+`run/train.py` repeats the step, evaluates and records. Differences from the paper (DeepSeekMath, 2402.03300, alg. 1):
+1. The reference of the KL is the warm start. It is never replaced during a run, and does not exist where beta = 0.
+2. Every axis of the loss can be another (`grpo/loss.py`).
+3. A batch that is one minibatch takes its old log-probs from its first pass, where the policy still is the old one.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from grpolab.grpo.kl import exact_kl, k3
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, SurrogateParts, policy_loss
 from grpolab.grpo.metrics import UpdateTensors, update_metrics
 from grpolab.grpo.model import Policy, old_log_probs, prefix_places, token_log_probs
-from grpolab.grpo.parallel import ALONE, Processes
 from grpolab.grpo.places import read
+from grpolab.grpo.processes import ALONE, Processes
 from grpolab.grpo.ratios import masked_log_ratio
 from grpolab.grpo.rollout import Collector
 from grpolab.registry import SURROGATES
@@ -38,7 +38,7 @@ from grpolab.settings.objective import AdaptiveEntropySettings, Objective
 from grpolab.settings.resolved import Resolved
 
 # What float32 on CPU promises of |log-prob of the sampler - log-prob of the trainer|, in nat. A policy that drifts far
-# has single tokens that rounding alone moves by 2e-4 (seen once in 190 runs, float64 lying between the two); a wrong
+# has single tokens that rounding alone moves by 2e-4 (seen once in 190 runs, float64 lay between the two). A wrong
 # mask, position or temperature moves the mean by orders of magnitude more.
 MEAN_GAP, WORST_GAP = 1e-5, 1e-2
 
@@ -55,11 +55,11 @@ class EntropyControl:
     last_entropy: float = float("inf")  # none yet: the first optimiser step has no bonus, as in TRL
 
     def weight(self, rule: AdaptiveEntropySettings) -> float:
-        """What the next optimiser step uses: the coefficient, or 0 while the entropy is above its target."""
+        """Return the next optimiser step's weight: the coefficient, or 0 while the entropy is above its target."""
         return self.coefficient if self.last_entropy <= rule.target else 0.0
 
     def after(self, entropy: float, rule: AdaptiveEntropySettings) -> EntropyControl:
-        """The control after an optimiser step with that mean entropy (TRL 1.16 `use_adaptive_entropy`)."""
+        """Return the control after an optimiser step with that mean entropy (TRL 1.16 `use_adaptive_entropy`)."""
         if entropy <= rule.target:
             return EntropyControl(min(self.coefficient + rule.step, rule.most), entropy)
         return EntropyControl(max(self.coefficient - rule.step, rule.least), entropy)
@@ -79,19 +79,14 @@ class LearnerState:
 
 @dataclass(frozen=True)
 class Update(UpdateTensors):
-    """An optimiser step that was taken; nothing here takes a gradient."""
+    """A finished optimiser step; nothing here takes a gradient."""
 
     loss: float
     grad_norm: float  # before clipping
-    batch: TrainingBatch  # the minibatch, its old log-probs known
-    objective: Objective  # the one that was minimised
+    batch: TrainingBatch  # the minibatch with its old log-probs
+    objective: Objective  # with the entropy weight of this step
     inputs: LossInputs  # of the whole minibatch
-    whole_loss: Loss | None  # where the minibatch was one micro-batch
-
-
-def no_metrics(update: Update) -> dict[str, float]:
-    """Nothing beyond the core's metrics."""
-    return {}
+    whole_loss: Loss | None  # only where the minibatch was one micro-batch
 
 
 @dataclass(frozen=True)
@@ -102,68 +97,57 @@ class Learner:
     objective: Objective
     collector: Collector
     recipe: LossRecipe = CORE  # a framework's, where the settings name one
-    framework_metrics: Callable[[Update], dict[str, float]] = no_metrics
+    framework_metrics: Callable[[Update], dict[str, float]] = lambda update: {}
     processes: Processes = ALONE  # over which micro-batches are dealt
 
     def collect(self, state: LearnerState) -> Rollout:
-        """The batch that the next rollout step learns from: prompts -> completions -> rewards -> advantages."""
+        """Return the next rollout step's batch: prompts -> completions -> rewards -> advantages."""
         return self.collector.next(state.policy, state.rollout_step, state.stale_batches)
 
     def minibatches(self, policy: Policy, batch: TrainingBatch, rollout_step: int) -> list[TrainingBatch]:
-        """The batch in `num_minibatches` pieces, the same ones in every iteration.
+        """Cut the batch into `num_minibatches` pieces, which every iteration goes through.
 
-        Several are cut from a permutation of the rows, with their old log-probs computed before the first update; a
-        single one gets them from its first pass. They are the sampler's own numbers where `old_log_probs` says so.
+        Several pieces are cut from a permutation of the rows, and their old log-probs are computed now, before the
+        first update. A single one gets them from its first pass. `old_log_probs=sampler` takes the sampler's numbers.
         """
-        if self.settings.old_log_probs == "sampler":
+        settings = self.settings
+        if settings.old_log_probs == "sampler":
             batch = replace(batch, old_log_probs_BT=batch.sampler_log_probs_BT)
-        if self.settings.num_minibatches > 1:
-            order_B = torch.from_numpy(seeds.permutation(self.settings.seed, "minibatches", rollout_step, len(batch)))
+        if settings.num_minibatches > 1:
+            order_B = torch.from_numpy(seeds.permutation(settings.seed, "minibatches", rollout_step, len(batch)))
             batch = batch.rows(order_B)
         minibatches = []
-        for minibatch in batch.split(self.settings.minibatch_size):
-            if self.settings.sort_by_length:
+        for minibatch in batch.split(settings.minibatch_size):
+            if settings.sort_by_length:
                 minibatch = minibatch.rows(minibatch.mask_BT.sum(1).argsort(descending=True, stable=True))
-            minibatch = minibatch.with_trees(self.settings.forward_size, policy.reach)
-            if batch.old_log_probs_BT is None and self.settings.num_minibatches > 1:
-                old_BT, entropy_BT = old_log_probs(policy, minibatch, self.settings.forward_size, self.processes)
-                minibatch = replace(minibatch, old_log_probs_BT=old_BT, old_entropy_BT=entropy_BT)
+            minibatch = minibatch.with_trees(settings.forward_size, policy.reach)
+            if batch.old_log_probs_BT is None and settings.num_minibatches > 1:
+                minibatch = minibatch.with_old(*old_log_probs(policy, minibatch, settings.forward_size, self.processes))
             minibatches.append(minibatch)
         return minibatches
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
-        """One optimiser step on a minibatch, in micro-batches whose gradients add up; advances `state.optimizer_step`.
+        """Take one optimiser step on a minibatch, in micro-batches whose gradients add up.
 
-        Where the old log-probs are not known this is the first pass, and the current ones, detached, are the old.
-        `rollout_tokens` is the number of tokens of the whole rollout batch. Raises Diverged, before any weight is
-        changed, where loss or gradient is not finite.
+        `rollout_tokens` counts the tokens of the whole rollout batch. Raises Diverged, before any weight is changed,
+        where loss or gradient is not finite.
         """
         settings, policy, optimizer = self.settings, state.policy, state.optimizer
         objective, noise_BT = self._objective_now(state), self._noise(state.optimizer_step, minibatch)
-        lengths_B = minibatch.mask_BT.sum(1)
-        nonempty, tokens = torch.stack([lengths_B.count_nonzero(), lengths_B.sum()]).tolist()
-        totals = Totals(
-            sequences=len(minibatch),
-            nonempty_sequences=nonempty,
-            tokens=tokens,
-            rollout_tokens=rollout_tokens / settings.num_minibatches,
-            max_completion_length=settings.max_completion_length,
-            micro_batches=len(minibatch) // self.settings.forward_size,
-        )
+        totals = self._totals(minibatch, rollout_tokens)
         for parameters in optimizer.param_groups:
             parameters["lr"] = learning_rate(settings, state.optimizer_step)
         optimizer.zero_grad(set_to_none=True)
+
         computed = []
-        for micro in self.processes.share(minibatch.micro_batches(self.settings.forward_size, policy.reach)):
+        for micro in self.processes.share(minibatch.micro_batches(settings.forward_size, policy.reach)):
             log_probs_BT, entropy_BT = token_log_probs(policy, micro, bool(objective.entropy_coef))
-            if micro.old_log_probs_BT is None:
-                micro = replace(micro, old_log_probs_BT=log_probs_BT.detach())
-            if micro.old_entropy_BT is None:
-                micro = replace(micro, old_entropy_BT=entropy_BT.detach())
+            micro = micro.with_old(log_probs_BT.detach(), entropy_BT.detach())  # unknown before the first pass
             inputs = loss_inputs(micro, log_probs_BT, entropy_BT, totals, noise_BT)
             loss = policy_loss(objective, inputs, self.recipe)
             loss.total.backward()
             computed.append((log_probs_BT.detach(), entropy_BT.detach(), loss.detached()))
+
         self.processes.add_up(policy.weights().values())
         log_probs, entropies, losses = map(list, zip(*self.processes.gather(computed), strict=True))
         norm = torch.nn.utils.clip_grad_norm_(policy.weights().values(), settings.max_grad_norm)
@@ -173,58 +157,69 @@ class Learner:
             raise Diverged(f"loss {total}, gradient norm {grad_norm}")
         optimizer.step()
         state.optimizer_step += 1
-        batch = minibatch
-        if batch.old_log_probs_BT is None:
-            batch = replace(batch, old_log_probs_BT=concatenate(log_probs))
-        if batch.old_entropy_BT is None:
-            batch = replace(batch, old_entropy_BT=concatenate(entropies))
+
+        log_probs_BT, entropy_BT = concatenate(log_probs), concatenate(entropies)
+        batch = minibatch.with_old(log_probs_BT, entropy_BT)
         totals = replace(totals, micro_batches=1)  # for metrics the minibatch is one piece
-        inputs = loss_inputs(batch, concatenate(log_probs), concatenate(entropies), totals, noise_BT)
-        update = taken_update(total, grad_norm, batch, objective, inputs, losses)
+        inputs = loss_inputs(batch, log_probs_BT, entropy_BT, totals, noise_BT)
+        update = finish_update(total, grad_norm, batch, objective, inputs, losses)
         if state.entropy and settings.adaptive_entropy:
             entropy = update.tokens(update.entropy_BT).mean().item()
             state.entropy = state.entropy.after(entropy, settings.adaptive_entropy)
         return update
 
     def _objective_now(self, state: LearnerState) -> Objective:
-        """The objective with the entropy bonus's weight of this optimiser step."""
+        """Return the objective with the entropy weight of this optimiser step."""
         rule = self.settings.adaptive_entropy
         if state.entropy is None or rule is None:
             return self.objective
         return self.objective.but(entropy_coef=state.entropy.weight(rule))
 
     def _noise(self, optimizer_step: int, minibatch: TrainingBatch) -> Tensor | None:
-        """Uniform numbers for each token of the minibatch, (B, T), where the surrogate draws tokens."""
+        """Return a uniform number for each token of the minibatch, (B, T), where the surrogate draws tokens."""
         if not SURROGATES[self.settings.kernel].draws_tokens:
             return None
         rows_B1, columns_T = minibatch.rows_B.cpu().numpy()[:, None], np.arange(minibatch.mask_BT.shape[1])
         draws = seeds.uniforms(self.settings.seed, "kernel", optimizer_step, rows_B1, columns_T)
         return torch.from_numpy(draws).to(minibatch.mask_BT.device)
 
+    def _totals(self, minibatch: TrainingBatch, rollout_tokens: int) -> Totals:
+        lengths_B = minibatch.mask_BT.sum(1)
+        nonempty, tokens = torch.stack([lengths_B.count_nonzero(), lengths_B.sum()]).tolist()
+        return Totals(
+            sequences=len(minibatch),
+            nonempty_sequences=nonempty,
+            tokens=tokens,
+            rollout_tokens=rollout_tokens / self.settings.num_minibatches,
+            max_completion_length=self.settings.max_completion_length,
+            micro_batches=len(minibatch) // self.settings.forward_size,
+        )
+
     def metrics(self, update: Update) -> dict[str, float]:
-        """Every metric of kind `update` that follows from an optimiser step, and what frameworks log of it."""
+        """Return every metric of kind `update` that follows from an optimiser step, and the frameworks' metrics."""
         return update_metrics(update, self.settings.diagnostics) | self.framework_metrics(update)
 
     def check(self, update: Update) -> float:
-        """Largest |log ratio| of a fresh batch's first update; sampler and trainer must agree.
+        """Check a fresh batch's first update: ratio 1, sampler and trainer agree. Return the largest |log ratio|.
 
-        Asserted is what must hold: less where batches are stale or the sampler's precision or numbers are used. Raises
-        AssertionError where float32 on CPU breaks its promise: most real bugs of GRPO show here.
+        Stale batches, another precision or the sampler's old log-probs leave less to be checked. Raises AssertionError
+        where float32 on CPU breaks its promise: most real bugs of GRPO show here.
         """
+        settings = self.settings
         deviation = update.log_ratio_BT.abs().max().item()
         gap_N = sampler_gap(update.batch, update.inputs.log_probs_BT)
-        exact = self.settings.device == "cpu" and self.settings.dtype == "float32"
-        if exact and deviation != 0 and self.settings.old_log_probs == "trainer":
+        exact = settings.device == "cpu" and settings.dtype == "float32"
+        if exact and deviation != 0 and settings.old_log_probs == "trainer":
             raise AssertionError(f"the ratio differs from 1 before the first update: |log ratio| = {deviation}")
         mean, worst = gap_N.mean().item(), gap_N.max().item()
-        same_policy = self.settings.staleness == 0 and self.settings.sampler_dtype in (None, self.settings.dtype)
+        same_policy = settings.staleness == 0 and settings.sampler_dtype in (None, settings.dtype)
         if exact and same_policy and not (mean <= MEAN_GAP and worst <= WORST_GAP):
             raise AssertionError(f"sampler and trainer log-probs differ by {mean} on average, {worst} at most")
         return deviation
 
     @torch.no_grad()
     def kl_to_reference(self, policy: Policy, batch: TrainingBatch) -> float:
-        """KL(policy || warm start), exact over the vocabulary, mean over the batch's tokens, in nat."""
+        """Return KL(policy || warm start), exact over the vocabulary, mean over the batch's tokens, in nat."""
         reference = self.collector.reference
         assert reference is not None
         computed = []
@@ -240,12 +235,12 @@ class Learner:
 
 
 def exact_kl_at(place_Y: Tensor, tokens_Y: Tensor, log_probs_NV: Tensor, reference_NV: Tensor) -> tuple[Tensor]:
-    """KL(policy || reference) over the vocabulary where each token is predicted, (Y,)."""
+    """Return KL(policy || reference) over the vocabulary at each token's place, (Y,)."""
     return (exact_kl(log_probs_NV, reference_NV)[place_Y],)
 
 
 def make_optimizer(policy: Policy, settings: Resolved) -> AdamW:
-    """AdamW over all parameters."""
+    """Return AdamW over all parameters."""
     return AdamW(
         list(policy.weights().values()),
         lr=settings.learning_rate,
@@ -257,7 +252,7 @@ def make_optimizer(policy: Policy, settings: Resolved) -> AdamW:
 
 
 def learning_rate(settings: Resolved, optimizer_step: int) -> float:
-    """The learning rate of an optimiser step (from 0): warm-up, then constant, or linear or cosine to the floor."""
+    """Return an optimiser step's learning rate (from 0): warm-up, then constant, linear or cosine to the floor."""
     if optimizer_step < settings.warmup_steps:
         return settings.learning_rate * (optimizer_step + 1) / settings.warmup_steps
     if settings.lr_scheduler_type == "constant":
@@ -271,7 +266,7 @@ def learning_rate(settings: Resolved, optimizer_step: int) -> float:
 def loss_inputs(
     batch: TrainingBatch, log_probs_BT: Tensor, entropy_BT: Tensor, totals: Totals, noise_BT: Tensor | None
 ) -> LossInputs:
-    """A batch with known old log-probs, and the policy's log-probs and entropies of it, as the loss reads them."""
+    """Return what the loss reads: a batch with known old log-probs, and the policy's log-probs and entropies of it."""
     assert batch.old_log_probs_BT is not None
     return LossInputs(
         log_probs_BT=log_probs_BT,
@@ -287,10 +282,10 @@ def loss_inputs(
     )
 
 
-def taken_update(
+def finish_update(
     loss: float, grad_norm: float, batch: TrainingBatch, objective: Objective, inputs: LossInputs, losses: list[Loss]
 ) -> Update:
-    """The record of an optimiser step from the losses of its micro-batches, whose rows are put together again."""
+    """Return the record of an optimiser step; the rows of its micro-batches' losses are put together again."""
     assert inputs.entropy_BT is not None
     mask_BT, reference_BT = inputs.mask_BT, inputs.reference_log_probs_BT
     names = SurrogateParts.__annotations__
@@ -313,13 +308,13 @@ def taken_update(
 
 
 def flat_weights(policy: Policy) -> Tensor:
-    """All weights as one vector, a copy."""
+    """Copy all weights into one vector."""
     return torch.cat([parameter.detach().reshape(-1) for parameter in policy.weights().values()])
 
 
 def step_norm(policy: Policy, before: Tensor) -> float:
-    """L2 norm of the change since `before`. Raises Diverged where a weight is no longer finite."""
+    """Return the L2 norm of the change since `before`. Raises Diverged where a weight is no longer finite."""
     norm = torch.linalg.vector_norm(flat_weights(policy) - before).item()
-    if not np.isfinite(norm):
+    if not math.isfinite(norm):
         raise Diverged(f"the weights are no longer finite (norm of their last change: {norm})")
     return norm

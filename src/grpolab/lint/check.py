@@ -19,7 +19,7 @@ from grpolab.lint.rules import (
     nothing_to_start_from,
 )
 from grpolab.lint.study_rules import STUDY_RULES, Arms
-from grpolab.settings.equalities import AT_EQUAL_LENGTHS, says
+from grpolab.settings.equalities import AT_EQUAL_LENGTHS, describe
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.plan import Plan
@@ -112,5 +112,5 @@ def page() -> str:
         lines += [f"## {rules.title}", "", "| rule | severity | key | what it finds |", "| --- | --- | --- | --- |"]
         lines += [f"| `{rule.name}` | {rule.severity} | `{rule.key}` | {rule.about} |" for rule in rules.rules]
         lines.append("")
-    equalities = "\n".join(f"- {says(equality)}" for equality in AT_EQUAL_LENGTHS)
+    equalities = "\n".join(f"- {describe(equality)}" for equality in AT_EQUAL_LENGTHS)
     return PAGE.format(rules="\n".join(lines), equalities=equalities)

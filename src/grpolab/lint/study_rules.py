@@ -10,7 +10,7 @@ from itertools import pairwise
 from grpolab.lint.rules import ONE_A_SEQUENCE, Rules, clip_range
 from grpolab.quantities import GAINS
 from grpolab.registry import SURROGATES
-from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, Equality, rewritten, why_the_same
+from grpolab.settings.equalities import AT_EQUAL_LENGTHS, EXACT, Equality, explain_equality, rewrite
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.study import Study
@@ -89,9 +89,9 @@ def _same_arms(arms: Arms, table: Sequence[Equality]) -> dict[tuple[str, str, st
     for facet in arms.facets:
         seen: dict[str, str] = {}
         for arm, settings in facet.arms.items():
-            first = seen.setdefault(str(rewritten(settings, table)), arm)
+            first = seen.setdefault(str(rewrite(settings, table)), arm)
             if first != arm and {first, arm} not in declared:
-                reasons = why_the_same(facet.arms[first], settings, table)
+                reasons = explain_equality(facet.arms[first], settings, table)
                 pairs[first, arm, facet.label] = "; ".join(reasons or ["their settings are equal"])
     return pairs
 
@@ -112,7 +112,7 @@ def claim_about_equals(arms: Arms) -> Iterator[str]:
         asked = [facet for facet in arms.facets if claim.where.items() <= facet.levels.items()]
         facets = [facet.arms for facet in asked if set(claim.arms) <= facet.arms.keys()]
         for of, minus in pairwise(claim.arms) if claim.direction != "equal" else ():
-            reasons = [why_the_same(settings[of], settings[minus]) for settings in facets]
+            reasons = [explain_equality(settings[of], settings[minus]) for settings in facets]
             if reasons and None not in reasons:
                 yield (
                     f"hypothesis {claim.id} claims that {of} and {minus} differ, which are the same function:"

@@ -13,7 +13,7 @@ from grpolab.errors import RequestError, format_value
 from grpolab.identity import dotted
 from grpolab.readers import trl, verl
 from grpolab.readers.given import Given, Options, load_config
-from grpolab.settings.equalities import Point, different, rewritten
+from grpolab.settings.equalities import Point, differences, rewrite
 from grpolab.settings.objective import Objective, ObjectiveSettings
 from grpolab.settings.run import RunSettings
 
@@ -98,7 +98,7 @@ def export(name: str, settings: RunSettings, compose: Compose) -> Exported:
             back = _function(convert(name, options, compose).settings)
         except RequestError:
             continue  # what the framework, or a run, does not have
-        keys = different(wanted, back)
+        keys = differences(wanted, back).keys()
         lines = [f"{key}={_override(wanted[key])}: {name} has {_override(back[key])}" for key in sorted(keys)]
         if keys <= GUARDS:
             own_way = [*reader.own_way(settings)] if settings.framework != name else []
@@ -112,4 +112,4 @@ def export(name: str, settings: RunSettings, compose: Compose) -> Exported:
 
 
 def _function(settings: RunSettings) -> Point:
-    return {key: value for key, value in rewritten(settings).items() if key in EXCHANGED}
+    return {key: value for key, value in rewrite(settings).items() if key in EXCHANGED}

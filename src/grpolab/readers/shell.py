@@ -107,8 +107,10 @@ def piece_end(text: str, at: int, quoted: bool = False, depth: int = 0) -> int:
     """Return the place behind the character, quotation or expansion at this one."""
     if text[at] == "\\":
         return min(at + 2, len(text))
-    if not quoted and (literal := re.compile(r"\$?'[^']*'").match(text, at)):
-        return literal.end()
+    if not quoted and text.startswith(("'", "$'"), at):
+        if (end := text.find("'", text.index("'", at) + 1)) < 0:
+            raise ScriptError("a quotation is not closed: ' is missing")
+        return end + 1
     for opener, close in BRACKETS[:4] if quoted else BRACKETS:
         if text.startswith(opener, at):
             return bracket_end(text, at + len(opener), close, depth + 1)
@@ -182,7 +184,7 @@ def commands(text: str) -> Iterator[tuple[str, list[str]]]:
             if words and words != ["function"]:
                 yield joint, words
             if token in ("(", ")"):
-                yield joint, ["{" if token == "(" else "}"]
+                yield joint, [token]
             elif token.startswith(";;"):
                 yield ";", [";;"]
                 is_pattern = True
@@ -223,7 +225,7 @@ class _Reader:
         self.is_training = is_training
         self.found: dict[tuple[str, ...], None] = {}  # words of each training command, with marks
         self.variables: Variables = {}
-        self.live, self.has_left, self.in_function = True, False, False
+        self.live, self.has_left, self.has_arguments = True, False, False
         self.made = self.depth = 0
 
     def read(self, text: str) -> None:
@@ -239,11 +241,11 @@ class _Reader:
                 case "!":
                     is_negated = True
                     continue
-                case "if" | "while" | "until" | "for" | "case" | "{" | "function" as kind:
+                case "if" | "while" | "until" | "for" | "case" | "{" | "(" | "function" as kind:
                     frames.append(frame := _Frame(kind, live, dict(self.variables)))
-                    self.in_function |= kind == "function"
-                    if kind in ("{", "function"):
-                        self.enter(frame, taken if kind == "{" else None)
+                    self.has_arguments |= kind == "function"
+                    if kind in ("{", "(", "function"):
+                        self.enter(frame, None if kind == "function" else taken)
                     elif kind == "case" and live:
                         frame.word = self.known(self.text(words[1]))
                     elif kind == "for" and live:
@@ -259,12 +261,13 @@ class _Reader:
                     self.leave(frames[-1])
                     if words[0] == "else":
                         self.enter(frames[-1], True)
-                case "fi" | "esac" | "done" | "}" if frames:
+                case "fi" | "esac" | "done" | "}" | ")" if frames:
                     self.leave(frame := frames.pop())
-                    self.variables = merged([*frame.ways, *([] if frame.is_decided else [frame.before])])
+                    ways = [*frame.ways, *([] if frame.is_decided else [frame.before])]
+                    self.variables = frame.before if frame.kind == "(" else merged(ways)
                     self.live = frame.live
-                    self.in_function &= frame.kind != "function"
-                    outcome = outcome if frame.kind == "{" else True
+                    self.has_arguments &= frame.kind != "function"
+                    outcome = outcome if frame.kind in ("{", "(") else True
                 case _ if live and taken is None:
                     before, self.variables = self.variables, dict(self.variables)
                     self.simple(words)
@@ -273,6 +276,7 @@ class _Reader:
                 case _ if live and taken:
                     outcome = self.simple(words)
                     outcome = not outcome if is_negated and outcome is not None else outcome
+                    self.has_left &= joint == ";"
             is_negated = False
 
     def enter(self, frame: _Frame, holds: bool | None) -> None:
@@ -319,6 +323,8 @@ class _Reader:
         name = fields[0]
         if name in ("exit", "return", "break", "continue"):
             self.has_left = True
+        elif name == "set" and "--" in fields:
+            self.has_arguments = True
         elif name in ("read", "unset"):
             self.variables |= {each: [marked(f"${each}")] for each in fields[1:]}
         elif not name.startswith("python"):
@@ -405,11 +411,11 @@ class _Reader:
         plain, braced, index, rest = match.groups()
         name = plain or braced
         elements = self.variables.get(name)
-        is_set_elsewhere = name in "@*?$!-0" or (self.in_function and name[0] in "#123456789")
+        is_set_elsewhere = name in "@*?$!-0" or (self.has_arguments and name[0] in "#123456789")
         if is_set_elsewhere or (elements is None and name in OF_THE_MACHINE):
             return marked(source)
-        if name == "#":
-            return "0"
+        if name == "#":  # the number of arguments, or the length of a variable
+            return marked(source) if rest else "0"
         if index in ("@", "*"):
             return marked(source) if rest else GAP.join(elements or [])
         if (at := self.arithmetic(index) if index else 0) is None:
@@ -433,6 +439,8 @@ class _Reader:
                 text = re.sub(
                     r"[A-Za-z_]\w*", lambda name: f"({self.known(self.expansion(f'${name[0]}')) or '?'})", text
                 )
+        if "-" in text and re.search("[/%]", text):  # which bash rounds to 0
+            return None
         return None if (number := calculate(text.strip().replace("/", "//"))) is None else int(number)
 
 

@@ -39,7 +39,7 @@ from grpolab.readers.verl_keys import (
     TOTAL_STEPS,
     WARMUP,
 )
-from grpolab.settings.equalities import rewritten
+from grpolab.settings.equalities import rewrite
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import PretrainedModel
@@ -327,7 +327,7 @@ def candidates(settings: RunSettings) -> Iterator[Options]:
 
     The mean over a rollout batch that is a single minibatch is verl's mean over the minibatch.
     """
-    same = str(rewritten(settings)["aggregation"])
+    same = str(rewrite(settings)["aggregation"])
     ours = {settings.aggregation, same, same.replace("token_mean_rollout", "token_mean_minibatch")}
     averages = [name for name, aggregation in AGGREGATION.items() if aggregation in ours] or ["token-mean"]
     by_sequence = settings.importance_sampling_level != "token"

@@ -56,7 +56,7 @@ class StudyPage:
     study: StudyRuns
     pictures: list[Picture]
     tables: list[Table]
-    tuning: Any = None  # `tuning.page.Section`; None of runs that others made
+    tuning: Any = None  # `tuning.Section`; None of runs that others made
 
 
 def write(
@@ -89,7 +89,7 @@ def write(
         _preconditions(studies),
         *(_study(part) for part in parts if alone or part.study is studies[-1]),
         _pages(parts[:-1]),
-        _tuning().of_all([part.tuning for part in parts]),
+        _tuning().join_sections([part.tuning for part in parts]),
         diagnosis(studies),
         *provenance.section(studies),
         _missing(studies),
@@ -159,13 +159,13 @@ def _make(
         written = tables(study) if len(study.cells) else []
         for table in written:
             table.write(output / "tables" / place)
-        parts.append(StudyPage(study, pictures[study.name], written, _tuning().section(study, output, place)))
+        parts.append(StudyPage(study, pictures[study.name], written, _tuning().make_section(study, output, place)))
     return parts, claims
 
 
 def _tuning() -> Any:
     """Load the report of tunings by name: it draws with libraries of its own."""
-    return import_module("grpolab.report.tuning.page")
+    return import_module("grpolab.report.tuning")
 
 
 def _verdict_picture(study: StudyRuns, claims: Sequence[Claim], output: Path) -> Picture | None:

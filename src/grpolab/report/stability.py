@@ -6,7 +6,6 @@ the journal lacks is NaN.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from grpolab.quantities import Thresholds
 from grpolab.report.journals import both, column, largest, mean, tail_length
+from grpolab.report.scores import collapsed, drawdown, final_score
 from grpolab.report.statistics.intervals import interquartile_range
 from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
 
@@ -113,34 +113,12 @@ _LAST = {
 }
 
 
-def final_score(accuracy_E: NDArray, share: float = Thresholds.score_tail) -> float:
-    """Return the mean accuracy over the last evaluations; never the best one, which is biased upwards. NaN without any."""
-    return float(np.mean(accuracy_E[-math.ceil(share * len(accuracy_E)) :])) if len(accuracy_E) else np.nan
-
-
-def drawdown(accuracy_E: NDArray) -> float:
-    """Return the largest fall below an earlier peak: max over e of (max up to e) - accuracy_e."""
-    return float(np.max(np.maximum.accumulate(accuracy_E) - accuracy_E)) if len(accuracy_E) else np.nan
-
-
 def jitter(accuracy_E: NDArray) -> float:
     """Return the interquartile range of the accuracy's first differences (Chan et al. 2020, arXiv:1912.05663).
 
     They have no trend left. NaN below three evaluations.
     """
     return interquartile_range(np.diff(accuracy_E)) if len(accuracy_E) > 2 else np.nan
-
-
-def collapsed(accuracy_E: NDArray, thresholds: Thresholds = DEFAULT) -> bool:
-    """Return whether accuracy fell by `collapse_drop` and `collapse_share` of the gain (peak - start), and stayed there.
-
-    It stayed there where the final score is still that far below the peak.
-    """
-    if not len(accuracy_E):
-        return False
-    peak = float(np.max(accuracy_E))
-    least = max(thresholds.collapse_drop, thresholds.collapse_share * (peak - float(accuracy_E[0])))
-    return min(drawdown(accuracy_E), peak - final_score(accuracy_E, thresholds.score_tail)) >= least
 
 
 def gradient_spikes(norm_R: NDArray, thresholds: Thresholds = DEFAULT) -> NDArray:

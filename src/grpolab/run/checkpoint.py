@@ -1,8 +1,7 @@
-"""A run's weights as safetensors, and its checkpoints: the learner's state at a rollout boundary, where a killed run
-goes on, with the journal's length at that moment. No code is ever loaded with either.
+"""A run's weights and checkpoints. No code is ever loaded with either.
 
-Two generations of a checkpoint are kept. One that is damaged, or that does not fit the journal, is passed over for the
-one before.
+A checkpoint is the learner's state at a rollout boundary, with the journal's length at that moment. Two generations are
+kept: one that is damaged, or does not fit the journal, is passed over for the one before.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from grpolab.paths import write_atomic
 GENERATIONS = ("latest.pt", "previous.pt")
 DIGEST_BYTES = 32
 
-Position = dict[str, Any]  # what else stands in a checkpoint: the journal's length and the like
+Position = dict[str, Any]  # what else is in a checkpoint: the journal's length and the like
 
 
 def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
@@ -33,12 +32,12 @@ def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """Parameters by name, on the CPU."""
+    """Read parameters by name, on the CPU."""
     return load_file(path)
 
 
 def save_state(folder: Path, state: LearnerState, **position: Any) -> None:
-    """Write the state and `position` as the latest generation; where that fails, those that are there stay."""
+    """Write state and `position` as the latest generation; if that fails, the earlier ones stay."""
     content = {
         "weights": state.policy.weights(),
         "optimizer": state.optimizer.state_dict(),
@@ -50,7 +49,7 @@ def save_state(folder: Path, state: LearnerState, **position: Any) -> None:
     torch.save(content, buffer)
     payload = buffer.getvalue()
     latest, previous = (folder / name for name in GENERATIONS)
-    new = folder / "new.part"  # swept away where the process dies before it has its name
+    new = folder / "new.part"  # `remove_parts` deletes it if the process dies before the renames
     write_atomic(new, hashlib.sha256(payload).digest() + payload)
     if latest.exists():
         latest.replace(previous)
@@ -60,10 +59,10 @@ def save_state(folder: Path, state: LearnerState, **position: Any) -> None:
 def restore_state(
     folder: Path, state: LearnerState, misfit: Callable[[Position], str | None] = lambda position: None
 ) -> tuple[Position, list[str]]:
-    """Put the newest sound generation into `state`.
+    """Load the newest sound generation into `state`.
 
-    Returns its position (empty where there is none), and a sentence for each newer one that was passed over: because it
-    is damaged, or for what `misfit` says of its position.
+    Returns its position (empty where there is none), and a sentence for each newer one that was passed over: it is
+    damaged, or `misfit` finds a problem with its position.
     """
     problems = []
     for path in (folder / name for name in GENERATIONS):

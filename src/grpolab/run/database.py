@@ -1,8 +1,9 @@
-"""A database by its URI: whether it answers, and what is said of one that does not."""
+"""Connect to a database by its URI, and say in one line what is wrong with one."""
 
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,9 +19,9 @@ DRIVERS = {"psycopg": "`make extras WHAT=server` installs it"}  # any other is t
 
 @contextmanager
 def connected(uri: str) -> Iterator[sqlalchemy.Connection]:
-    """A connection, given up on within `CONNECT_SECONDS` for each address of a PostgreSQL host.
+    """Connect, and give up after `CONNECT_SECONDS` for each address of a PostgreSQL host.
 
-    Raises SQLAlchemyError where there is none, ModuleNotFoundError, in one sentence, where its driver is missing.
+    Raises SQLAlchemyError, or ModuleNotFoundError in one sentence if the driver is missing.
     """
     os.environ.setdefault("PGCONNECT_TIMEOUT", str(CONNECT_SECONDS))  # read by PostgreSQL's library
     try:
@@ -35,7 +36,13 @@ def connected(uri: str) -> Iterator[sqlalchemy.Connection]:
 
 
 def reason_of(error: BaseException) -> str:
-    """What the error says, in one line without secrets: a database's own words where it has some."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    """Return the deepest error of the system or a database below an exception, in one line without secrets."""
+    cause: BaseException = error
+    below: BaseException | None = error
+    while below is not None:
+        cause = below if isinstance(below, OSError | sqlite3.Error | DBAPIError) else cause
+        wrapped = (argument for argument in below.args if isinstance(argument, BaseException))  # as urllib3 does
+        below = below.__cause__ or below.__context__ or next(wrapped, None)
+    cause = cause.orig if isinstance(cause, DBAPIError) and cause.orig else cause
     text = " ".join((str(cause) or type(cause).__name__).split())
     return without_secrets(text)[:MAX_REASON]

@@ -1,6 +1,6 @@
-"""A run's folder: its journal, progress and outcome. Light: whoever watches runs imports it, without torch.
+"""A run's folder: its journal, progress and outcome. Watchers import it too, so it needs no torch.
 
-The journal is one strict-JSON object a line, appended, and cut back to the checkpoint on resume.
+A journal is one strict-JSON object a line, appended; a resume cuts it back to the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from grpolab.vocabulary import FAILED
 
 
 def line(record: dict[str, Any]) -> bytes:
-    """A record as it stands in a file; infinity becomes "inf".
+    """Return a record as a line of a journal; infinity becomes "inf".
 
     Floats have nine significant digits: float32 survives the round trip exactly, and the file stays small.
     """
@@ -42,11 +42,10 @@ class Journal:
     def __init__(self, path: Path, keep_bytes: int = 0) -> None:
         """Open `path`, cut to the whole lines among its first `keep_bytes` bytes.
 
-        What is kept is copied: a process from which the folder was taken over has the old file open, and cannot spoil
-        this one.
+        They are copied to a new file: a process that lost the folder may still have the old one open.
         """
         kept = path.read_bytes()[:keep_bytes] if keep_bytes and path.exists() else b""
-        kept = kept[: kept.rfind(b"\n") + 1]  # the file may be shorter than was said: nothing is padded
+        kept = kept[: kept.rfind(b"\n") + 1]  # the file may be shorter than `keep_bytes`
         self.path = path
         if path.exists():
             write_atomic(path, kept, durable=bool(kept))
@@ -56,7 +55,7 @@ class Journal:
 
     @property
     def sha256(self) -> str:
-        """Checksum of the file, the lines that wait for `flush` left out."""
+        """Checksum of the file, without lines that wait for `flush`."""
         return self._digest.hexdigest()
 
     def append(self, **record: Any) -> None:
@@ -64,7 +63,7 @@ class Journal:
         self._lines.append(line(record))
 
     def flush(self) -> int:
-        """Hand the buffered lines to the operating system; returns the file's length in bytes."""
+        """Hand the buffered lines to the operating system; return the file's length in bytes."""
         content = b"".join(self._lines)
         self._lines.clear()
         self._file.write(content)
@@ -73,9 +72,9 @@ class Journal:
         return self._file.tell()
 
     def sync(self) -> int:
-        """Flush to the disk itself: what a checkpoint refers to must survive a power cut.
+        """Flush to the disk itself, so that what a checkpoint refers to survives a power cut.
 
-        Raises LeaseLost where the file of that name is another one: another process has begun to write it.
+        Raises LeaseLost where another process has replaced the file.
         """
         length = self.flush()
         os.fsync(self._file.fileno())
@@ -90,21 +89,20 @@ class Journal:
 
 
 class Tail:
-    """The complete lines of a journal that grows, each given once.
+    """Follows a journal that grows and gives each complete line once.
 
-    A file that was cut back, or whose lines no longer begin where they did, is read again from its start: the reader
-    must not mind a record twice. Report and doctor read whole files: the one keeps what it parsed by the bytes that it
-    parsed, the other names the line that is damaged.
+    A file that was cut back, or whose lines no longer begin where they did, is read again from its start: its reader
+    must accept a record twice.
     """
 
     def __init__(self, path: Path, beginning: bytes = b"") -> None:
-        """`beginning`: leave out, unparsed, the lines that begin otherwise."""
+        """Follow `path`; lines that do not start with `beginning` are left out, unparsed."""
         self._path, self._beginning = path, beginning
         self._offset = 0
-        self.restarts = 0  # how often it was read again from its start
+        self.restarts = 0  # how often the file was read again from its start
 
     def read(self) -> list[dict[str, Any]]:
-        """Records since the last call. Raises Damaged where its first lines are none."""
+        """Return the records since the last call. Raises Damaged where the first lines are no records."""
         try:
             with self._path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self._offset:
@@ -113,7 +111,7 @@ class Tail:
                 lines = file.read()
         except FileNotFoundError:
             return []
-        lines = lines[: lines.rfind(b"\n") + 1]  # the last line may still be on its way
+        lines = lines[: lines.rfind(b"\n") + 1]  # the last line may be incomplete
         try:
             kept = [line for line in lines.splitlines() if line.startswith(self._beginning)]
             records = [parse_object(line, str(self._path)) for line in kept]
@@ -132,7 +130,7 @@ class Tail:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the file's lock (`flock`) among the processes of this machine; waits for another, whose death frees it."""
+    """Hold a file's lock (`flock`) among this machine's processes; wait for another holder to release it or die."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -140,10 +138,10 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds the file's lock at this moment."""
+    """Say whether a process holds the file's lock now."""
     try:
         with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who only ask do not see each other
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that only ask do not see each other
     except BlockingIOError:
         return True
     except OSError:  # no such file: nobody has ever held it
@@ -155,10 +153,7 @@ INTERVAL = 1.0  # least seconds between two beats
 
 
 class Heartbeat:
-    """`running.json`, which says how far a run is and where it goes on; it is gone when the outcome stands.
-
-    Written at most once in INTERVAL seconds of the clock that the caller passes in.
-    """
+    """Writes `running.json`: how far a run is, and where it runs. The file is deleted with the outcome."""
 
     def __init__(self, folder: Path, rollout_steps: int) -> None:
         self.path = folder / "running.json"
@@ -166,7 +161,7 @@ class Heartbeat:
         self._last = float("-inf")
 
     def beat(self, rollout_step: int, now: float) -> None:
-        """Say how far the run is, `now` in unix seconds."""
+        """Write how far the run is, `now` in unix seconds; at most once in INTERVAL seconds of that clock."""
         if abs(now - self._last) >= INTERVAL:
             self._last = now
             owner = {"pid": os.getpid(), "host": socket.gethostname()}
@@ -176,7 +171,7 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Outcome:
-    """outcome.json: how a run ended, written last; what is not known is None. A sweep writes it for a dead worker."""
+    """outcome.json: how a run ended, written last; unknown values are None. A sweep writes it for a dead worker."""
 
     outcome: str  # of the vocabulary
     reason: str | None  # where it did not run to its last rollout step; the first line says it all
@@ -191,12 +186,12 @@ class Outcome:
 
 
 def is_begun(folder: Path) -> bool:
-    """Whether a run folder says anything yet; a run that fails before it starts has an outcome alone."""
+    """Say whether a run folder has content; a run that fails before it starts has an outcome alone."""
     return (folder / "settings.yaml").exists() or (folder / "outcome.json").exists()
 
 
 def standing_outcome(folder: Path) -> dict[str, Any] | None:
-    """A run's outcome; None where there is none, or one that says nothing: its run is done again."""
+    """Return a run's outcome; None where there is none, or a damaged one: the run is then done again."""
     try:
         return read_outcome(folder)
     except Damaged as damage:
@@ -205,24 +200,24 @@ def standing_outcome(folder: Path) -> dict[str, Any] | None:
 
 
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
-    """Write a run's outcome, which is done once, and return the one that stands."""
+    """Write a run's outcome unless it has one, and return the one that it has."""
     record, file = without_secrets_in(asdict(outcome)), folder / "outcome.json"
     if not write_new(file, json_bytes(record)):
         if standing := standing_outcome(folder):
             record = standing
-        else:  # it was damaged, and said nothing
+        else:  # damaged
             write_json_atomic(file, record)
     (folder / "running.json").unlink(missing_ok=True)
     return record
 
 
 def record_failure(folder: Path, reason: str, rollout_steps: int, error: str | None = None) -> dict[str, Any]:
-    """Write down that a run failed, unless it reached an outcome of its own; the outcome that stands."""
+    """Write that a run failed, unless it has an outcome; return the one that it has."""
     return conclude(folder, Outcome(FAILED, reason, rollout_steps, error=error))
 
 
 def reason_of(error: BaseException) -> str:
-    """The error in words; where code of the user's raised it, with the place in front."""
+    """Return an error as a sentence, with the place in front where user code raised it."""
     text = str(error) if isinstance(error, RequestError) else f"{type(error).__name__}: {error}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith("<") and not is_library(Path(frame.filename)):

@@ -18,7 +18,7 @@ from grpolab.vocabulary import RESULTS
 
 def follow(settings: Resolved, results: Results, place: int, meeting: str | None = None) -> int:
     """Do this process's share of a run; the exit code. A run that has its outcome is left as it is."""
-    from grpolab.grpo.parallel import LostProcess
+    from grpolab.grpo.processes import LostProcess
     from grpolab.run import train
 
     outcome = standing_outcome(results.run(settings.signature))

@@ -1,13 +1,13 @@
-"""Who works in a folder: at most one process, on all the machines that share its file system.
+"""Leases: at most one process works in a folder, on all machines that share its file system.
 
-A lease is a file `.lease-<number>` with its holder in it. Whoever takes the folder makes the next number, which the
-file system lets one process do (`flock` may hold on one machine only); the highest counts, and none is used twice. It
-is over when the file says so: its holder gave the folder up, or was taken for dead by the one who has it now. A holder
-that was only frozen reads that in its file before it writes anything (`Lease.check`).
+A lease is a file `.lease-<number>` that names its holder. A process takes a folder by creating the next number, which
+the file system lets only one process do (`flock` may work on one machine only). The highest number counts, and no
+number is used twice. A lease ends when its file says so: its holder released the folder, or another process took the
+folder over. A holder that was only frozen reads that before it writes anything (`Lease.check`).
 
-A holder on this machine has the folder as long as its process lives. One elsewhere touches its file, and has it as long
-as that goes on. No two machines' clocks are compared: the file system tells how old a file is, and before a folder is
-taken over its lease is watched, so that a file system that stood still, or has no clock of its own, ends none.
+On one machine a lease lasts as long as its holder's process. From elsewhere it lasts as long as its file is touched.
+Clocks of two machines are never compared: the file system tells how old a file is. A silent lease is watched before it
+is taken over, so that a file system that stood still, or has no clock of its own, ends none.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ import psutil
 from grpolab.paths import write_new
 
 BEAT_SECONDS = 15.0  # between two touches; a network file system may show them a minute late
-LEASE_SECONDS = 300.0  # without a touch, and the holder is taken for dead
+LEASE_SECONDS = 300.0  # without a touch, after which the holder is taken for dead
 WATCH_SECONDS = 40.0  # more than two beats
-POLL_SECONDS = 0.2  # between two attempts to get what another has
-CLOCK_SECONDS = 60.0  # between two looks at the file system's clock
+POLL_SECONDS = 0.2  # between two attempts to get a folder that another process has
+CLOCK_SECONDS = 60.0  # between two readings of the file system's clock
 CLOCK_TOLERANCE = 2.0  # seconds between two readings of a process's start time
-OVER = b"{}"
 NAME = re.compile(r"\.lease-[1-9][0-9]{0,17}")
-MOST_BYTES = 1 << 16  # of a lease that names somebody; else it cannot be read
+MOST_BYTES = 1 << 16  # of a lease file that is read
 
 
 class LeaseLost(Exception):
@@ -48,53 +47,53 @@ class LeaseLost(Exception):
 
 
 class Host:
-    """What a lease asks of the machine that it is held on; the simulation of scale has others."""
+    """The machine that holds leases; the simulation of scale has others."""
 
     def __init__(self) -> None:
-        self.held: set[str] = set()  # tokens of the leases that this process has
-        self.session: str | None = None  # of the command that has sent this process to a cluster, and sees it die
+        self.held: set[str] = set()  # tokens of the leases of this process
+        self.session: str | None = None  # of the cluster's command that started this process, and sees it die
         self._clock, self._looked = 0.0, -math.inf
 
     def holder(self) -> dict[str, Any]:
-        """This process, as a lease names it."""
-        start = _start(psutil.Process())
+        """Describe this process as a lease names it."""
+        start = _start_time(psutil.Process())
         holder = {"token": uuid.uuid4().hex, **_machine(), "pid": os.getpid(), "process_start": start}
         return holder | ({"session": self.session} if self.session else {})
 
     def lives(self, holder: dict[str, Any]) -> bool | None:
-        """Whether a holder's process is there; None where it cannot be seen from here."""
+        """Say whether a holder's process exists; None where that cannot be seen from here."""
         here = _machine()
         if not here.keys() <= holder.keys() or any(holder[key] != here[key] for key in ("host", "machine")):
             return None
         token, pid, start = (holder.get(key) for key in ("token", "pid", "process_start"))
         if not isinstance(token, str) or not isinstance(pid, int) or not isinstance(start, int | float):
-            return None  # it names nobody
+            return None
         if not 0 < pid < 2**31:
             return None
         if holder["boot"] != here["boot"]:
             return False
-        if holder["processes"] != here["processes"]:  # a container beside this one
+        if holder["processes"] != here["processes"]:  # another container of this machine
             return None
         if pid == os.getpid():
             return token in self.held
         try:
             process = psutil.Process(pid)
-            same = abs(_start(process) - start) < CLOCK_TOLERANCE
+            same = abs(_start_time(process) - start) < CLOCK_TOLERANCE
             return same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
 
     def now(self) -> float:
-        """Seconds, from any beginning, on a clock that is never set."""
+        """Return seconds, from any beginning, on a clock that is never set."""
         return time.monotonic()
 
     def file_time(self, folder: Path) -> float:
-        """The time (unix seconds) that the file system gives to a file that is written now."""
+        """Return the time (unix seconds) that the file system would give to a file written now."""
         if self.now() - self._looked >= CLOCK_SECONDS:
             try:
                 with tempfile.TemporaryFile(dir=folder) as file:
                     self._clock = os.fstat(file.fileno()).st_mtime - self.now()
-            except OSError:  # it may be read only
+            except OSError:  # it may be read-only
                 self._clock = time.time() - self.now()
             self._looked = self.now()
         return self.now() + self._clock
@@ -108,26 +107,25 @@ HERE = Host()
 
 
 class Lease:
-    """A folder, to work in which is one process's right; `attempt` gets it."""
+    """The right of one process to work in a folder; `attempt` gets it."""
 
     def __init__(self, folder: Path, host: Host = HERE) -> None:
         self.folder, self.host = folder, host
-        self._file, self._content = folder, b""
-        self._token = ""
+        self._file, self._content, self._token = folder, b"", ""
         self._watched, self._since = (folder, 0.0), 0.0
         self._ends = threading.Event()
         self._beats: threading.Thread | None = None
 
     def attempt(self) -> bool:
-        """Take the folder, which is made where there is none; False where another has it, or is being watched."""
+        """Take the folder, made where it is absent; return False where another process has it or is being watched."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        files = _leases(self.folder)
-        if files and not self._may_follow(files[-1]):
+        files = _find_leases(self.folder)
+        if files and not self._is_over(files[-1]):
             return False
         holder, number = self.host.holder(), _number(files[-1].name) + 1 if files else 1
         file, content = self.folder / f".lease-{number}", json.dumps(holder).encode()
         self.host.held.add(holder["token"])
-        if not write_new(file, content):  # another was faster
+        if not write_new(file, content):  # another process was faster
             self.host.held.discard(holder["token"])
             return False
         self._file, self._content, self._token = file, content, holder["token"]
@@ -135,45 +133,45 @@ class Lease:
             _end(earlier)
         return True
 
-    def _may_follow(self, file: Path) -> bool:
-        """Whether the lease is over, or was silent for long and still is after having been watched."""
-        silent, touched = _silence(file, self.host)
-        if silent < LEASE_SECONDS or math.isinf(silent):
-            return math.isinf(silent)
+    def _is_over(self, file: Path) -> bool:
+        """Say whether the lease has ended, or was silent for long and still is after it was watched."""
+        silence, touched = _silence(file, self.host)
+        if silence < LEASE_SECONDS or math.isinf(silence):
+            return math.isinf(silence)
         if self._watched != (file, touched):
             self._watched, self._since = (file, touched), self.host.now()
         return self.host.now() - self._since >= WATCH_SECONDS
 
     def check(self) -> None:
-        """Raises LeaseLost where the folder is another's by now. Before each write that lasts: who was frozen sees."""
+        """Raise LeaseLost where another process has taken the folder. Called before each write that lasts."""
         try:
-            standing = self._file.read_bytes()  # opening asks the server, where looking may answer from a cache
+            content = self._file.read_bytes()  # opening asks the server; `stat` may be answered from a cache
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ESTALE):  # else it was deleted with the folder
+            if error.errno not in (errno.ENOENT, errno.ESTALE):  # these two: it was deleted with the folder
                 raise
-            standing = b""
-        if standing != self._content:
+            content = b""
+        if content != self._content:
             raise LeaseLost(f"{self.folder} has been taken over by another process")
 
     def beat(self) -> None:
-        """Say that the holder lives. Raises LeaseLost."""
+        """Show that the holder lives. Raises LeaseLost."""
         self.check()
         with suppress(FileNotFoundError):
             self.host.touch(self._file)
 
     def keep(self) -> None:
-        """Beat from now on, in a thread, until `release`."""
+        """Beat in a thread from now on, until `release`."""
 
         def beats() -> None:
             while not self._ends.wait(BEAT_SECONDS):
-                with suppress(OSError, LeaseLost):  # the next beat, or the next check, tells more
+                with suppress(OSError, LeaseLost):  # the next check raises it again
                     self.beat()
 
         self._beats = threading.Thread(target=beats, daemon=True)
         self._beats.start()
 
     def release(self) -> None:
-        """Give the folder up; nothing where it is another's."""
+        """Give the folder up; do nothing where another process has it."""
         self._ends.set()
         if self._beats:
             self._beats.join()
@@ -185,7 +183,7 @@ class Lease:
 
 @contextmanager
 def leased(folder: Path) -> Iterator[Lease]:
-    """Have the folder to oneself; waits for another holder to give it up or to die."""
+    """Hold the folder alone; wait for another holder to release it or to die."""
     lease = Lease(folder)
     while not lease.attempt():
         time.sleep(POLL_SECONDS)
@@ -197,21 +195,21 @@ def leased(folder: Path) -> Iterator[Lease]:
 
 
 def is_taken(folder: Path, host: Host = HERE) -> bool:
-    """Whether a process works in the folder now, on this machine or, as far as can be seen, on another."""
-    files = _leases(folder)
+    """Say whether a process works in the folder now, as far as can be seen from here."""
+    files = _find_leases(folder)
     return bool(files) and _silence(files[-1], host)[0] < LEASE_SECONDS
 
 
 def end_of_session(folder: Path, session: str) -> None:
-    """End the lease that a process of the session has on the folder: the cluster says that it is dead."""
-    for file in _leases(folder)[-1:]:
+    """End the session's lease on the folder: the cluster says that its process is dead."""
+    for file in _find_leases(folder)[-1:]:
         with suppress(OSError):
             if (_read(file)[0] or {}).get("session") == session:
                 _end(file)
 
 
-def _leases(folder: Path) -> list[Path]:
-    """The leases of a folder, the one that counts last."""
+def _find_leases(folder: Path) -> list[Path]:
+    """Return the leases of a folder; the last one counts."""
     try:
         names = [name for name in os.listdir(folder) if NAME.fullmatch(name)]
     except (FileNotFoundError, NotADirectoryError):
@@ -224,9 +222,9 @@ def _number(name: str) -> int:
 
 
 def _silence(file: Path, host: Host) -> tuple[float, float]:
-    """Seconds since the holder was heard, and when that was; 0 where it is seen to live, inf where the lease is over.
+    """Return seconds since the holder's last touch, and its time; 0 where it is seen to live, inf where it ended.
 
-    The file's age counts in both directions: where it comes from the future, clocks differ, and it is watched.
+    A file from the future counts by its distance too: its clock differs, and it is watched.
     """
     try:
         holder, touched = _read(file)
@@ -239,8 +237,9 @@ def _silence(file: Path, host: Host) -> tuple[float, float]:
 
 
 def _read(file: Path) -> tuple[dict[str, Any] | None, float]:
-    """Who a lease names, nobody where it is over, None where it cannot be read: a power cut has eaten it, or worse; and
-    when it was touched. Raises OSError where it is no file.
+    """Return a lease's holder and the time of its last touch. Raises OSError where it is no file.
+
+    The holder is {} where the lease has ended, and None where the file cannot be read, as after a power cut.
     """
     with open(file, "rb", opener=_open_file) as opened:
         content, touched = opened.read(MOST_BYTES), os.fstat(opened.fileno()).st_mtime
@@ -252,39 +251,39 @@ def _read(file: Path) -> tuple[dict[str, Any] | None, float]:
 
 
 def _open_file(file: str, flags: int) -> int:
-    """Whoever can write to the folder may have put a link there, or a pipe that would be waited for."""
+    """Open a file that may have been replaced by a link, or by a pipe that would block."""
     return os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _end(file: Path) -> None:
-    """Say in a lease's file that it is over: in place, which needs no room on a full disk and keeps the name used."""
+    """Write that a lease has ended: in place, which needs no room on a full disk and keeps its number used."""
     try:
         with open(file, "rb+", buffering=0, opener=_open_file) as opened:
-            opened.write(OVER.ljust(os.fstat(opened.fileno()).st_size))
+            opened.write(b"{}".ljust(os.fstat(opened.fileno()).st_size))
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.EISDIR, errno.ELOOP):  # else it is no file, and over as it is
+        if error.errno not in (errno.ENOENT, errno.EISDIR, errno.ELOOP):  # these three: it has ended as it is
             raise
 
 
 @cache
 def _machine() -> dict[str, Any]:
-    """The machine, its last start, and the namespace in which its processes have their numbers."""
+    """Identify the machine, its last start, and the namespace of its process numbers."""
     return {
         "host": socket.gethostname(),
-        "machine": _said(lambda: Path("/etc/machine-id").read_text().strip()),  # hosts may have one name
-        "boot": _said(lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip()),
-        "processes": _said(lambda: os.readlink("/proc/self/ns/pid")),
+        "machine": _ask(lambda: Path("/etc/machine-id").read_text().strip()),  # hosts may share a name
+        "boot": _ask(lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip()),
+        "processes": _ask(lambda: os.readlink("/proc/self/ns/pid")),
     }
 
 
-def _said(by: Callable[[], str]) -> str | None:
-    """What the system says; None where it is another kind of system."""
+def _ask(system: Callable[[], str]) -> str | None:
+    """Return the system's answer; None on another kind of system."""
     try:
-        return by()
+        return system()
     except OSError:
         return None
 
 
-def _start(process: psutil.Process) -> float:
-    """Seconds from the machine's start to the process's, which a clock that is set does not move."""
+def _start_time(process: psutil.Process) -> float:
+    """Return seconds from the machine's start to the process's, which setting the clock does not move."""
     return process.create_time() - psutil.boot_time()

@@ -24,7 +24,7 @@ from grpolab.paths import PYTHON, Results
 from grpolab.settings.resolved import Resolved
 
 if TYPE_CHECKING:
-    from grpolab.grpo.parallel import Processes
+    from grpolab.grpo.processes import Processes
 
 PR_SET_PDEATHSIG = 1
 PATIENCE = timedelta(days=1)  # the others wait while the first scores or writes; a death shows at once all the same
@@ -43,7 +43,7 @@ def rank() -> int:
 @contextmanager
 def together(settings: Resolved, results: Results) -> Iterator[Processes]:
     """The processes of a run, as its first one has them; those that it has started end with it."""
-    from grpolab.grpo.parallel import ALONE
+    from grpolab.grpo.processes import ALONE
 
     size = settings.data_parallel or 1
     if size == 1:
@@ -60,7 +60,7 @@ def together(settings: Resolved, results: Results) -> Iterator[Processes]:
 @contextmanager
 def _others(settings: Resolved, results: Results, meeting: str) -> Iterator[None]:
     """The processes but the first, ready to be joined in a folder where they meet."""
-    from grpolab.grpo.parallel import LostProcess
+    from grpolab.grpo.processes import LostProcess
 
     command = [*PYTHON, "-m", "grpolab.run.follower"]
     size = settings.data_parallel or 1
@@ -88,7 +88,7 @@ def joined(settings: Resolved, place: int, meeting: str | None) -> Iterator[Proc
     import torch
     import torch.distributed as dist
 
-    from grpolab.grpo.parallel import Processes
+    from grpolab.grpo.processes import Processes
 
     size, store = settings.data_parallel or 1, None
     if meeting:

@@ -140,9 +140,9 @@ def _fit(settings: Resolved, task: Task) -> list[str]:
         from transformers import AutoConfig
 
         from grpolab.grpo.batch import encode
-        from grpolab.grpo.model import tokenizer_of
+        from grpolab.grpo.loading import load_tokenizer
 
-        tokenizer, named = tokenizer_of(model), f"model.path={model.path}"
+        tokenizer, named = load_tokenizer(model), f"model.path={model.path}"
         if chat and tokenizer.chat_template is None:
             return [f"task.chat=true: the tokenizer of {named} has no chat template: set task.chat=false"]
         config = AutoConfig.from_pretrained(model.path, revision=model.revision, trust_remote_code=False)

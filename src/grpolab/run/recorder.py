@@ -1,7 +1,4 @@
-"""All that a run writes while it goes: journal, timing, samples, item scores, heartbeat. It only records.
-
-When to stop, when to keep a checkpoint and where to go on is the loop's (`run/train.py`).
-"""
+"""All that a run writes while it goes: journal, timing, samples, item scores, heartbeat. It decides nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from grpolab.grpo.batch import Rollout, TrainingBatch, joined, sampler_gap
+from grpolab.grpo.batch import Rollout, TrainingBatch, join_batches, sampler_gap
 from grpolab.grpo.evaluation import Evaluation
 from grpolab.grpo.metrics import histograms, rollout_metrics
 from grpolab.grpo.model import Policy
@@ -29,10 +26,10 @@ from grpolab.terminal import say
 
 
 class Recorder:
-    """Writes to a run's folder; opens its files where the checkpoint that the run goes on from left them."""
+    """Writes to a run's folder; opens its files at the length that the checkpoint names."""
 
     def __init__(self, folder: Path, settings: Resolved, rollout_step: int, saved: Position) -> None:
-        """`saved` is what stands in that checkpoint beside the learner's state; empty where there is none."""
+        """Open the files; `saved` is the checkpoint's position, empty where there is none."""
         self.folder, self.settings = folder, settings
         self.journal = Journal(folder / "journal.jsonl", saved.get("journal_bytes", 0))
         self.timing = Journal(folder / "timing.jsonl", saved.get("timing_bytes", 0))
@@ -59,7 +56,7 @@ class Recorder:
     def update(
         self, update: Update, state: LearnerState, iteration: int, minibatch: int, metrics: Mapping[str, float]
     ) -> None:
-        """An optimiser step and what was measured of it."""
+        """Record an optimiser step and its metrics."""
         number = state.optimizer_step - 1
         self.journal.append(
             kind="update",
@@ -76,9 +73,9 @@ class Recorder:
     def rollout(
         self, rollout: Rollout, updates: list[Update], state: LearnerState, measured: Mapping[str, float]
     ) -> None:
-        """A rollout step after its updates, with those of its last pass and the metrics that the loop measured."""
+        """Record a rollout step with the updates of its last pass and the loop's own metrics."""
         step, switches, group = state.rollout_step, self.settings.diagnostics, self.settings.num_generations
-        trained = joined([update.batch for update in updates])
+        trained = join_batches([update.batch for update in updates])
         assert trained.old_log_probs_BT is not None
         if switches.histogram_every and step % switches.histogram_every == 0:
             self.journal.append(
@@ -107,7 +104,7 @@ class Recorder:
         )
 
     def evaluation(self, evaluation: Evaluation, state: LearnerState) -> None:
-        """An evaluation after `state.rollout_step` rollout steps."""
+        """Record an evaluation after `state.rollout_step` rollout steps."""
         self.final = evaluation.metrics
         self.journal.append(
             kind="evaluation",
@@ -116,29 +113,28 @@ class Recorder:
             completions=state.rollout_step * self.settings.batch_size,
             **evaluation.metrics,
         )
-        write_json_atomic(
-            self.folder / "evaluation_items.json",
-            {"rollout_step": state.rollout_step, "score": [round(score, 6) for score in evaluation.scores_I]},
-        )
+        scores = [round(score, 6) for score in evaluation.scores_I]
+        items = {"rollout_step": state.rollout_step, "score": scores}
+        write_json_atomic(self.folder / "evaluation_items.json", items)
 
     def end_of_step(self, rollout_step: int) -> None:
-        """Timing and heartbeat of a finished rollout step; all records are handed to the operating system."""
+        """Write timing and heartbeat of a finished rollout step; hand all records to the operating system."""
         times, now = self._process.cpu_times(), time.perf_counter()
         (earlier, then), self._cpu = self._cpu, (times, now)
         used = times.user + times.system - earlier.user - earlier.system
-        measured = {
+        system = {
             "seconds/elapsed": self.seconds,
             "system/rss_mib": self._process.memory_info().rss / 2**20,
             "system/cpu_percent": 100 * used / max(now - then, 1e-9),
         }
-        self.timing.append(rollout_step=rollout_step, time_ms=_unix_ms(), **self._laps, **measured)
+        self.timing.append(rollout_step=rollout_step, time_ms=_unix_ms(), **self._laps, **system)
         self._laps = {}
+        self.journal.flush()  # first: a row of timing says that the records of its step are there
         self.timing.flush()
-        self.journal.flush()
         self.heartbeat.beat(rollout_step + 1, time.time())
 
     def sync(self) -> Position:
-        """Everything to the disk itself; how far the files are, for a checkpoint."""
+        """Write everything to the disk itself; return how long the files are, for a checkpoint."""
         return {
             "journal_bytes": self.journal.sync(),
             "journal_sha256": self.journal.sha256,
@@ -146,27 +142,27 @@ class Recorder:
         }
 
     def close(self) -> None:
-        """Everything to the disk, and the files closed."""
+        """Write everything to the disk and close the files."""
         try:
             self.journal.close()
         finally:
             self.timing.close()
 
 
-class Silent(Recorder):
-    """In a process of the run that is not the first: writes nothing."""
+class SilentRecorder(Recorder):
+    """Writes nothing: for the processes of a run that are not its first."""
 
     def __init__(self) -> None:
-        """Nothing is opened."""
+        pass
 
-    def lap(self, *given: Any) -> None:
-        """Nothing."""
+    def lap(self, *arguments: Any) -> None:
+        pass
 
     update = rollout = evaluation = end_of_step = close = lap  # type: ignore[assignment]
 
 
 def journal_misfit(folder: Path, position: Position) -> str | None:
-    """What a checkpoint expects of the run's journal, and does not find; None where it fits."""
+    """Say how a run's journal differs from what a checkpoint expects; None where it fits."""
     journal = folder / "journal.jsonl"
     begun = journal.read_bytes()[: position["journal_bytes"]] if journal.exists() else b""
     if hashlib.sha256(begun).hexdigest() == position.get("journal_sha256"):
@@ -175,7 +171,7 @@ def journal_misfit(folder: Path, position: Position) -> str | None:
 
 
 def say_recovery(folder: Path, rollout_step: int, problems: list[str]) -> None:
-    """Say, and keep in recovery.jsonl, that the run does not go on from its newest checkpoint."""
+    """Say, and keep in recovery.jsonl, that the run does not resume at its newest checkpoint."""
     how = f"goes on from rollout step {rollout_step}" if rollout_step else "begins anew"
     sentence = f"{'; '.join(problems)}: the run {how}"
     say(f"run {folder.name}: {sentence}", error=True, flush=True)
@@ -184,17 +180,16 @@ def say_recovery(folder: Path, rollout_step: int, problems: list[str]) -> None:
 
 
 def _unix_ms() -> int:
-    """Unix time as an integer, because floats are rounded to nine digits."""
+    """Return Unix time as an integer, because floats are rounded to nine digits."""
     return int(time.time() * 1000)
 
 
 def sample_table(
     rollout: Rollout, trained: TrainingBatch, updates: list[Update], policy: Policy, group: int
 ) -> pa.Table:
-    """One row per completion token, for `grpolab show` and the tracking server.
+    """Return one row per completion token, for `grpolab show` and the tracking server.
 
-    Ratio and clip mark are those of the last pass over the batch, whose optimiser steps are `updates`; `trained` has
-    their minibatches in one.
+    Ratio and clip mark are those of `updates`, the last pass over the batch; `trained` joins their minibatches.
     """
     order_B = torch.argsort(trained.rows_B)
     mask_BT = trained.mask_BT[order_B].cpu()

@@ -1,10 +1,14 @@
-"""One run, from its warm start to its outcome. `training_loop` repeats the GRPO step; around it, what makes it a run.
+"""One run, from its warm start to its outcome. `training_loop` repeats the GRPO step; around it is the run's life.
 
-What differs from the paper (DeepSeekMath, 2402.03300, algorithm 1):
-1. The reference of the KL is the warm start, and there is none where beta = 0; it is never replaced during a run.
-2. Any axis can be another: ratio level, clip range, loss form, aggregation, reward scale (`grpo/loss.py`).
-3. Every random draw is a hash of (seed, purpose, step, prompt, sample, token): a killed run replays its batch exactly.
-4. A run that diverges, or that its early stop ends, has that as its outcome.
+It starts     in `run`, once no other process holds its folder and it has no outcome yet.
+It resumes    in `resume`, at the newest sound checkpoint that fits the journal.
+It ends       by `Ending`: after its last planned step, when its time is up, or by its early stop.
+It diverges   by `Diverged`, where loss, gradient, weights or evaluation are no longer finite.
+It is stopped by `Interrupted`, at a rollout boundary: its checkpoint is saved, and it has no outcome.
+It fails      by any other exception, in `_run_leased`; a full or read-only disk is no failure of the run.
+
+Every random draw is a hash of (seed, purpose, step, prompt, sample, token), so that a killed run repeats its batch
+exactly.
 """
 
 from __future__ import annotations
@@ -20,52 +24,134 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
-from grpolab.frameworks.framework import clip_conventions, metrics_of, recipe_of
-from grpolab.grpo.evaluation import Evaluator
-from grpolab.grpo.model import make_policy
-from grpolab.grpo.parallel import ALONE, Processes
-from grpolab.grpo.rewards import make_score
-from grpolab.grpo.rollout import Collector
-from grpolab.grpo.step import (
-    Diverged,
-    EntropyControl,
-    Learner,
-    LearnerState,
-    Update,
-    flat_weights,
-    make_optimizer,
-    step_norm,
-)
+from grpolab.grpo.processes import ALONE, Processes
+from grpolab.grpo.step import Diverged, EntropyControl, flat_weights, step_norm
 from grpolab.identity import environment_read
 from grpolab.paths import Results, is_refusal, plain, remove_parts, write_json_atomic, write_text_atomic
-from grpolab.registry import FAULTS, resolve
-from grpolab.run import checkpoint, parallel, provenance, warm_start
+from grpolab.registry import DATA_PARALLEL, resolve
+from grpolab.run import checkpoint, provenance, warm_start
+from grpolab.run.assembly import RunParts, assemble
 from grpolab.run.folder import Outcome, conclude, reason_of, record_failure, standing_outcome
 from grpolab.run.lease import Lease, LeaseLost, leased
-from grpolab.run.recorder import Recorder, Silent, journal_misfit, say_recovery
-from grpolab.run.warm_start import TRAINING_ITEMS, WarmStart
+from grpolab.run.recorder import Recorder, SilentRecorder, journal_misfit, say_recovery
 from grpolab.settings.resolved import Resolved
-from grpolab.tasks import make_task
-from grpolab.tasks.base import content_hash
-from grpolab.vocabulary import CLIP_METRIC, COMPLETED, DIVERGED, STOPPED, convention
+from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
 
 
 class Interrupted(Exception):
-    """The run was asked to leave off at a rollout boundary; its checkpoint stands, it has no outcome."""
+    """The run was asked to stop: its checkpoint is saved at a rollout boundary, and it has no outcome."""
+
+
+def run(
+    settings: Resolved,
+    results: Results,
+    *,
+    on_step: Callable[[int], None] = lambda step: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Do one run, or what is left of it, and return its outcome; a finished run is returned as it is.
+
+    A failure of the run itself is an outcome (`failed`), not an exception. Raises Interrupted when `stop()` is true,
+    and OSError where the results folder cannot be written: the run then has no outcome, and the next call goes on.
+    """
+    folder = results.run(settings.signature)
+    while not (outcome := standing_outcome(folder)):
+        with contextlib.suppress(LeaseLost), leased(folder) as lease:  # waits for another process that has the folder
+            return standing_outcome(folder) or _run_leased(settings, results, lease, on_step, stop)
+    return outcome
+
+
+def _run_leased(
+    settings: Resolved, results: Results, lease: Lease, on_step: Callable[[int], None], stop: Callable[[], bool]
+) -> dict[str, Any]:
+    """Do as `run` in a folder that nobody else works in. Raises LeaseLost where another process has taken it over."""
+    folder = lease.folder
+    provenance.set_up_torch(settings)
+    gc.collect()
+    gc.freeze()  # imported objects stay: later collections need not walk half a million of them again
+    parts: RunParts | None = None
+    try:
+        remove_parts(folder)
+        warm = warm_start.ensure(settings, results)
+        together = resolve(DATA_PARALLEL)(settings, results) if settings.data_parallel else None
+        with together or contextlib.nullcontext(ALONE) as processes:
+            parts = assemble(settings, warm, processes)
+            _write_down(parts, warm, lease)
+            outcome = _train_to_end(parts, lease, on_step, stop)
+        lease.check()
+        return conclude(folder, outcome)
+    except (Interrupted, LeaseLost):
+        raise
+    except Exception as error:
+        lease.check()  # in a folder that was taken over any write may fail, which is no failure of the run
+        if is_refusal(error, results.root):
+            raise
+        finished = parts.state.rollout_step if parts else 0
+        return record_failure(folder, reason_of(error), finished, traceback.format_exc())
+    finally:
+        with contextlib.suppress(OSError, LeaseLost):  # an error on its way says more
+            lease.check()
+            (folder / "running.json").unlink(missing_ok=True)
+
+
+def _write_down(parts: RunParts, warm: warm_start.WarmStart, lease: Lease) -> None:
+    """Write the run's settings and provenance. Raises RequestError where its data or code has changed."""
+    settings, folder = parts.settings, lease.folder
+    content = settings.content()
+    settings.refuse_change()
+    lease.check()
+    write_text_atomic(folder / "settings.yaml", yaml.safe_dump(plain(settings.model_dump()), sort_keys=False))
+    record = {
+        **provenance.of_program(),
+        "content": content,
+        "environment": environment_read(settings.model_dump()),
+        "dataset": parts.dataset,
+        "warm_start": {name: getattr(warm, name) for name in ("signature", "sha256", "accuracy", "steps", "seconds")},
+    }
+    write_json_atomic(folder / "provenance.json", record)
+
+
+def _train_to_end(parts: RunParts, lease: Lease, on_step: Callable[[int], None], stop: Callable[[], bool]) -> Outcome:
+    """Run the loop from the last checkpoint, or from the start; save the weights at its end."""
+    ending, recorder = resume(parts, lease.folder)
+    state, divergence = parts.state, None
+
+    def check_and_tell(step: int) -> None:  # before the step's records and its checkpoint are written
+        lease.check()
+        on_step(step)
+
+    try:
+        training_loop(parts, ending, recorder, check_and_tell, stop)
+    except Diverged as error:
+        divergence = f"{error}, after {state.rollout_step} rollout steps and {state.optimizer_step} optimiser steps"
+    finally:
+        recorder.close()
+    lease.check()
+    checkpoint.save_weights(lease.folder / "policy.safetensors", state.policy.weights())
+    return Outcome(
+        outcome=DIVERGED if divergence else ending.outcome,
+        reason=divergence or ending.reason,
+        rollout_steps=state.rollout_step,
+        optimizer_steps=state.optimizer_step,
+        completions=state.rollout_step * parts.settings.batch_size,
+        final=recorder.final,
+        policy_sha256=state.policy.fingerprint(),
+        journal_sha256=recorder.journal.sha256,
+        seconds=recorder.seconds,
+    )
 
 
 def training_loop(
-    parts: Parts, ending: Ending, recorder: Recorder, on_step: Callable[[int], None], stop: Callable[[], bool]
+    parts: RunParts, ending: Ending, recorder: Recorder, on_step: Callable[[int], None], stop: Callable[[], bool]
 ) -> None:
-    """GRPO steps, evaluations and checkpoints, from where `parts.state` is on. Raises Diverged or Interrupted."""
+    """Do GRPO steps, evaluations and checkpoints from where `parts.state` is. Raises Diverged or Interrupted."""
     settings, learner, state = parts.settings, parts.learner, parts.state
     policy, processes, saved = state.policy, learner.processes, time.perf_counter()
     processes.check_equal(policy.weights().values(), state.rollout_step)
     if state.rollout_step == 0:
-        _evaluate(parts, ending, recorder)
+        evaluate(parts, ending, recorder)
     while not ending.reached(step := state.rollout_step):
         before = flat_weights(policy) if settings.diagnostics.step_norm else None
         rollout = learner.collect(state)  # prompts -> completions -> rewards -> advantages
@@ -81,19 +167,19 @@ def training_loop(
                     measured["gap/first_pass"] = learner.check(update)
                 recorder.update(update, state, iteration, index, learner.metrics(update))
                 updates.append(update)
-            minibatches = [update.batch for update in updates]  # their old log-probs are known now
+            minibatches = [update.batch for update in updates]  # now with their old log-probs
         processes.check_equal(policy.weights().values(), step)
         if before is not None:
             measured["weights/step_norm"] = step_norm(policy, before)
         ending.see_time(step + 1, processes.from_first(lambda: recorder.seconds))
         last = ending.reached(step + 1)
-        if _due(settings.diagnostics.kl_ref_every, step + 1, last):
+        if _is_due(settings.diagnostics.kl_ref_every, step + 1, last):
             measured["kl_ref/exact"] = learner.kl_to_reference(policy, rollout.batch)
         recorder.rollout(rollout, updates, state, measured)
         recorder.lap("update")
         state.rollout_step = step + 1
-        if _due(settings.evaluation.every, step + 1, last):
-            _evaluate(parts, ending, recorder)
+        if _is_due(settings.evaluation.every, step + 1, last):
+            evaluate(parts, ending, recorder)
         on_step(step + 1)
         stopping = processes.from_first(stop)
         recorder.end_of_step(step)
@@ -105,8 +191,13 @@ def training_loop(
             raise Interrupted
 
 
-def _evaluate(parts: Parts, ending: Ending, recorder: Recorder) -> None:
-    """Evaluate and record. Raises Diverged where the weights or the figures are no longer finite; they are not kept."""
+def _is_due(every: int, finished: int, last: bool) -> bool:
+    """Say whether something is due that happens every so many rollout steps, and after the last one."""
+    return every > 0 and (finished % every == 0 or last)
+
+
+def evaluate(parts: RunParts, ending: Ending, recorder: Recorder) -> None:
+    """Evaluate and record. Raises Diverged where weights or metrics are no longer finite; these are not recorded."""
     state = parts.state
     if not all(bool(weight.isfinite().all()) for weight in state.policy.weights().values()):
         raise Diverged("the weights are no longer finite")
@@ -118,17 +209,12 @@ def _evaluate(parts: Parts, ending: Ending, recorder: Recorder) -> None:
     recorder.lap("evaluation")
 
 
-def _due(every: int, finished: int, last: bool) -> bool:
-    """Whether something that happens every so many rollout steps, and after the last, happens now."""
-    return every > 0 and (finished % every == 0 or last)
-
-
 @dataclass
 class Ending:
-    """When a run ends: after its last planned rollout step, when its time is up, or when its early stop says so.
+    """Decides when a run ends: after its last planned step, when its time is up, or by its early stop.
 
-    As long as there is no reason, it goes on. A checkpoint keeps it, so that a resumed run ends where the straight one
-    does.
+    The run goes on as long as there is no reason. A checkpoint keeps the ending, so that a resumed run ends at the
+    same step.
     """
 
     settings: Resolved
@@ -137,17 +223,17 @@ class Ending:
     bad_evaluations: int = 0  # in a row, by the early stop
 
     def reached(self, finished: int) -> bool:
-        """Whether the run is over after so many rollout steps."""
+        """Say whether the run is over after so many rollout steps."""
         return self.reason is not None or finished >= self.settings.planned_steps
 
     def see_time(self, finished: int, seconds: float) -> None:
-        """The run has taken so many seconds, for so many rollout steps."""
+        """Take note that the run took so many seconds for so many rollout steps."""
         limit, planned = self.settings.max_seconds, self.settings.planned_steps
         if limit is not None and seconds >= limit and finished < planned:
             self.reason = f"max_seconds={limit:g} ended it after {finished} of {planned} rollout steps"
 
     def see_evaluation(self, finished: int, metrics: dict[str, float]) -> None:
-        """It was evaluated after so many rollout steps; after the last one nothing is left to be stopped."""
+        """Take note of an evaluation after so many rollout steps; after the last step there is nothing to stop."""
         rule = self.settings.early_stop
         if rule is None or finished < rule.after or self.reached(finished):
             return
@@ -160,116 +246,8 @@ class Ending:
             )
 
 
-def run(
-    settings: Resolved,
-    results: Results,
-    *,
-    on_step: Callable[[int], None] = lambda step: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:
-    """Do one run, or what is left of it, and return its outcome; a finished one is returned as it stands.
-
-    A failure of the run itself is an outcome (`failed`), not an exception. Raises Interrupted when `stop()` said so,
-    and OSError where the results folder cannot be written: the run has no outcome then, and the next call goes on.
-    """
-    folder = results.run(settings.signature)
-    while not (outcome := standing_outcome(folder)):
-        with contextlib.suppress(LeaseLost), leased(folder) as lease:  # who has it now is waited for, as from the start
-            outcome = standing_outcome(folder)
-            return outcome or _run(settings, results, lease, on_step, stop)
-    return outcome
-
-
-def _run(
-    settings: Resolved, results: Results, lease: Lease, on_step: Callable[[int], None], stop: Callable[[], bool]
-) -> dict[str, Any]:
-    """`run` in a folder that nobody else works in. Raises LeaseLost where another process has taken it over."""
-    folder = lease.folder
-    provenance.set_up_torch(settings)
-    gc.collect()
-    gc.freeze()  # what the imports made lives on: collections need not walk half a million objects again and again
-    parts: Parts | None = None
-    try:
-        remove_parts(folder)
-        warm = warm_start.ensure(settings, results)
-        with parallel.together(settings, results) as processes:
-            parts = _begin(settings, warm, lease, processes)
-            outcome = _to_the_end(parts, lease, on_step, stop)
-        lease.check()
-        return conclude(folder, outcome)
-    except (Interrupted, LeaseLost):
-        raise
-    except Exception as error:
-        lease.check()  # in a folder that is another's any write may fail, which is no failure of the run
-        if is_refusal(error, results.root):
-            raise
-        finished = parts.state.rollout_step if parts else 0
-        return record_failure(folder, reason_of(error), finished, traceback.format_exc())
-    finally:
-        with contextlib.suppress(OSError, LeaseLost):  # the error that is on its way says more
-            lease.check()
-            (folder / "running.json").unlink(missing_ok=True)
-
-
-def follow(settings: Resolved, results: Results, processes: Processes) -> None:
-    """Do this process's share of a run whose first process is in `run`; nothing is written."""
-    provenance.set_up_torch(settings)
-    parts = assemble(settings, warm_start.ensure(settings, results), processes)
-    ending, recorder = _resume(parts, results.run(settings.signature))
-    with contextlib.suppress(Diverged, Interrupted):
-        training_loop(parts, ending, recorder, lambda step: None, lambda: False)
-
-
-def _begin(settings: Resolved, warm: WarmStart, lease: Lease, processes: Processes) -> Parts:
-    """The run as it is before its first rollout step, and what it is made of written down."""
-    content, folder = settings.content(), lease.folder
-    parts = assemble(settings, warm, processes)
-    settings.refuse_change()
-    lease.check()
-    write_text_atomic(folder / "settings.yaml", yaml.safe_dump(plain(settings.model_dump()), sort_keys=False))
-    made_of = {
-        **provenance.of_program(),
-        "content": content,
-        "environment": environment_read(settings.model_dump()),
-        "dataset": parts.dataset,
-        "warm_start": {name: getattr(warm, name) for name in ("signature", "sha256", "accuracy", "steps", "seconds")},
-    }
-    write_json_atomic(folder / "provenance.json", made_of)
-    return parts
-
-
-def _to_the_end(parts: Parts, lease: Lease, on_step: Callable[[int], None], stop: Callable[[], bool]) -> Outcome:
-    """The loop from the last checkpoint, if there is one; the weights at its end, and what the run came to."""
-    ending, recorder = _resume(parts, lease.folder)
-    state, diverged = parts.state, None
-
-    def checked(step: int) -> None:  # before the step's records and its checkpoint are written
-        lease.check()
-        on_step(step)
-
-    try:
-        training_loop(parts, ending, recorder, checked, stop)
-    except Diverged as error:
-        diverged = f"{error}, after {state.rollout_step} rollout steps and {state.optimizer_step} optimiser steps"
-    finally:
-        recorder.close()
-    lease.check()
-    checkpoint.save_weights(lease.folder / "policy.safetensors", state.policy.weights())
-    return Outcome(
-        outcome=DIVERGED if diverged else ending.outcome,
-        reason=diverged or ending.reason,
-        rollout_steps=state.rollout_step,
-        optimizer_steps=state.optimizer_step,
-        completions=state.rollout_step * parts.settings.batch_size,
-        final=recorder.final,
-        policy_sha256=state.policy.fingerprint(),
-        journal_sha256=recorder.journal.sha256,
-        seconds=recorder.seconds,
-    )
-
-
-def save_checkpoint(parts: Parts, ending: Ending, recorder: Recorder) -> None:
-    """Keep all that a run which goes on from here needs; `_resume` reads it."""
+def save_checkpoint(parts: RunParts, ending: Ending, recorder: Recorder) -> None:
+    """Save all that `resume` needs to go on from here."""
     state = parts.state
     checkpoint.save_state(
         recorder.folder / "checkpoint",
@@ -283,8 +261,8 @@ def save_checkpoint(parts: Parts, ending: Ending, recorder: Recorder) -> None:
     )
 
 
-def _resume(parts: Parts, folder: Path) -> tuple[Ending, Recorder]:
-    """Put `parts.state` to the newest sound checkpoint that fits the journal, and open the run's files where it was.
+def resume(parts: RunParts, folder: Path) -> tuple[Ending, Recorder]:
+    """Load the newest sound checkpoint that fits the journal into `parts.state`, and open the run's files there.
 
     Without a checkpoint the run begins.
     """
@@ -295,83 +273,16 @@ def _resume(parts: Parts, folder: Path) -> tuple[Ending, Recorder]:
         state.entropy = EntropyControl(*saved["entropy"])
     ending = Ending(parts.settings, **saved.get("ending", {}))
     if parts.learner.processes.rank:
-        return ending, Silent()
+        return ending, SilentRecorder()
     if problems:
         say_recovery(folder, state.rollout_step, problems)
     return ending, Recorder(folder, parts.settings, state.rollout_step, saved)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What the loop works with."""
-
-    settings: Resolved
-    learner: Learner
-    evaluator: Evaluator
-    state: LearnerState
-    dataset: dict[str, Any]  # content hashes and sizes, for provenance
-
-
-def assemble(settings: Resolved, warm: WarmStart, processes: Processes = ALONE) -> Parts:
-    """Everything as it is before the first rollout step.
-
-    Raises RequestError where a user's task, reward or model cannot be used.
-    """
-    task = make_task(settings.task)
-    policy = make_policy(settings, task)
-    weights = warm.weights()
-    if weights is not None:
-        policy.load_weights(weights)
-    score = make_score(settings.reward, task)
-    chat = getattr(task, "chat", False)
-    train = task.examples("train", TRAINING_ITEMS)
-    held_out = task.examples("evaluation", settings.evaluation.items)
-    needs_reference = settings.beta > 0 or settings.diagnostics.kl_ref_every > 0
-    reference = policy.frozen_copy() if needs_reference else None
-    learner = Learner(
-        settings=settings,
-        objective=settings.objective,
-        collector=Collector(settings, train, score, reference, chat, processes),
-        recipe=recipe_of(settings.framework),
-        framework_metrics=partial(framework_metrics, settings),
-        processes=processes,
-    )
-    evaluator = Evaluator(
-        task=task,
-        score=score,
-        examples_I=held_out,
-        tokenizer=policy.tokenizer,
-        device=policy.device,
-        chat=chat,
-        reach=policy.reach,
-        batch_size=settings.evaluation.batch_size,
-        samples=settings.evaluation.samples,
-        length=settings.max_completion_length,
-        seed=settings.seed,
-        processes=processes,
-    )
-    dataset: dict[str, Any] = {}
-    for split, examples in (("train", train), ("evaluation", held_out)):
-        dataset |= {f"{split}_sha256": content_hash(examples), f"{split}_items": len(examples)}
-    entropy = EntropyControl(settings.entropy_coef or 0.0) if settings.adaptive_entropy else None
-    state = LearnerState(policy, make_optimizer(policy, settings), entropy=entropy)
-    if settings.fault:
-        learner = resolve(FAULTS[settings.fault]).plant(learner, state)
-    return Parts(settings, learner, evaluator, state, dataset)
-
-
-@torch.no_grad()
-def framework_metrics(settings: Resolved, update: Update) -> dict[str, float]:
-    """What frameworks log of an optimiser step, by journal name.
-
-    The run's own framework's, and the clip fraction by each framework's definition where the diagnostics ask for it.
-    """
-    framework = settings.framework
-    logged = metrics_of(framework, update.objective, update.inputs, update.whole_loss) if framework else {}
-    metrics = {f"{framework}/{name}": value for name, value in logged.items()}
-    if settings.diagnostics.clip_conventions:
-        shares = clip_conventions(update.objective, update.inputs)
-        if framework and (name := CLIP_METRIC.get(framework)) in logged:
-            shares[framework] = logged[name]
-        metrics |= {convention(name): share for name, share in shares.items()}
-    return metrics
+def follow(settings: Resolved, results: Results, processes: Processes) -> None:
+    """Do this process's share of a run whose first process is in `run`; nothing is written."""
+    provenance.set_up_torch(settings)
+    parts = assemble(settings, warm_start.ensure(settings, results), processes)
+    ending, recorder = resume(parts, results.run(settings.signature))
+    with contextlib.suppress(Diverged, Interrupted):
+        training_loop(parts, ending, recorder, lambda step: None, lambda: False)

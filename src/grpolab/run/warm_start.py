@@ -1,6 +1,6 @@
 """The warm start: supervised training to a target of sampled accuracy, once per seed, shared by all arms of that seed.
 
-Without a target it takes all its steps. Its step is next-token loss on demonstrations, prompts left out.
+Without a target it takes all its steps. A step is next-token loss on demonstrations, prompts left out.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from grpolab import seeds
 from grpolab.errors import Damaged
 from grpolab.grpo.batch import text_tensors
 from grpolab.grpo.evaluation import Evaluator
-from grpolab.grpo.model import Policy, make_policy, text_places
-from grpolab.grpo.places import chosen, read
+from grpolab.grpo.loading import make_policy
+from grpolab.grpo.model import Policy, text_places
+from grpolab.grpo.places import read, token_log_prob
 from grpolab.paths import Results, json_bytes, write_new
 from grpolab.records import WEIGHTS, read_warm_start
 from grpolab.run.checkpoint import load_weights, save_weights
@@ -42,7 +43,7 @@ TRAINING_ITEMS = 10**9  # all of them
 
 @dataclass(frozen=True)
 class WarmStart:
-    """A finished warm start, as its outcome.json says."""
+    """A finished warm start, as its outcome.json has it."""
 
     folder: Path
     signature: str
@@ -52,11 +53,11 @@ class WarmStart:
     seconds: float
 
     def weights(self) -> dict[str, Tensor] | None:
-        """The weights; None where the warm start has no step and the model is used as it is."""
+        """Load the weights; None where the warm start has no step and the model is used as it is."""
         return load_weights(self.folder / WEIGHTS) if self.steps else None
 
     def told(self, target: float | None) -> dict[str, Any]:
-        """Its outcome as a sweep says it; a `reason` where its best check was nowhere near the target."""
+        """Return the outcome as a sweep shows it, with a `reason` where the accuracy is far below the target."""
         reason = None
         if target is not None and self.accuracy is not None and self.accuracy < LOW_START * target:
             reason = f"accuracy {self.accuracy:.3f}, its target is {target:g}: its runs may learn nothing"
@@ -64,25 +65,23 @@ class WarmStart:
 
 
 def ensure(settings: Resolved, results: Results, on_step: Callable[[int], None] = lambda step: None) -> WarmStart:
-    """The warm start of these settings, made now if no earlier run has left it. Safe to call from many processes.
+    """Return the warm start of these settings; make it where it is absent or damaged. Safe in many processes at once.
 
-    Raises RequestError where what the settings name changes meanwhile.
+    Its name depends on everything that it is made of, so that a second one has the same weights. Raises RequestError
+    where data or code has changed.
     """
     name = settings.warm_start_signature
     folder = results.warm_start(name)
-    while (made := _standing(folder, name)) is None:
-        with suppress(LeaseLost), leased(folder) as lease:  # who has it now is waited for, as from the start
-            if _standing(folder, name, loud=True) is None:
+    while (made := _find(folder, name)) is None:
+        with suppress(LeaseLost), leased(folder) as lease:  # waits for another process that makes it
+            if _find(folder, name, loud=True) is None:
                 (folder / "outcome.json").unlink(missing_ok=True)  # of a damaged one
                 _make(settings, lease, on_step)
     return made
 
 
-def _standing(folder: Path, name: str, loud: bool = False) -> WarmStart | None:
-    """The warm start that is there; None where there is none, or it is damaged: it is made anew, `loud` or not.
-
-    The settings, and with them the name, say all that it depends on: made anew it has the same weights.
-    """
+def _find(folder: Path, name: str, loud: bool = False) -> WarmStart | None:
+    """Return the warm start in the folder; None where there is none or it is damaged, which is said if `loud`."""
     try:
         made = read_warm_start(folder)
         if made and made["signature"] != name:
@@ -95,21 +94,21 @@ def _standing(folder: Path, name: str, loud: bool = False) -> WarmStart | None:
 
 
 def _make(settings: Resolved, lease: Lease, on_step: Callable[[int], None]) -> None:
-    started, folder = time.monotonic(), lease.folder
+    started, folder, steps = time.monotonic(), lease.folder, settings.warm_start.max_steps
 
-    def checked(step: int) -> None:
+    def check_and_tell(step: int) -> None:
         lease.check()
         on_step(step)
 
     set_up_torch(settings)
     task = make_task(settings.task)
     policy = make_policy(settings, task)
-    examples = task.examples("train", TRAINING_ITEMS) if settings.warm_start.max_steps else []
+    examples = task.examples("train", TRAINING_ITEMS) if steps else []
     settings.refuse_change(of_warm_start=True)
-    accuracy, steps = None, 0
-    if settings.warm_start.max_steps:
+    accuracy = None
+    if steps:
         journal = Journal(folder / "journal.jsonl")
-        accuracy, steps = _train(settings, task, examples, policy, journal, checked)
+        accuracy, steps = _train(settings, task, examples, policy, journal, check_and_tell)
         journal.close()
         lease.check()
         save_weights(folder / WEIGHTS, policy.weights())
@@ -133,13 +132,13 @@ def _train(
 ) -> tuple[float, int]:
     """Train until a check passes the target; leave the checked weights nearest to it in `policy`.
 
-    Without a target: train for all steps, check once. Returns the accuracy and step of what is left.
+    Without a target: train for all steps, check once. Returns accuracy and step of the weights in `policy`.
     """
     warm = settings.warm_start
     seed, target, chat = warm.seed or 0, warm.target_accuracy, getattr(task, "chat", False)
     check = Evaluator(
         task=task,
-        score=task.score,  # not a reward of one's own: arms with different rewards share the warm start
+        score=task.score,  # not a user's reward: arms with different rewards share the warm start
         examples_I=examples[: warm.check_items],  # training prompts: the held-out ones choose nothing
         tokenizer=policy.tokenizer,
         device=policy.device,
@@ -162,7 +161,7 @@ def _train(
             continue
         accuracy = check(policy).metrics["eval/accuracy_expected"]
         journal.append(step=step, loss=loss, accuracy=accuracy)
-        journal.flush()  # whoever waits looks here
+        journal.flush()  # for a process that watches
         if target is None:
             return accuracy, step
         distance = abs(accuracy - target)
@@ -178,16 +177,16 @@ def _train(
 def demonstrations(
     task: Task, examples: Sequence[Example], seed: int, step: int, batch_size: int
 ) -> tuple[list[str], list[str]]:
-    """Prompts and targets of a warm-start batch; drawn with replacement, by seed and step alone."""
-    chosen_B = (seeds.uniforms(seed, "warm_start/examples", step, np.arange(batch_size)) * len(examples)).astype(int)
+    """Draw prompts and targets of a warm-start batch, with replacement, by seed and step alone."""
+    index_B = (seeds.uniforms(seed, "warm_start/examples", step, np.arange(batch_size)) * len(examples)).astype(int)
     draws_BU = seeds.uniforms(seed, "warm_start/targets", step, np.arange(batch_size)[:, None], np.arange(DRAWS))
-    rows = [examples[index] for index in chosen_B]
+    rows = [examples[index] for index in index_B]
     targets = [task.demonstration(example, draws_U) for example, draws_U in zip(rows, draws_BU, strict=True)]
     return [example.prompt for example in rows], targets
 
 
 def make_supervised_optimizer(policy: Policy, learning_rate: float) -> AdamW:
-    """AdamW with torch's betas (.9, .999): a constant rate and no weight decay."""
+    """Return AdamW with torch's betas (.9, .999), a constant rate and no weight decay."""
     return AdamW(list(policy.weights().values()), lr=learning_rate, weight_decay=0.0, fused=True)
 
 
@@ -199,20 +198,20 @@ def supervised_step(
     chat: bool,
     micro_batch_size: int | None = None,
 ) -> float:
-    """One optimiser step on mean negative log-likelihood of target and end tokens, in nat; returns the loss.
+    """Take one optimiser step on the mean negative log-likelihood of target and end tokens, in nat; return the loss.
 
     The mean is over the tokens of the whole batch, however it is cut into micro-batches.
     """
     size = micro_batch_size or len(prompts)
-    pieces = [slice(start, start + size) for start in range(0, len(prompts), size)]
-    every = [text_tensors(policy.tokenizer, prompts[piece], targets[piece], chat, policy.device) for piece in pieces]
-    tokens = [int(texts.answer_BC.sum()) for texts in every]
+    slices = [slice(start, start + size) for start in range(0, len(prompts), size)]
+    micros = [text_tensors(policy.tokenizer, prompts[rows], targets[rows], chat, policy.device) for rows in slices]
+    tokens = [int(texts.answer_BC.sum()) for texts in micros]
     optimizer.zero_grad(set_to_none=True)
     total = 0.0
-    for texts, count in zip(every, tokens, strict=True):
+    for texts, count in zip(micros, tokens, strict=True):
         places, place_BT = text_places(policy, texts)
         answer_BT, tokens_BT = texts.answer_BC[:, texts.first :], texts.tokens_BC[:, texts.first :]
-        (log_probs_BT,) = read(lambda *given: (chosen(*given),), place_BT, tokens_BT, answer_BT, places)
+        (log_probs_BT,) = read(lambda *tensors: (token_log_prob(*tensors),), place_BT, tokens_BT, answer_BT, places)
         loss = -log_probs_BT[answer_BT].mean() * (count / sum(tokens))
         loss.backward()
         total += loss.item()

@@ -1,7 +1,4 @@
-"""Every setting of a run: its type, its range and one sentence. The values live in `conf/` only.
-
-Here is what all groups are made of: the closed model, and the ranges of numbers.
-"""
+"""Every setting of a run: its type, its range and one sentence. The values live in `conf/` only."""
 
 from __future__ import annotations
 
@@ -20,6 +17,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Settings(BaseModel):
-    """What every group of settings is: frozen, and closed to keys that it does not know."""
+    """A group of settings: frozen, and closed to keys that it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)

@@ -1,8 +1,8 @@
-"""Which settings are one function, written in two ways: a table of known equalities.
+"""Rewrite settings that are one function, written in two ways: a table of known equalities.
 
-A run's point is what decides its function: its resolved settings by key. An equality looks at a run and its point, and
-returns what the point may be rewritten to without a change of the gradient. Each starts from what those before it left,
-so their order matters. Two runs are one function where their points are equal in the end.
+A run's point is what decides its function: its resolved settings by key. An equality returns what the point may be
+rewritten to without a change of the gradient. Each starts from what those before it left, so their order matters. Two
+runs are one function if their points are equal in the end.
 """
 
 from __future__ import annotations
@@ -16,75 +16,61 @@ from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 
 Point = dict[str, Any]
-Equality = Callable[[RunSettings, Point], Point]
+Equality = Callable[[RunSettings, Point], Point]  # its docstring says it to the user
 
-# What is measured, and where, is no part of the function; a seed is no arm.
+# What is measured, and on what machine, is no part of the function; a seed is no arm.
 NOT_THE_FUNCTION = {"machine", "seed", "evaluation", "diagnostics"}
-
-
-def point(run: RunSettings) -> Point:
-    """What decides the function, by key, before any rewriting."""
-    return resolve_run(run).model_dump(exclude=NOT_THE_FUNCTION)
-
-
 EXACT: list[Equality] = []  # those that hold to rounding, in order
 
 
 def exact(equality: Equality) -> Equality:
-    """Declare one of them."""
+    """Add an equality to EXACT."""
     EXACT.append(equality)
     return equality
 
 
-def rewritten(run: RunSettings, table: Sequence[Equality] = EXACT) -> Point:
-    """The run's point after all rewritings."""
-    result = point(run)
+def point_of(run: RunSettings) -> Point:
+    """Return what decides the function, by key, before any rewriting."""
+    return resolve_run(run).model_dump(exclude=NOT_THE_FUNCTION)
+
+
+def rewrite(run: RunSettings, table: Sequence[Equality] = EXACT) -> Point:
+    """Return the run's point after all rewritings."""
+    point = point_of(run)
     for equality in table:
-        result |= equality(run, result)
-    return result
+        point |= equality(run, point)
+    return point
 
 
-def different(first: Point, second: Point) -> set[str]:
-    """Keys with different values."""
-    return {key for key in first if first[key] != second[key]}
+def differences(first: Point, second: Point) -> dict[str, tuple[Any, Any]]:
+    """Return both values of each key that differs."""
+    return {key: (first[key], second[key]) for key in first if first[key] != second[key]}
 
 
-def why_the_same(first: RunSettings, second: RunSettings, table: Sequence[Equality] = EXACT) -> list[str] | None:
-    """The equalities that make two runs one function, in words; None where they are not."""
-    points, reasons = [point(first), point(second)], []
-    before = _values_that_differ(*points)
+def explain_equality(first: RunSettings, second: RunSettings, table: Sequence[Equality] = EXACT) -> list[str] | None:
+    """Return the equalities that make two runs one function, in words; None if they are not."""
+    points, reasons = [point_of(first), point_of(second)], []
+    before = differences(*points)
     for equality in table:
-        points = [start | equality(run, start) for run, start in zip((first, second), points, strict=True)]
-        after = _values_that_differ(*points)
-        if after != before:
-            reasons.append(says(equality))
+        points = [point | equality(run, point) for run, point in zip((first, second), points, strict=True)]
+        if (after := differences(*points)) != before:
+            reasons.append(describe(equality))
         before = after
     return None if before else reasons
 
 
-def _values_that_differ(first: Point, second: Point) -> Point:
-    return {key: (first[key], second[key]) for key in different(first, second)}
-
-
-def says(equality: Equality) -> str:
-    """An equality in words: its docstring."""
+def describe(equality: Equality) -> str:
+    """Return an equality in words: its docstring."""
     return " ".join((equality.__doc__ or "").split())
 
 
 def absolute_cap(run: RunSettings) -> float | None:
-    """TRL's CISPO cap, which is `epsilon_high` itself and not 1 + epsilon_high; None elsewhere."""
-    cap = run.resolved_axes()["epsilon_high"]
-    return cap if run.framework == "trl" and run.kernel == "cispo" else None
+    """Return TRL's CISPO cap, which is `epsilon_high` itself and not 1 + epsilon_high; None elsewhere."""
+    return run.epsilon_above if run.framework == "trl" and run.kernel == "cispo" else None
 
 
-MEANS_AND_SUMS_OF_ONE = {
-    "sequence_mean",
-    "sequence_sum",
-    "token_mean_minibatch",
-    "token_mean_rollout",
-    "token_sum_constant",
-}
-MEANS = MEANS_AND_SUMS_OF_ONE - {"sequence_sum", "token_sum_constant"}
+MEANS = {"sequence_mean", "token_mean_minibatch", "token_mean_rollout"}
+MEANS_OF_ONE_TOKEN = MEANS | {"sequence_sum", "token_sum_constant"}
 
 
 @exact
@@ -131,7 +117,7 @@ def one_token(run: RunSettings, point: Point) -> Point:
     """where completions have one token, the token is the sequence"""
     if run.max_completion_length > 1 or run.framework:
         return {}
-    averages = point["aggregation"] in MEANS_AND_SUMS_OF_ONE
+    averages = point["aggregation"] in MEANS_OF_ONE_TOKEN
     return {"importance_sampling_level": "token"} | ({"aggregation": "sequence_mean"} if averages else {})
 
 

@@ -1,6 +1,6 @@
-"""The axes of the objective: what is averaged, capped, compared with what. `grpo/loss.py` computes it.
+"""The axes of the objective, which `grpo/loss.py` computes.
 
-A key that is empty switches its axis off and is no part of a run's signature.
+An empty key switches its axis off and is no part of a run's signature.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SamplerCorrection(Settings):
     """A weight exp(old - sampler) on the loss, for samples that are not from the policy that is trained."""
 
     level: Literal["token", "sequence", "geometric"] = Field(
-        description="Per token, its product over a sequence, or the geometric mean over a sequence."
+        description="Per token, a product over a sequence, or its geometric mean."
     )
     mode: Literal["truncate", "mask"] = Field(description="Outside [low, high]: cut to it (TIS), or 0 (IcePop).")
     low: NonNegative = Field(description="Least weight.")
@@ -43,7 +43,7 @@ class SamplerCorrection(Settings):
 
     @classmethod
     def of(cls, level: str, mode: str, low: float, high: float) -> SamplerCorrection:
-        """The rule of a framework, unchecked: some have levels and bounds that our settings refuse."""
+        """Build a framework's rule, unchecked: some have levels and bounds that our settings refuse."""
         return cls.model_construct(level=level, mode=mode, low=low, high=high)
 
 
@@ -66,7 +66,7 @@ class Objective(Settings):
     log_ratio_clamp: Positive | None = Field(description="Bound of |log ratio| before the exponential; empty: none.")
     kernel: KernelName = Field(description="Loss of a token before averaging (grpo/surrogates.py).")
     kernel_options: dict[str, dict[str, float]] | None = Field(
-        description="The kernels' own numbers, by kernel; only the chosen kernel's count."
+        description="Numbers of each kernel; only the chosen kernel's count."
     )
     epsilon: NonNegative = Field(description="Clip range below 1 (and above, where epsilon_high is empty).")
     epsilon_high: NonNegativeOrInf | None = Field(description="Clip range above 1; `.inf` is no upper clip.")
@@ -85,7 +85,7 @@ class Objective(Settings):
     kl_output_clamp: Positive | None = Field(description="Bound of the estimate; empty: none.")
     entropy_coef: FiniteFloat | None = Field(description="Weight of the entropy bonus; empty: none.")
     top_entropy_quantile: Share | None = Field(
-        description="Share of a minibatch's tokens, those of highest entropy, that are learnt from; empty: all."
+        description="Share of tokens, of highest entropy, to learn from; empty: all."
     )
     off_policy_mask_threshold: FiniteFloat | None = Field(
         description="Sequences with a negative advantage and a mean log(behaviour / policy) above this are left out."
@@ -132,50 +132,48 @@ class Objective(Settings):
         )
 
     def but(self, **changes: Any) -> Objective:
-        """The same objective with other values of some axes."""
+        """Return a copy with other values of some axes."""
         return self.model_copy(update=changes)
 
     @property
     def options(self) -> dict[str, float]:
-        """The chosen kernel's own numbers."""
+        """Return the chosen kernel's own numbers."""
         return (self.kernel_options or {}).get(self.kernel, {})
 
     @property
     def epsilon_above(self) -> float:
-        """Clip range above 1: `epsilon_high`, or where that is empty `epsilon`."""
+        """Return the clip range above 1: `epsilon_high`, or `epsilon` if that is empty."""
         return self.epsilon if self.epsilon_high is None else self.epsilon_high
 
     @property
     def low(self) -> float:
-        """Lower end of the clip range."""
+        """Return the lower end of the clip range."""
         return 1 - self.epsilon
 
     @property
     def high(self) -> float:
-        """Upper end of the clip range; inf: no upper clip."""
+        """Return the upper end of the clip range; inf: no upper clip."""
         return 1 + self.epsilon_above
 
 
 class ObjectiveSettings(Objective):
-    """The objective and what feeds it: whose way, rewards, advantages, old log-probs.
+    """The objective and what feeds it: the framework, rewards, advantages, old log-probs.
 
     `dialect`, `paper` and `loss_type` of conf/ are presets of these keys.
     """
 
     framework: FrameworkName | None = Field(
-        description="Whose own way of computing the loss and whose metrics (a dialect sets it); empty: ours."
+        description="Framework that computes loss and metrics its own way; empty: none."
     )
     kl_placement: Literal["loss", "reward", "advantage"] | None = Field(
         description="In the loss of each token; in the reward, before it is compared (verl); or taken from the"
         " advantage, which no std then scales (OpenRLHF, AReaL)."
     )
     scale_reward_parts: Literal["group"] | None = Field(
-        description="Each reward part is centred and divided by its group's std before the weighted sum (GDPO);"
-        " empty: no."
+        description="Divide each reward part by its group's std first (GDPO); empty: no."
     )
     advantage_estimator: AdvantageName = Field(
-        description="Baseline that a reward is compared with; `given` is the reward of the prompt's greedy completion"
-        " (ReMax)."
+        description="Baseline of a reward; `given`: that of the greedy completion (ReMax)."
     )
     scale_rewards: ScaleName = Field(
         description="What the centred reward is divided by: the std of its group (with Bessel's correction, or over n),"
@@ -189,7 +187,7 @@ class ObjectiveSettings(Objective):
     )
     adaptive_entropy: AdaptiveEntropySettings | None = Field(description="Rule that moves entropy_coef; empty: fixed.")
     old_log_probs: Literal["trainer", "sampler"] = Field(
-        description="Denominator of the ratio: the trainer's policy before the update, or the sampler's own numbers."
+        description="Denominator of the ratio: the policy before the update, or the sampler."
     )
 
     @field_validator("kernel_options")
@@ -217,7 +215,7 @@ class ObjectiveSettings(Objective):
         return self
 
     def _problems(self) -> Iterator[str]:
-        """A sentence for each pair of keys that does not fit."""
+        """Yield a sentence for each pair of keys that does not fit."""
         if absent := [name for name in SURROGATES[self.kernel].options if name not in self.options]:
             yield f"kernel_options.{self.kernel} lacks {', '.join(absent)}, which kernel={self.kernel} needs"
         if self.delta is not None and self.dual_clip is not None:
@@ -232,7 +230,7 @@ class ObjectiveSettings(Objective):
             yield "sampler_correction needs old_log_probs=trainer: against the sampler's own every weight is 1"
 
     def resolved_axes(self) -> dict[str, Any]:
-        """Values of the keys that follow from others: two ways to write one objective become equal here."""
+        """Return the keys that follow from others: two ways to write one objective become equal here."""
         values: dict[str, Any] = {
             "epsilon_high": self.epsilon_above,
             "kernel_options": {self.kernel: self.options} if self.options else None,
@@ -247,6 +245,6 @@ def kl_axes(
     input_clamp: float | None = None,
     output_clamp: float | None = None,
 ) -> dict[str, Any]:
-    """The axes of the KL to the reference; only its weight where that is 0."""
+    """Return the axes of the KL to the reference; only its weight if that is 0."""
     axes = (estimator, gradient, input_clamp, output_clamp) if beta else (None,) * len(KL_AXES)
     return {"beta": beta, **dict(zip(KL_AXES, axes, strict=True))}

@@ -1,7 +1,4 @@
-"""`Resolved`: a run with nothing left to be filled in, and its signature. Everything that trains takes one.
-
-`resolve_run` is the one place that makes it, of what Hydra composed.
-"""
+"""Resolve a run: fill in what is left open, and name it by its signature. Everything that trains takes a `Resolved`."""
 
 from __future__ import annotations
 
@@ -16,64 +13,62 @@ from grpolab.settings.objective import Objective
 from grpolab.settings.run import RunSettings, device_here
 
 # All that a warm start depends on: neither the run's reward nor its evaluation, so that arms share it.
-OF_WARM_START = {
-    *("task", "model", "warm_start", "max_completion_length", "temperature", "device", "dtype", "head_dtype"),
-}
+OF_WARM_START = {"task", "model", "warm_start", "max_completion_length", "temperature", "device", "dtype", "head_dtype"}
 
 
 class Resolved(RunSettings):
-    """One run; two ways to write it have become equal. `resolve_run` makes it."""
+    """One run with nothing left to be filled in; two ways to write it have become equal. `resolve_run` makes it."""
 
     @cached_property
     def signature(self) -> str:
-        """Name of the run's folder; computed once, by the data and the code as they were then."""
+        """Return the name of the run's folder; computed once, from data and code as they were then."""
         return signature(self.identity())
 
     @cached_property
     def warm_start_signature(self) -> str:
-        """Name of its warm start's folder."""
+        """Return the name of its warm start's folder."""
         return signature(self.warm_start_identity())
 
     @property
     def objective(self) -> Objective:
-        """The part that the loss computes; a KL in the reward or in the advantage is no part of it."""
+        """Return the part that the loss computes; a KL in the reward or in the advantage is no part of it."""
         axes = {name: getattr(self, name) for name in Objective.model_fields}
         beta = self.beta if self.kl_placement == "loss" else 0.0
         return Objective.model_construct(**{**axes, "beta": beta, "entropy_coef": self.entropy_coef or 0.0})
 
     def content(self) -> dict[str, Any]:
-        """Hashes of the data, the user's code and the local model that it names, by key, as they are at this moment.
+        """Hash the data, the user's code and the local model that it names, by key, as they are at this moment.
 
-        Empty where it names none. What cannot be read is marked, and said by `run.preflight`.
+        Empty if it names none. What cannot be read is marked, and `run.preflight` says so.
         """
         named = self.model_dump(include={"task", "reward", "model"})
-        return (
-            content_of(named, Results(results_folder(self.machine.results)).content) if keys_with_content(named) else {}
-        )
+        if not keys_with_content(named):
+            return {}
+        return content_of(named, Results(results_folder(self.machine.results)).content)
 
     def identity(self) -> dict[str, Any]:
-        """What the signature of the run is made of: everything that is set, but the machine, and its content.
+        """Return what the run's signature is made of: everything that is set, but the machine, and its content.
 
         A key that is empty is left out, so that an axis that comes later, switched off, leaves old runs what they are.
         """
         return identified(self.model_dump(exclude={"machine"}, exclude_none=True), self.content())
 
     def warm_start_identity(self) -> dict[str, Any]:
-        """What the signature of its warm start is made of."""
+        """Return what its warm start's signature is made of."""
         values = self.model_dump(include=OF_WARM_START, exclude={"task": {"evaluation_file"}}, exclude_none=True)
         return identified(values, self.content())
 
     @classmethod
     def as_planned(cls, values: Mapping[str, Any], **signatures: str) -> Self:
-        """A run that another process has resolved, with the signatures that it had there."""
+        """Rebuild a run that another process has resolved, with the signatures that it had there."""
         settings = cls.model_validate(values)
         settings.__dict__.update(signatures)
         return settings
 
     def refuse_change(self, *, of_warm_start: bool = False) -> None:
-        """Raises RequestError where data or code is no longer what the signature was computed of.
+        """Raise RequestError if data or code is no longer what the signature was computed from.
 
-        Asked once, when the run or its warm start has read its files and nothing is trained yet.
+        Called once, after the run or its warm start has read its files and before anything is trained.
         """
         if of_warm_start:
             planned, now = self.warm_start_signature, signature(self.warm_start_identity())
@@ -87,7 +82,7 @@ class Resolved(RunSettings):
         raise RequestError(f"{changed} has changed since run {planned} was planned: the same command plans it anew")
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy, which has signatures of its own."""
+        """Return a copy, which has signatures of its own."""
         copy = super().model_copy(update=update, deep=deep)
         for name in ("signature", "warm_start_signature"):
             copy.__dict__.pop(name, None)
@@ -95,9 +90,9 @@ class Resolved(RunSettings):
 
 
 def resolve_run(composed: RunSettings) -> Resolved:
-    """The run that these settings ask for on this machine. Raises TypeError for one that is resolved already."""
+    """Return the run that these settings ask for on this machine. Raises TypeError for one that is resolved already."""
     if isinstance(composed, Resolved):
-        raise TypeError("these settings are resolved already: what follows from other keys would stay what it was")
+        raise TypeError("these settings are resolved already")
     warm_start = composed.warm_start
     seed = composed.seed if warm_start.seed is None else warm_start.seed
     filled = {

@@ -1,6 +1,5 @@
-"""`RunSettings`: one run as Hydra composed it, checked.
+"""Check one run as Hydra composed it, and refuse `epsilon=-1`, a mistyped `+key=1`, a batch that does not divide.
 
-It refuses what Hydra alone lets pass: `epsilon=-1`, a mistyped `+key=1`, a batch that does not divide.
 `settings/resolved.py` fills in what follows from other fields.
 """
 
@@ -70,12 +69,8 @@ class SlurmLauncher(Settings):
 
     name: Literal["slurm"]
     cluster: Literal["slurm", "local"] = Field(description="`local` starts the same jobs on this machine: a rehearsal.")
-    partition: str | None = Field(
-        min_length=1, description="Partition, or several with commas; empty: Slurm's default."
-    )
-    timeout_minutes: Count = Field(
-        description="Most minutes of a job; its run then leaves and is put in the queue again."
-    )
+    partition: str | None = Field(min_length=1, description="Partitions, with commas; empty: Slurm's default.")
+    timeout_minutes: Count = Field(description="Longest job, in minutes; its run is then queued again.")
     requeues: Natural = Field(description="How often a job whose time is up is put in the queue again.")
     memory_gib: Positive = Field(description="Memory of a job.")
     cpus: Count = Field(description="CPUs of a job.")
@@ -92,29 +87,17 @@ Launcher: TypeAlias = Annotated[RayLauncher | SlurmLauncher, Field(discriminator
 
 
 class MachineSettings(Settings):
-    """Where and how, never what: no key here enters a signature."""
+    """The machine a run is on: no key here enters a signature."""
 
     results: str = Field(min_length=1, description="Folder of runs, studies and the MLflow store.")
-    tracking_uri: str | None = Field(
-        description="MLflow store; `auto` is SQLite inside the results folder, empty switches tracking off."
-    )
+    tracking_uri: str | None = Field(description="MLflow store; `auto`: SQLite in the results folder; empty: none.")
     threads: Count = Field(description="torch threads of one worker.")
-    launcher: Launcher | None = Field(
-        description="Where a sweep's runs go; empty: to worker processes of this machine."
-    )
-    checkpoint_seconds: NonNegative = Field(
-        description="Least seconds between two checkpoints (at rollout boundaries)."
-    )
+    launcher: Launcher | None = Field(description="Where a sweep's runs go; empty: worker processes here.")
+    checkpoint_seconds: NonNegative = Field(description="Least seconds between checkpoints (at rollout boundaries).")
     # Limits of a worker, which the parent of a sweep watches; empty: none.
-    cell_timeout_seconds: Positive | None = Field(
-        description="Most wall seconds of a cell in one sitting; it then fails, and --retry-failed goes on from there."
-    )
-    hang_seconds: Positive | None = Field(
-        description="Most seconds in which a worker finishes no step; the cell is tried once more, and then fails."
-    )
-    memory_mib: Count | None = Field(
-        description="Most resident memory of a worker; the cell that passes it fails. The imports alone take about 400."
-    )
+    cell_timeout_seconds: Positive | None = Field(description="Most seconds of a cell in one sitting; it then fails.")
+    hang_seconds: Positive | None = Field(description="Most seconds without a step; a cell has two tries.")
+    memory_mib: Count | None = Field(description="Most resident memory of a worker, whose imports take about 400.")
 
 
 class EarlyStopSettings(Settings):
@@ -139,8 +122,7 @@ class RunSettings(ObjectiveSettings):
     max_completions: Count | None = Field(description="Most completions to sample, in whole rollout steps.")
     max_optimizer_steps: Count | None = Field(description="Most optimiser steps, in whole rollout steps.")
     max_seconds: Positive | None = Field(
-        description="The run ends at the first rollout boundary after so many seconds, its sessions together, its warm"
-        " start left out."
+        description="The run ends after so many seconds of training, in whole rollout steps."
     )
     early_stop: EarlyStopSettings | None = Field(description="When a run is hopeless and ends; empty: never.")
     prompts_per_step: Count = Field(description="Prompts in a rollout batch.")
@@ -149,7 +131,7 @@ class RunSettings(ObjectiveSettings):
     temperature: Positive = Field(description="Sampling temperature; the log-probabilities use it too.")
     staleness: Natural = Field(description="Rollout steps between sampling a batch and learning from it; 0: on-policy.")
     sampler_dtype: Literal["float32", "bfloat16"] | None = Field(
-        description="Precision of the sampler's forward pass; empty: that of training."
+        description="Precision of the sampler; empty: that of training."
     )
 
     num_iterations: Count = Field(description="Passes over a rollout batch (mu).")
@@ -161,18 +143,15 @@ class RunSettings(ObjectiveSettings):
     )
 
     sort_by_length: Switch = Field(
-        description="Whether completions of a like length share a micro-batch, which is as wide as its longest one."
+        description="Completions of a like length share a micro-batch, as wide as its longest one."
     )
     gradient_checkpointing: Switch = Field(
-        description="Whether the backward pass computes each layer again instead of keeping what it needs: a third more"
-        " work for a fraction of the memory."
+        description="Compute each layer again in the backward pass: a third more work, far less memory."
     )
 
     learning_rate: NonNegative = Field(description="AdamW's peak learning rate.")
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(description="Its course after the warm-up.")
-    min_lr_ratio: Share | None = Field(
-        description="Share of the peak at which a course that falls ends; empty: it ends at 0."
-    )
+    min_lr_ratio: Share | None = Field(description="Share of the peak at which a falling course ends; empty: 0.")
     warmup_steps: Natural = Field(description="Optimiser steps of linear warm-up.")
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = Field(description="AdamW's decay of the gradient mean.")
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = Field(description="AdamW's decay of the squared gradient.")
@@ -184,10 +163,10 @@ class RunSettings(ObjectiveSettings):
     diagnostics: DiagnosticsSettings = Field(description="What else is measured.")
     device: Literal["auto", "cpu", "cuda"] = Field(description="`auto` is CUDA where there is one.")
     dtype: Literal["float32", "bfloat16"] = Field(
-        description="Precision of the forward pass; weights, their updates and the log-softmax are float32."
+        description="Precision of the forward pass; weights and log-softmax are float32."
     )
     head_dtype: Literal["float32"] | None = Field(
-        description="Precision of the last matrix product, which makes the logits; empty: that of the forward pass."
+        description="Precision of the logits; empty: that of the forward pass."
     )
     data_parallel: Count | None = Field(
         description="Processes that share the run: each samples some of the prompts and computes some of the"
@@ -198,7 +177,7 @@ class RunSettings(ObjectiveSettings):
         " rounded differently. Needs a C++ compiler."
     )
     fault: FaultName | None = Field(
-        description="A fault that is planted in the loop on purpose (conf/fault/), for the doctor to find; empty: none."
+        description="Fault to plant in the loop (conf/fault/), for the doctor to find; empty: none."
     )
     machine: MachineSettings = Field(description="Where and how; not part of the signature.")
 
@@ -251,59 +230,59 @@ class RunSettings(ObjectiveSettings):
 
     @property
     def batch_size(self) -> int:
-        """Sequences in a rollout batch."""
+        """Count the sequences in a rollout batch."""
         return self.prompts_per_step * self.num_generations
 
     @property
     def minibatch_size(self) -> int:
-        """Sequences in an optimiser step."""
+        """Count the sequences in an optimiser step."""
         return self.batch_size // self.num_minibatches
 
     @property
     def forward_size(self) -> int:
-        """Sequences in one forward: the micro-batch or, where it has no number, a process's share of the minibatch."""
+        """Count the sequences in one forward: the micro-batch, or without one a process's share of the minibatch."""
         micro = self.micro_batch_size
         return micro if isinstance(micro, int) else self.minibatch_size // (self.data_parallel or 1)
 
     @property
     def compares_tokens(self) -> str:
-        """The setting that compares the tokens of a minibatch, and so needs it in one piece; empty: none."""
+        """Name the setting that compares the tokens of a minibatch, and so needs it in one piece; empty: none."""
         if SURROGATES[self.kernel].whole_minibatch:
             return f"kernel={self.kernel}"
         return "" if self.top_entropy_quantile is None else "top_entropy_quantile"
 
     @property
     def updates_per_batch(self) -> int:
-        """Optimiser steps on a rollout batch."""
+        """Count the optimiser steps on a rollout batch."""
         return self.num_iterations * self.num_minibatches
 
     @property
     def planned_steps(self) -> int:
-        """Rollout steps of the whole run: as many whole ones as fit into every limit that is set."""
+        """Count the rollout steps of the run: as many whole ones as fit into every limit that is set."""
         limits = [(self.rollout_steps, 1), (self.max_completions, self.batch_size)]
         limits += [(self.max_optimizer_steps, self.updates_per_batch)]
         return min(limit // step for limit, step in limits if limit is not None)
 
     @property
     def optimizer_steps(self) -> int:
-        """Optimiser steps of the whole run."""
+        """Count the optimiser steps of the run."""
         return self.planned_steps * self.updates_per_batch
 
     @property
     def ratio_is_one(self) -> bool:
-        """Whether every importance ratio is exactly 1: one update per batch, old log-probs of the same weights."""
+        """Return whether every ratio is exactly 1: one update per batch, old log-probs of the same weights."""
         other_sampler = self.staleness > 0 or self.sampler_dtype not in (None, self.dtype)
         return self.updates_per_batch == 1 and not (self.old_log_probs == "sampler" and other_sampler)
 
     @property
     def clip_can_bind(self) -> bool:
-        """False where every ratio is exactly 1, or the surrogate has no clip."""
+        """Return whether a ratio can leave 1 and the surrogate has a clip."""
         return SURROGATES[self.kernel].clips and not self.ratio_is_one
 
 
 @cache
 def device_here(device: str) -> str:
-    """`auto` as `cuda` or `cpu`; torch is imported only where a driver is present."""
+    """Resolve `auto` to `cuda` or `cpu`; torch is imported only if a driver is present."""
     if device != "auto":
         return device
     if shutil.which("nvidia-smi") is None:

@@ -1,4 +1,4 @@
-"""What is learnt, by what model, and from where: task, reward, model, warm start."""
+"""Settings of task, reward, model and warm start."""
 
 from __future__ import annotations
 
@@ -77,9 +77,7 @@ class ReasoningGymTask(Settings):
     items: Annotated[int, Field(ge=6, le=1_000_000)] = Field(
         description="Questions to generate; those that come again are left out, a sixth is held out for evaluation."
     )
-    answer_tags: bool = Field(
-        description="Ask for the answer between <answer> tags, and score what stands there; else the whole completion."
-    )
+    answer_tags: bool = Field(description="Ask for the answer between <answer> tags, and score only that.")
     chat: bool = Field(description="Put the prompt through the tokenizer's chat template as a user's message.")
 
 
@@ -96,7 +94,7 @@ class JsonlTask(Settings):
 
 
 class CustomTask(Settings):
-    """A user's own task by import path; see `grpolab.tasks.Task` for what it offers."""
+    """A user's own task by import path; `grpolab.tasks.Task` lists its members."""
 
     name: Literal["custom"]
     path: str = Field(description="`module:Class` or `path/to/file.py:Class`; the class is called with `options`.")
@@ -117,7 +115,7 @@ TaskSettings = Annotated[
 
 
 def task_title(task: TaskSettings) -> str:
-    """What a reader is told of which task it is: its name, of one's own the file or the class."""
+    """Return a task's name as a reader knows it: of a user's own task the file or the class."""
     if isinstance(task, JsonlTask):
         return Path(task.train_file).name
     return Path(task.path).name if isinstance(task, CustomTask) else task.name
@@ -127,7 +125,7 @@ class RewardSettings(Settings):
     """The reward is the weighted sum of named parts."""
 
     function: str | None = Field(
-        description="A reward of one's own, `module:function` or `path/to/file.py:function`; empty: the task's."
+        description="The user's reward, `module:function` or `path/to/file.py:function`; empty: the task's."
     )
     weights: dict[str, FiniteFloat] = Field(
         min_length=1,
@@ -151,7 +149,7 @@ class TinyModel(Settings):
         return self
 
     def pinned(self) -> TinyModel:
-        """Itself: it has nothing that could change elsewhere."""
+        """Return it as it is: it has nothing that could change elsewhere."""
         return self
 
 
@@ -160,18 +158,16 @@ class PretrainedModel(Settings):
 
     name: Literal["pretrained"]
     path: str = Field(description="Folder, or name on the hub.")
-    revision: str | None = Field(
-        description="Commit or branch of the hub's repository; empty: its main branch, as the local cache has it."
-    )
+    revision: str | None = Field(description="Commit or branch on the hub; empty: its main branch, as cached here.")
 
     def pinned(self) -> PretrainedModel:
-        """The same model, of the hub at one commit as far as that can be known; a folder is its content, of none."""
+        """Return the model at one commit of the hub, as far as that can be known; a folder has none."""
         local = Path(self.path).is_dir()
         commit = None if local else hub_commit(self.path, self.revision, _may_ask.get())[0] or self.revision
         return self.model_copy(update={"revision": commit})
 
     def config_file(self) -> Path | None:
-        """Its config.json, in its folder or in the local cache of the hub; None where neither has the model."""
+        """Find its config.json in its folder or in the local cache of the hub; None if neither has the model."""
         if Path(self.path).is_dir():
             return Path(self.path) / "config.json"
         if hub_commit(self.path, self.revision, _may_ask.get())[0] is None:
@@ -189,7 +185,7 @@ _may_ask = ContextVar("_may_ask", default=True)
 
 @contextmanager
 def without_the_hub() -> Iterator[None]:
-    """Within it no model's commit is asked of the hub: what only reads a config need not wait for the network."""
+    """Ask the hub for no commit inside this context: commands that only read a config need not wait for the network."""
     before = _may_ask.set(False)
     try:
         yield
@@ -199,9 +195,9 @@ def without_the_hub() -> Iterator[None]:
 
 @functools.cache  # one commit for all that a process does
 def hub_commit(path: str, revision: str | None, may_ask: bool = True) -> tuple[str | None, str]:
-    """The commit of a model that is no folder here, or None and the reason why nobody knows it.
+    """Return the commit of a model on the hub, or None and the reason why it is unknown.
 
-    The local cache of the hub answers; only where it has no such model may the hub be asked, and its config.json kept.
+    The local cache answers; the hub is asked only if the cache has no such model, and its config.json is then kept.
     """
     if revision is not None and COMMIT.fullmatch(revision):
         return revision, ""
@@ -232,7 +228,7 @@ class WarmStartSettings(Settings):
     micro_batch_size: Count | None = Field(description="Demonstrations in one forward and backward; empty: all.")
     learning_rate: Positive = Field(description="AdamW's learning rate, constant.")
     target_accuracy: Share | None = Field(
-        description="Expected sampled accuracy that ends the warm start; empty: it takes all its steps, one check last."
+        description="Expected sampled accuracy that ends the warm start; empty: all steps are taken."
     )
     check_every: Count = Field(description="Optimiser steps between two checks of that accuracy.")
     check_items: Count = Field(description="Training prompts used by a check.")

@@ -54,7 +54,7 @@ def ensure_geometry(results: Results) -> None:
     """The tables behind the analytic figures: reports read files, and only `run` can compute these."""
     if results.geometry.exists() and results.surface.exists():
         return
-    from grpolab.run import surrogate_tables
+    from grpolab.report import surrogate_tables
 
     write_csv_atomic(results.geometry, surrogate_tables.curve_table())
     write_csv_atomic(results.surface, surrogate_tables.surface_table())

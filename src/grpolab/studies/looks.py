@@ -134,7 +134,7 @@ def tally(answers: Sequence[Answer]) -> tuple[dict[str, int], list[str]]:
     return dict(verdicts), names
 
 
-def standing(size: int, answers: Sequence[Answer]) -> str:
+def summarize(size: int, answers: Sequence[Answer]) -> str:
     """`look 5: 7 of 12 decided (6 supported, 1 negligible); open: H3d, H11`."""
     verdicts, names = tally(answers)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())

@@ -1,7 +1,4 @@
-"""`grpolab sweep`: train a study's missing runs, look by look where its hypotheses say so, draw it, say how it ended.
-
-Exit codes: 0 every cell has an outcome, 1 something failed.
-"""
+"""`grpolab sweep`: train a study's missing runs, look by look if asked, draw its report, say how it ended."""
 
 from __future__ import annotations
 
@@ -10,13 +7,22 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from grpolab.errors import RequestError
-from grpolab.paths import DISK_ERRORS, plain
+from grpolab.paths import DISK_ERRORS, REPORT_FILES, plain
 from grpolab.records import JOURNAL
 from grpolab.studies import drawing
-from grpolab.studies.looks import Looks, standing, tally
+from grpolab.studies.looks import Looks, summarize, tally
 from grpolab.sweep.engine import Engine
 from grpolab.sweep.jobs import RUN, Job, Request
-from grpolab.sweep.launch import conclude, engine_of, estimate, interruptible, mirrored, say_plan, say_results, train
+from grpolab.sweep.launch import (
+    interruptible,
+    make_engine,
+    make_estimate,
+    mirrored,
+    say_end,
+    say_plan,
+    say_results,
+    train,
+)
 from grpolab.sweep.ledger import committed_outcomes
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import WORKER_COMMAND
@@ -36,17 +42,17 @@ def sweep(
     events: Events | None = None,
     command: Sequence[str] = WORKER_COMMAND,
 ) -> int:
-    """Train what the plans lack on `jobs` workers (default: what the machine has), and draw it; the exit code.
+    """Train what the plans lack on `jobs` workers (default: what the machine has), and draw it. Return the exit code.
 
-    `repeat`: train what has a committed outcome too. `report`: draw what came out. `looks`: `plans` are those of its
-    first look; those of the next follow while a hypothesis is open. `events`: where a program is told what happens.
+    `repeat`: train runs with a committed outcome too. `report`: draw what came out. `looks`: `plans` are those of the
+    first look; the next follow while a hypothesis is open. The exit code is 0 if every cell has an outcome, else 1.
 
     Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
     """
     request = Request(plans, count_committed=not repeat)
     todo = request.jobs(retry_failed)
-    engine = engine_of(request, jobs, command)
-    if looks and not todo:  # looks whose runs are all there leave the plan as it is, which may be of a later one
+    engine = make_engine(request, jobs, command)
+    if looks and not todo:  # go on to a look that has something to train; the plan on disk may be of a later one
         request, todo = _next_look(request, looks, engine, retry_failed, events)
     trained, drawn = bool(todo), True
     with interruptible(), engine if todo else nullcontext():
@@ -71,15 +77,18 @@ def sweep(
         say(f"precondition {sentence}")
     if repeat and (sentence := _repeated(request)):
         say(sentence)
-    return conclude(request, events, drawn)
+    # A report that another command has drawn of runs of the same name is not this command's.
+    files = [request.results.output(request.name) / name for name in REPORT_FILES] if report else []
+    tracked, reports = request.name if request.tracking_uri else None, [str(file) for file in files if file.exists()]
+    return say_end(request.states(), request.labels, request.results, tracked, events, reports, drawn)
 
 
 def _next_look(
     request: Request, looks: Looks, engine: Engine, retry_failed: bool, events: Events | None
 ) -> tuple[Request, list[Job]]:
-    """What is asked for at the next look that has something to train, and that; else at the last one, and nothing.
+    """Return the request of the next look that has something to train, with its jobs; else of the last look, and none.
 
-    There is none after a look that lacks a result: with its first seeds incomplete, what it decides could change.
+    A look that lacks a result is the last one: with its seeds incomplete, what it decides could change.
     """
     todo: list[Job] = []
     while not todo:
@@ -95,7 +104,7 @@ def _next_look(
         size, (verdicts, open_) = looks.size, tally(answers)
         if events:
             events.send("look", seeds=size, verdicts=verdicts, open=open_)
-        line, variants = standing(size, answers), looks.advance(answers)
+        line, variants = summarize(size, answers), looks.advance(answers)
         if variants:
             request = Request(looks.plans)
             todo = request.jobs(retry_failed)
@@ -110,19 +119,19 @@ def _next_look(
 
 
 def _how_much(request: Request, todo: list[Job], places: int) -> str:
-    """`45 runs, about 20 min`; `all done` where nothing is left to train."""
+    """Return `45 runs, about 20 min`, or `all done` if nothing is left to train."""
     if not todo:
         return "all done"
     costs = defaultdict[str, float](float)
     for job in todo:
         costs[job.kind] += job.cost
-    left = estimate(request, min(places, len(todo))).left(costs).removesuffix(" left")
+    left = make_estimate(request, min(places, len(todo))).left(costs).removesuffix(" left")
     runs = sum(job.kind == RUN for job in todo)
     return f"{runs} run{'' if runs == 1 else 's'}" + (f", {left}" if left else "")
 
 
 def _draw(request: Request) -> bool:
-    """Draw what came out; False where the disk refuses it, or the runs are not to be compared, which is said."""
+    """Draw the report. Return False, and say why, if the disk refuses it or the runs must not be compared."""
     try:
         drawing.draw_all(request.results, request.name)
     except RequestError as error:
@@ -137,9 +146,9 @@ def _draw(request: Request) -> bool:
 
 
 def _is_drawn(request: Request) -> bool:
-    """Whether the report is younger than the plans and outcomes that it is made of: an import or a kill leaves others.
+    """Return True if the report is younger than its plans and outcomes, which an import or a kill may have changed.
 
-    By the time of a file's last change of any kind: a copy keeps the time of its content.
+    By ctime: a copied file keeps its mtime.
     """
     report = request.results.output(request.name) / "report.md"
     made_of = [request.results.plan(plan.study.name) for plan in request.plans]
@@ -150,15 +159,11 @@ def _is_drawn(request: Request) -> bool:
 
 
 def _repeated(request: Request) -> str:
-    """How many of the runs that are committed too came out the same, by their journals' hashes; empty for none."""
+    """Say how many runs have the journal hash of their committed outcome; '' if none is committed."""
     committed, states = committed_outcomes(request.results), request.states()
     both = [(committed[name], state.outcome) for name, state in states.items() if state.outcome and name in committed]
     equal = sum(kept["journal_sha256"] == made.get("journal_sha256") for kept, made in both)  # of a damaged one: none
     if not both:
         return ""
-    end = (
-        ""
-        if equal == len(both)
-        else "; another kind of CPU rounds otherwise: `grpolab compare results/reference` judges it"
-    )
-    return f"of {len(both)} runs that are committed too, {equal} are equal to the bit{end}"
+    advice = "" if equal == len(both) else "; `grpolab compare results/reference` judges the others"
+    return f"of {len(both)} runs that are committed too, {equal} are equal to the bit{advice}"

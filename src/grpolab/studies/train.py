@@ -23,7 +23,8 @@ from grpolab.sweep.ledger import (
     set_failure_aside,
     variant_row,
 )
-from grpolab.sweep.plan import Cell, refuse_taken_name, run_document
+from grpolab.sweep.multirun import refuse_taken_name, run_document
+from grpolab.sweep.plan import Cell
 from grpolab.sweep.progress import Estimate, Events, show_progress
 from grpolab.terminal import say
 from grpolab.vocabulary import DAMAGED, FAILED

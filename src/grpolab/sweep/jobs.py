@@ -1,4 +1,4 @@
-"""What one command asks for: the different cells of its checked plans, the jobs left to do, and their order."""
+"""The runs and warm starts that a command still has to do, in their order, and the checked request behind them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WARM_START: Literal["warm_start"] = "warm_start"
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is asked to do."""
+    """A run or a warm start, as a worker is asked for it."""
 
     kind: Literal["warm_start", "run"]
     signature: str
@@ -40,11 +40,11 @@ class Job:
     warm_start: str | None = None  # signature of the warm start that must exist before
 
     def folder(self, results: Results) -> Path:
-        """Where its journal and its outcome stand."""
+        """Return the folder of its journal and outcome."""
         return results.run(self.signature) if self.kind == RUN else results.warm_start(self.signature)
 
     def outcome(self, results: Results) -> dict[str, Any] | None:
-        """The outcome that some command has reached; None where there is none yet, or none that can be read."""
+        """Return its outcome, whoever reached it; None if there is none yet or it cannot be read."""
         with suppress(Damaged):
             if self.kind == RUN:
                 return read_outcome(self.folder(results))
@@ -53,18 +53,18 @@ class Job:
         return None
 
     def is_taken(self, results: Results) -> bool:
-        """Whether a process does it now, on this machine or another: no cell is run twice at once."""
+        """Return True if a process does it now, on this machine or another."""
         return is_taken(self.folder(results))
 
 
 def run_job(cell: Cell, label: str) -> Job:
-    """A cell as a worker is asked for it."""
+    """Return the job of a cell."""
     steps = cell.settings.planned_steps
     return Job(RUN, cell.signature, label, cell.settings.model_dump(), cell.cost, steps, cell.warm_start)
 
 
 def warm_start_job(cell: Cell) -> Job:
-    """The warm start of a cell."""
+    """Return the job of a cell's warm start."""
     warm = cell.settings.warm_start
     return Job(
         WARM_START,
@@ -77,20 +77,20 @@ def warm_start_job(cell: Cell) -> Job:
 
 
 def warm_start_jobs(cells: Sequence[Cell], results: Results) -> list[Job]:
-    """The warm starts that cells wait for and that are not there yet, or damaged."""
+    """Return the jobs of the warm starts that cells need and that are missing or damaged."""
     jobs = [warm_start_job(cell) for cell in {cell.warm_start: cell for cell in cells}.values()]
     return [job for job in jobs if job.outcome(results) is None]
 
 
 def check_runs(runs: Sequence[Resolved], results: Results, problems: Sequence[str] = ()) -> str | None:
-    """Check all that can be known to be wrong before anything starts; the URI of the tracking store, None for none.
+    """Check all that can be known to be wrong before anything starts. Return the URI of the tracking store, or None.
 
-    `problems`: what the caller knows to be wrong already. Raises RequestError with these and all others.
+    Raises RequestError with what is wrong, and with `problems` that the caller has found.
     """
-    # The checks read a task's files: once for runs that differ in nothing that they look at.
-    looked_at = {"task", "reward", "model", "early_stop", "evaluation", "max_completion_length"}
-    looked_at |= {"device", "dtype", "compile", "beta", "gradient_checkpointing", "data_parallel"}
-    different = {str(run.model_dump(include=looked_at)): run for run in runs}
+    # The checks read files: do them once for runs that differ only in other keys.
+    checked = {"task", "reward", "model", "early_stop", "evaluation", "max_completion_length"}
+    checked |= {"device", "dtype", "compile", "beta", "gradient_checkpointing", "data_parallel"}
+    different = {str(run.model_dump(include=checked)): run for run in runs}
     problems = [*(problem for run in different.values() for problem in preflight.check(run, results)), *problems]
     uri = tracking.store_uri(runs[0].machine.tracking_uri, results)
     try:
@@ -106,10 +106,10 @@ def check_runs(runs: Sequence[Resolved], results: Results, problems: Sequence[st
 
 
 class Request:
-    """Checked plans; nothing is written before `write_plans`."""
+    """Checked plans, with their different cells. Nothing is written before `write_plans`."""
 
     def __init__(self, plans: Sequence[Plan], count_committed: bool = True) -> None:
-        """`count_committed`: what has an outcome in the committed reference is done.
+        """Check the plans. `count_committed`: a run with a committed outcome is done.
 
         Raises RequestError with all that can be known to be wrong before anything starts.
         """
@@ -136,13 +136,10 @@ class Request:
             problems.append(f"data_parallel={dealt} is for a single run: here each core or GPU has a worker of its own")
         self.tracking_uri = check_runs(settings, self.results, problems)
         self.committed = committed_outcomes(self.results) if count_committed else {}
-        self._ended: dict[str, CellState] = {}  # that have a result, which stays
+        self._ended: dict[str, CellState] = {}  # results stay: they are read once
 
     def write_plans(self, retry_failed: bool = False) -> None:
-        """Write plan.json of every study; one that says what it said before keeps its date.
-
-        `retry_failed`: the outcomes of failed and damaged cells are set aside.
-        """
+        """Write plan.json of every study. `retry_failed`: set the outcomes of failed and damaged cells aside."""
         for name, state in self.states().items() if retry_failed else ():
             if state.state in (FAILED, DAMAGED):
                 set_failure_aside(self.results.run(name), damaged=state.state == DAMAGED)
@@ -151,11 +148,8 @@ class Request:
             write_plan(self.results.plan(plan.study.name), plan.document(created, head))
 
     def states(self) -> dict[str, CellState]:
-        """How far each cell is, by signature.
-
-        One listing tells which folders are there, and a result is read once: of a hundred thousand cells on a network
-        file system each look would cost minutes.
-        """
+        """Return the state of each cell, by signature."""
+        # One listing instead of a look for each: of 100,000 cells on a network file system that would take minutes.
         begun = set(os.listdir(self.results.runs)) if self.results.runs.is_dir() else set()
         states = {
             name: self._ended.get(name)
@@ -166,9 +160,9 @@ class Request:
         return states
 
     def jobs(self, retry_failed: bool = False) -> list[Job]:
-        """The cells without an outcome, and the warm starts that they wait for and that are not there yet.
+        """Return the cells without an outcome, behind their missing warm starts.
 
-        `retry_failed`: a failure is none, nor is what is damaged.
+        `retry_failed`: cells that failed or are damaged count as without an outcome.
         """
         open_ = {MISSING, RUNNING, *([FAILED, DAMAGED] if retry_failed else [])}
         todo = [self.cells[name] for name, state in self.states().items() if state.state in open_]
@@ -176,16 +170,16 @@ class Request:
 
 
 def write_plan(file: Path, document: dict[str, Any]) -> None:
-    """Write a plan.json; one that says what it said before keeps its date."""
+    """Write a plan.json unless nothing but its date has changed."""
     document = plain(document)
     now = {key: document[key] for key in ("created", "commit")}
     if {**(read_json(file) or {}), **now} != document:
-        # Without indents, which would take ten times as long.
+        # Without indents: they take ten times as long.
         write_atomic(file, json.dumps(document, allow_nan=False).encode())
 
 
 class Schedule:
-    """Jobs that wait, are ready, or are out with a worker: warm starts first, then the longest cells."""
+    """Jobs that wait or are with a worker: warm starts first, then the longest cells."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._open: dict[str, Job] = {}  # the next one first
@@ -194,54 +188,48 @@ class Schedule:
         self.add(sorted(jobs, key=lambda job: job.cost, reverse=True))
 
     def __bool__(self) -> bool:
-        """Whether anything is left to finish."""
+        """True while a job is unfinished."""
         return bool(self._open)
 
     @property
     def waiting(self) -> int:
-        """Jobs that no worker has."""
+        """Number of jobs that no worker has."""
         return len(self._open) - len(self._out)
 
     def ready(self) -> Iterator[Job]:
-        """Jobs that a worker may have now, the next one first; those that wait for a warm start are not among them."""
+        """Yield the jobs that can begin now, the next one first; not those that wait for a warm start."""
         for name in list(self._open):  # one at a time: there may be a hundred thousand, and the first is mostly taken
             job = self._open.get(name)
             if job and name not in self._out and job.warm_start not in self._open:
                 yield job
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Put further jobs on the list, behind those of their kind that are there; each signature once."""
+        """Add jobs behind those of their kind, each signature once."""
         for job in jobs:
             self._open.setdefault(job.signature, job)
         self._open = dict(sorted(self._open.items(), key=lambda item: item[1].kind != WARM_START))  # stable
 
     def hand_out(self, job: Job) -> None:
-        """A worker has the job."""
+        """Note that a worker has the job."""
         self._out.add(job.signature)
 
     def pass_over(self, job: Job) -> None:
-        """Somebody else does the job: it comes behind all others, so that it is not looked at before each of them."""
+        """Move a job that another command does behind all others."""
         self._open[job.signature] = self._open.pop(job.signature)
 
     def put_back(self, job: Job) -> None:
-        """The worker has it no longer, and it is not done."""
+        """Note that the worker lost the job."""
         self._out.discard(job.signature)
 
     def finished(self, job: Job, succeeded: bool) -> list[Job]:
-        """Take a job off the list; the runs that can never start, because it was their warm start and failed."""
+        """Remove a job. Return the runs that can never start because it was their warm start and failed."""
         del self._open[job.signature]
         self._out.discard(job.signature)
         lost = not succeeded and job.kind == WARM_START
         return [other for other in self._open.values() if other.warm_start == job.signature] if lost else []
 
     def retried(self, job: Job, attempts: int) -> bool:
-        """After a worker's death: True where the job goes back on the list, False after so many `attempts`.
-
-        Tried again is what may have been killed for reasons of its surroundings: a kill from outside (by the kernel
-        that was short of memory, by a person), a silence, a node that was lost. A run goes on from its checkpoint, so
-        that little is done twice. A crash, an exit, a timeout and a passed ceiling are the job's own: they would come
-        again.
-        """
+        """Put a job back after its worker's death and return True; False after `attempts` deaths."""
         self._attempts[job.signature] += 1
         if self._attempts[job.signature] >= attempts:
             return False
@@ -249,7 +237,7 @@ class Schedule:
         return True
 
     def drop_waiting(self) -> int:
-        """Give up what no worker has; how many jobs that were."""
+        """Drop the jobs that no worker has, and return their number."""
         dropped = self.waiting
         self._open = {name: job for name, job in self._open.items() if name in self._out}
         return dropped

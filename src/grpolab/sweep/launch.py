@@ -1,4 +1,4 @@
-"""Checked plans on their way to outcomes: who does the cells, how the tracking store follows, what is said of them."""
+"""Train the jobs of a request on an engine, mirror them to the tracking store, and say what came out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from grpolab.errors import Damaged
-from grpolab.paths import REPORT_FILES, Results, project_root
+from grpolab.paths import Results, project_root
 from grpolab.records import read_warm_start
 from grpolab.registry import resolve
 from grpolab.run import tracking
@@ -36,26 +36,26 @@ from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
 
 Draw = Callable[[Results, str], None]
 
-ENGINES = {  # launcher -> what is loaded for it alone
+ENGINES = {  # by launcher; loaded only if asked for
     "ray": "grpolab.sweep.ray_engine:RayEngine",
     "slurm": "grpolab.sweep.slurm_engine:SlurmEngine",
 }
-MIRROR_SECONDS = 600.0  # longest wait for the tracking store after the last run
-INTERRUPTED_SECONDS = 5.0  # the same after Ctrl-C
+MIRROR_SECONDS, INTERRUPTED_SECONDS = 600.0, 5.0  # longest wait for the tracking store at the end, after Ctrl-C
 
 
 def train(request: Request, todo: list[Job], engine: Engine, events: Events | None) -> None:
+    """Do the jobs on an engine, and show the progress."""
     places = min(engine.places, len(todo))
     try:
-        with show_progress(todo, estimate(request, places), request.results, events) as progress:
+        with show_progress(todo, make_estimate(request, places), request.results, events) as progress:
             progress.note(f"workers: {places}; {progress.left()}")
             engine.run(Schedule(todo), progress)
     except WorkerStartError as error:
         say(error)
 
 
-def engine_of(request: Request, jobs: int | None, command: Sequence[str] = WORKER_COMMAND) -> Engine:
-    """Who does the cells of a request, `jobs` at a time or as many as there are places; nothing is started yet."""
+def make_engine(request: Request, jobs: int | None, command: Sequence[str] = WORKER_COMMAND) -> Engine:
+    """Return the engine of a request with `jobs` places (default: as many as there are); nothing is started yet."""
     settings = [cell.settings for cell in request.cells.values()]
     threads, logs = max(cell.machine.threads for cell in settings), request.results.studies / request.name
     if request.launcher:
@@ -67,8 +67,8 @@ def engine_of(request: Request, jobs: int | None, command: Sequence[str] = WORKE
     return Pool(slots(jobs, uses_gpu, threads, logs), request.results, command)
 
 
-def estimate(request: Request, workers: int) -> Estimate:
-    """By what the cells and warm starts that are done have taken; no other machine's speed is a basis."""
+def make_estimate(request: Request, workers: int) -> Estimate:
+    """Return an estimate that knows how long the finished runs and warm starts in the results folder took."""
     estimate = Estimate(workers)
     for name, state in request.states().items():
         if state.outcome and state.outcome.get("seconds"):
@@ -83,7 +83,7 @@ def estimate(request: Request, workers: int) -> Estimate:
 
 
 def say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
-    """What is asked for, and how much of it is done."""
+    """Say what is asked for, and how much of it is done."""
     states = request.states()
     studies = [
         {
@@ -109,27 +109,24 @@ def say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
     warm = f"{warm_starts} warm start{'' if warm_starts == 1 else 's'} to make"
     kept = f" ({committed} of them in {request.results.reference})" if committed else ""
     say(f"{runs} different runs{common}, {done} done{kept}, {kinds[RUN]} to train, {warm}")
-    asked = request.plans[-1:] if request.plans[-1].hypotheses else request.plans  # primary ones stand for all
-    if open_ := [plan.study.name for plan in asked if _unregistered(plan)]:
-        say(f"exploratory: hypotheses of {', '.join(open_)} are not registered with these seeds (`grpolab register`)")
+    with_claims = request.plans[-1:] if request.plans[-1].hypotheses else request.plans  # primary ones stand for all
+    if names := [plan.study.name for plan in with_claims if not _is_registered(plan)]:
+        say(f"exploratory: hypotheses of {', '.join(names)} are not registered with these seeds (`grpolab register`)")
 
 
-def _unregistered(plan: Plan) -> bool:
-    """Whether a hypothesis of the study is not registered with any of the plan's seeds."""
+def _is_registered(plan: Plan) -> bool:
+    """Return True if every hypothesis is registered with at least one of the plan's seeds."""
     fresh = {name for name, entry in plan.registered.items() if set(plan.seeds) & set(entry["seeds"])}
-    return not fresh >= plan.hypotheses.keys()
+    return fresh >= plan.hypotheses.keys()
 
 
 def say_results(request: Request, events: Events | None) -> None:
-    """What came out of each variant: a table for each study."""
-    states = request.states().items()
-    done = {
-        name: state.outcome
-        for name, state in states
-        if state.outcome and not state.committed and state.state != DAMAGED
-    }
-    journals = {name: JournalReader(request.results.run(name)).read() for name in done}
-    results = {name: (outcome, journals[name].facts()) for name, outcome in done.items()}
+    """Say what came out of each variant: a table for each study."""
+    journals, results = dict[str, JournalReader](), dict[str, tuple[Record, Facts]]()
+    for name, state in request.states().items():
+        if state.outcome and not state.committed and state.state != DAMAGED:
+            journals[name] = JournalReader(request.results.run(name)).read()
+            results[name] = state.outcome, journals[name].facts()
     for plan in request.plans:
         runs = defaultdict[str, list[tuple[Record, Facts]]](list)
         for cell in plan.cells:
@@ -145,26 +142,17 @@ def say_results(request: Request, events: Events | None) -> None:
 
 
 def say_unmoved(journals: Mapping[str, JournalReader], labels: Mapping[str, str], results: Results) -> None:
-    """Name the runs whose rewards are all equal: there was nothing to learn from, whatever else is printed of them."""
+    """Say in how many runs every completion had the same reward, so that there was nothing to learn from."""
     unmoved = {name: reward for name, journal in journals.items() if (reward := journal.only_reward) is not None}
     for name, reward in [*unmoved.items()][:1]:
-        where = f" in {len(unmoved)} of {len(journals)} runs, first {labels[name]}" if len(journals) > 1 else ""
-        advice = f"`grpolab diagnose {name}{option(results)}` says why"
-        say(f"the reward never moved{where}: it is {reward:g} for every completion of the run; {advice}")
+        place = f" in {len(unmoved)} of {len(journals)} runs, first {labels[name]}" if len(journals) > 1 else ""
+        advice = f"`grpolab diagnose {name}{results_option(results)}` says why"
+        say(f"the reward never moved{place}: it is {reward:g} for every completion of the run; {advice}")
 
 
-def option(results: Results) -> str:
-    """What names the results folder behind another command, where it is not the usual one."""
+def results_option(results: Results) -> str:
+    """Return the option that names the results folder for another command; '' for the usual folder."""
     return f" --results {results.root}" if results.root != project_root() / "results" else ""
-
-
-def conclude(request: Request, events: Events | None, drawn: bool | None = None) -> int:
-    """Say how it ended and where to look; the exit code. `drawn`: whether the report is; None: it was not asked for."""
-    # What another command has drawn of runs of the same name is none of this one's.
-    reports = [request.results.output(request.name) / name for name in REPORT_FILES] if drawn is not None else []
-    places = [str(file) for file in reports if file.exists()]
-    tracked = request.name if request.tracking_uri else None
-    return say_end(request.states(), request.labels, request.results, tracked, events, places, drawn is not False)
 
 
 def say_end(
@@ -173,26 +161,28 @@ def say_end(
     results: Results,
     tracked: str | None,
     events: Events | None,
-    places: Sequence[str] = (),
-    drawn: bool = True,
+    reports: Sequence[str] = (),
+    is_drawn: bool = True,
 ) -> int:
-    """Say how runs ended and where to look: `places`, and the tracked study; the exit code."""
+    """Say how the runs ended and where to look, at `reports` and the `tracked` study. Return the exit code."""
     counts = Counter(state.state for state in states.values())
     runs = "1 run" if len(states) == 1 else f"{len(states)} runs"
     say(f"{runs}: {', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}")
     for name, state in states.items():
         if state.state in (FAILED, DAMAGED):
             say(f"{state.state}: {labels[name]} ({name}): {first_line(state.outcome)}")
-    if counts[FAILED]:
-        say(f"the whole error: outcome.json in {results.runs}/; --retry-failed runs them again")
-    if counts[DAMAGED]:
-        say("damaged runs are left out of every report: --retry-failed trains them anew")
-    if counts[MISSING]:
-        say("missing runs have no outcome: the same command goes on with them")
-    places = [*places, *([f"grpolab ui {tracked}{option(results)}"] if tracked else [])]
+    hints = {
+        FAILED: f"the whole error: outcome.json in {results.runs}/; --retry-failed runs them again",
+        DAMAGED: "damaged runs are left out of every report: --retry-failed trains them anew",
+        MISSING: "missing runs have no outcome: the same command goes on with them",
+    }
+    for state_name, hint in hints.items():
+        if counts[state_name]:
+            say(hint)
+    places = [*reports, *([f"grpolab ui {tracked}{results_option(results)}"] if tracked else [])]
     if places:
         say(f"look: {', '.join(places)}")
-    code = 0 if drawn and sum(counts[name] for name in RESULTS) == len(states) else 1
+    code = 0 if is_drawn and sum(counts[name] for name in RESULTS) == len(states) else 1
     if events:
         events.send("end", counts=counts, exit_code=code)
     return code
@@ -200,15 +190,15 @@ def say_end(
 
 @contextmanager
 def mirrored(results: Results, uri: str | None, study: str) -> Iterator[None]:
-    """Keep the tracking store up to date meanwhile. It never holds training up, and its failure is only said."""
+    """Keep the tracking store up to date meanwhile. Training never waits for it, and its failure is only reported."""
     if uri is None:
         yield
         return
 
-    def say_of_it(sentence: str) -> None:
+    def say_tracking(sentence: str) -> None:
         say(f"tracking: {sentence}", flush=True)
 
-    mirror = tracking.MirrorProcess(results, uri, [study], say_of_it)
+    mirror = tracking.MirrorProcess(results, uri, [study], say_tracking)
     limit = INTERRUPTED_SECONDS
     try:
         yield
@@ -225,14 +215,14 @@ def mirrored(results: Results, uri: str | None, study: str) -> Iterator[None]:
         if closing.is_alive():  # it then ends on its own
             say(f"tracking goes on in the background: not up to date after {duration(time.monotonic() - started)}")
         elif problems and problems[0]:
-            say_of_it(f"{problems[0]}; `grpolab track sync` catches up")
+            say_tracking(f"{problems[0]}; `grpolab track sync` catches up")
 
 
 @contextmanager
 def interruptible(
     handler: Callable[[int, FrameType | None], None] = signal.default_int_handler, *numbers: int
 ) -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does; or another `handler` for some signals meanwhile."""
+    """Let SIGTERM end a command as Ctrl-C does, or install another `handler` for some signals."""
     before = {number: signal.signal(number, handler) for number in numbers or (signal.SIGTERM,)}
     try:
         yield

@@ -1,53 +1,35 @@
-"""A study's cells: every variant composed and validated once, seeds applied after, and what makes no sense refused."""
+"""A study's cells: every variant is composed once, then resolved with each seed, which gives a cell its signature."""
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
-from pydantic import ValidationError
-
 from grpolab import RESULTS_VERSION
 from grpolab.errors import RequestError
-from grpolab.paths import STUDY_NAME, available, project_root
-from grpolab.quantities import Thresholds
+from grpolab.paths import available, project_root
 from grpolab.registry import SURROGATES
 from grpolab.run.memory import parameters
 from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.settings.task import task_title
 from grpolab.sweep.compose import Composer, key_of
-from grpolab.sweep.registration import registered, texts
-from grpolab.sweep.schema import MOST_LETTERS, Factors, sentences, show, unknown
-from grpolab.sweep.study import Collection, Hypothesis, Levels, Study, called, load, unequal_budgets
+from grpolab.sweep.registration import find_registrations, hypothesis_texts
+from grpolab.sweep.schema import show, unknown
+from grpolab.sweep.study import Collection, Levels, Study, load, unequal_budgets
 from grpolab.sweep.tuning.settings import shared_seeds
-from grpolab.vocabulary import LOOKS
 
 PLAN_FORMAT = 1
 TINY = 131_072  # weights of model=tiny
 MOST_CELLS = 100_000  # of a study; more is a slip, and would fill the memory
 
-# Of a study that `grpolab train` makes.
-DEFAULT_NAME, PRIMARY_METRIC = "adhoc", "eval/accuracy_expected"
-FIGURES = ["F1", "F2", "F16", "F26"]
-MOST_LABEL, LONG_VALUE = 60, 40  # characters of a level's name, and of an override that is said whole in it
-MOST_VALUES = 1000  # of one key: range(0,inf) has no end
-# A sweep over one of these asks what clipping does.
-CLIP_KEYS = {"epsilon", "epsilon_high", "delta", "importance_sampling_level"}
-
 
 @dataclass(frozen=True)
 class Cell:
-    """One run that a study asks for."""
+    """One run of a study."""
 
     levels: Levels
     settings: Resolved
@@ -59,7 +41,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """The cell in words."""
+        """Variant and seed in words."""
         return f"{self.variant}, seed {self.settings.seed}"
 
     @property
@@ -77,24 +59,24 @@ class Cell:
         """Relative length of the run: tokens sampled and learnt from; sampling costs about as much as a pass."""
         settings = self.settings
         tokens = settings.batch_size * settings.max_completion_length
-        return settings.planned_steps * (1 + settings.num_iterations) * tokens * self.cost_of_token
+        return settings.planned_steps * (1 + settings.num_iterations) * tokens * self._cost_of_token
 
     @property
     def warm_start_cost(self) -> float:
         """Relative length of its warm start, at most."""
         warm = self.settings.warm_start
-        return warm.max_steps * warm.batch_size * self.settings.max_completion_length * self.cost_of_token
+        return warm.max_steps * warm.batch_size * self.settings.max_completion_length * self._cost_of_token
 
     @property
-    def cost_of_token(self) -> float:
-        """Half of a token's time in the tiny model is not its weights': 8 times as many took 4.7 times the time."""
+    def _cost_of_token(self) -> float:
+        """Half of a token's time in the tiny model is independent of the weights (measured: 8x weights, 4.7x time)."""
         return 1 + parameters(self.settings.model) / TINY
 
     def document(self) -> dict[str, Any]:
-        """The cell's entry in plan.json; `settings` holds the flat ones, which figures use as axes."""
+        """Return the cell's entry in plan.json; `settings` holds the flat ones, which figures use as axes."""
         values = self.settings.model_dump()
         flat = {key: value for key, value in values.items() if not isinstance(value, dict | list)}
-        if path := values["model"].get("path"):  # a tiny one has none
+        if path := values["model"].get("path"):  # of a pretrained model
             flat["model"] = Path(path).name
         titled = {"task_title": title} if (title := task_title(self.settings.task)) != self.settings.task.name else {}
         return {
@@ -121,13 +103,13 @@ class Variant:
         return "/".join(self.levels.values())
 
     def cell(self, seed: int) -> Cell:
-        """Its run with this seed."""
+        """Return its run with this seed."""
         return Cell(self.levels, resolve_run(self.settings.model_copy(update={"seed": seed})))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A study with its cells; a collection has none of its own, but the plans that it includes."""
+    """A study with its cells; a collection has the plans of its studies as `parts`."""
 
     study: Study | Collection
     seeds: list[int]
@@ -137,30 +119,30 @@ class Plan:
 
     @property
     def hypotheses(self) -> dict[str, str]:
-        """Name -> all that is said of it: those of the study, or the primary ones of a collection (`study.id`)."""
+        """Text of each hypothesis by its id; of a collection the primary ones, by `study.id`."""
         if isinstance(self.study, Study):
-            return texts(self.study, {variant.name: variant.settings for variant in self.variants})
+            return hypothesis_texts(self.study, {variant.name: variant.settings for variant in self.variants})
         known = {f"{part.study.name}.{name}": text for part in self.parts for name, text in part.hypotheses.items()}
         return {name: known[name] for name in self.study.primary}
 
     @property
     def registered(self) -> dict[str, dict[str, Any]]:
-        """The registration of each hypothesis that is registered as this plan has it (`sweep/registration.py`)."""
-        return registered(self.study.name, self.hypotheses)
+        """The registration of each hypothesis that is registered as it stands in this plan."""
+        return find_registrations(self.study.name, self.hypotheses)
 
     def with_seeds(self, seeds_of: Mapping[str, Sequence[int]]) -> Plan:
-        """The same study with these seeds of each of its variants."""
+        """Return the plan of the same study with these seeds for each variant."""
         cells = [variant.cell(seed) for variant in self.variants for seed in seeds_of.get(variant.name, ())]
         return Plan(self.study, sorted({cell.settings.seed for cell in cells}), cells, self.variants)
 
     def document(self, created: str, commit: str | None) -> dict[str, Any]:
-        """plan.json: all that the report knows about the study."""
+        """Return the content of plan.json."""
         study = self.study
-        comparison: dict[str, Any] = {"placebo": [], "hypotheses": []}
+        says: dict[str, Any] = {"file": study.file} if study.argument != study.name else {}
         if isinstance(study, Collection):
-            comparison |= {"primary": study.primary, "shown": study.shown}
+            says |= {"includes": study.includes, "primary": study.primary, "shown": study.shown}
         else:
-            comparison = {
+            says |= {
                 "compare": study.compare,
                 "baseline": study.baseline,
                 "primary_metric": study.primary_metric,
@@ -170,63 +152,70 @@ class Plan:
                 "stability": study.stability.model_dump(),
                 **({"tuned": study.tunings} if study.tunings else {}),
             }
-        return {
-            "format": PLAN_FORMAT,
-            "study": study.name,
-            **({"file": study.file} if called(study) != study.name else {}),
-            "title": study.title,
-            "question": study.question,
-            "results_version": RESULTS_VERSION,
-            "created": created,
-            "commit": commit,
-            "includes": study.includes if isinstance(study, Collection) else [],
-            **comparison,
-            "looks": study.looks,
-            "registered": self.registered,
-            "figures": study.figures,
-            "seeds": self.seeds,
-            "cells": [cell.document() for cell in self.cells],
-        }
+        says |= {"title": study.title, "looks": study.looks, "registered": self.registered, "figures": study.figures}
+        return plan_document(study.name, study.question, self.seeds, self.cells, created, commit, says)
+
+
+def plan_document(
+    name: str,
+    question: str,
+    seeds: Sequence[int],
+    cells: Sequence[Cell],
+    created: str,
+    commit: str | None,
+    says: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the content of plan.json, all that the report knows about a study; `says` goes before the defaults."""
+    return {
+        "format": PLAN_FORMAT,
+        "study": name,
+        "question": question,
+        "results_version": RESULTS_VERSION,
+        "created": created,
+        "commit": commit,
+        "includes": [],
+        "placebo": [],
+        "hypotheses": [],
+        **says,
+        "seeds": list(seeds),
+        "cells": [cell.document() for cell in cells],
+    }
 
 
 def plans(name: str, overrides: Sequence[str] = (), seeds: list[int] | None = None) -> list[Plan]:
-    """The plan of a study; of a collection, the plans of the studies that it includes and, last, its own.
+    """Return the plan of a study; of a collection, the plans of its studies and, last, its own.
 
-    `overrides` stand after those of every variant; `seeds` replaces the file's. Raises RequestError with all that is
-    wrong in any of the files or variants.
+    `overrides` follow those of every variant; `seeds` replaces the file's. Raises RequestError with all problems of
+    all files and variants.
     """
     study, composer = load(name), Composer()
     if isinstance(study, Study):
         return [expand(study, composer, overrides, seeds)]
-    included, problems = [], []
+    parts, problems = list[Plan](), list[str]()
     for part in study.includes:
         try:
-            plain = load(_beside(study, part))
-            if isinstance(plain, Collection):
+            included = load(_locate(part, study))
+            if isinstance(included, Collection):
                 raise RequestError(f"{study.file}: includes={part} has includes of its own: name its studies")
-            included.append(expand(plain, composer, overrides, seeds or study.seeds))
+            parts.append(expand(included, composer, overrides, seeds or study.seeds))
         except RequestError as error:
             problems += error.problems
-    whole = Plan(study, sorted({seed for plan in included for seed in plan.seeds}), parts=included)
     if not problems:
-        known = [f"{plan.study.name}.{claim.id}" for plan in included for claim in _hypotheses(plan)]
-        problems += unknown(f"{study.file}: primary", study.primary, known)
-        drawn = [f"{plan.study.name}.{figure}" for plan in included for figure in plan.study.figures]
-        problems += unknown(f"{study.file}: shown", study.shown, drawn)
+        studies = [plan.study for plan in parts if isinstance(plan.study, Study)]
+        ids = [f"{part.name}.{claim.id}" for part in studies for claim in part.hypotheses]
+        problems += unknown(f"{study.file}: primary", study.primary, ids)
+        figures = [f"{part.name}.{figure}" for part in studies for figure in part.figures]
+        problems += unknown(f"{study.file}: shown", study.shown, figures)
     if problems:
         raise RequestError(dict.fromkeys(problems))
-    return [*included, whole]
+    return [*parts, Plan(study, sorted({seed for plan in parts for seed in plan.seeds}), parts=parts)]
 
 
-def _beside(collection: Collection, part: str) -> str:
-    """An included study as `load` takes it: one of experiments/, else one whose file lies beside the collection's."""
+def _locate(part: str, collection: Collection) -> str:
+    """Return an included study as `load` takes it: one of experiments/, else a file beside the collection's."""
     beside = project_root() / collection.file
     file = beside.with_name(f"{part}{beside.suffix}")
     return str(file) if part not in available() and file.is_file() else part
-
-
-def _hypotheses(plan: Plan) -> list[Hypothesis]:
-    return plan.study.hypotheses if isinstance(plan.study, Study) else []
 
 
 def expand(
@@ -234,16 +223,16 @@ def expand(
     composer: Composer,
     overrides: Sequence[str] = (),
     seeds: list[int] | None = None,
-    clipping: bool = True,
+    needs_clipping: bool = True,
 ) -> Plan:
-    """The cells of one study; `clipping`: refuse it where no cell can clip.
+    """Return the plan of one study. `needs_clipping`: refuse a study in which no cell can clip.
 
-    Raises RequestError with all that is wrong.
+    Raises RequestError with all problems.
     """
-    problems: list[str] = []
+    problems, levels_of_variants = list[str](), study.variants()
     variants = list[Variant]()
-    names_of = defaultdict[str, list[str]](list)  # each different problem, with the variants that have it
-    for levels in study.variants():
+    names_of = defaultdict[str, list[str]](list)  # problem -> the variants that have it
+    for levels in levels_of_variants:
         try:
             variants.append(Variant(levels, composer.compose([*study.overrides_of(levels), *overrides])))
         except RequestError as error:
@@ -251,19 +240,16 @@ def expand(
                 names_of[problem].append("/".join(levels.values()))
     for problem, names in names_of.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        where = "" if len(names) == len(study.variants()) else f", variant {names[0]}{more}"
-        problems.append(f"{problem} (study {study.name}{where})")
-    written = dict.fromkeys(text for levels in study.variants() for text in study.overrides_of(levels))
+        place = "" if len(names) == len(levels_of_variants) else f", variant {names[0]}{more}"
+        problems.append(f"{problem} (study {study.name}{place})")
+    written = dict.fromkeys(text for levels in levels_of_variants for text in study.overrides_of(levels))
     problems += [
         f"{show(text)}: study {study.name} sets its seeds itself, use `seeds:` or --seeds"
         for text in (*written, *overrides)
         if key_of(text) == "seed"
     ]
-    if not problems:
-        problems = _senseless(study, variants, clipping)
     seeds = seeds or study.seeds
-    if not problems:
-        problems = shared_seeds(study.tunings, seeds)
+    problems = problems or _senseless(study, variants, needs_clipping) or shared_seeds(study.tunings, seeds)
     if len(variants) * len(seeds) > MOST_CELLS:
         problems.append(f"study {study.name}: {len(seeds)} seeds make more than {MOST_CELLS} cells: ask for fewer")
     if problems:
@@ -271,12 +257,12 @@ def expand(
     return Plan(study, seeds, [variant.cell(seed) for variant in variants for seed in seeds], variants)
 
 
-def _senseless(study: Study, variants: Sequence[Variant], clipping: bool) -> list[str]:
-    """What of variants that can each be run makes no sense in one study."""
+def _senseless(study: Study, variants: Sequence[Variant], needs_clipping: bool) -> list[str]:
+    """Return what makes no sense in one study although each variant can be run."""
     problems: list[str] = []
     seen: dict[str, Variant] = {}
     placebo = {frozenset(pair) for pair in study.placebo}
-    for variant in variants:  # one run under two names, unless its arms are declared a placebo
+    for variant in variants:
         first = seen.setdefault(resolve_run(variant.settings).signature, variant)
         arms = frozenset({first.levels[study.compare], variant.levels[study.compare]})
         if first is not variant and arms not in placebo:
@@ -284,135 +270,10 @@ def _senseless(study: Study, variants: Sequence[Variant], clipping: bool) -> lis
                 f"{first.name} and {variant.name} have equal settings: drop one, or name them under `placebo:`"
             )
     clipped = [variant.settings for variant in variants if SURROGATES[variant.settings.kernel].clips]
-    if clipping and clipped and not any(settings.clip_can_bind for settings in clipped):
+    if needs_clipping and clipped and not any(settings.clip_can_bind for settings in clipped):
         problems.append(
             "clipping can act in no cell, because each that clips has one update per fresh batch (every ratio is then"
             " exactly 1): give a variant num_iterations or num_minibatches above 1"
         )
     problems += unequal_budgets(study.hypotheses, study.compare, [(v.levels, v.settings) for v in variants])
     return [f"study {study.name}: {text}" for text in problems]
-
-
-# `grpolab train`: one run, or with `-m` a study of every combination of the values given on the command line.
-
-
-def cell_of(settings: RunSettings, overrides: Sequence[str]) -> Cell:
-    """One run, named by the overrides that asked for it."""
-    named = [text for text in overrides if not key_of(text).startswith(("seed", "machine.", "launcher"))]
-    return Cell({"run": _level(named)}, resolve_run(settings))
-
-
-def run_document(name: str, cell: Cell, overrides: Sequence[str], created: str, commit: str | None) -> dict[str, Any]:
-    """plan.json of a single run, by which report and tracking find it under a study's name."""
-    level = cell.levels["run"]
-    return {
-        "format": PLAN_FORMAT,
-        "study": name,
-        "title": "",
-        "question": f"Asked on the command line: {' '.join(overrides)}",
-        "results_version": RESULTS_VERSION,
-        "created": created,
-        "commit": commit,
-        "includes": [],
-        "compare": "run",
-        "baseline": level,
-        "primary_metric": PRIMARY_METRIC,
-        "factors": {"run": [level]},
-        "placebo": [],
-        "hypotheses": [],
-        "stability": asdict(Thresholds()),
-        "looks": list(LOOKS),
-        "registered": {},
-        "figures": FIGURES,
-        "seeds": [cell.settings.seed],
-        "cells": [cell.document()],
-    }
-
-
-def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
-    """The plan of a Hydra sweep (`epsilon=0.1,0.2 seed=0,1`, `range(0,3)`): each key with several values is a factor.
-
-    Raises RequestError with all that is wrong.
-    """
-    composer, problems = Composer(), list[str]()
-    parsed = [override for text in overrides if (override := composer.parse(text, problems, sweep=True))]
-    swept = {o.key_or_group: _swept_values(o, problems) for o in parsed if o.is_sweep_override()}
-    fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
-    if seeds_given := swept.pop("seed", None):
-        seeds = [int(value) for value in seeds_given if value.isdecimal()]
-        if len({*seeds}) < len(seeds_given):
-            problems.append(f"seed={','.join(seeds_given)} is not allowed: seeds are different whole numbers >= 0")
-            seeds = [0]
-    else:
-        seeds = [composer.compose([text for text in fixed if key_of(text) == "seed"]).seed]
-    factors: Factors = {
-        key: {_level([f"{key}={value}"]): [f"{key}={value}"] for value in values}
-        for key, values in swept.items()
-        if values
-    }
-    problems += [f"{key}: two of its values have one name" for key in factors if len(factors[key]) < len(swept[key])]
-    rest = [text for text in fixed if key_of(text) != "seed"]
-    try:
-        study = _study(name, rest, factors or {"run": {_level([]): []}}, seeds)
-        plan = expand(study, composer, clipping=bool(CLIP_KEYS & swept.keys()))
-    except RequestError as error:
-        problems += error.problems
-    if problems:
-        raise RequestError(problems)
-    return plan
-
-
-def _swept_values(override: Override, problems: list[str]) -> list[str]:
-    shuffled = getattr(override.value(), "shuffle", False)  # Hydra would list a range without end to shuffle it
-    values: list[str] = []
-    with suppress(HydraException, ValueError, ArithmeticError):
-        values = [] if shuffled else [str(value) for value in islice(override.sweep_string_iterator(), MOST_VALUES + 1)]
-    if not 0 < len(set(values)) == len(values) <= MOST_VALUES:
-        problems.append(
-            f"{show(override.input_line)} cannot be swept: write up to {MOST_VALUES} different values, as a"
-            " comma list, choice(...) or range(...)"
-        )
-        return []
-    return values
-
-
-def _level(overrides: Sequence[str]) -> str:
-    """Overrides as the name of a level: short, one word without a slash, for slashes join levels to variants.
-
-    Where that leaves something out, folders of a long path or the last of many overrides, four digits of a hash keep
-    names apart that would be one.
-    """
-    texts = [text if len(text) <= LONG_VALUE else re.sub(r"[^=,{}:\[\]]*/", "", text) for text in overrides]
-    short = [text for index, text in enumerate(texts) if len(",".join(texts[: index + 1])) <= MOST_LABEL]
-    short = short or [text[:MOST_LABEL] for text in texts[:1]]
-    more = [f"+{len(texts) - len(short)}"] if len(short) < len(texts) else []
-    name, whole = ",".join([*short, *more]), ",".join(overrides)
-    mark = "" if name == whole else f"~{hashlib.sha256(whole.encode()).hexdigest()[:4]}"
-    return re.sub(r"[\s/]+", "_", name + mark) or "defaults"
-
-
-def refuse_taken_name(name: str) -> None:
-    """Raises RequestError where a name cannot be a folder's, or its runs would be taken for those of a study."""
-    if len(name) > MOST_LETTERS or not STUDY_NAME.fullmatch(name):
-        raise RequestError(f"name={name} is not allowed: {STUDY_NAME.pattern}, length <= {MOST_LETTERS}")
-    if name in available():
-        raise RequestError(f"--name {name} is a study of experiments/: choose another name")
-
-
-def _study(name: str, overrides: list[str], factors: Factors, seeds: list[int]) -> Study:
-    refuse_taken_name(name)
-    compare, levels = next(iter(factors.items()))
-    try:
-        return Study(
-            name=name,
-            question=f"Asked on the command line: {' '.join([*overrides, *factors])}",
-            overrides=overrides,
-            factors=factors,
-            compare=compare,
-            baseline=next(iter(levels)),
-            seeds=seeds,
-            primary_metric=PRIMARY_METRIC,
-            figures=FIGURES,
-        )
-    except ValidationError as error:
-        raise RequestError(sentences(Study, error)) from error

@@ -1,23 +1,21 @@
-"""What a sweep says while it runs, and how long is left: a live table, plain lines, or events for a program.
+"""Progress of a sweep and the time left, as a live table, plain lines, or events for a program (`--json-lines`).
 
-The live table is drawn on rich's `Live`: the bars and times of `rich.progress` know one speed, and would say something
-else. `--json-lines` prints one JSON object a line on standard output. Each has `event` and `time` (unix seconds):
+The table is drawn on rich's `Live`: the bars of `rich.progress` assume one speed. An event is a JSON object on a line
+of standard output, with `event` and `time` (unix seconds):
 
-    plan         studies (study, cells, seeds, done), runs, done, to_train, warm_starts
+    plan         studies (study, cells, seeds, done), runs, done, committed, to_train, warm_starts
     started      signature, kind (run or warm_start), label, worker
-    step         signature, step, steps, accuracy and clip (null before they are known); at most one a second and job,
-                 and its last
+    step         signature, step, steps, accuracy and clip (null until known); at most one a second
     returned     signature, kind, label, reason: its worker died, and it is tried again
-    finished     signature, kind, label, outcome (`missing`: the disk refused it), reason, seconds, result, seconds_left
-                 (of all; null: no estimate); result: accuracy_start, accuracy_end, the same of reward and entropy,
-                 clip_low, clip_high, ratio_min, ratio_max
-    look         seeds, verdicts (hypotheses by verdict), open (names): before the `plan` of the next (--until-decided)
-    results      study, variants: for each its runs by outcome, means of the facts of a result, and of seconds
-    note         text: whatever else is said, tracking and paths of reports among it
+    finished     signature, kind, label, outcome (`missing`: the disk refused it), reason, seconds, result (the facts of
+                 `ledger.JournalReader`), seconds_left (of all; null: no estimate)
+    look         seeds, verdicts (hypotheses by verdict), open (names); before the `plan` of the next (--until-decided)
+    results      study, variants: runs by outcome, means of the facts and of seconds
+    note         text: everything else that is said
     end          counts (runs by outcome), exit_code
-    interrupted  instead of the end, after Ctrl-C or SIGTERM: exit code 130
+    interrupted  in place of `end` after Ctrl-C or SIGTERM: exit code 130
 
-Nothing else reaches standard output; a wrong request is said on standard error, with exit code 2 and no event.
+A wrong request is reported on standard error, with exit code 2 and no event.
 """
 
 from __future__ import annotations
@@ -44,46 +42,47 @@ from grpolab.sweep.ledger import JournalReader, duration, first_line
 from grpolab.terminal import visible
 from grpolab.vocabulary import COMPLETED, OUTCOMES
 
-STEP_SECONDS = 1.0  # least time between two `step` events of a job
-SILENCE_SECONDS = 60.0  # without a line, where the output is no terminal
-LOOK_SECONDS = 0.5  # between two looks into a job's journal
-WIDE = 1000  # characters: of a table that no terminal shows
+STEP_SECONDS = 1.0  # between two `step` events of a job
+SILENCE_SECONDS = 60.0  # without a line on an output that is no terminal
+LOOK_SECONDS = 0.5  # between two reads of a job's journal
+WIDE = 1000  # characters of a table that no terminal shows
 NEVER = float("-inf")
 
 
 class Estimate:
-    """How long is left, from what has been done: of the runs and of their warm starts, each by its own speed.
+    """The time left, from the speed of what is done; runs and warm starts have a speed each.
 
-    By whole jobs where one is done, with what it does besides its steps, else by steps, else nothing is known.
+    Whole jobs count as soon as one is done, because they include what is not a step; until then steps count.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._done = defaultdict[tuple[str, bool], list[float]](lambda: [0.0, 0.0])  # by kind and whole: seconds, cost
+        # (kind, whole job or step) -> seconds, cost
+        self._done = defaultdict[tuple[str, bool], list[float]](lambda: [0.0, 0.0])
 
     def learn(self, kind: str, cost: float, seconds: float, whole: bool) -> None:
-        """So much of a job, or a `whole` one, took so long."""
+        """Note that this much cost, or a `whole` job of this cost, took so long."""
         self._done[kind, whole][0] += seconds
         self._done[kind, whole][1] += cost
 
     def seconds(self, kind: str, cost: float) -> float | None:
-        """For so much cost; None where there is no basis."""
-        seconds, of = self._done[kind, True] if self._done[kind, True][1] else self._done[kind, False]
-        return seconds / of * cost if of > 0 else None
+        """Return the expected seconds for this cost; None if nothing of the kind is done yet."""
+        seconds, done = self._done[kind, True] if self._done[kind, True][1] else self._done[kind, False]
+        return seconds / done * cost if done > 0 else None
 
     def seconds_left(self, costs: Mapping[str, float]) -> float | None:
-        """For so much cost of each kind; None where nothing is known yet of one of them."""
+        """Return the expected seconds for these costs by kind, on all workers; None if one is not known."""
         of_kinds = [self.seconds(kind, cost) for kind, cost in costs.items() if cost > 0]
         known = [seconds for seconds in of_kinds if seconds is not None]
         return sum(known) / self.workers if len(known) == len(of_kinds) else None
 
     def left(self, costs: Mapping[str, float]) -> str:
-        """`about 12 min left`, `no estimate yet`, or what is known of the warm starts; empty where nothing is left."""
+        """Return `about 12 min left`, `no estimate yet`, or what is known of the warm starts; '' if nothing is left."""
         if not any(cost > 0 for cost in costs.values()):
             return ""
         warm = costs.get(WARM_START, 0.0)
         warm_seconds = self.seconds(WARM_START, warm) if warm > 0 else None
-        # A warm start ends early, which its steps do not foretell.
+        # A warm start may end before its last step.
         about = "about" if warm_seconds is None or self._done[WARM_START, True][1] else "at most"
         seconds = self.seconds_left(costs)
         if seconds is not None:
@@ -95,25 +94,25 @@ class Estimate:
 
 @dataclass
 class Active:
-    """A job that a worker has."""
+    """A job that a worker does."""
 
     job: Job
     slot: int
     since: float  # when its last step ended
     journal: JournalReader
-    looked: float = NEVER  # when its journal was last read
-    sent: float = NEVER  # when its step was last sent as an event
+    read_at: float = NEVER  # when its journal was last read
+    sent_at: float = NEVER  # when its last `step` event was sent
     step: int = 0
     stepped: bool = False  # in this session
-    seconds_per_step: float | None = None  # of the last step; None before its second, for the first has more to do
+    seconds_per_step: float | None = None  # None before the second step: the first takes longer
 
     def at_step(self) -> str:
-        """`step 3/50`; a warm start may end before its last."""
+        """Return `step 3/50`; a warm start may end before its last."""
         return f"step {self.step}/{self.job.steps}{' at most' if self.job.kind == WARM_START else ''}"
 
 
 class Progress:
-    """Plain lines. Counts what happens, and says what is finished, as it happens: a `Listener` of the pool."""
+    """Listens to an engine, counts, and prints a line for each job that is finished."""
 
     def __init__(self, jobs: list[Job], estimate: Estimate, results: Results) -> None:
         self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
@@ -135,8 +134,8 @@ class Progress:
             self.estimate.learn(job.kind, job.cost * steps / max(1, job.steps), seconds, whole=False)
             active.seconds_per_step = seconds / max(1, steps)
         active.step, active.since, active.stepped = step, now, True
-        if now - active.looked >= LOOK_SECONDS:
-            active.looked = now
+        if now - active.read_at >= LOOK_SECONDS:
+            active.read_at = now
             active.journal.read()
         if now - self._last_line > SILENCE_SECONDS:
             self.say_where()
@@ -157,7 +156,7 @@ class Progress:
         self.say_finished(job, outcome, active.journal.read() if active else None)
 
     def say_finished(self, job: Job, outcome: dict[str, Any], journal: JournalReader | None) -> None:
-        """A line about a job that has an outcome."""
+        """Print a line about a job that has an outcome."""
         parts = [outcome_line(job, outcome)]
         parts += [duration(outcome["seconds"])] if outcome.get("seconds") else []
         of = " on training prompts" if job.kind == WARM_START else ""  # a run's is on those held out
@@ -166,32 +165,32 @@ class Progress:
         self.note(f"{self.count(job.kind)} {', '.join(parts)}{self._left_in_brackets()}")
 
     def say_where(self) -> None:
-        """A line about what runs."""
-        where = [
+        """Print a line about the running jobs."""
+        running = [
             ", ".join(filter(None, [f"{active.job.label} {active.at_step()}", active.journal.in_short()]))
             for active in self.active.values()
         ]
-        self.note(f"{self.count()} running: {'; '.join(where)}{self._left_in_brackets()}")
+        self.note(f"{self.count()} running: {'; '.join(running)}{self._left_in_brackets()}")
 
     def note(self, text: str) -> None:
         self._last_line = time.monotonic()
         self.console.print(visible(text), markup=False)
 
     def count(self, kind: str = RUN) -> str:
-        """`[12/114]`, or `[warm start 1/3]`."""
+        """Return `[12/114]`, or `[warm start 1/3]`."""
         if kind == WARM_START:
             return f"[warm start {self.warm_starts}/{self.total[WARM_START]}]"
         return f"[{self.outcomes.total()}/{self.total[RUN]}]"
 
     def left(self) -> str:
-        """Time left, in words; empty where nothing is left."""
+        """Return the time left in words, or ''."""
         return self.estimate.left(self.costs_left())
 
     def _left_in_brackets(self) -> str:
         return f" ({left})" if (left := self.left()) else ""
 
     def costs_left(self) -> dict[str, float]:
-        """Cost of each kind of job: of what no worker has, and of the rest of what they have."""
+        """Return the cost that is left, by kind of job."""
         costs = {RUN: 0.0, WARM_START: 0.0}
         for name, job in self._open.items():
             done = self.active[name].step / max(1, job.steps) if name in self.active else 0.0
@@ -200,17 +199,17 @@ class Progress:
 
 
 class LiveProgress(Progress):
-    """The same as a table that is redrawn in place; only failures and notes scroll by."""
+    """Draws a table in place; only failures and notes scroll by."""
 
     def say_finished(self, job: Job, outcome: dict[str, Any], journal: JournalReader | None) -> None:
         if outcome["outcome"] != COMPLETED or outcome.get("reason"):
             self.note(outcome_line(job, outcome))
 
     def say_where(self) -> None:
-        """Nothing: it is on the screen."""
+        """Do nothing: it is on the screen."""
 
     def draw(self) -> RenderableType:
-        """The table as it is now."""
+        """Return the table as it is now."""
         head = [self.count()]
         if self.total[WARM_START]:
             head.append(f"warm starts {self.warm_starts}/{self.total[WARM_START]}")
@@ -223,18 +222,18 @@ class LiveProgress(Progress):
         for active in sorted(self.active.values(), key=lambda active: active.slot):
             speed = "" if active.seconds_per_step is None else f"{active.seconds_per_step:.2g} s a step"
             about = active.journal.in_short() or "begins"
-            table.add_row(f"worker {active.slot}", shown(active.job.label), active.at_step(), speed, about)
+            table.add_row(f"worker {active.slot}", plain_text(active.job.label), active.at_step(), speed, about)
         return Group(Text(" · ".join(head)), table)
 
 
 class Events(io.TextIOBase):
-    """Writes events; as a file it makes a note of each line that is written to it."""
+    """Writes events. As a file it turns each line that is written to it into a note."""
 
     def __init__(self, out: TextIO) -> None:
-        self._out, self._rest = out, ""  # what is no whole line yet
+        self._out, self._rest = out, ""  # an unfinished line
 
     def send(self, event: str, **values: Any) -> None:
-        """One line, at once."""
+        """Write one event."""
         record = {"event": event, "time": round(time.time(), 3), **values}
         self._out.write(json.dumps(without_secrets_in(plain(record)), allow_nan=False) + "\n")
         self._out.flush()
@@ -249,7 +248,7 @@ class Events(io.TextIOBase):
 
 @contextmanager
 def json_lines() -> Iterator[Events]:
-    """Have everything that is printed meanwhile said as an event."""
+    """Turn everything that is printed meanwhile into events."""
     events = Events(sys.stdout)
     try:
         with redirect_stdout(events):
@@ -260,7 +259,7 @@ def json_lines() -> Iterator[Events]:
 
 
 class EventProgress(Progress):
-    """The same as events."""
+    """Sends events."""
 
     def __init__(self, jobs: list[Job], estimate: Estimate, results: Results, events: Events) -> None:
         super().__init__(jobs, estimate, results)
@@ -276,8 +275,8 @@ class EventProgress(Progress):
     def stepped(self, job: Job, step: int) -> None:
         super().stepped(job, step)
         active, now = self.active[job.signature], time.monotonic()
-        if step == job.steps or now - active.sent >= STEP_SECONDS:
-            active.sent = now
+        if step == job.steps or now - active.sent_at >= STEP_SECONDS:
+            active.sent_at = now
             facts = {"clip": active.journal.clip_now, "accuracy": active.journal.facts().get("accuracy_end")}
             self._events.send("step", signature=job.signature, step=step, steps=job.steps, **facts)
 
@@ -286,16 +285,16 @@ class EventProgress(Progress):
         self._send("returned", job, reason=reason)
 
     def say_finished(self, job: Job, outcome: dict[str, Any], journal: JournalReader | None) -> None:
-        told = {key: outcome.get(key) for key in ("outcome", "reason", "seconds")}
+        says = {key: outcome.get(key) for key in ("outcome", "reason", "seconds")}
         result, left = journal.facts() if journal else {}, self.estimate.seconds_left(self.costs_left())
-        self._send("finished", job, **told, result=result, seconds_left=left)
+        self._send("finished", job, **says, result=result, seconds_left=left)
 
     def say_where(self) -> None:
-        """Nothing: steps are events."""
+        """Do nothing: steps are events."""
 
 
 def outcome_line(job: Job, outcome: dict[str, Any]) -> str:
-    """`failed: symmetric/addition, seed 0: worker died (signal 9)`."""
+    """Return `failed: symmetric/addition, seed 0: worker died (signal 9)`."""
     return f"{outcome['outcome']}: {job.label}" + (f": {first_line(outcome)}" if outcome.get("reason") else "")
 
 
@@ -303,7 +302,7 @@ def outcome_line(job: Job, outcome: dict[str, Any]) -> str:
 def show_progress(
     jobs: list[Job], estimate: Estimate, results: Results, events: Events | None = None
 ) -> Iterator[Progress]:
-    """Events where a program asked for them, a live table on a terminal, else plain lines."""
+    """Send events if a program asked for them, draw a table on a terminal, else print lines."""
     if events:
         yield EventProgress(jobs, estimate, results, events)
     elif sys.stdout.isatty():
@@ -314,15 +313,15 @@ def show_progress(
         yield Progress(jobs, estimate, results)
 
 
-def shown(text: str) -> Text:
-    """A cell of a table: rich would read a text as markup, and `a[red]` as a red `a`."""
+def plain_text(text: str) -> Text:
+    """Return a table cell with the text as it is: rich reads `a[red]` as markup."""
     return Text(visible(text))
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table of texts; a row is never broken where no terminal is narrow."""
-    table = Table(*(Column(shown(title)) for title in titles), box=None, pad_edge=False)
+    """Print a table of texts; rows are never broken unless a terminal is narrow."""
+    table = Table(*(Column(plain_text(title)) for title in titles), box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*map(shown, row))
+        table.add_row(*map(plain_text, row))
     width = None if sys.stdout.isatty() else WIDE
     Console(file=sys.stdout, highlight=False, width=width).print(table)

@@ -1,10 +1,9 @@
 """Hypotheses registered before their data, in experiments/registrations.jsonl: append-only, and committed like code.
 
-A line holds, for each hypothesis, a hash of everything that decides it: its text, the study's factors, overrides and
-score, what they compose to (so that neither a default of conf/ nor a key on the command line can be another), the
-margins, the seeds that are to be run for it, and after how many of them it is looked at. A verdict is confirmatory
-where every one of its runs began on a commit that has the line (`report/registered.py`); everything else is
-exploratory. A changed hypothesis has another hash, so it needs another line, and other seeds.
+For each hypothesis a line holds a hash of everything that decides it: its text, the study's factors, overrides and
+score, the signatures of the composed variants (so that no default or key can change), the margins, the seeds, and
+after how many of them it is looked at. A verdict is confirmatory if every one of its runs began on a commit that has
+the line (`report/registered.py`). A changed hypothesis has another hash: it needs another line and other seeds.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from grpolab.settings.run import RunSettings
 from grpolab.sweep.study import Study
 from grpolab.vocabulary import CONFIRMATION_SEEDS, REGISTRY
 
-# Of a study, besides the hypothesis itself: what is compared, how it is trained, and how it is scored.
+# The fields of a study that decide its hypotheses.
 _RULES = {"name", "overrides", "factors", "compare", "baseline", "skip", "primary_metric", "stability"}
-PAGE = {"tested", "also"}  # of a hypothesis
+PAGE = {"tested", "also"}  # fields of a hypothesis that only its page shows
 Margins = Mapping[str, Mapping[str, float | None]]  # hypothesis -> place (levels and task) -> margin
 
 
-def texts(study: Study, settings: Mapping[str, RunSettings]) -> dict[str, str]:
-    """All that a study says of each hypothesis, by id; `settings` are what its variants compose to.
+def hypothesis_texts(study: Study, settings: Mapping[str, RunSettings]) -> dict[str, str]:
+    """Return everything that decides each hypothesis as text, by id; `settings` are the composed variants.
 
-    Without what stands at its default, so that a new key of study files leaves registrations as they are, and without
-    what the page says of it (PAGE), which decides nothing.
+    Defaults are left out, so that a new key of study files changes no registration, and so is what decides nothing
+    (PAGE).
     """
     variants = {
         name: resolve_run(run.model_copy(update={"seed": 0})).signature for name, run in sorted(settings.items())
@@ -45,10 +44,10 @@ def texts(study: Study, settings: Mapping[str, RunSettings]) -> dict[str, str]:
     }
 
 
-def registered(name: str, texts_now: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Hypothesis -> the newest `line` that has it as it is now, with its `seeds`, `looks` and `margins`.
+def find_registrations(name: str, texts_now: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return for each hypothesis the newest `line` that registers this text, with its `seeds`, `looks` and `margins`.
 
-    `name`: the study or collection. Hypotheses that no line has are left out.
+    `name` is the study or collection. Hypotheses without such a line are left out.
     """
     file, known = project_root() / REGISTRY, dict[str, dict[str, Any]]()
     for number, text in enumerate(file.read_text().splitlines() if file.is_file() else (), start=1):
@@ -81,10 +80,10 @@ def register(
     explored: Sequence[int],
     time: str,
 ) -> str:
-    """Append the hypotheses of a study or collection with the seeds that will decide them; the line.
+    """Append the hypotheses of a study or collection with the seeds that will decide them, and return the line.
 
-    `trained`: those of which it has runs; `explored`: those that the margins are from. Raises RequestError where
-    nothing is claimed or new, a seed is not fresh, or there are fewer seeds than the last look asks for.
+    `trained` are seeds that have runs, `explored` those that the margins come from. Raises RequestError if nothing is
+    claimed or new, a seed is not fresh, or there are fewer seeds than the last look needs.
     """
     problems = []
     if not texts_now:
@@ -98,7 +97,7 @@ def register(
         )
     if len(seeds) < looks[-1]:
         problems.append(f"seeds={_listed(seeds)} are {len(seeds)}: study {name} looks at {_listed(looks)} of them")
-    known = registered(name, texts_now)
+    known = find_registrations(name, texts_now)
     if texts_now and all(known.get(hypothesis, {}).get("seeds") == sorted(seeds) for hypothesis in texts_now):
         problems.append(f"study {name} is registered with these seeds and as it is: nothing to add")
     if problems:

@@ -1,7 +1,4 @@
-"""What a pydantic model allows, in words: for error sentences and for `--help`.
-
-Everything is read from the model's JSON schema, so that a field's type, range and sentence are written once.
-"""
+"""Say in words what a pydantic model allows, from its JSON schema; and the fields that study files are made of."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from grpolab.errors import format_value, near_matches
+from grpolab.errors import format_value, near_matches, shorten
 from grpolab.framework_names import our_names
 from grpolab.identity import dotted
 from grpolab.paths import STUDY_NAME
@@ -44,12 +41,12 @@ _BOUNDS = {
 
 @lru_cache
 def root(model: type[BaseModel]) -> Schema:
-    """The model's JSON schema."""
+    """Return the model's JSON schema."""
     return model.model_json_schema()
 
 
 def resolve(model: type[BaseModel], schema: Schema) -> Schema:
-    """The group or union of groups that may stand here, also where null may instead, else the schema itself."""
+    """Return the group or union of groups that a schema refers to (null may be allowed too), else the schema."""
     group, *others = schema.get("anyOf", [schema])
     if others not in ([], [{"type": "null"}]):
         return schema
@@ -58,37 +55,28 @@ def resolve(model: type[BaseModel], schema: Schema) -> Schema:
 
 
 def options(model: type[BaseModel], schema: Schema) -> dict[str, Schema]:
-    """The members of a union that a `name` tells apart, by that name; empty for anything else."""
+    """Return the members of a union by the `name` that tells them apart; empty for anything else."""
     mapping = schema.get("discriminator", {}).get("mapping", {})
     return {name: resolve(model, {"$ref": reference}) for name, reference in mapping.items()}
 
 
-def allowed(model: type[BaseModel], schema: Schema) -> str:
-    """What may stand here: `a number >= 0 or null`."""
+def describe(model: type[BaseModel], schema: Schema) -> str:
+    """Return what is allowed in words: `a number >= 0 or null`."""
     if "anyOf" in schema:
-        return " or ".join(allowed(model, part) for part in schema["anyOf"])
+        return " or ".join(describe(model, part) for part in schema["anyOf"])
     schema = resolve(model, schema)
     if members := options(model, schema):
         return f"one of {', '.join(members)}"
     if "const" in schema or "enum" in schema:
         return " | ".join(map(str, schema.get("enum", [schema.get("const")])))
     if schema.get("type") == "array" and "$ref" not in schema["items"]:
-        return f"a list of: {allowed(model, schema['items'])}"
+        return f"a list of: {describe(model, schema['items'])}"
     bounds = " and ".join(form.format(schema[key]) for key, form in _BOUNDS.items() if key in schema)
     return " ".join(part for part in (_TYPES.get(schema.get("type", ""), "a value"), bounds) if part)
 
 
-def words(model: type[BaseModel], schema: Schema) -> list[str]:
-    """The words that may stand here, where they can be listed."""
-    if "anyOf" in schema:
-        return [word for part in schema["anyOf"] for word in words(model, part)]
-    if "const" in schema or "enum" in schema:
-        return [str(word) for word in schema.get("enum", [schema.get("const")])]
-    return {"boolean": ["true", "false"], "null": ["null"]}.get(schema.get("type", ""), [])
-
-
 def sentences(model: type[BaseModel], error: ValidationError, also: Sequence[str] = ()) -> list[str]:
-    """One sentence per problem: key, value, what is allowed. `also`: the names of Hydra groups, where there are any."""
+    """Return one sentence per problem: key, value, what is allowed. `also`: names of Hydra groups to suggest too."""
     every = [sentence for entry in error.errors() for sentence in _sentences(model, dict(entry), also)]
     return list(dict.fromkeys(every))
 
@@ -101,7 +89,7 @@ def _sentences(model: type[BaseModel], entry: dict[str, Any], also: Sequence[str
         prefix, parent = locate(model, entry["loc"][:-1])
         beside = [f"{prefix}.{name}" if prefix else name for name in parent.get("properties", {})]
         return _unknown_key(key, entry["input"], beside, also)
-    may_be = allowed(model, schema)
+    may_be = describe(model, schema)
     if entry["type"] == "missing":
         return [f"{key} is missing: it must be {may_be}"]
     if entry["type"].startswith("union_tag"):
@@ -113,7 +101,7 @@ def _sentences(model: type[BaseModel], entry: dict[str, Any], also: Sequence[str
 
 
 def locate(model: type[BaseModel], location: tuple[str | int, ...]) -> tuple[str, Schema]:
-    """Dotted key and schema of a pydantic location; the name of a union's member in it is no part of the key."""
+    """Return the dotted key and the schema of a pydantic location, without the names of union members."""
     schema, key = root(model), ""
     for part in location:
         schema = resolve(model, schema)
@@ -129,7 +117,7 @@ def locate(model: type[BaseModel], location: tuple[str | int, ...]) -> tuple[str
 
 
 def _unknown_key(key: str, value: Any, beside: list[str], also: Sequence[str]) -> list[str]:
-    """`value`: what was given for it, a mapping where another framework's dotted name was."""
+    """Say what to write instead. `value` is a mapping if another framework's dotted name was given."""
     if "." in key or not also:
         return [f"{key} is unknown{near_matches(key, beside)}; allowed here: {', '.join(beside)}"]
     given = [name for name, _ in dotted({key: value})] or [key]
@@ -141,11 +129,10 @@ def _unknown_key(key: str, value: Any, beside: list[str], also: Sequence[str]) -
 
 def show(value: Any) -> str:
     """Return a value as a user writes it, cut to 60 characters."""
-    text = format_value(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return shorten(format_value(value), 60)
 
 
-# What study files are made of: closed models, names, lists of different things, the sentence about unknown names.
+# Fields of study files.
 
 # More than anybody trains; without bounds, a mistyped number would fill the memory.
 MOST_SEEDS, MOST_VARIANTS = 10_000, 10_000
@@ -156,7 +143,7 @@ Factors = dict[str, dict[str, Level]]
 
 
 def different(names: Sequence[Any]) -> Sequence[Any]:
-    """The names as they are. Raises ValueError where one stands twice."""
+    """Return the names. Raises ValueError if one stands twice."""
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise ValueError(f"{twice[0]} stands twice in [{', '.join(map(str, names))}]")
     return names
@@ -172,18 +159,18 @@ SeedCount = Annotated[int, Field(ge=1, le=MOST_SEEDS, strict=True)]  # strict: `
 SeedNames = Annotated[list[Annotated[Seed, Field(strict=True)]], Field(min_length=1), Different]
 if TYPE_CHECKING:
     Seeds: TypeAlias = list[int]
-else:  # how many (0, 1, ...), or which: always a list in the end
+else:  # how many (0, 1, ...), or which; read as a list
     Seeds = Annotated[SeedCount | SeedNames, AfterValidator(lambda s: list(range(s)) if isinstance(s, int) else s)]
 
 
 class Part(BaseModel):
-    """Frozen, and closed to keys that it does not know; a name may be a number (`mu: {1: [...], 8: [...]}`)."""
+    """A part of a study file: frozen, without unknown keys; a name may be a number (`mu: {1: [...], 8: [...]}`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
 def unknown(label: str, names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
-    """A sentence for each name that is not among the known ones."""
+    """Yield a sentence for each name that is not among the known ones."""
     have = list(known)
     for name in names:
         if name not in have:
@@ -192,7 +179,7 @@ def unknown(label: str, names: Iterable[str], known: Iterable[str]) -> Iterator[
 
 
 def unknown_levels(label: str, levels: dict[str, str], factors: Factors) -> Iterator[str]:
-    """A sentence for each factor, or level of one, that the study does not have."""
+    """Yield a sentence for each factor or level that the study does not have."""
     for factor, level in levels.items():
         yield from unknown(label, [factor], factors)
         yield from unknown(f"{label}.{factor}", [level], factors.get(factor, {level: []}))

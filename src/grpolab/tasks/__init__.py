@@ -1,4 +1,4 @@
-"""What is learnt. A task makes prompts, demonstrates an answer and scores a completion; text is never run as code."""
+"""Tasks. A task makes prompts, demonstrates an answer and scores a completion; text is never run as code."""
 
 from __future__ import annotations
 
@@ -6,38 +6,23 @@ import inspect
 
 from grpolab.credentials import with_environment
 from grpolab.errors import RequestError
+from grpolab.registry import TASKS, resolve
 from grpolab.settings.task import TaskSettings
-from grpolab.tasks.addition import Addition
 from grpolab.tasks.base import Example, Task, content_hash
-from grpolab.tasks.char_count import CharCount
-from grpolab.tasks.filler_sorting import FillerSorting
 from grpolab.tasks.imports import load_object
-from grpolab.tasks.jsonl import Jsonl
-from grpolab.tasks.reasoning_gym import ReasoningGym
-from grpolab.tasks.sorting import Sorting
-from grpolab.tasks.written_addition import WrittenAddition
 
 __all__ = ["TASKS", "Example", "Task", "content_hash", "make_task"]
 
-TASKS = {
-    "addition": Addition,
-    "sorting": Sorting,
-    "filler_sorting": FillerSorting,
-    "written_addition": WrittenAddition,
-    "char_count": CharCount,
-    "reasoning_gym": ReasoningGym,
-    "jsonl": Jsonl,
-}
-
 
 def make_task(settings: TaskSettings) -> Task:
-    """The task that the settings name.
+    """Make the task that the settings name.
 
     Raises RequestError where a user's class cannot be imported, refuses its options or lacks a member of `Task`, or a
     dataset is not there.
     """
     if settings.name != "custom":
-        return TASKS[settings.name](**settings.model_dump(exclude={"name"}))
+        task: Task = resolve(TASKS[settings.name])(**settings.model_dump(exclude={"name"}))
+        return task
     try:
         options = with_environment(settings.options)
     except KeyError as name:

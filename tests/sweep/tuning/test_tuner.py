@@ -11,8 +11,8 @@ import yaml
 from tuning_project import STUDY
 
 from grpolab.paths import Results
-from grpolab.report.tuning import page
-from grpolab.report.tuning.trials import load_trials
+from grpolab.report import tuning as page
+from grpolab.report.tuning import load_trials
 from grpolab.sweep.ledger import status
 from grpolab.sweep.plan import plans
 from grpolab.sweep.tuning.arms import CurrentMedianPruner
@@ -95,7 +95,7 @@ def test_a_collapsing_run_is_given_up_and_can_be_trained_to_its_end_later(projec
     assert next(cell for cell in state["cells"] if cell["signature"] == name)["interrupted_at_step"] == last
 
     project.write(**grid(seeds=[100], pruner={"name": "none"}))
-    assert project.tune(storage=f"journal:{project.folder}/unpruned.journal") == 0
+    assert project.tune(storage=f"sqlite:///{project.folder}/unpruned.db") == 0
     assert json.loads((project.root / "runs" / name / "outcome.json").read_text())["outcome"] == "completed"
     steps = [step for run, step in project.steps() if run == name]
     assert steps == list(range(1, 13)), "it went on where it was left"
@@ -137,6 +137,7 @@ def test_divergence_is_the_worst_score_with_its_reason(project):
     assert all(numbers and numbers != [bad["number"]] for numbers in project.document()["best"].values())
 
 
+@pytest.mark.slow
 def test_wilcoxon_gives_a_trial_up_between_its_seeds(project):
     project.write(**grid(seeds=list(range(100, 106)), pruner={"name": "wilcoxon"}))
     assert project.tune() == 0
@@ -148,7 +149,8 @@ def test_wilcoxon_gives_a_trial_up_between_its_seeds(project):
         assert trial["optimizer_steps"]["decided"] == 48 * len(done)
 
 
-@pytest.mark.parametrize("name", ["asha", pytest.param("hyperband", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["asha", "hyperband"])
 def test_successive_halving_saves_steps_and_keeps_a_good_trial(project, name):
     project.write(pruner={"name": name, "window": 1, "after": 3, "factor": 2}, trials=10)
     assert project.tune() == 0
@@ -158,6 +160,7 @@ def test_successive_halving_saves_steps_and_keeps_a_good_trial(project, name):
     assert {state for _, state in project.states()} == {"complete", "pruned"}
 
 
+@pytest.mark.slow
 def test_several_objectives_have_a_front(project):
     two = [{"metric": "final_score", "direction": "maximize"}, {"metric": "grad_norm_max", "direction": "minimize"}]
     project.write(objectives=two, pruner={"name": "none"})
@@ -178,7 +181,7 @@ def score(trial, metric: str) -> float:
     return trial["scores"][metric]["mean"]
 
 
-@pytest.mark.parametrize("sampler", ["random", "grid"])
+@pytest.mark.parametrize("sampler", [pytest.param("random", marks=pytest.mark.slow), "grid"])
 def test_other_samplers(project, sampler):
     points = {"learning_rate": {"choices": [1e-4, 1e-3, 2e-3]}, "num_iterations": {"choices": [2, 4, 8]}}
     project.write(sampler=sampler, space=points, trials=9)
@@ -242,6 +245,7 @@ def again(study) -> str:
     return yaml.safe_dump(content)
 
 
+@pytest.mark.slow
 def test_values_of_the_best_trials_reach_the_study_that_names_them(project):
     project.write(trials=6, where={"values": "common"})
     factors = {**STUDY["factors"], "values": {"common": [], "tuned": ["tuned=mine"]}}
@@ -266,5 +270,5 @@ def test_values_of_the_best_trials_reach_the_study_that_names_them(project):
             assert cells[f"{row.arm}/tuned"].learning_rate == values["learning_rate"]
             assert cells[f"{row.arm}/tuned"].epsilon == values["epsilon"]
             assert cells[f"{row.arm}/common"].learning_rate == 3e-4
-            score = tuning.scored(row.arm, "final_score").set_index("number")["score"]
+            score = trials["scores"].map(lambda scores: scores["final_score"])
             assert score[best] == score.max() == row.score

@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+from collections import Counter
 from functools import partial
 
 import psutil
@@ -9,7 +10,7 @@ import pytest
 from fake_sweep import wait_for
 from tuning_project import TuningProject
 
-from grpolab.sweep.tuning.storage import Owner
+from grpolab.errors import RequestError
 
 PATIENCE = 120.0
 TRIALS = 4
@@ -38,6 +39,11 @@ def interrupted(project: TuningProject, *options: str, moments: list[int]) -> in
     return project.start(*options).wait(PATIENCE)
 
 
+def without_numbers(trials: list[dict]) -> list[dict]:
+    """Trials without their numbers: one that a killed command left is retried under another."""
+    return [{key: value for key, value in trial.items() if key != "number"} for trial in trials]
+
+
 @pytest.mark.slow
 def test_a_killed_tuning_ends_with_the_trials_of_the_straight_one(project, tmp_path):
     project.write(trials=TRIALS, sampler_seed=1, pruner={"name": "median", "after": 3, "startup_trials": 1})
@@ -46,10 +52,8 @@ def test_a_killed_tuning_ends_with_the_trials_of_the_straight_one(project, tmp_p
     assert {trial["state"] for trial in straight} == {"complete", "pruned"}
     project.root, project.log, project.seconds = tmp_path / "killed", tmp_path / "killed.txt", 0.02
     assert interrupted(project, "--jobs=1", moments=[5, 40, 100]) == 0
-    assert project.trials() == straight
+    assert without_numbers(project.trials()) == without_numbers(straight)
     assert {name for name, _ in project.steps()} == {name for name, _ in steps}
-    assert not Owner(project.trials_file.parent).others()
-    assert list((project.trials_file.parent / "commands").iterdir()) == []
 
 
 @pytest.mark.slow
@@ -57,31 +61,17 @@ def test_two_workers_and_a_kill_keep_the_budget(project):
     project.write(trials=TRIALS)
     project.seconds = 0.02
     assert interrupted(project, "--jobs=2", moments=[30, 90]) == 0
-    numbers = [(trial["arm"], trial["number"]) for trial in project.trials()]
-    assert sorted(numbers) == [(arm, number) for arm in ("gspo", "token") for number in range(TRIALS)]
+    assert Counter(trial["arm"] for trial in project.trials()) == {"token": TRIALS, "gspo": TRIALS}
     assert {trial["state"] for trial in project.trials()} <= {"complete", "pruned"}
     values = [str(trial["values"]) for trial in project.trials() if trial["arm"] == "token"]
     assert len(set(values)) == TRIALS, "no suggestion comes twice"
 
 
-@pytest.mark.slow
-def test_two_commands_share_a_budget(project):
+def test_a_second_command_is_refused_while_the_first_tunes(project):
     project.write(trials=TRIALS)
-    project.seconds = 0.02
-    commands = [project.start("--jobs=1") for _ in range(2)]
-    assert [command.wait(PATIENCE) for command in commands] == [0, 0]
-    numbers = [(trial["arm"], trial["number"]) for trial in project.trials()]
-    assert sorted(numbers) == [(arm, number) for arm in ("gspo", "token") for number in range(TRIALS)]
-    assert len(project.steps()) == len(set(project.steps()))
-
-
-@pytest.mark.parametrize("journal", [b'{"op_code":0,"worker_id":"x","study_na', b""])
-def test_half_a_line_at_the_end_of_the_journal_is_cut(project, journal):
-    project.write(trials=2)
-    assert project.tune() == 0
-    trials = project.trials()
-    with (project.trials_file.parent / "storage.journal").open("ab") as file:
-        file.write(journal)
-    project.write(trials=3)
-    assert project.tune() == 0
-    assert [trial for trial in project.trials() if trial["number"] < 2] == trials
+    project.seconds = 0.05
+    first = project.start("--jobs=1")
+    wait_for(partial(far_enough, project, first, 3), PATIENCE)
+    with pytest.raises(RequestError, match="another command tunes it"):
+        project.tune()
+    kill(first)

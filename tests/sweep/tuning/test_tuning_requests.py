@@ -6,7 +6,7 @@ import yaml
 from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.sweep import pool
-from grpolab.sweep.tuning.arms import Arms, load_tuned
+from grpolab.sweep.tuning.arms import TunedStudy, load_tuned
 
 RATE = {"learning_rate": {"low": 1e-4, "high": 1e-3}}
 POINTS = {"learning_rate": {"choices": [1e-4, 1e-3]}}
@@ -87,7 +87,7 @@ def test_a_study_without_a_tuning_is_refused(nothing_starts, capsys):
     ("options", "sentence"),
     [
         (["--storage", "redis://x"], "--storage redis://x is no storage"),
-        (["--storage", "sqlite:////tmp/x.db", "--jobs", "2"], "SQLite serves 1 trial at a time"),
+        (["--storage", "journal:/tmp/x"], "--storage journal:/tmp/x is no storage"),
         (["--storage", "postgresql+nothing://me@host/db"], "SQLAlchemy does not know it"),
         (["--storage", "sqlite:////no/such/folder/x.db"], "cannot be opened"),
         (["seed=3"], "seed=3: a tuning sets its seeds itself"),
@@ -101,7 +101,7 @@ def test_wrong_options_are_refused(nothing_starts, capsys, options, sentence):
 def test_a_storage_of_another_tuning_is_refused(project, capsys):
     project.write(trials=1)
     assert project.tune() == 0
-    trials, storage = project.trials_file.read_text(), f"journal:{project.trials_file.parent}/storage.journal"
+    trials, storage = project.trials_file.read_text(), f"sqlite:///{project.trials_file.parent}/trials.db"
     results = f"machine.results={project.root}"
     project.write(trials=2, space={"learning_rate": {"low": 1e-5, "high": 1e-2}})
     assert "holds another tuning under the name mine/gspo: space changed" in refused(capsys, "mine", results)
@@ -114,23 +114,16 @@ def test_a_storage_of_another_tuning_is_refused(project, capsys):
     assert project.trials_file.read_text() == trials
 
 
-@pytest.mark.slow
-def test_sqlite_serves_one_worker(project):
-    project.write(trials=2)
-    assert project.tune(storage=f"sqlite:///{project.folder}/trials.db") == 0
-    assert len(project.trials()) == 4
-
-
 def test_trials_of_changed_data_are_not_mixed_with_those_before(project):
     """Nor when the command is repeated: the storage is claimed by the content too."""
     file = project.folder / "tuned_reward.py"
     file.write_text("def score(prompt, answer, completion):\n    return 1.0\n")
     overrides = [f"reward.function={file}:score", f"machine.results={project.root}"]
-    arms = Arms(load_tuned("mine"), overrides)
+    arms = TunedStudy(load_tuned("mine"), overrides)
     before = arms.identity("token")
     arms.cells("token", 0, {"epsilon": 0.1})
     file.write_text("def score(prompt, answer, completion):\n    return 0.5\n")
     with pytest.raises(RequestError, match=r"what reward.function names has changed since the tuning began"):
         arms.cells("token", 1, {"epsilon": 0.2})
     assert arms.identity("token") != before
-    assert Arms(load_tuned("mine"), overrides).cells("token", 1, {"epsilon": 0.2}), "another tuning may"
+    assert TunedStudy(load_tuned("mine"), overrides).cells("token", 1, {"epsilon": 0.2}), "another tuning may"

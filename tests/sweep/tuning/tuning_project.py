@@ -17,9 +17,9 @@ import yaml
 
 from grpolab.paths import Results, project_root
 from grpolab.sweep.plan import Cell
-from grpolab.sweep.tuning.arms import Arms, load_tuned
+from grpolab.sweep.tuning.arms import TunedStudy, load_tuned
 from grpolab.sweep.tuning.command import tune
-from grpolab.sweep.tuning.settings import path_of
+from grpolab.sweep.tuning.settings import tuned_file
 
 WORKER = (sys.executable, str(Path(__file__).parents[1] / "curve_worker.py"))
 RATE = {"low": 1.0e-5, "high": 5.0e-3, "log": True}
@@ -83,8 +83,8 @@ class TuningProject:
     def tune(self, *overrides: str, jobs: int = 1, storage: str | None = None) -> int:
         """In this process; the exit code."""
         self._monkeypatch.setenv("CURVE_WORKER", self.orders)
-        arms = Arms(load_tuned("mine"), [*overrides, f"machine.results={self.root}"])
-        return tune(arms, score, draw, path_of("mine"), jobs, storage, WORKER)
+        tuned = TunedStudy(load_tuned("mine"), [*overrides, f"machine.results={self.root}"])
+        return tune(tuned, score, draw, tuned_file("mine"), jobs, storage, WORKER)
 
     def start(self, *options: str) -> subprocess.Popen[bytes]:
         """As a command of its own."""

@@ -1,332 +1,171 @@
-"""A tracking store, opened: what takes more than one call of MLflow's client; what is said of one that is not well."""
+"""The tracking store through MLflow's public client: opening, rebuilding and reading it."""
 
 from __future__ import annotations
 
 import gc
-import hashlib
-import math
 import sqlite3
-import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import sqlalchemy
 from mlflow import MlflowClient
-from mlflow.artifacts import download_artifacts
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import InvalidRequestError, SQLAlchemyError
 
 from grpolab.errors import RequestError
+from grpolab.paths import Results
 from grpolab.run.database import connected, reason_of
 from grpolab.run.tracking import is_server, sqlite_file, sqlite_uri
-from grpolab.run.tracking.check import check_tables
-from grpolab.run.tracking.pages import REPORT, SUMMARY_NAME
-from grpolab.run.tracking.places import bring_home
-from grpolab.run.tracking.points import Stored
 
-gc.freeze()  # mlflow's half a million objects need not be searched for garbage again and again
-MOST_RUNS = 50_000  # that MLflow gives in one answer
-READ_ATTEMPTS = 3
-READ_AT_ONCE = 50  # runs: their points are a few hundred thousand rows
-DOWNLOADS_AT_ONCE = 8
-JOURNAL = "journal.jsonl"
-# What a store raises that is away, locked, full, of another version or without its driver.
+gc.freeze()  # the garbage collector would search mlflow's half a million objects again and again
+MOST_RUNS = 50_000  # that MLflow returns at once
+# Raised by a store that is unreachable, locked, full, of another version or without its driver.
 UNUSABLE = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, ImportError)
-
-
-class StoredRun(NamedTuple):
-    """What a store has of a run besides its points."""
-
-    id: str
-    name: str
-    status: str
-    tags: dict[str, str]
-    artifacts: str  # URI of their folder
-    last: Stored  # last point of each metric; only from a server, which tells them along with the rest
+Rows = list[dict[str, float]]
 
 
 class Store:
-    """A tracking store; an SQLite file that does not exist yet is created, the tables of an empty database too.
+    """A tracking store. The constructor and every method raise one of `UNUSABLE` if it cannot be used."""
 
-    `client` is MLflow's own, `is_server` says whether MLflow's server stands before the database. When the store cannot
-    be used, the constructor and every method raise one of `UNUSABLE`.
-    """
-
-    def __init__(self, uri: str, artifacts: Path) -> None:
-        self._uri, self._file = uri, sqlite_file(uri)
-        if self._file and (not self._file.exists() or not self._file.stat().st_size):
-            _create(self._file)
-        self.is_server = is_server(uri)
-        if not (self._file or self.is_server):
-            check_tables(uri)
+    def __init__(self, uri: str, results: Results) -> None:
+        """Open the store; create an SQLite file that does not exist, and the tables of an empty database."""
+        self.uri, self.file, self._results = uri, sqlite_file(uri), results
+        if self.file and (not self.file.exists() or not self.file.stat().st_size):
+            _create(self.file)
+        elif not (self.file or is_server(uri)):
+            _check_database(uri)
         self.client = MlflowClient(uri)
-        self._inode = self._file.stat().st_ino if self._file else None
-        # A server keeps artefacts where it likes; otherwise they would land in the working directory.
-        self._artifacts = None if self.is_server else artifacts.resolve()
-        self._pragma("journal_mode=wal")  # readers do not block the writer; the file remembers it
+        self._inode = self.file.stat().st_ino if self.file else None
+        self._pragma("journal_mode=wal")  # readers do not block the writer
 
     def is_there(self) -> bool:
-        """False where the SQLite file that was opened is gone: what is written to it now would be lost."""
-        return self._file is None or (self._file.exists() and self._file.stat().st_ino == self._inode)
-
-    def bring_home(self, repair: bool) -> str | None:
-        """Keep artefacts below this results folder, also when it was moved; one sentence where that must be asked."""
-        return None if self._artifacts is None else bring_home(self._uri, self._artifacts, repair)
+        """Return False if the SQLite file was deleted or replaced: what is written now would be lost."""
+        return self.file is None or (self.file.exists() and self.file.stat().st_ino == self._inode)
 
     def settle(self) -> None:
-        """Make an SQLite store whole in its one file, so that it can be copied."""
+        """Move SQLite's write-ahead log into the file, so that it can be copied."""
         self._pragma("wal_checkpoint(truncate)")
 
     def _pragma(self, command: str) -> None:
-        if self._file:
-            with closing(sqlite3.connect(self._file)) as connection:
+        if self.file:
+            with closing(sqlite3.connect(self.file)) as connection:
                 connection.execute(f"pragma {command}")
 
-    def experiment(self, name: str) -> str:
-        """Id of the experiment, created, or restored from MLflow's bin, where needed."""
-        experiment = ask(self.client.get_experiment_by_name, name)
+    def open_experiment(self, name: str) -> str:
+        """Return the id of a study's experiment; create it, or restore it from MLflow's bin."""
+        experiment = self.client.get_experiment_by_name(name)
         if experiment is None:
-            location = None if self._artifacts is None else (self._artifacts / name).as_uri()
-            return str(self.client.create_experiment(name, artifact_location=location))
+            return str(self.client.create_experiment(name, artifact_location=self._location(name)))
         if experiment.lifecycle_stage == "deleted":
             self.client.restore_experiment(experiment.experiment_id)
         return str(experiment.experiment_id)
 
-    def runs(self, experiment_id: str, where: str = "") -> list[Run]:
-        """The experiment's runs that MLflow's search finds, except those in its bin."""
-        return list(ask(self.client.search_runs, [experiment_id], where, max_results=MOST_RUNS))
+    def _location(self, experiment: str) -> str | None:
+        """Return where artefacts go: below the results folder; a server decides by itself."""
+        return None if is_server(self.uri) else (self._results.artifacts.resolve() / experiment).as_uri()
 
-    def history(self, run: Run) -> Stored:
-        """All points of a run."""
-        if not self.is_server:
-            return points_of(self._uri, [run.info.run_id])[run.info.run_id]
-        points: Stored = defaultdict(list)
-        for name in run.data.metrics:
-            for metric in ask(self.client.get_metric_history, run.info.run_id, name):
-                points[name, metric.step].append(metric.value)
-        return points
+    def find_misplaced(self) -> str | None:
+        """Return where artefacts lie if this results folder was moved or copied: MLflow stores absolute paths."""
+        for experiment in self.client.search_experiments():
+            here, place = self._location(experiment.name), experiment.artifact_location or ""
+            end = f"/{self._results.artifacts.name}/{(here or '').rpartition('/')[2]}"
+            if here and place.startswith("file:") and place.endswith(end) and place != here:
+                return place
+        return None
 
-    def stored_runs(self, experiment_id: str) -> list[StoredRun]:
-        """All runs of an experiment except those in its bin; from a database as they stand in its tables.
+    def set_aside(self, studies: list[str]) -> str:
+        """Make room for a store that is rebuilt; return one sentence about where the old one is.
 
-        MLflow's search makes an object of every param and metric, which takes a database of a thousand runs a minute.
+        An SQLite file is renamed, with the artefacts if both lie in the results folder. In a database or on a server
+        the studies' experiments are renamed and put into MLflow's bin.
         """
-        if self.is_server:
-            runs = self.runs(experiment_id)
-            last = [{(point.key, point.step): [point.value] for point in run.data._metric_objs} for run in runs]
-            about = [(run.info.run_id, run.info.run_name, run.info.status, run.data.tags) for run in runs]
-            return [
-                StoredRun(*known, run.info.artifact_uri, points)
-                for known, run, points in zip(about, runs, last, strict=True)
-            ]
-        with connected(self._uri) as connection:
-            table = _active_runs("name, status, artifact_uri", f"experiment_id = {int(experiment_id)}")
-            rows = connection.execute(sqlalchemy.text(f"{table} order by start_time")).all()
-            tags = _by_run(connection, "tags", [run_id for run_id, *_ in rows])
-        return [StoredRun(run_id, name, status, tags[run_id], uri, {}) for run_id, name, status, uri in rows]
-
-    def contents(self, runs: Sequence[StoredRun]) -> Iterator[tuple[Stored, str | None]]:
-        """Of each run its points, and the SHA-256 of the journal among its artefacts, None where that is not there.
-
-        A database gives all points, a server the last one of each metric: MLflow's history asks once per metric, which
-        takes minutes for a study.
-        """
-        with ThreadPoolExecutor(DOWNLOADS_AT_ONCE if self.is_server else 1) as downloads:
-            for at in range(0, len(runs), READ_AT_ONCE):
-                some = runs[at : at + READ_AT_ONCE]
-                digests = downloads.map(self.journal_sha256, [run.artifacts for run in some])
-                if self.is_server:
-                    points = {run.id: run.last for run in some}
-                else:
-                    points = points_of(self._uri, [run.id for run in some])
-                yield from zip((points[run.id] for run in some), digests, strict=True)
-
-    def journal_sha256(self, artifacts: str) -> str | None:
-        """Of the journal in a run's folder of artefacts; None where there is none."""
-        if artifacts.startswith("file:"):
-            here = Path(url2pathname(urlsplit(artifacts).path), JOURNAL)
-            return hashlib.sha256(here.read_bytes()).hexdigest() if here.exists() else None
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                file = download_artifacts(f"{artifacts}/{JOURNAL}", dst_path=folder, tracking_uri=self._uri)
-            except (MlflowException, OSError) as error:
-                if isinstance(_cause(error), ConnectionError):
-                    raise
-                return None
-            return hashlib.sha256(Path(file).read_bytes()).hexdigest()
-
-
-def points_of(uri: str, run_ids: Sequence[str]) -> dict[str, Stored]:
-    """The points of runs in a database, as they stand in its table `metrics`, in the order of their times."""
-    columns: list[sqlalchemy.ColumnClause[Any]] = [
-        sqlalchemy.column(name) for name in ("run_uuid", "key", "step", "value", "is_nan")
-    ]
-    query = sqlalchemy.select(*columns).select_from(sqlalchemy.table("metrics", *columns))
-    query = query.where(columns[0].in_(run_ids)).order_by(sqlalchemy.column("timestamp"))
-    points: dict[str, Stored] = {run_id: defaultdict(list) for run_id in run_ids}
-    with connected(uri) as connection:
-        for run_id, name, step, value, is_nan in connection.execute(query):
-            points[run_id][name, step].append(math.nan if is_nan else value)
-    return points
-
-
-def _active_runs(columns: str, where: str = "1 = 1") -> str:
-    return f"select run_uuid, {columns} from runs where lifecycle_stage = 'active' and {where}"
-
-
-def _by_run(connection: sqlalchemy.Connection, table: str, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Names and values of some runs in a table of tags or params."""
-    found: dict[str, dict[str, str]] = defaultdict(dict)
-    columns: list[sqlalchemy.ColumnClause[Any]] = [sqlalchemy.column(name) for name in ("run_uuid", "key", "value")]
-    query = sqlalchemy.select(*columns).select_from(sqlalchemy.table(table, *columns))
-    for at in range(0, len(run_ids), READ_AT_ONCE):
-        for run_id, name, value in connection.execute(query.where(columns[0].in_(run_ids[at : at + READ_AT_ONCE]))):
-            found[run_id][name] = value
-    return found
-
-
-def server_problem(uri: str) -> str | None:
-    """Why a server cannot be used now; None where it can."""
-    client = MlflowClient(uri)
-    try:
-        experiments = client.search_experiments(max_results=1)
-        # A server that is older than MLflow 3 has no models that are logged.
-        client.search_logged_models([experiment.experiment_id for experiment in experiments] or ["0"], max_results=1)
-    except UNUSABLE as error:
-        return reason_of(_cause(error))
-    return None
+        end = f"{datetime.now():-%Y%m%d-%H%M%S}"
+        if self.file is None:
+            for study in studies:
+                if experiment := self.client.get_experiment_by_name(study):
+                    self.client.rename_experiment(experiment.experiment_id, study + end)
+                    self.client.delete_experiment(experiment.experiment_id)
+            return f"the old experiments are in MLflow's bin, with {end} behind their names"
+        self.settle()
+        moved = [self.file, self._results.artifacts] if self.file.parent == self._results.root else [self.file]
+        for path in moved:
+            if path.exists():
+                path.rename(path.with_name(f"{path.stem}{end}{path.suffix}"))
+        return f"the tracking store is rebuilt from the run folders; the old one is {self.file.stem}{end}.db"
 
 
 def _create(file: Path) -> None:
-    """A new store, made under another name: killed in the middle, it leaves nothing that looks whole."""
+    """Create a store under another name first: killed in the middle, it leaves nothing that looks complete."""
     part = file.with_name(f"{file.name}.part")
-    # The log of a deleted database, too: SQLite would take it for the new one's.
+    # SQLite would take the log of a deleted database for that of the new one.
     for leftover in [*part.parent.glob(f"{part.name}*"), *(Path(f"{file}{end}") for end in ("-wal", "-shm"))]:
         leftover.unlink(missing_ok=True)
     MlflowClient(sqlite_uri(part)).search_experiments(max_results=1)
     part.rename(file)
 
 
-def ask(question: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Asked again where the connection was dropped, which a question, unlike an order, allows."""
-    for _ in range(READ_ATTEMPTS - 1):
-        try:
-            return question(*arguments, **options)
-        except MlflowException as error:
-            if not isinstance(_cause(error), ConnectionError):
-                raise
-    return question(*arguments, **options)
+def _check_database(uri: str) -> bool:
+    """Return True if the database has MLflow's tables. MLflow itself would try an unreachable one for two minutes."""
+    with connected(uri) as connection:
+        tables = sqlalchemy.inspect(connection).get_table_names()
+    if tables and "experiments" not in tables:
+        raise InvalidRequestError("it is the database of another program")
+    return bool(tables)
 
 
-def unusable(error: BaseException) -> str:
-    """One sentence about a store that raised one of `UNUSABLE`."""
-    return f"the tracking store cannot be used ({reason_of(_cause(error))}), the run folders have everything"
-
-
-def _cause(error: BaseException) -> BaseException:
-    """The deepest error of the system or of a database beneath an exception: MLflow says it last."""
-    cause: BaseException = error
-    below: BaseException | None = error
-    while below is not None:
-        wrapped = (argument for argument in below.args if isinstance(argument, BaseException))  # urllib3 puts it there
-        below = below.__cause__ or below.__context__ or next(wrapped, None)
-        cause = below if isinstance(below, OSError | sqlite3.Error | DBAPIError) else cause
-    return cause
-
-
-def experiment_id(uri: str, name: str) -> str | None:
-    """Of the experiment of that name; None where the store has none. Raises RequestError where it does not answer."""
+def find_problem(uri: str) -> str | None:
+    """Return why a server or a database cannot be used; nothing is written to it."""
     try:
-        experiment = ask(MlflowClient(uri).get_experiment_by_name, name)
+        if is_server(uri) or _check_database(uri):
+            experiments = MlflowClient(uri).search_experiments(max_results=1)
+            ids = [experiment.experiment_id for experiment in experiments] or ["0"]
+            MlflowClient(uri).search_logged_models(ids, max_results=1)  # a server before MLflow 3 has none
     except UNUSABLE as error:
-        raise RequestError(f"the MLflow server {uri} does not answer: {reason_of(_cause(error))}") from error
-    return str(experiment.experiment_id) if experiment else None
+        return reason_of(error)
+    return None
 
 
-def summary_of(uri: str, study: str) -> tuple[str, str] | None:
-    """Experiment and run that hold the report of a study; None where the store has none. Raises as `experiment_id`."""
-    if (experiment := experiment_id(uri, study)) is None:
-        return None
-    where = f"attributes.run_name = '{SUMMARY_NAME}'"
-    runs = ask(MlflowClient(uri).search_runs, [experiment], where, max_results=1)
-    has_report = runs and any(
-        file.path == REPORT for file in ask(MlflowClient(uri).list_artifacts, runs[0].info.run_id)
-    )
-    return (experiment, runs[0].info.run_id) if has_report else None
+def describe_failure(error: BaseException) -> str:
+    """Return one sentence about a store that raised one of `UNUSABLE`."""
+    return f"the tracking store cannot be used ({reason_of(error)}), the run folders have everything"
 
 
-class LoggedRun(NamedTuple):
-    """A run in a store, whoever logged it."""
+def read_run(uri: str, run_id: str) -> tuple[dict[str, str], Rows]:
+    """Return the tags of any MLflow run, and its metrics as one row a step. Raises RequestError."""
+    _refuse_absent(uri)
+    try:
+        run = MlflowClient(uri).get_run(run_id)
+        return dict(run.data.tags), read_metrics(MlflowClient(uri), run)
+    except UNUSABLE as error:
+        raise RequestError(f"run {run_id} cannot be read from {uri}: {reason_of(error)}") from error
 
-    id: str
-    name: str
-    params: dict[str, str]
-    rows: list[dict[str, float]]  # its metrics in the order of their steps, each with its `step`
+
+def read_runs(uri: str) -> Iterator[tuple[Run, Rows]]:
+    """Yield every run of a store with its metrics as one row a step. Raises RequestError."""
+    _refuse_absent(uri)
+    try:
+        client = MlflowClient(uri)
+        ids = [experiment.experiment_id for experiment in client.search_experiments()]
+        for run in client.search_runs(ids, max_results=MOST_RUNS, order_by=["attributes.start_time"]) if ids else []:
+            yield run, read_metrics(client, run)
+    except UNUSABLE as error:
+        raise RequestError(f"{uri} is no store that MLflow opens: {reason_of(error)}") from error
 
 
-def logged_runs(uri: str) -> Iterator[LoggedRun]:
-    """The runs of all experiments of a store. Raises RequestError where it does not answer."""
+def _refuse_absent(uri: str) -> None:
     file = sqlite_file(uri)
-    if file and not file.is_file():  # MLflow would make one
-        raise RequestError(f"FOLDER={file} is not there")
-    try:
-        if not _is_database(uri):
-            client = MlflowClient(uri)
-            ids = [experiment.experiment_id for experiment in ask(client.search_experiments)]
-            for run in ask(client.search_runs, ids, max_results=MOST_RUNS) if ids else []:
-                rows = logged(uri, run.info.run_id)[1]
-                yield LoggedRun(run.info.run_id, run.info.run_name or run.info.run_id, run.data.params, rows)
-            return
-        with connected(uri) as connection:
-            runs = connection.execute(sqlalchemy.text(_active_runs("name") + " order by start_time")).all()
-            params = _by_run(connection, "params", [run_id for run_id, _ in runs])
-        for at in range(0, len(runs), READ_AT_ONCE):
-            some = runs[at : at + READ_AT_ONCE]
-            points = points_of(uri, [run_id for run_id, _ in some])
-            yield from (
-                LoggedRun(run_id, name or run_id, params[run_id], _rows(points[run_id])) for run_id, name in some
-            )
-    except UNUSABLE as error:
-        raise RequestError(f"FOLDER={uri} is no store that MLflow opens: {reason_of(_cause(error))}") from error
+    if file and not file.is_file():  # MLflow would create one
+        raise RequestError(f"the tracking store {file} is not there")
 
 
-def _is_database(uri: str) -> bool:
-    """Rather than a server, or a folder of files, which MLflow wrote until 2025."""
-    return not is_server(uri) and not uri.startswith("file:")
-
-
-def _rows(points: Stored) -> list[dict[str, float]]:
+def read_metrics(client: MlflowClient, run: Run) -> Rows:
+    """Return a run's metrics in the order of their steps; each row has its `step`."""
     rows: dict[int, dict[str, float]] = defaultdict(dict)
-    for (name, step), values in points.items():
-        rows[step][name] = values[-1]
+    for name in run.data.metrics:
+        for metric in client.get_metric_history(run.info.run_id, name):
+            rows[metric.step][name] = metric.value
     return [{"step": step, **rows[step]} for step in sorted(rows)]
-
-
-def logged(uri: str, run_id: str) -> tuple[dict[str, str], list[dict[str, float]]]:
-    """The tags of a run, whoever logged it, and its metrics as rows in the order of their steps, each with its `step`.
-
-    Raises RequestError where the store has no such run, or does not answer.
-    """
-    file = sqlite_file(uri)
-    if file and not file.is_file():  # MLflow would make one
-        raise RequestError(f"--uri={uri}: there is no such file")
-    client = MlflowClient(uri)
-    try:
-        run = client.get_run(run_id)
-        points: Stored = defaultdict(list)
-        if _is_database(uri):
-            points = points_of(uri, [run_id])[run_id]
-        else:
-            for name in run.data.metrics:
-                for point in client.get_metric_history(run_id, name):
-                    points[name, point.step].append(point.value)
-    except UNUSABLE as error:
-        raise RequestError(f"run {run_id} cannot be read from {uri}: {reason_of(_cause(error))}") from error
-    return dict(run.data.tags), _rows(points)

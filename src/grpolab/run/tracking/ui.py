@@ -15,9 +15,7 @@ from contextlib import contextmanager, suppress
 from grpolab.errors import RequestError
 from grpolab.paths import PYTHON, Results
 from grpolab.records import read_plan
-from grpolab.run.folder import exclusive
-from grpolab.run.tracking import check_store, set_environment, sqlite_file, sqlite_uri
-from grpolab.run.tracking.pages import EVERY_VARIANT, EXPERIMENTS, address, report_address, views
+from grpolab.run.tracking import check_store, set_environment, sqlite_file, synchronise
 from grpolab.terminal import say
 
 HOST = "127.0.0.1"
@@ -32,119 +30,97 @@ ENVIRONMENT = {
 }
 
 
-def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callable[[str], None] = say) -> None:
-    """Show the store at `uri`, say the link to the study's charts, and stay until Ctrl-C.
+def serve(results: Results, uri: str, study: str, port: int = 5000, say: Callable[[str], object] = say) -> None:
+    """Show the store, print the links of a study, and stay until Ctrl-C; an MLflow server is only linked to.
 
-    A store that is a server already is only linked to. Raises RequestError when there is nothing to show.
+    Raises RequestError if there is nothing to show.
     """
     check_store(uri)
+    plan = read_plan(results.plan(study))
+    if plan is None:
+        raise results.not_planned(study)
+    set_environment()
+    parts = plan["includes"] or [study]
     if uri.startswith("http"):
-        _say_links(uri.rstrip("/"), results, study, say)
+        _print_links(uri.rstrip("/"), study, parts, say)
         return
-    _refuse_without_runs(results, study)
+    cells = [cell for part in parts for cell in (read_plan(results.plan(part)) or {"cells": []})["cells"]]
+    if not any(results.run(cell["signature"]).is_dir() for cell in cells):
+        raise RequestError(f"study {study} has no run in {results.runs} yet: run `grpolab sweep {study}` first")
     file = sqlite_file(uri)
     if file and not file.exists():
-        raise RequestError(f"there is no tracking store at {file} yet: `grpolab track sync {study}` creates it")
+        raise RequestError(f"there is no tracking store at {file}: run `grpolab track sync {study}`")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` ends the server as Ctrl-C does
-    if problem := _bring_home(results, uri):
+    if _is_misplaced(uri, results) and (problem := synchronise(results, uri, [study])):
         say(problem)
     chosen = free_port(port)
     if chosen != port:
         say(f"port {port} is taken, using {chosen}")
     with _server(uri, chosen) as process:
-        _say_links(f"http://{HOST}:{chosen}", results, study, say)
-        say(f"All experiments: http://{HOST}:{chosen}/{EXPERIMENTS} (without the link: `Model training`, top left)")
+        _print_links(f"http://{HOST}:{chosen}", study, parts, say)
         say("Ctrl-C ends the server.")
         with suppress(KeyboardInterrupt):
             process.wait()
 
 
-def _refuse_without_runs(results: Results, study: str) -> None:
-    """Raise RequestError where the study is not planned, or nothing of it has begun: its pages would be empty."""
-    plan = read_plan(results.plan(study))
-    if plan is None:
-        raise results.not_planned(study)
-    plans = [plan, *(read_plan(results.plan(part)) or {"cells": []} for part in plan["includes"])]
-    if not any(results.run(cell["signature"]).is_dir() for part in plans for cell in part["cells"]):
-        named = plan.get("file", study)
-        raise RequestError(f"study {study} has no run in {results.runs} yet: run `grpolab sweep {named}` first")
+def _is_misplaced(uri: str, results: Results) -> bool:
+    from grpolab.run.tracking.store import Store
+
+    return Store(uri, results).find_misplaced() is not None
 
 
 def free_port(port: int) -> int:
-    """The first port from `port` on that nobody listens to."""
+    """Return the first port from `port` on that nobody listens to."""
     for candidate in range(port, port + PORTS_TRIED):
-        with socket.socket() as probe:
+        with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, candidate))
-                return candidate
-            except OSError:
-                continue
+            probe.bind((HOST, candidate))
+            return candidate
     raise RequestError(f"port={port}: no free port from there to {port + PORTS_TRIED - 1}")
 
 
-def _say_links(root: str, results: Results, study: str, say: Callable[[str], None]) -> None:
-    """The study's report, and its charts, the arms at each combination of the other factors first.
+def _print_links(root: str, study: str, parts: list[str], say: Callable[[str], object]) -> None:
+    """Print the links to a study's report and charts; of a collection, to the charts of each part."""
+    from mlflow import MlflowClient  # its environment is set now
 
-    Of a collection the charts of each study that it includes.
-    """
-    if place := _report(root, study):
-        say(f"{study}, report: {root}/{report_address(*place)}")
-    for name in (read_plan(results.plan(study)) or {}).get("includes") or [study]:
-        experiment, plan = _experiment_id(root, name), read_plan(results.plan(name))
-        if experiment is None and plan is None:
-            raise results.not_planned(name)
-        if experiment is None:
-            say(f"{name}: not tracked yet (`grpolab track sync {name}`)")
-            continue
-        for view in views(plan) if plan else [EVERY_VARIANT]:
-            say(f"{name}, {view.title}: {root}/{address(experiment, view.key)}")
+    from grpolab.run.tracking import pages
+    from grpolab.run.tracking.store import UNUSABLE, describe_failure
 
-
-def _bring_home(results: Results, uri: str) -> str | None:
-    """As the mirror does where the results folder was moved; else artefacts would be shown of where it was."""
-    set_environment()
-    from grpolab.run.tracking.mirror import lock_of  # mlflow, whose environment is set now
-    from grpolab.run.tracking.places import bring_home
-
-    with exclusive(lock_of(results, uri)):
-        return bring_home(uri, results.artifacts.resolve(), repair=False)
-
-
-def _report(root: str, study: str) -> tuple[str, str] | None:
-    """Experiment and summary run of the study, asked of the server; None where it has no report yet."""
-    set_environment()
-    from grpolab.run.tracking.store import summary_of
-
-    return summary_of(root, study)
-
-
-def _experiment_id(root: str, name: str) -> str | None:
-    """Asked of the server, so that nothing is opened for writing; None where it has no such experiment."""
-    set_environment()
-    from grpolab.run.tracking.store import experiment_id  # mlflow, whose environment is set now
-
-    return experiment_id(root, name)
+    client = MlflowClient(root)
+    try:
+        for name in dict.fromkeys((study, *parts)):
+            if (experiment := client.get_experiment_by_name(name)) is None:
+                say(f"{name}: not tracked yet (`grpolab track sync {name}`)")
+                continue
+            number = experiment.experiment_id
+            runs = client.search_runs([number], f"attributes.run_name = '{pages.SUMMARY}'") if name == study else []
+            if runs:
+                say(f"{name}, report: {root}/{pages.report_address(number, runs[0].info.run_id)}")
+            if name in parts:
+                say(f"{name}, charts: {root}/{pages.charts_address(number)}")
+    except UNUSABLE as error:
+        raise RequestError(f"{root} does not answer: {describe_failure(error)}") from error
 
 
 @contextmanager
 def _server(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """MLflow's server, ready; it ends with the block, however that is left."""
-    file = sqlite_file(uri)
-    store = sqlite_uri(file) if file else uri
-    where = ["--backend-store-uri", store, "--host", HOST, "--port", str(port), "--workers", "1"]
-    command, environment = [*PYTHON, "-m", "mlflow", "ui", *where], {**os.environ, **ENVIRONMENT}
-    # In an empty folder: uvicorn imports from where it is started, whatever Python is told.
+    """Start MLflow's server and wait until it answers; it ends with the block."""
+    where = ["--backend-store-uri", uri, "--host", HOST, "--port", str(port), "--workers", "1"]
+    # In an empty folder, because uvicorn imports from where it is started; in a session of its own, to end as a group.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory() as folder:
-        # In a session of its own: it starts processes, and they end as one group.
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, env=environment, cwd=folder, start_new_session=True
+            [*PYTHON, "-m", "mlflow", "ui", *where],
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **ENVIRONMENT},
+            cwd=folder,
+            start_new_session=True,
         )
         try:
-            if not _ready(process, port):
+            if not _is_ready(process, port):
                 output.seek(0)
-                lines = output.read().decode(errors="replace").strip().splitlines()
-                raise RequestError(f"MLflow's pages could not be started: {lines[-1] if lines else 'no answer'}")
+                lines = output.read().decode(errors="replace").strip().splitlines() or ["no answer"]
+                raise RequestError(f"MLflow's pages could not be started: {lines[-1]}")
             yield process
         finally:
             with suppress(ProcessLookupError):
@@ -152,12 +128,10 @@ def _server(uri: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-def _ready(process: subprocess.Popen[bytes], port: int) -> bool:
+def _is_ready(process: subprocess.Popen[bytes], port: int) -> bool:
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=5):
-                return True
-        except OSError:
-            time.sleep(0.2)
+        with suppress(OSError), urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=5):
+            return True
+        time.sleep(0.2)
     return False

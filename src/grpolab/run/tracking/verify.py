@@ -1,170 +1,179 @@
-"""`grpolab track verify`: does the tracking store say what the run folders say? Nothing is written to it."""
+"""`grpolab track verify`: compare the tracking store with the run folders. Nothing is written to it."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
 
 from grpolab.errors import Damaged, RequestError
 from grpolab.paths import Results
-from grpolab.records import read_outcome, read_result
+from grpolab.records import JOURNAL, read_result
 from grpolab.run.folder import exclusive, is_begun
-from grpolab.run.tracking import pages, sqlite_file
-from grpolab.run.tracking.check import problem_of
-from grpolab.run.tracking.colours import colours
-from grpolab.run.tracking.mirror import journal_sha256, lock_of
-from grpolab.run.tracking.places import misplaced
-from grpolab.run.tracking.points import (
-    Assessment,
+from grpolab.run.tracking import sqlite_file
+from grpolab.run.tracking.logged import (
+    STEP_MARK,
     Record,
-    Stored,
-    compare,
-    course_of,
     is_final,
     labels_of,
-    last_of,
-    plans_of,
-    status,
+    read_assessment,
+    read_course,
+    read_plans,
+    status_of,
 )
-from grpolab.run.tracking.store import JOURNAL, UNUSABLE, Store, StoredRun, ask, unusable
+from grpolab.run.tracking.mirror import lock_path, run_name
+from grpolab.run.tracking.store import MOST_RUNS, UNUSABLE, Store, describe_failure, find_problem
 from grpolab.terminal import say
+from grpolab.vocabulary import METRICS
 
 SHOWN = 5  # differences of a study that are printed
+TIMED = {metric.name for metric in METRICS.values() if metric.kind == "timing"}  # a resumed run has new ones
 
 
 @dataclass
-class Checked:
-    """What was compared of one study."""
+class Comparison:
+    """A study in the store and in the run folders."""
 
     study: str
     runs: int = 0
-    running: int = 0  # of them; what is new in these may still be on its way
-    points: int = 0
-    every_point: bool = True  # False: the last one of each metric, which is what a server tells in time
+    running: int = 0  # of them; these are not compared
+    values: int = 0  # last values of metrics that were compared
     differences: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)  # runs whose folder is not here: pruned, or another machine's
+    unknown: list[str] = field(default_factory=list)  # runs without a folder: pruned, or another machine's
 
 
 def print_verification(results: Results, uri: str, studies: Sequence[str], as_json: bool) -> bool:
-    """Say what was compared and what differs, or in one sentence why nothing could be; True where all is equal.
-
-    Raises RequestError where a server or a database cannot be used.
-    """
+    """Print what differs; return True if the store is equal. Raises RequestError if a server cannot be used."""
     file = sqlite_file(uri)
-    if not file and (problem := problem_of(uri)):
+    if not file and (problem := find_problem(uri)):
         raise RequestError(f"the tracking store {uri} cannot be used: {problem}")
-    try:
-        if file and not file.exists():
-            raise FileNotFoundError(f"there is none at {file}: `grpolab track sync` makes it")
-        with exclusive(lock_of(results, uri)):  # no mirror is in the middle of its work
-            checks = verify(results, Store(uri, results.artifacts), studies)
-            for checked in checks:
-                if location := misplaced(uri, results.artifacts.resolve()).get(checked.study):
-                    checked.differences.append(f"artefacts lie in {location}, which is not in this results folder")
-    except UNUSABLE as error:
-        say(unusable(error), error=True)
+    if file and not file.exists():
+        say(f"there is no tracking store at {file}: `grpolab track sync` makes it", error=True)
         return False
-    say(json.dumps([asdict(checked) for checked in checks], indent=1) if as_json else "\n".join(_lines(checks)))
-    return not any(checked.differences for checked in checks)
+    try:
+        with exclusive(lock_path(results, uri)):
+            comparisons = verify(results, Store(uri, results), studies)
+    except UNUSABLE as error:
+        say(describe_failure(error), error=True)
+        return False
+    texts = [_describe(comparison) for comparison in comparisons]
+    is_equal = not any(comparison.differences for comparison in comparisons)
+    if not is_equal:
+        texts.append("`grpolab track sync` adds what is missing, with --rebuild it makes the store anew")
+    say(json.dumps([asdict(comparison) for comparison in comparisons], indent=1) if as_json else "\n".join(texts))
+    return is_equal
 
 
-def verify(results: Results, store: Store, studies: Sequence[str]) -> list[Checked]:
-    """Each study, and each that it includes, as it is in the store."""
-    return [_study(results, store, plan) for plan in plans_of(results, studies) if plan["cells"]]
+def verify(results: Results, store: Store, studies: Sequence[str]) -> list[Comparison]:
+    """Compare each study, and each that it includes."""
+    comparisons = [_compare_study(results, store, plan) for plan in read_plans(results, studies) if plan["cells"]]
+    if comparisons and (place := store.find_misplaced()):
+        comparisons[0].differences.append(f"artefacts lie in {place}, which is not in this results folder")
+    return comparisons
 
 
-def _study(results: Results, store: Store, plan: Record) -> Checked:
-    experiment = ask(store.client.get_experiment_by_name, plan["study"])
-    in_use = experiment is not None and experiment.lifecycle_stage == "active"  # else in MLflow's bin
-    runs = store.stored_runs(experiment.experiment_id) if in_use else []
-    runs_of: dict[tuple[str | None, str | None], list[StoredRun]] = {}  # a chart grouped by variant counts these
-    for run in runs:
-        runs_of.setdefault((run.tags.get("variant"), run.tags.get("seed")), []).append(run)
-    checked = Checked(plan["study"], every_point=not store.is_server)
-    begun = [cell for cell in plan["cells"] if is_begun(results.run(cell["signature"]))]
-    found = [runs_of.get((cell["variant"], str(cell["seed"])), []) for cell in begun]
-    contents = store.contents([run for runs_of_cell in found for run in runs_of_cell])
-    drawn_in, said = colours(plan), Assessment.read(results, plan["study"])
-    for cell, runs_of_cell in zip(begun, found, strict=True):
-        labels = labels_of(plan, cell, drawn_in[cell["variant"]])
-        stored = [(run, *next(contents)) for run in runs_of_cell]
-        try:
-            _cell(results, cell, labels, said, stored, checked)
-        except Damaged as damage:
-            checked.differences.append(f"{pages.run_name(cell)} ({cell['signature']}) is damaged: {damage}")
-    planned = {cell["signature"] for cell in plan["cells"]}
-    for run in runs:
-        signature = run.tags.get("signature")
-        if not signature:
-            continue
-        try:
-            folder = results.run(signature)
-            outcome = read_outcome(folder)
-        except Damaged as damage:
-            checked.differences.append(f"{run.name} ({signature}): {damage}")
-            continue
+def _compare_study(results: Results, store: Store, plan: Record) -> Comparison:
+    experiment = store.client.get_experiment_by_name(plan["study"])
+    runs: list[Run] = []
+    if experiment and experiment.lifecycle_stage == "active":
+        runs = store.client.search_runs([experiment.experiment_id], max_results=MOST_RUNS)
+    comparison, assessment = Comparison(plan["study"]), read_assessment(results, plan["study"])
+    for cell in plan["cells"]:
+        folder = results.run(cell["signature"])
         if not is_begun(folder):
-            checked.unknown.append(f"{run.name} ({signature}, {run.id})")
-        elif signature not in planned and run.status == "RUNNING":
-            checked.differences += _wrong_status(run, status(folder, outcome))
-    return checked
+            continue
+        who = cell["variant"], str(cell["seed"])
+        mine = [run for run in runs if (run.data.tags.get("variant"), run.data.tags.get("seed")) == who]
+        try:
+            found = _compare_cell(store.client, plan, cell, folder, assessment, mine, comparison)
+        except Damaged as damage:
+            found = [f"it is damaged: {damage}"]
+        comparison.differences += [f"{run_name(cell)} ({cell['signature']}): {text}" for text in found]
+    for run in runs:
+        signature = run.data.tags.get("signature", "")
+        try:
+            if signature and not is_begun(results.run(signature)):
+                comparison.unknown.append(f"{run.info.run_name} ({signature}, {run.info.run_id})")
+        except Damaged as damage:
+            comparison.differences.append(f"{run.info.run_name}: {damage}")
+    return comparison
 
 
-def _cell(
-    results: Results,
+def _compare_cell(
+    client: MlflowClient,
+    plan: Record,
     cell: Record,
-    labels: dict[str, str],
-    said: Assessment,
-    runs: list[tuple[StoredRun, Stored, str | None]],
-    checked: Checked,
-) -> None:
-    """Compare the runs that stand for a cell, which must be one, with its folder."""
-    folder = results.run(cell["signature"])
+    folder: Path,
+    assessment: Record,
+    runs: list[Run],
+    comparison: Comparison,
+) -> list[str]:
+    """Compare a cell's run, which must be one, with its folder: status, tags, last values, number of steps, journal."""
     outcome = read_result(folder)
-    state = status(folder, outcome)
-    alive = state == "RUNNING"
-    checked.runs += 1
-    checked.running += alive
-    differences = [] if runs or alive else ["the store does not have it"]
+    status = status_of(folder, outcome)
+    comparison.runs += 1
+    comparison.running += status == "RUNNING"
     if len(runs) > 1:
-        differences.append(f"the store has {len(runs)} runs of it: {', '.join(run.id for run, *_ in runs)}")
-    labels |= said.tags(cell, outcome) | ({"outcome": outcome["outcome"]} if outcome else {})
-    course = course_of(folder, outcome)
-    points = course.points | said.points(cell, outcome, course.end)
-    expected = points if checked.every_point else last_of(points)
-    for run, stored, journal in runs:
-        checked.points += sum(map(len, stored.values()))
-        difference = compare(expected, stored, is_final(outcome))
-        differences += difference.wrong
-        if not alive:
-            differences += difference.missing
-            differences += [
-                f"the tag {name} is {run.tags.get(name)}, the run folder says {value}"
-                for name, value in labels.items()
-                if run.tags.get(name) != value
-            ]
-            differences += _wrong_status(run, state)
-        if outcome and journal != journal_sha256(folder):
-            differences.append(f"the artefact {JOURNAL} is {'another one' if journal else 'missing'}")
-    checked.differences += [f"{pages.run_name(cell)} ({cell['signature']}): {text}" for text in differences]
+        return [f"the store has {len(runs)} runs of it: {', '.join(run.info.run_id for run in runs)}"]
+    if status == "RUNNING":
+        return []
+    if not runs:
+        return ["the store does not have it"]
+    (run,) = runs
+    said = assessment.get(cell["signature"]) if is_final(outcome) else None
+    tags = labels_of(plan, cell) | (said["tags"] if said else {}) | ({"outcome": outcome["outcome"]} if outcome else {})
+    values = {}
+    points = [point for step in read_course(folder, outcome).points.values() for point in step.values()]
+    for point in sorted(points, key=lambda point: point.step):
+        values[point.key] = point.value
+    steps = [point.step for point in points if point.key == STEP_MARK]
+    values |= said["metrics"] if said else {}
+    comparison.values += len(values)
+    logged = [point.step for point in client.get_metric_history(run.info.run_id, STEP_MARK)]
+    expected = {
+        "the status": (run.info.status, status),
+        **{f"the tag {name}": (run.data.tags.get(name), value) for name, value in tags.items()},
+        **{
+            f"the last {name}": (run.data.metrics.get(name), values.get(name))
+            for name in sorted({*values, *run.data.metrics} - TIMED)
+        },
+        "the number of rollout steps": (len(logged), len(steps)),
+    }
+    if outcome:
+        expected[f"the hash of the artefact {JOURNAL}"] = (_read_logged_journal(client, run), _hash(folder / JOURNAL))
+    return [
+        f"{what} is {found}, the run folder says {value}" for what, (found, value) in expected.items() if found != value
+    ]
 
 
-def _wrong_status(run: StoredRun, state: str) -> list[str]:
-    return [] if run.status == state else [f"the status of {run.name} is {run.status}, the run folder says {state}"]
+def _hash(file: Path) -> str | None:
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else None
 
 
-def _lines(checks: list[Checked]) -> Iterator[str]:
-    for checked in checks:
-        running = f", {checked.running} of them running" if checked.running else ""
-        count = len(checked.differences)
-        compared = "points" if checked.every_point else "last points, and the journals"
-        verdict = "equal to the run folders" if not count else f"{count} difference{'s' * (count > 1)}"
-        yield f"{checked.study}: {checked.runs} runs{running}, {checked.points:,} {compared}: {verdict}"
-        yield from (f"  {text}" for text in checked.differences[:SHOWN])
-        if count > SHOWN:
-            yield f"  and {count - SHOWN} more (--json has them all)"
-        if checked.unknown:
-            yield f"  no folder here, pruned or another machine's: {', '.join(checked.unknown)}"
-    if any(checked.differences for checked in checks):
-        yield "`grpolab track sync --repair` makes the store equal to the run folders"
+def _read_logged_journal(client: MlflowClient, run: Run) -> str | None:
+    """Return the hash of the journal among a run's artefacts; None if it is not there."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return _hash(Path(client.download_artifacts(run.info.run_id, JOURNAL, folder)))
+        except (MlflowException, OSError):
+            return None
+
+
+def _describe(comparison: Comparison) -> str:
+    count = len(comparison.differences)
+    running = f", {comparison.running} of them running" if comparison.running else ""
+    verdict = f"{count} difference{'s' * (count > 1)}" if count else "equal to the run folders"
+    lines = [f"{comparison.study}: {comparison.runs} runs{running}, {comparison.values:,} last values: {verdict}"]
+    lines += [f"  {text}" for text in comparison.differences[:SHOWN]]
+    if count > SHOWN:
+        lines.append(f"  and {count - SHOWN} more (--json has them all)")
+    if comparison.unknown:
+        lines.append(f"  no folder here, pruned or another machine's: {', '.join(comparison.unknown)}")
+    return "\n".join(lines)

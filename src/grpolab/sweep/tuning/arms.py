@@ -1,4 +1,7 @@
-"""What is tuned: the arms of one facet of a study, which values are tried next, and when a trial is given up."""
+"""The arms of a study that is tuned: their settings, the values that Optuna suggests, and where trials are kept.
+
+Every arm is an Optuna study of its own, `<study>/<arm>`, so that all get equally many trials.
+"""
 
 from __future__ import annotations
 
@@ -9,57 +12,79 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import optuna
+import sqlalchemy
+from optuna.exceptions import StorageInternalError
 from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, SuccessiveHalvingPruner, WilcoxonPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
+from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.schema import CreateSchema
 
+from grpolab.credentials import password_problem
 from grpolab.errors import RequestError, format_value
 from grpolab.identity import dotted
-from grpolab.settings.equalities import why_the_same
+from grpolab.paths import plain
+from grpolab.run.database import connected, reason_of
+from grpolab.settings.equalities import explain_equality
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.plan import Cell
 from grpolab.sweep.study import Study, load
 from grpolab.sweep.tuning.settings import Pruner, Scalar, Space, Tuning
+from grpolab.vocabulary import COMPLETE
 
 TRIAL = "trial"  # the factor of a tuning's plan beside the arms
-WATCHED = "eval/accuracy_expected"  # every task measures it, and where one answer is right without sampling noise
 STARTUP_TRIALS = 5  # random ones, before TPE has something to go by
 SHOWN_DIGITS = 4  # of a suggested number: what a person can copy
 # They decide what is learnt, how it is measured or how long it lasts: with them, trials could not be compared.
 FIXED = {"seed", "task", "reward", "evaluation", "diagnostics", "machine", "device", "dtype", "early_stop"}
 FIXED |= {"rollout_steps", "max_completions", "max_optimizer_steps", "max_seconds"}
+RECORD, IDENTITY = "record", "identity"  # attributes in the storage: of a trial, of an arm
+SQLITE, SERVERS = "sqlite:///", ("postgresql", "mysql")
+SCHEMA = "optuna"  # in PostgreSQL: MLflow's tables may be in the same database, and both have a table of one name
 
 Point = Mapping[str, Scalar]
 
 
+# --- what is tuned --------------------------------------------------------------------------------------------------
+
+
+def load_tuned(name: str) -> Study:
+    """Return the study of that name or path. Raises RequestError where there is none, or it has no `tuning:`."""
+    study = load(name)
+    if not isinstance(study, Study) or study.tuning is None:
+        raise RequestError(f"{study.file} has no `tuning:`: say there which keys are tuned, and how")
+    return study
+
+
 def override(key: str, value: Scalar) -> str:
-    """`learning_rate=0.00041`, as it stands in a study file."""
+    """Return `learning_rate=0.00041`, as it stands in a study file."""
     return f"{key}={format_value(value)}"
 
 
-class Arms:
-    """The arms of a study that has a section `tuning:`, each with its settings and its space."""
+class TunedStudy:
+    """A study that has a section `tuning:`, with the settings of each of its arms."""
 
     def __init__(self, study: Study, overrides: Sequence[str] = ()) -> None:
-        """`overrides` stand after those of every arm, and before its values. Raises RequestError with all problems."""
+        """Check the study; `overrides` stand after those of every arm. Raises RequestError with all problems."""
         assert study.tuning
         self.study, self.overrides = study, list(overrides)
         self.tuning: Tuning = study.tuning
-        self.names = list(study.factors[study.compare])
+        self.arms = list(study.factors[study.compare])
         self.plan_name = f"{study.name}.tuning"  # under which the trials' runs are planned, and tracked
         self._composer = Composer()
         self._composed: dict[tuple[str, str], RunSettings] = {}
-        self._content: dict[str, dict[str, Any]] = {}  # of what is named, as it was when it was first asked for
+        self._content: dict[str, dict[str, Any]] = {}  # what the settings name, as it was when first read
         problems = [f"{text}: a tuning sets its seeds itself" for text in overrides if key_of(text) == "seed"]
-        problems += [problem for arm in self.names for problem in self._problems(arm)]
+        problems += [problem for arm in self.arms for problem in self._problems(arm)]
         if problems:
             raise RequestError(dict.fromkeys(problems))
 
     def _problems(self, arm: str) -> Iterator[str]:
-        """A sentence for each key that cannot be tuned or that the arm does not use, and where values do not fit."""
+        """Yield a sentence for each key that cannot be tuned, or that the arm does not use."""
         space = self.tuning.space_of(arm)
         fixed = [key for key in space if key.partition(".")[0] in FIXED]
         for key in fixed:
@@ -68,19 +93,19 @@ class Arms:
             self.settings(arm, {})
             for key, values in space.items() if not fixed else ():
                 first, *others = [self.settings(arm, {key: value}) for value in values.choices or values.bounds]
-                reasons = [why_the_same(first, other) for other in others]
+                reasons = [explain_equality(first, other) for other in others]
                 if all(reason is not None for reason in reasons):
                     yield f"tuning: arm {arm} makes no use of {key}: {'; '.join(reasons[0] or [])}"
         except RequestError as error:
             yield from (f"{problem} (tuning, arm {arm})" for problem in error.problems)
 
     def levels(self, arm: str) -> dict[str, str]:
-        """The variant whose values are tuned."""
+        """Return the variant whose values are tuned: a level of each factor."""
         chosen = {self.study.compare: arm, **self.tuning.where}
         return {factor: chosen.get(factor) or next(iter(levels)) for factor, levels in self.study.factors.items()}
 
     def settings(self, arm: str, point: Point) -> RunSettings:
-        """The arm with these values. Raises RequestError where they do not fit together."""
+        """Compose the arm with these values. Raises RequestError where they do not fit together."""
         values = [override(key, value) for key, value in point.items()]
         if (arm, str(values)) not in self._composed:
             overrides = [*self.study.overrides_of(self.levels(arm)), *self.overrides, *values]
@@ -88,7 +113,7 @@ class Arms:
         return self._composed[arm, str(values)]
 
     def cells(self, arm: str, number: int, point: Point) -> list[Cell]:
-        """The runs of a trial, one for each seed, in order.
+        """Return the runs of a trial, one for each seed, in order.
 
         Raises as `settings`, and where data or code has changed since the first trial: they could not be compared.
         """
@@ -103,42 +128,31 @@ class Arms:
         return [Cell(levels, resolve_run(settings.model_copy(update={"seed": seed}))) for seed in self.tuning.seeds]
 
     def base_cells(self) -> list[Cell]:
-        """The runs of every arm as it is without any tuning."""
-        return [cell for arm in self.names for cell in self.cells(arm, 0, {})]
+        """Return the runs of every arm without any tuned value."""
+        return [cell for arm in self.arms for cell in self.cells(arm, 0, {})]
 
     def space(self, arm: str) -> dict[str, dict[str, Any]]:
-        """The arm's space as a study file states it."""
+        """Return the arm's space as a study file states it."""
         return {key: values.model_dump(exclude_none=True) for key, values in self.tuning.space_of(arm).items()}
 
-    def common(self, arm: str) -> dict[str, Any]:
-        """What the study gives the arm's keys before any tuning; None where it has no value, or names a preset."""
+    def common_values(self, arm: str) -> dict[str, Any]:
+        """Return the study's own values of the arm's tuned keys; None where it has none, or names a preset."""
         values = dict(dotted(self.settings(arm, {}).model_dump()))
         return {
             key: None if isinstance(values.get(key), list) else values.get(key) for key in self.tuning.space_of(arm)
         }
 
     def identity(self, arm: str) -> dict[str, Any]:
-        """All that two tunings of an arm must share to be one: the number of trials is no part of it."""
+        """Return all that two tunings of an arm must share to be one: not the number of trials."""
         tuning = self.tuning.model_dump(exclude={"trials", "arms", "space", "where"})
         return {**tuning, "space": self.space(arm), "settings": resolve_run(self.settings(arm, {})).signature}
 
 
-def load_tuned(name: str) -> Study:
-    """The study of that name or path. Raises RequestError where there is none, or it has no `tuning:`."""
-    study = load(name)
-    if not isinstance(study, Study) or study.tuning is None:
-        raise RequestError(f"{study.file} has no `tuning:`: say there which keys are tuned, and how")
-    return study
+# --- which values are tried next, and when a trial is given up ------------------------------------------------------
 
 
-# Which values are tried next. A sampler is made anew for every key of every trial, from the trial's number.
-#
-# So a resumed tuning suggests what the straight one would have, and never its first suggestions again. The arms are no
-# part of the seed: those with the same space begin with the same values.
-
-
-class GridSampler(RandomSampler):
-    """The points of a grid in an order shuffled once. Optuna's own ends its loop, and ask and tell have none."""
+class ShuffledGrid(RandomSampler):
+    """The points of a grid in an order shuffled once. Optuna's own grid ends a loop that ask and tell do not have."""
 
     def __init__(self, space: Space, seed: int) -> None:
         super().__init__(seed)
@@ -147,48 +161,39 @@ class GridSampler(RandomSampler):
         self._points = [dict(zip(space, points[index], strict=True)) for index in order]
 
     def sample_independent(self, study: optuna.Study, trial: FrozenTrial, param_name: str, _: Any) -> Scalar:
-        """The key's value at the first point that no other trial has and that fits what this one has already."""
+        """Return the key's value at the first point that is free and fits the values that the trial has already."""
         others = study.get_trials(deepcopy=False)
         taken = [other.params for other in others if other.number != trial.number and other.state != TrialState.FAIL]
         free = [point for point in self._points if point not in taken and trial.params.items() <= point.items()]
         return (free or self._points)[0][param_name]
 
 
-def sampler(tuning: Tuning, space: Space, number: int, key: str, parallel: bool) -> BaseSampler:
-    """For one key of one trial; for what is drawn of all keys together, `key` is empty."""
-    text = f"{tuning.sampler_seed}/{number}/{key}".encode()
+def make_sampler(tuning: Tuning, space: Space, index: int, key: str, parallel: bool) -> BaseSampler:
+    """Make the sampler of one key of one trial, seeded by both.
+
+    So a resumed tuning suggests what the straight one would have, and arms with one space begin with the same values.
+    `key` is empty where a sampler draws all keys together (CMA-ES).
+    """
+    text = f"{tuning.sampler_seed}/{index}/{key}".encode()
     seed = int.from_bytes(hashlib.sha256(text).digest()[:4])
     if tuning.sampler == "tpe":
         return TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, constant_liar=parallel)
     if tuning.sampler == "cmaes":
         return CmaEsSampler(seed=seed)
-    return RandomSampler(seed) if tuning.sampler == "random" else GridSampler(space, tuning.sampler_seed)
-
-
-def point_of(params: Mapping[str, Any], space: Space) -> Point:
-    """The values that a trial's runs take: numbers of a range with few digits."""
-    point = {key: params[key] for key in space}
-    for key, values in space.items():
-        if values.choices is None:
-            low, high = values.bounds
-            point[key] = min(max(float(f"{params[key]:.{SHOWN_DIGITS}g}"), low), high)
-    return point
-
-
-# When a trial is given up. Steps are rollout steps, those of a trial's seeds one after the other.
-#
-# What is reported is the mean of the last evaluations, and it is the *current* one that is compared: by the best so far
-# (as Optuna's median compares) a run that collapses would never be given up.
+    return RandomSampler(seed) if tuning.sampler == "random" else ShuffledGrid(space, tuning.sampler_seed)
 
 
 class CurrentMedianPruner(BasePruner):
-    """Below the median that finished trials had at the same step."""
+    """Gives a trial up that is *now* below the median of the finished trials at the same step.
+
+    Optuna's median pruner takes a trial's best value so far, and so never gives up a run that rises and collapses.
+    """
 
     def __init__(self, startup_trials: int) -> None:
         self._startup_trials = startup_trials
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
-        """Whether the trial is to be given up at its last step."""
+        """Return whether the trial is given up at its last step."""
         step = trial.last_step
         finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         values = [other.intermediate_values[step] for other in finished if step in other.intermediate_values]
@@ -198,8 +203,8 @@ class CurrentMedianPruner(BasePruner):
         return current < median if study.direction == StudyDirection.MAXIMIZE else current > median
 
 
-def pruner(asked: Pruner, first: int, last: int) -> BasePruner:
-    """The pruner of trials that are first judged at step `first` and end at `last`."""
+def make_pruner(asked: Pruner, first: int, last: int) -> BasePruner:
+    """Make the pruner of trials that are first judged at step `first` and end at `last`."""
     if asked.name == "median":
         return CurrentMedianPruner(asked.startup_trials)
     if asked.name == "asha":
@@ -207,3 +212,117 @@ def pruner(asked: Pruner, first: int, last: int) -> BasePruner:
     if asked.name == "hyperband":
         return HyperbandPruner(min_resource=first, max_resource=last, reduction_factor=asked.factor)
     return WilcoxonPruner(p_threshold=asked.p) if asked.name == "wilcoxon" else NopPruner()
+
+
+# --- where the trials are kept --------------------------------------------------------------------------------------
+
+
+def open_storage(uri: str, study: str) -> RDBStorage:
+    """Open the database of a tuning's trials, or make it.
+
+    Raises RequestError for a URI that is none of ours, a database that does not answer, and one of another study.
+    """
+    if problem := password_problem(uri):
+        raise RequestError(f"--storage {uri} {problem}")
+    if not uri.startswith((SQLITE, *SERVERS)) or uri == SQLITE:
+        raise RequestError(f"--storage {uri} is no storage: use sqlite:///FILE, postgresql://... or mysql://...")
+    try:
+        storage = RDBStorage(uri) if uri.startswith(SQLITE) else _open_server(uri)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SQLAlchemyError, StorageInternalError) as error:
+        raise RequestError(f"--storage {uri} cannot be opened: {reason_of(error)}") from error
+    names = {arm.study_name.rpartition("/")[0] for arm in storage.get_all_studies()}
+    if uri.startswith(SQLITE) and names and study not in names:
+        raise RequestError(f"--storage {uri} holds the tuning of {', '.join(sorted(names))}: name another one")
+    return storage
+
+
+def _open_server(uri: str) -> RDBStorage:
+    options: dict[str, Any] = {"pool_pre_ping": True}  # a server may have been started again meanwhile
+    with connected(uri) as connection:
+        if uri.startswith("postgresql"):
+            if SCHEMA not in sqlalchemy.inspect(connection).get_schema_names():
+                connection.execute(CreateSchema(SCHEMA, if_not_exists=True))
+                connection.commit()
+            options["connect_args"] = {"options": f"-csearch_path={SCHEMA}"}
+    return RDBStorage(uri, options)
+
+
+class ArmTrials:
+    """The trials of an arm: one Optuna study."""
+
+    def __init__(self, storage: RDBStorage, tuned: TunedStudy, arm: str, parallel: bool) -> None:
+        """Open the arm's trials. Raises RequestError where the storage has another tuning of that name."""
+        self.arm, self.space, self.tuning = arm, tuned.tuning.space_of(arm), tuned.tuning
+        self.name, self._parallel = f"{tuned.study.name}/{arm}", parallel
+        settings = tuned.settings(arm, {})
+        first = max(self.tuning.pruner.after, settings.evaluation.every)
+        self.study = optuna.create_study(
+            storage=storage,
+            study_name=self.name,
+            directions=[goal.direction for goal in self.tuning.objectives],
+            pruner=make_pruner(self.tuning.pruner, first, settings.planned_steps * len(self.tuning.seeds)),
+            load_if_exists=True,
+        )
+        identity, there = plain(tuned.identity(arm)), self.study.user_attrs.get(IDENTITY)
+        if there is None and not self.study.trials:
+            self.study.set_user_attr(IDENTITY, identity)
+        elif there != identity:
+            keys = sorted(key for key in identity if (there or {}).get(key) != identity[key])
+            raise RequestError(
+                f"the storage holds another tuning under the name {self.name}: {', '.join(keys)} changed since; name"
+                " another --storage, or move that one away"
+            )
+
+    def retry_left(self) -> None:
+        """Queue again, with the same values, the trials that a killed command left."""
+        for trial in self.study.get_trials(states=(TrialState.RUNNING,)):
+            self.study.tell(trial.number, state=TrialState.FAIL)
+            if self.space.keys() <= trial.params.keys():
+                self.study.enqueue_trial(trial.params)
+
+    def begun(self) -> list[FrozenTrial]:
+        """Return the trials that count towards the budget, in order: a failed one is made up for by another."""
+        left = (TrialState.FAIL, TrialState.WAITING)
+        return [trial for trial in self.study.get_trials(deepcopy=False) if trial.state not in left]
+
+    def shown(self) -> list[FrozenTrial]:
+        """Return the trials that have ended or are on their way; not those that a killed command left."""
+        every = self.study.get_trials(deepcopy=False)
+        return [trial for trial in every if RECORD in trial.user_attrs or trial.state == TrialState.RUNNING]
+
+    def ended(self) -> int:
+        """Return how many trials of the budget have ended."""
+        return sum(trial.state != TrialState.RUNNING for trial in self.begun())
+
+    def ask(self) -> optuna.Trial:
+        """Ask Optuna for the next trial and its values."""
+        index = len(self.begun())
+        self.study.sampler = make_sampler(self.tuning, self.space, index, "", self._parallel)
+        trial = self.study.ask()
+        for key, values in self.space.items():
+            if self.tuning.sampler != "cmaes":
+                self.study.sampler = make_sampler(self.tuning, self.space, index, key, self._parallel)
+            if values.choices is not None:
+                trial.suggest_categorical(key, values.choices)
+            else:
+                trial.suggest_float(key, *values.bounds, log=values.log)
+        return trial
+
+    def point_of(self, trial: FrozenTrial | optuna.Trial) -> dict[str, Scalar]:
+        """Return the values that a trial's runs take: numbers of a range have few digits."""
+        point = {key: trial.params[key] for key in self.space if key in trial.params}
+        for key in point:
+            if self.space[key].choices is None:
+                low, high = self.space[key].bounds
+                point[key] = min(max(float(f"{point[key]:.{SHOWN_DIGITS}g}"), low), high)
+        return point
+
+    def best(self) -> list[int]:
+        """Return the numbers of the complete trials that nothing beats: one, or with several objectives a front.
+
+        The front begins with its best by the first objective.
+        """
+        signs = [1 if goal.direction == "maximize" else -1 for goal in self.tuning.objectives]
+        front = [trial for trial in self.study.best_trials if trial.user_attrs[RECORD]["state"] == COMPLETE]
+        front.sort(key=lambda trial: [-sign * value for sign, value in zip(signs, trial.values, strict=True)])
+        return [trial.number for trial in front][: 1 if len(signs) == 1 else None]

@@ -1,86 +1,276 @@
-"""`grpolab tune`: the trials that are missing are done and told of, and what came out is written and said."""
+"""`grpolab tune STUDY`: do the missing trials, write trials.json and conf/tuned/STUDY.yaml, draw the report."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.exceptions import ExperimentalWarning
+import yaml
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from rich.console import Console
+from sqlalchemy.exc import SQLAlchemyError
 
+from grpolab import RESULTS_VERSION
 from grpolab.errors import RequestError
-from grpolab.sweep.engine import Engine, WorkerStartError
-from grpolab.sweep.jobs import RUN, Job, Request
-from grpolab.sweep.launch import Draw, engine_of, interruptible, mirrored
+from grpolab.paths import Results, commit, plain, project_root, read_json, write_json_atomic, write_text_atomic
+from grpolab.run.database import reason_of
+from grpolab.run.folder import exclusive, is_held
+from grpolab.sweep.engine import WorkerStartError
+from grpolab.sweep.jobs import Job, Request
+from grpolab.sweep.launch import Draw, interruptible, make_engine, mirrored
 from grpolab.sweep.ledger import Record, duration
 from grpolab.sweep.plan import Plan
 from grpolab.sweep.pool import WORKER_COMMAND
 from grpolab.sweep.progress import SILENCE_SECONDS, outcome_line, print_table
-from grpolab.sweep.tuning.arms import Arms, override
-from grpolab.sweep.tuning.search import Score, Tuner
-from grpolab.sweep.tuning.storage import JOURNAL, SQLITE, ArmTrials, Owner, check_uri, kept_in, open_storage
+from grpolab.sweep.tuning.arms import RECORD, SQLITE, TRIAL, ArmTrials, TunedStudy, open_storage, override
+from grpolab.sweep.tuning.search import WATCHED, Score, Tuner
 from grpolab.terminal import say, visible
-from grpolab.vocabulary import COMPLETE, FAILED
+from grpolab.vocabulary import COMPLETE, FAILED, RUNNING
+
+TRIALS_FORMAT = 1
+HEAD = "# Written by `grpolab tune {called}`: each arm's best values. A study names them in a level: `tuned={study}`.\n"
+
+
+def tune(
+    tuned: TunedStudy,
+    compute_score: Score,
+    draw: Draw,
+    tuned_file: Path,
+    jobs: int | None = None,
+    storage: str | None = None,
+    command: Sequence[str] = WORKER_COMMAND,
+) -> int:
+    """Do what is left of a study's tuning with `jobs` workers, and `draw` its report.
+
+    The best values go into `tuned_file` when every arm has its trials: the exit code is then 0, else 1.
+
+    Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
+    """
+    study = tuned.study.model_copy(update={"name": tuned.plan_name})
+    request = Request([Plan(study, tuned.tuning.seeds, tuned.base_cells())], count_committed=False)
+    results, name = request.results, tuned.study.name
+    folder = results.trials(name).parent
+    uri = storage or f"{SQLITE}{folder / 'trials.db'}"
+    if is_held(folder / "lock"):
+        raise RequestError(f"study={name}: another command tunes it: wait for it, or give it more workers (--jobs)")
+    engine = make_engine(request, jobs, command)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    quiet = warnings.catch_warnings(action="ignore", category=ExperimentalWarning)
+    folder.mkdir(parents=True, exist_ok=True)
+    # The engine before the storage: a cluster may be refused.
+    with quiet, interruptible(), engine, _said_if_lost(uri), exclusive(folder / "lock"):
+        opened = open_storage(uri, name)
+        arms = [ArmTrials(opened, tuned, arm, parallel=engine.places > 1) for arm in tuned.arms]
+        for arm in arms:
+            arm.retry_left()
+        tuner = Tuner(tuned, arms, results, compute_score, engine.places)
+        engine.places = min(engine.places, tuner.open_trials())
+        _say_plan(tuned, arms, uri, engine.places)
+        files = TuningFiles(tuned, arms, results)
+        files.write()
+        with mirrored(results, request.tracking_uri, tuned.plan_name):
+            if engine.places:
+                tuner.leave = engine.leave
+                progress = TuningProgress(tuner, files)
+                try:
+                    engine.run(tuner, progress)
+                except WorkerStartError as error:
+                    say(error)
+                say(progress.summary())
+            if is_done := files.is_done():
+                # Where the results lie is this machine's.
+                is_written = files.write_tuned(tuned_file, uri.replace(f"{results.root}/", ""))
+                say(f"tuned values: {tuned_file}" if is_written else "no tuned values: an arm has no complete trial")
+            draw(results, name)
+        for arm, entry in files.best_entries():
+            values = " ".join(override(key, value) for key, value in entry["values"].items())
+            scores = ", ".join(f"{metric} {score['mean']:.4g}" for metric, score in entry["scores"].items())
+            say(f"best of {arm.arm}: trial {entry['number']}: {values}: {scores}")
+        for arm_name, failed in tuner.failed.items():
+            if failed:
+                say(f"{arm_name}: {failed} trials failed; the same command makes up for them")
+        return 0 if is_done else 1
+
+
+@contextmanager
+def _said_if_lost(uri: str) -> Iterator[None]:
+    """Say in one sentence that the storage was lost on the way, and end the command with code 1."""
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError) as error:
+        lost = f"--storage {uri} was lost ({reason_of(error)}); what has an outcome stays, the same command goes on"
+        say(f"grpolab: {lost}", error=True)
+        raise SystemExit(1) from error
+
+
+def _say_plan(tuned: TunedStudy, arms: Sequence[ArmTrials], uri: str, workers: int) -> None:
+    rows = [[arm.arm, ", ".join(arm.space), str(arm.tuning.trials), str(arm.ended())] for arm in arms]
+    print_table(("arm", "keys", "trials", "done"), rows)
+    tuning = tuned.tuning
+    how = f"sampler {tuning.sampler}, pruner {tuning.pruner.name}, seeds {', '.join(map(str, tuning.seeds))}"
+    say(f"{how}; storage {uri}; workers: {workers}" if workers else "0 trials to do: every arm has its own")
+
+
+class TuningFiles:
+    """What a tuning writes, all of it made from the storage: plan.json of its runs, trials.json, the tuned values."""
+
+    def __init__(self, tuned: TunedStudy, arms: Sequence[ArmTrials], results: Results) -> None:
+        self._tuned, self._arms = tuned, arms
+        self._trials_file, self._plan_file = results.trials(tuned.study.name), results.plan(tuned.plan_name)
+        before = read_json(self._plan_file) or {}
+        self._created = before.get("created") or datetime.now(UTC).isoformat(timespec="seconds")
+        self._commit = commit(project_root())
+
+    def write(self) -> None:
+        """Write plan.json, an ordinary plan by which the runs are seen and kept, and trials.json."""
+        study, cells, numbers = self._tuned.study, [], set[int]()
+        for arm in self._arms:
+            for trial in arm.shown():
+                numbers.add(trial.number)
+                with suppress(RequestError):  # values that do not fit together have no run
+                    cells += self._tuned.cells(arm.arm, trial.number, arm.point_of(trial))
+        levels: dict[str, list[str]] = {str(number): [] for number in sorted(numbers)}
+        changed: dict[str, Any] = {
+            "name": self._tuned.plan_name,
+            "factors": {study.compare: study.factors[study.compare], TRIAL: levels},
+            **{key: [] for key in ("hypotheses", "placebo", "figures")},
+        }
+        plan = Plan(study.model_copy(update=changed), self._tuned.tuning.seeds, cells)
+        write_json_atomic(self._plan_file, plan.document(self._created, self._commit or ""), durable=False)
+        write_json_atomic(self._trials_file, self._document(), durable=False)
+
+    def is_done(self) -> bool:
+        """Return whether every arm has had its trials."""
+        return all(arm.ended() >= arm.tuning.trials for arm in self._arms)
+
+    def best_entries(self) -> Iterator[tuple[ArmTrials, Record]]:
+        """Yield the best trials of every arm, the chosen one of an arm first."""
+        for arm in self._arms:
+            entries = {entry["number"]: entry for entry in self._entries(arm)}
+            yield from ((arm, entries[number]) for number in arm.best())
+
+    def write_tuned(self, file: Path, storage: str) -> bool:
+        """Write the best values of each arm and their origin; return False where an arm has no complete trial."""
+        if not all(arm.best() for arm in self._arms):
+            return False
+        kept = ("study", "commit", "results_version", "levels", "sampler", "pruner", "objectives")
+        document = self._document()
+        tuned: Record = {key: document[key] for key in (*kept, "trials_per_arm", "seeds")}
+        tuned |= {"storage": storage, "arms": {}}
+        for arm, entry in self.best_entries():
+            values = {
+                "overrides": [override(key, value) for key, value in entry["values"].items()],
+                "trial": entry["number"],
+                "storage_study": arm.name,
+                "scores": entry["scores"],
+                "optimizer_steps": entry["optimizer_steps"]["decided"],
+            }
+            tuned["arms"].setdefault(arm.arm, values)
+        text = yaml.safe_dump(plain(tuned), sort_keys=False, width=120)
+        write_text_atomic(file, HEAD.format(called=self._tuned.study.argument, study=document["study"]) + text)
+        return True
+
+    def _entries(self, arm: ArmTrials) -> Iterator[Record]:
+        """Yield the arm's trials as trials.json has them."""
+        running: Record = {"state": RUNNING, "reason": None, "scores": {}, "intermediate": {}, "signatures": {}}
+        for trial in arm.shown():
+            head = {"arm": arm.arm, "number": trial.number, "values": arm.point_of(trial)}
+            yield head | trial.user_attrs.get(RECORD, running)
+
+    def _document(self) -> Record:
+        """Return trials.json."""
+        tuned, tuning, study = self._tuned, self._tuned.tuning, self._tuned.study
+        entries = [entry for arm in self._arms for entry in self._entries(arm)]
+        ended = [entry for entry in entries if "optimizer_steps" in entry]
+        levels = tuned.levels(tuned.arms[0])
+        return {
+            "format": TRIALS_FORMAT,
+            "study": study.name,
+            "question": study.question,
+            "results_version": RESULTS_VERSION,
+            "created": self._created,
+            "commit": self._commit,
+            "done": self.is_done(),
+            "arms": {arm: {"space": tuned.space(arm), "common": tuned.common_values(arm)} for arm in tuned.arms},
+            "compare": study.compare,
+            "levels": {name: level for name, level in levels.items() if name != study.compare},
+            "sampler": {"name": tuning.sampler, "seed": tuning.sampler_seed},
+            "pruner": {**tuning.pruner.model_dump(), "metric": WATCHED},
+            "objectives": [goal.model_dump() for goal in tuning.objectives],
+            "trials_per_arm": tuning.trials,
+            "seeds": tuning.seeds,
+            "evaluation_seeds": study.seeds,
+            "rollout_steps": tuned.settings(tuned.arms[0], {}).planned_steps,
+            "optimizer_steps": {
+                "full": sum(entry["optimizer_steps"]["full"] for entry in ended),
+                "run": sum(entry["timing"]["optimizer_steps"] for entry in ended),
+            },
+            "best": {arm.arm: arm.best() for arm in self._arms},
+            "trials": entries,
+        }
 
 
 class TuningProgress:
-    """The engine's listener; the tuner hears through it of each step."""
+    """The engine's listener: the tuner hears through it of each step, the screen and the files of each trial."""
 
-    def __init__(self, tuner: Tuner) -> None:
-        self.tuner, self.total = tuner, tuner.open_trials()
-        self.ended = 0
-        self.busy_seconds = 0.0  # of workers, on jobs
-        self.full = self.run = 0  # optimiser steps of the trials that ended: without pruning, and really done
+    def __init__(self, tuner: Tuner, files: TuningFiles) -> None:
+        self._tuner, self._files, self._total = tuner, files, tuner.open_trials()
+        self._ended = 0
+        self._full = self._run = 0  # optimiser steps of the trials that ended: without pruning, and really done
         self._began = self._last_line = time.monotonic()
-        self._running: dict[str, tuple[float, str]] = {}  # when a job began, and how far it is, in words
+        self._running: dict[str, str] = {}  # by signature: how far a job is, in words
         self._console = Console(highlight=False, soft_wrap=True)
-        tuner.ended = self.trial_ended
+        tuner.changed = self.trial_changed
 
-    @property
-    def saved(self) -> float:
-        """Share of the optimiser steps that pruning has saved."""
-        return 1 - self.run / self.full if self.full else 0.0
-
-    def trial_ended(self, label: str, record: Record) -> None:
-        """A line about it."""
-        self.ended += 1
-        self.full += record["optimizer_steps"]["full"]
-        self.run += record["timing"]["optimizer_steps"]
+    def trial_changed(self, label: str, record: Record | None) -> None:
+        """A trial has begun (`record` None) or ended: write the files, and say how it ended."""
+        self._files.write()
+        if record is None:
+            return
+        self._ended += 1
+        self._full += record["optimizer_steps"]["full"]
+        self._run += record["timing"]["optimizer_steps"]
         means = {metric: score["mean"] for metric, score in record["scores"].items()}
         about = [f"{metric} {mean:.4g}" for metric, mean in means.items() if isinstance(mean, float)]
         about += [record["reason"]] if record["state"] != COMPLETE else []
-        left = (time.monotonic() - self._began) / self.ended * (self.total - self.ended)
-        saved = f", pruning saved {self.saved:.0%} of the steps" if self.full > self.run else ""
-        rest = f"(about {duration(left)} left{saved})"
-        self.note(f"[{self.ended}/{self.total}] {label} {record['state']}: {', '.join(about)} {rest}")
+        left = (time.monotonic() - self._began) / self._ended * (self._total - self._ended)
+        rest = f"(about {duration(left)} left{self._saved()})"
+        self.note(f"[{self._ended}/{self._total}] {label} {record['state']}: {', '.join(about)} {rest}")
+
+    def summary(self) -> str:
+        """Return how many trials ended in this command, how long it took, and what pruning saved."""
+        return f"{self._ended} trials in {duration(time.monotonic() - self._began)}{self._saved()}"
+
+    def _saved(self) -> str:
+        if self._full <= self._run:
+            return ""
+        return f", pruning saved {1 - self._run / self._full:.0%} of the optimiser steps"
 
     def started(self, job: Job, slot: int) -> None:
         """A worker got the job."""
-        self._running[job.signature] = time.monotonic(), f"{job.label} begins"
+        self._running[job.signature] = f"{job.label} begins"
 
     def stepped(self, job: Job, step: int) -> None:
-        """The job has done so many steps: the tuner looks at what it says."""
-        began, _ = self._running.get(job.signature, (time.monotonic(), ""))
-        self._running[job.signature] = began, f"{job.label} at step {step}/{job.steps}"
-        if job.kind == RUN:
-            self.tuner.look(job.signature)
+        """The job has done so many steps: the tuner judges it."""
+        self._running[job.signature] = f"{job.label} at step {step}/{job.steps}"
+        self._tuner.look(job.signature)
         if time.monotonic() - self._last_line > SILENCE_SECONDS:
-            self.note(
-                f"[{self.ended}/{self.total}] running: {', '.join(how_far for _, how_far in self._running.values())}"
-            )
+            self.note(f"[{self._ended}/{self._total}] running: {', '.join(self._running.values())}")
 
     def returned(self, job: Job, reason: str) -> None:
         """The worker died, and the job is on the list again."""
-        self._stop_clock(job)
+        self._running.pop(job.signature, None)
         self.note(f"{job.label}: {reason}; it is tried again")
 
     def finished(self, job: Job, outcome: dict[str, Any]) -> None:
         """The job is done, or was left."""
-        self._stop_clock(job)
+        self._running.pop(job.signature, None)
         if outcome["outcome"] == FAILED or outcome.get("disk_full"):
             self.note(outcome_line(job, outcome))
 
@@ -88,85 +278,3 @@ class TuningProgress:
         """Something to be said at once."""
         self._last_line = time.monotonic()
         self._console.print(visible(text), markup=False)
-
-    def _stop_clock(self, job: Job) -> None:
-        if job.signature in self._running:
-            began, _ = self._running.pop(job.signature)
-            self.busy_seconds += time.monotonic() - began
-
-
-# `grpolab tune STUDY`: check all that can be known to be wrong, do the trials that are missing, write what came out.
-
-
-def tune(
-    arms: Arms,
-    score: Score,
-    draw: Draw,
-    tuned: Path,
-    jobs: int | None = None,
-    storage: str | None = None,
-    command: Sequence[str] = WORKER_COMMAND,
-) -> int:
-    """Do what is left of a study's tuning on `jobs` workers, and `draw` what came out.
-
-    The best values go into the file `tuned` when every arm has its trials. The exit code is 0 where it has, else 1.
-
-    Raises RequestError before anything starts, KeyboardInterrupt (also on SIGTERM) after the workers have ended.
-    """
-    study = arms.study.model_copy(update={"name": arms.plan_name})
-    request = Request([Plan(study, arms.tuning.seeds, arms.base_cells())], count_committed=False)
-    results, name = request.results, arms.study.name
-    folder = results.trials(name).parent
-    uri = storage or f"{JOURNAL}{folder / 'storage.journal'}"
-    jobs = check_uri(uri, jobs)
-    if uri.startswith(SQLITE) and (others := Owner(folder).others()):
-        raise RequestError(f"--storage {uri} serves one command at a time, and {others[0]} is at work on it")
-    engine = engine_of(request, jobs, command)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it says every trial, and that parts of it may change
-    quiet = warnings.catch_warnings(action="ignore", category=ExperimentalWarning)
-    with quiet, interruptible(), engine, kept_in(uri):  # the engine first: a cluster may be refused
-        opened = open_storage(uri, name)
-        trials = [ArmTrials(opened, arms, arm, parallel=engine.places > 1) for arm in arms.names]
-        tuner = Tuner(arms, trials, results, score, folder, engine.places)
-        engine.places = min(engine.places, tuner.open_trials())
-        _say_plan(arms, trials, uri, engine.places)
-        tuner.book.write()
-        with mirrored(results, request.tracking_uri, arms.plan_name), tuner.owner.at_work():
-            if engine.places:
-                _run(tuner, engine)
-            if tuner.book.is_done():
-                place = uri.replace(f"{results.root}/", "")  # where the results lie is this machine's
-                written = tuner.book.write_tuned(tuned, place)
-                say(f"tuned values: {tuned}" if written else "no tuned values: an arm has no complete trial")
-            draw(results, name)
-        for arm, entry in tuner.book.best(tuner.book.document()):
-            values = " ".join(override(key, value) for key, value in entry["values"].items())
-            scores = ", ".join(f"{metric} {score['mean']:.4g}" for metric, score in entry["scores"].items())
-            say(f"best of {arm.arm}: trial {entry['number']}: {values}: {scores}")
-        for arm_name, failed in tuner.failed.items():
-            if failed:
-                say(f"{arm_name}: {failed} trials failed; the same command makes up for them")
-        return 0 if tuner.book.is_done() else 1
-
-
-def _run(tuner: Tuner, engine: Engine) -> None:
-    tuner.leave = engine.leave
-    progress = TuningProgress(tuner)
-    try:
-        engine.run(tuner, progress)
-    except WorkerStartError as error:
-        say(error)
-    if progress.busy_seconds:
-        share = tuner.seconds / progress.busy_seconds
-        say(
-            f"{progress.ended} trials: {duration(progress.busy_seconds)} of workers; the tuner itself took"
-            f" {tuner.seconds:.1f} s, {share:.1%} of that; pruning saved {progress.saved:.0%} of the optimiser steps"
-        )
-
-
-def _say_plan(arms: Arms, trials: Sequence[ArmTrials], uri: str, workers: int) -> None:
-    rows = [[arm.arm, ", ".join(arm.space), str(arm.tuning.trials), str(arm.finished())] for arm in trials]
-    print_table(("arm", "keys", "trials", "done"), rows)
-    tuning = arms.tuning
-    how = f"sampler {tuning.sampler}, pruner {tuning.pruner.name}, seeds {', '.join(map(str, tuning.seeds))}"
-    say(f"{how}; storage {uri}; workers: {workers}" if workers else "0 trials to do: every arm has its own")

@@ -19,14 +19,14 @@ from grpolab.settings import Count, Natural, Seed
 from grpolab.sweep.schema import MOST_SEEDS, Different, Level, Overrides, Part, sentences, unknown
 
 Scalar = bool | int | float | str | None
-Space = dict[str, "Values"]
+Space = dict[str, "TunedKey"]
 SeedList = Annotated[list[Annotated[Seed, Field(strict=True)]], Field(min_length=1, max_length=MOST_SEEDS), Different]
 
 MOST_TRIALS = 10_000  # of an arm
 PREFIX = "tuned="
 
 
-class Values(Part):
+class TunedKey(Part):
     """What a key may be: any real number from `low` to `high`, or one of the `choices`."""
 
     low: FiniteFloat | None = None
@@ -35,7 +35,7 @@ class Values(Part):
     choices: list[Scalar] | None = Field(default=None, description="Whole numbers, words and null, one by one.")
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Values:
+    def _fits_together(self) -> TunedKey:
         if self.choices is not None:
             if self.low is not None or self.high is not None or self.log:
                 raise ValueError("tuning: a key has `choices`, or `low` and `high`, never both")
@@ -57,7 +57,7 @@ class Values(Part):
         return self.low, self.high
 
 
-class Objective(Part):
+class Goal(Part):
     """What a trial is judged by."""
 
     metric: str = Field(description="A stability quantity of the report, e.g. final_score.")
@@ -79,13 +79,13 @@ class Tuning(Part):
     """What `grpolab tune` does with a study: every arm gets equally many trials of the same seeds."""
 
     space: Space = Field(default={}, description="Keys that are tuned in every arm.")
-    arms: dict[str, dict[str, Values | None]] = Field(default={}, description="An arm's own; null: not in this arm.")
+    arms: dict[str, dict[str, TunedKey | None]] = Field(default={}, description="An arm's own; null: not in this arm.")
     where: dict[str, str] = Field(default={}, description="The level of each factor but the arms: one facet is tuned.")
     sampler: Literal["tpe", "cmaes", "random", "grid"] = "tpe"
     sampler_seed: Seed = 0
     trials: Annotated[int, Field(ge=1, le=MOST_TRIALS, strict=True)] = Field(description="Of each arm.")
     seeds: SeedList = Field(description="Of each trial; none of the study's own.")
-    objectives: list[Objective] = Field(min_length=1, description="Several: the trials that nothing beats in all.")
+    objectives: list[Goal] = Field(min_length=1, description="Several: the trials that nothing beats in all.")
     pruner: Pruner = Pruner(name="none")
 
     def space_of(self, arm: str) -> Space:
@@ -93,7 +93,7 @@ class Tuning(Part):
         space = {**self.space, **self.arms.get(arm, {})}
         return {key: values for key, values in space.items() if values is not None}
 
-    def misfits(self, factors: Mapping[str, Mapping[str, Any]], compare: str, seeds: Sequence[int]) -> Iterator[str]:
+    def problems(self, factors: Mapping[str, Mapping[str, Any]], compare: str, seeds: Sequence[int]) -> Iterator[str]:
         """A sentence for all that does not fit the study, or itself."""
         arms = factors.get(compare, {})
         yield from unknown("tuning.arms", self.arms, arms)
@@ -108,7 +108,7 @@ class Tuning(Part):
                 yield f"tuning.where.{factor} is missing: name the level that is tuned, one of {', '.join(levels)}"
         if shared := sorted(set(self.seeds) & set(seeds)):
             yield f"tuning.seeds={shared} are seeds of the study too: values must be judged by seeds that chose none"
-        metrics = [objective.metric for objective in self.objectives]
+        metrics = [goal.metric for goal in self.objectives]
         yield from unknown("tuning.objectives: metric", metrics, QUANTITIES)
         yield from (f"tuning.objectives: {name} stands twice" for name in {n for n in metrics if metrics.count(n) > 1})
         yield from self._wrong_sampler(arms)
@@ -157,17 +157,17 @@ class TunedValues(Part, extra="ignore"):
     arms: dict[str, TunedArm]
 
 
-def path_of(study: str) -> Path:
+def tuned_file(study: str) -> Path:
     """The file with a study's tuned values."""
     return project_root() / "conf" / "tuned" / f"{study}.yaml"
 
 
-def read(study: str) -> TunedValues:
+def read_tuned(study: str) -> TunedValues:
     """The tuned values of a study.
 
     Raises RequestError where there is no such file, or it is not one of ours.
     """
-    path = path_of(study)
+    path = tuned_file(study)
     if not path.is_file():
         have = sorted(file.stem for file in path.parent.glob("*.yaml"))
         known = f"have {', '.join(have)}; " if have else ""
@@ -182,7 +182,7 @@ def read(study: str) -> TunedValues:
         raise RequestError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
 
 
-def resolved(overrides: Sequence[str], arm: str) -> Overrides:
+def with_tuned_values(overrides: Sequence[str], arm: str) -> Overrides:
     """Overrides with `tuned=STUDY` replaced by the arm's values, which stand last: they are for all of its settings.
 
     Raises RequestError where a file is not there, or lacks the arm.
@@ -190,7 +190,7 @@ def resolved(overrides: Sequence[str], arm: str) -> Overrides:
     plain = [text for text in overrides if not text.startswith(PREFIX)]
     for text in overrides:
         if text.startswith(PREFIX):
-            values = read(text.removeprefix(PREFIX))
+            values = read_tuned(text.removeprefix(PREFIX))
             if arm not in values.arms:
                 raise RequestError(f"{text} has no values for arm {arm}: it has {', '.join(values.arms)}")
             plain += values.arms[arm].overrides
@@ -205,7 +205,7 @@ def named_tunings(overrides: Sequence[str], factors: Mapping[str, Mapping[str, L
     for factor, level, written in places:
         texts = written if isinstance(written, list) else itertools.chain(*written.values())
         for text in dict.fromkeys(text for text in texts if text.startswith(PREFIX)):
-            tunings.append({"factor": factor, "level": level, **read(text.removeprefix(PREFIX)).model_dump()})
+            tunings.append({"factor": factor, "level": level, **read_tuned(text.removeprefix(PREFIX)).model_dump()})
     return tunings
 
 

@@ -1,9 +1,8 @@
-"""The processes over which one run is dealt: every one of them has the same weights and sees the same batch.
+"""The processes that share one run: every one of them has the same weights and sees the same batch.
 
-A minibatch is micro-batches whose gradients add up, and whose denominators are counts of the whole minibatch
-(`Totals`): whoever computes a micro-batch, the sum is the same. So pieces of work are dealt out like cards; gradients
-are added up over all processes, everything else is gathered in the order of the pieces, and each process goes on with
-what one alone would have. Sums are rounded in another order; nothing is ever a mean of means.
+Pieces of work are dealt out like cards. Gradients are added up over all processes; everything else is gathered in the
+order of the pieces, so that each process goes on with what a single one would have. Denominators are counts of the
+whole minibatch (`Totals`), never means of means: only the order of rounding differs.
 """
 
 from __future__ import annotations
@@ -24,51 +23,51 @@ T = TypeVar("T")
 
 
 class LostProcess(Exception):
-    """Another process of the run has ended before its time."""
+    """Another process of the run has ended too early."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those of the run; one alone does everything itself. All must call the same methods in turn."""
+    """This process among those of the run. All of them must call the same methods in turn."""
 
     rank: int = 0
     size: int = 1
-    gradients: dist.ProcessGroup | None = None  # what adds them up; None: what carries all else, on the CPU
+    gradients: dist.ProcessGroup | None = None  # adds up gradients; None: the group on the CPU that carries all else
 
     def share(self, pieces: Sequence[T]) -> Sequence[T]:
-        """The pieces that are this process's to compute: every `size`-th."""
+        """Return the pieces that this process computes: every `size`-th."""
         return pieces[self.rank :: self.size]
 
     def gather(self, computed: list[T]) -> list[T]:
-        """What all processes have computed of their shares, in the order of the pieces; tensors without gradient."""
+        """Return what all processes computed of their shares, in the order of the pieces; tensors have no gradient."""
         if self.size == 1:
             return computed
         shares: list[Any] = [None] * self.size
-        with self._waiting():
-            dist.all_gather_object(shares, _packed(computed))
+        with self._explain_loss():
+            dist.all_gather_object(shares, _pack(computed))
         shares = [pickle.loads(share) for share in shares]
         return [shares[index % self.size][index // self.size] for index in range(sum(map(len, shares)))]
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What the first process makes, in all: for code of a user's, for clocks and for signals."""
+        """Let the first process make a value for all: for user code, clocks and signals."""
         if self.size == 1:
             return make()
         made: list[Any] = [make()] if self.rank == 0 else []
         return self.gather(made)[0]
 
     def add_up(self, weights: Iterable[Tensor]) -> None:
-        """Put the sum over all processes into the gradients of the weights."""
+        """Replace the gradients of the weights by their sum over all processes."""
         if self.size == 1:
             return
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        with self._waiting():
+        with self._explain_loss():
             dist.all_reduce(flat, group=self.gradients)
         for gradient, total in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
             gradient.copy_(total.view_as(gradient))
 
     def check_equal(self, weights: Iterable[Tensor], rollout_step: int) -> None:
-        """Raises AssertionError where a process has other weights than the first, or is at another rollout step."""
+        """Raise AssertionError where a process has other weights than the first, or is at another rollout step."""
         if self.size == 1:
             return
         bits = torch.stack([weight.detach().view(torch.int32).sum() for weight in weights]).sum().item()
@@ -79,7 +78,7 @@ class Processes:
                 )
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _explain_loss(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
@@ -95,17 +94,16 @@ class _Pickler(pickle.Pickler):
     """Packs a tensor as its numbers, so that it comes out on the device of the process that unpacks it."""
 
     def reducer_override(self, value: Any) -> Any:
-        """How to pack a value; anything but a tensor as usual."""
         if isinstance(value, Tensor):
-            return _unpacked, (value.cpu().numpy(), value.device.type)
+            return _unpack, (value.cpu().numpy(), value.device.type)
         return NotImplemented
 
 
-def _packed(value: Any) -> bytes:
+def _pack(value: Any) -> bytes:
     buffer = io.BytesIO()
     _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()
 
 
-def _unpacked(numbers: np.ndarray[Any, Any], device: str) -> Tensor:
+def _unpack(numbers: np.ndarray[Any, Any], device: str) -> Tensor:
     return torch.from_numpy(numbers).to(device)

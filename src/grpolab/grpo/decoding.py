@@ -1,0 +1,162 @@
+"""Sampling completions: one prefill of the prompts, then one decode step for each token.
+
+There are two decoders. On a CPU `decode_prefixes` computes each distinct prefix once. On a GPU that would read a number
+back at each token, so `decode_rows` gives each completion its own row and almost never waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from grpolab import seeds
+from grpolab.grpo.batch import Completions, Prompts
+from grpolab.grpo.model import Policy, decode_hidden, prefill
+from grpolab.grpo.processes import Processes
+
+# Keeps the largest uniform number times the total below the total, however it is rounded.
+BELOW_ONE = 1 - 2.0**-52
+ASK_EVERY = 16  # tokens between two questions to a GPU whether all completions have ended
+
+Choose: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # log-probs (B, V) and uniform numbers (B,) -> tokens (B,)
+
+
+def sampling_noise(seed: int, purpose: str, step: int, prompts: int, samples: int, length: int) -> Tensor:
+    """Return uniform numbers (prompts * samples, length): one per (step, prompt, sample, token), equal in every arm."""
+    places = np.ix_(*map(np.arange, (prompts, samples, length)))
+    noise_PGT = seeds.uniforms(seed, purpose, step, *places)
+    return torch.from_numpy(noise_PGT.reshape(prompts * samples, length))
+
+
+def inverse_cdf(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
+    """Choose the token at which the cumulative probability passes the uniform number, shape (B,).
+
+    Summed in float64, so that close logits give equal tokens; a token of probability 0 is never chosen.
+    """
+    cumulative_BV = log_probs_BV.double().exp().cumsum(-1)
+    threshold_B1 = uniforms_B[:, None] * (BELOW_ONE * cumulative_BV[:, -1:])
+    token_B = torch.searchsorted(cumulative_BV, threshold_B1, right=True).squeeze(-1)
+    return token_B.clamp(max=log_probs_BV.shape[1] - 1)  # NaN has no place: the update will end the run as diverged
+
+
+def most_likely(log_probs_BV: Tensor, uniforms_B: Tensor) -> Tensor:
+    """Choose the token of highest probability, the first of equals, shape (B,); the noise is not used."""
+    return log_probs_BV.argmax(-1)
+
+
+def sample(
+    policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor, choose: Choose = inverse_cdf
+) -> Completions:
+    """Sample `group` completions of every prompt, at most as long as the noise; stop when all have ended.
+
+    Rows of one prompt stand together. `choose` picks each row's next token.
+    """
+    decoder = decode_rows if policy.on_gpu else decode_prefixes
+    with torch.inference_mode():
+        tokens, log_probs = decoder(policy, prompts, group, uniforms_BT.to(policy.device), choose)
+    # Outside of inference mode, so that an update may keep the tensors for its backward pass.
+    tokens_BT = torch.stack(tokens, 1)
+    ends_BT = tokens_BT == policy.end
+    mask_BT = ends_BT.cumsum(1) - ends_BT.long() == 0  # up to the first end token, itself included
+    longest = int(mask_BT.sum(1).max())
+    log_probs_BT = torch.where(mask_BT, torch.cat(log_probs, 1), 0.0)
+    return Completions(tokens_BT[:, :longest], mask_BT[:, :longest], log_probs_BT[:, :longest])
+
+
+def decode_prefixes(
+    policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor, choose: Choose
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Decode each distinct (prefix, token) once: completions that are equal so far share a row of the KV cache.
+
+    Returns, for each position, the tokens (B,) and their log-probs (B, 1).
+    """
+    pad_id, end_id = policy.pad, policy.end  # looked up once: the tokenizer is slow to answer
+    tokens, log_probs = [], []
+    row_of_B = prompt_rows(prompts, group)  # the cache's row with each completion's prefix
+    kv_cache = prefill(policy, prompts)
+    logits_NV = policy.logits(kv_cache.prefill_hidden_N1H)[:, -1]
+    done_B, ended = torch.zeros(len(row_of_B), dtype=torch.bool, device=policy.device), 0
+    for t, uniforms_B in enumerate(uniforms_BT.unbind(1)):
+        log_probs_BV = policy.log_softmax(logits_NV)[row_of_B]
+        token_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad_id)
+        tokens.append(token_B)
+        log_probs.append(log_probs_BV.gather(1, token_B[:, None]))
+        done_B = done_B | (token_B == end_id)
+        if t + 1 == uniforms_BT.shape[1]:
+            break
+        B, V = log_probs_BV.shape
+        # A number for each distinct (row, token); completions that have ended sort behind all others.
+        edges_N, row_of_B = (row_of_B * V + token_B).masked_fill(done_B, B * V).unique(return_inverse=True)
+        going, now_ended = torch.stack([(edges_N < B * V).sum(), done_B.sum()]).tolist()
+        if not going:
+            break
+        edges_N, row_of_B = edges_N[:going], row_of_B.clamp(max=going - 1)
+        if (going, now_ended) != (len(logits_NV), ended):  # else each row goes on with one token
+            kv_cache.select(edges_N // V)
+        ended = now_ended
+        logits_NV = policy.logits(decode_hidden(policy, kv_cache, (edges_N % V)[:, None]))[:, -1]
+    return tokens, log_probs
+
+
+def decode_rows(
+    policy: Policy, prompts: Prompts, group: int, uniforms_BT: Tensor, choose: Choose
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Decode one row for each completion, so that no size depends on what was sampled; returns as `decode_prefixes`.
+
+    Completions that have ended go on with padding.
+    """
+    pad_id, end_id = policy.pad, policy.end
+    tokens, log_probs = [], []
+    row_of_B = prompt_rows(prompts, group)
+    kv_cache = prefill(policy, prompts)
+    logits_BV = policy.logits(kv_cache.prefill_hidden_N1H)[:, -1]
+    done_B = torch.zeros(len(row_of_B), dtype=torch.bool, device=policy.device)
+    for t, uniforms_B in enumerate(uniforms_BT.unbind(1)):
+        log_probs_BV = policy.log_softmax(logits_BV)
+        if t == 0:
+            log_probs_BV = log_probs_BV[row_of_B]
+        token_B = choose(log_probs_BV, uniforms_B).masked_fill(done_B, pad_id)
+        tokens.append(token_B)
+        log_probs.append(log_probs_BV.gather(1, token_B[:, None]))
+        done_B = done_B | (token_B == end_id)
+        if t + 1 == uniforms_BT.shape[1] or ((t + 1) % ASK_EVERY == 0 and done_B.all()):
+            break
+        if t == 0:
+            kv_cache.select(row_of_B)
+        logits_BV = policy.logits(decode_hidden(policy, kv_cache, token_B[:, None]))[:, -1]
+    return tokens, log_probs
+
+
+def sample_dealt(
+    processes: Processes,
+    policy: Policy,
+    prompts: Prompts,
+    group: int,
+    uniforms_BT: Tensor,
+    choose: Choose = inverse_cdf,
+) -> Completions:
+    """Do as `sample`, by all processes: each samples some of the prompts, with the noise that belongs to them."""
+    if processes.size == 1:
+        return sample(policy, prompts, group, uniforms_BT, choose)
+    own_P = torch.tensor(processes.share(range(len(prompts.tokens_PL))))
+    uniforms_NT = uniforms_BT.unflatten(0, (-1, group))[own_P].flatten(0, 1)
+    sampled = sample(policy, prompts.select(own_P), group, uniforms_NT, choose)
+    tensors = sampled.tokens_BT, sampled.mask_BT, sampled.log_probs_BT
+    pieces_P = processes.gather(list(zip(*(tensor.split(group) for tensor in tensors), strict=True)))
+    width = max(tokens_GT.shape[1] for tokens_GT, _, _ in pieces_P)
+
+    def join(pieces: tuple[Tensor, ...], padding: float) -> Tensor:
+        return torch.cat([pad(piece_GT, (0, width - piece_GT.shape[1]), value=padding) for piece_GT in pieces])
+
+    tokens_P, masks_P, log_probs_P = zip(*pieces_P, strict=True)
+    return Completions(join(tokens_P, policy.pad), join(masks_P, False), join(log_probs_P, 0.0))
+
+
+def prompt_rows(prompts: Prompts, group: int) -> Tensor:
+    """Return the prompt of each row where every prompt has `group` rows that stand together, shape (P * group,)."""
+    return torch.arange(len(prompts.tokens_PL), device=prompts.tokens_PL.device).repeat_interleave(group)

@@ -1,0 +1,216 @@
+"""Make the policy: a tiny model from scratch or a pretrained one, and what that model can do."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from torch.utils.checkpoint import checkpoint
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from grpolab.errors import RequestError
+from grpolab.grpo.batch import Prompts, TrainingBatch
+from grpolab.grpo.model import Policy, hidden_states, prefix_places, tree_places
+from grpolab.grpo.prefix_tree import PrefixTree
+from grpolab.seeds import torch_seed
+from grpolab.settings.resolved import Resolved
+from grpolab.settings.task import LONGEST, PretrainedModel, TinyModel
+from grpolab.tasks.base import Task
+
+PAD, BEGIN, END, UNKNOWN = "<pad>", "<begin>", "<end>", "<unknown>"
+SPECIAL = (PAD, BEGIN, END, UNKNOWN)
+CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def make_policy(settings: Resolved, task: Task) -> Policy:
+    """Return the policy before any warm start; weights from scratch follow from `warm_start.seed`.
+
+    Raises RequestError where a pretrained model cannot be loaded, or cannot do what the settings ask of it.
+    """
+    if isinstance(settings.model, PretrainedModel):
+        model, tokenizer = _load_pretrained(settings.model)
+    else:
+        tokenizer = character_tokenizer(task.alphabet)
+        model = _make_tiny(settings.model, tokenizer, torch_seed(settings.warm_start.seed or 0, "weights"))
+    model.eval()  # dropout stays off: it would move the ratio away from 1 on the first pass
+    model.to(torch.device(settings.device))  # type: ignore[arg-type]  # transformers wraps `to` and loses its types
+    policy = Policy(model, tokenizer, settings.temperature, getattr(torch, settings.dtype))
+    policy = replace(policy, bare_head=has_bare_head(policy))
+    policy = replace(policy, reach=find_reach(policy), by_length=bool(settings.sort_by_length))
+    if settings.head_dtype:
+        if not policy.bare_head:
+            raise _unsupported(f"head_dtype={settings.head_dtype}", policy, "has more than a head")
+        policy = replace(policy, head_dtype=getattr(torch, settings.head_dtype))
+    policy = recompute_layers(policy) if settings.gradient_checkpointing else policy
+    return compile_updates(policy) if settings.compile else policy
+
+
+def _make_tiny(settings: TinyModel, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=settings.hidden_size,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.heads,
+        intermediate_size=settings.intermediate_size,
+        max_position_embeddings=LONGEST,
+        tie_word_embeddings=False,
+        pad_token_id=tokenizer.pad_token_id,  # before the weights are made: its embedding is zero and is not trained
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):  # transformers draws initial weights from torch's global generator
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config)
+
+
+def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with one token per character of the sorted alphabet, behind four special tokens."""
+    words = [*SPECIAL, *sorted(set(alphabet))]
+    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=PAD,
+        bos_token=BEGIN,
+        eos_token=END,
+        unk_token=UNKNOWN,
+        padding_side="left",
+        chat_template=CHAT,
+    )
+
+
+def _load_pretrained(settings: PretrainedModel) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    with _explain_failure(settings):
+        model = AutoModelForCausalLM.from_pretrained(
+            settings.path,
+            revision=settings.revision,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+        )
+    return model, load_tokenizer(settings)
+
+
+def load_tokenizer(settings: PretrainedModel) -> PreTrainedTokenizerBase:
+    """Load a pretrained model's tokenizer. Raises RequestError where it cannot be loaded or has no end token."""
+    with _explain_failure(settings):
+        tokenizer = AutoTokenizer.from_pretrained(settings.path, revision=settings.revision, trust_remote_code=False)
+    if tokenizer.eos_token_id is None:
+        raise RequestError(f"model.path={settings.path}: its tokenizer has no end-of-sequence token")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+@contextmanager
+def _explain_failure(settings: PretrainedModel) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = textwrap.shorten(str(error), 240, placeholder=" ...")
+        raise RequestError(f"model.path={settings.path} cannot be loaded: {reason}") from error
+
+
+def _unsupported(setting: str, policy: Policy, reason: str) -> RequestError:
+    return RequestError(f"{setting}: a model of kind {policy.model.config.model_type} {reason}: leave it unset")
+
+
+def compile_updates(policy: Policy) -> Policy:
+    """Return the policy with forward and backward pass of its updates compiled, once for trees of any size.
+
+    A first pass over an artificial tree decides the code, so that it does not depend on where a run was resumed.
+    Raises RequestError where the model reads no prefix trees: nothing else is compiled.
+    """
+    if policy.reach is None:
+        raise _unsupported("compile=true", policy, "reads no prefix trees")
+    policy, (R, W) = replace(policy, compiled=True), (7, 29)
+    with policy.device:
+        zeros_RW = torch.zeros(R, W, dtype=torch.long)
+        attends_RWW = torch.eye(W, dtype=torch.bool).repeat(R, 1, 1)
+    tree = PrefixTree(zeros_RW, zeros_RW.clone(), attends_RWW[:, None], zeros_RW)
+    tree_places(policy, tree).log_probs_NV.sum().backward()
+    policy.model.zero_grad()
+    return policy
+
+
+def recompute_layers(policy: Policy) -> Policy:
+    """Return the policy with layers that keep only their input for the backward pass.
+
+    The model stays in evaluation mode: transformers' own switch needs training mode, which would turn dropout on.
+    Raises RequestError where the model's layers are not known.
+    """
+    layers = [module for module in policy.model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise _unsupported("gradient_checkpointing=true", policy, "has layers that are not known")
+    for layer in layers:
+        layer.forward = partial(_recompute, layer.forward)
+    return replace(policy, recomputes=True)
+
+
+def _recompute(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+
+
+@torch.inference_mode()
+def has_bare_head(policy: Policy) -> bool:
+    """Find `Policy.bare_head` by a forward pass: a soft cap, a scale or a projection after the head would show."""
+    tokens_RW = torch.tensor([[1, 2, 3, 1, 0, 2]], device=policy.device)
+    plain, bare = (replace(policy, dtype=torch.float32, bare_head=bare) for bare in (False, True))
+    try:
+        return torch.equal(bare.logits(hidden_states(bare, tokens_RW)), hidden_states(plain, tokens_RW))
+    except (RuntimeError, TypeError, ValueError, AttributeError):
+        return False
+
+
+def find_reach(policy: Policy) -> float | None:
+    """Return `Policy.reach` from the sizes of a layer; None where the model cannot read a prefix tree.
+
+    Some kinds of attention ignore a given mask, or infer positions or windows from it. Whether this one does shows in
+    a forward pass over a small tree, compared with one without.
+    """
+    config = getattr(policy.model.config, "text_config", policy.model.config)
+    if getattr(config, "sliding_window", None):
+        return None
+    policy = replace(policy, dtype=torch.float32)
+    with policy.device:
+        prompts = Prompts(torch.tensor([[1, 2, 3], [3, 1, 2]]), torch.tensor([[0, 1, 1], [1, 1, 1]]).bool())
+        tokens_BT = torch.tensor([[4, 1, 2, 5], [4, 1, 5, 2], [3, 3, 3, 3]]) % config.vocab_size
+        batch = TrainingBatch(
+            rows_B=torch.arange(3),
+            prompts=prompts,
+            prompt_of_B=torch.tensor([0, 0, 1]),
+            tokens_BT=tokens_BT,
+            mask_BT=torch.ones_like(tokens_BT, dtype=torch.bool),
+            sampler_log_probs_BT=torch.zeros(3, 4),
+            advantages_B=torch.zeros(3),
+            rewards_B=torch.zeros(3),
+        )
+    try:
+        with torch.inference_mode():
+            pairs = [prefix_places(policy, each) for each in (batch, batch.with_trees(len(batch), math.inf))]
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return None
+    plain_BTV, packed_BTV = (places.log_probs_NV[place_BT] for places, place_BT in pairs)
+    if not torch.allclose(plain_BTV, packed_BTV, rtol=1e-3, atol=1e-3):
+        return None
+    return 2 * config.hidden_size + 1.5 * (getattr(config, "intermediate_size", None) or 4 * config.hidden_size)

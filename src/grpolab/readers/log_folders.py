@@ -1,0 +1,176 @@
+"""Find the logs of runs in folders that other programs left, and group the runs into arms and seeds."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grpolab.bounded import read_mapping
+from grpolab.errors import RequestError, printable
+from grpolab.identity import dotted
+
+LOGS = {".log", ".txt", ".out", ".jsonl", ".json", ".csv", ".tsv"}
+CONFIGS = ("config.yaml", "config.json", "args.json", "training_args.json", ".hydra/config.yaml")
+NO_LOGS = {
+    *CONFIGS,
+    *("trainer_state.json", "timing.jsonl", "wandb-summary.json", "wandb-metadata.json", "requirements.txt"),
+}
+MOST_FILES = 50_000  # with folders
+# Keys of a config that say where, when and how often, and so make no arm.
+PLACES = re.compile(
+    r"(^|[._])(_wandb|hub_.*|wandb_.*|run_?(name|id)?|.*name_?dir|(output|log|logging|save|local|cache|default|ckpt|"
+    r"checkpoint|rollout_data|validation_data)_?(local_)?(dir|path|file)|experiment_name|project(_name)?|group_name|"
+    r"host(name)?|.*port|(save|test|eval|logging)_(freq|steps|strategy|total_limit)|.*time(stamp)?|date|resume.*|local_rank|process_index|pid|report_to|logger)([._]|$)"
+)
+SEED = re.compile(r"(?:^|[._/])seed$")
+SEED_IN_NAME = re.compile(r"[-_. ]*(?<![a-zA-Z])(?:seed|s)[-_=]?(\d{1,9})(?![a-zA-Z\d])", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class FoundLog:
+    """Where the numbers of one run are: a log, or a run folder of ours."""
+
+    name: str  # of the run
+    folder: str  # that was asked for
+    path: Path
+    config: Mapping[str, Any]  # beside the log, dotted; empty where there is none
+
+
+def find_logs(folder: str) -> Iterator[FoundLog]:
+    """Yield the logs in a folder, or the one that a file is; of a trainer's checkpoints the last one's.
+
+    Raises RequestError where it is not there, or holds too many files to look through.
+    """
+    root = Path(folder)
+    if not root.exists():
+        raise RequestError(f"FOLDER={folder} is not there")
+    files = [root] if root.is_file() else sorted(islice(root.rglob("*"), MOST_FILES + 1))
+    if len(files) > MOST_FILES:
+        raise RequestError(
+            f"FOLDER={folder} holds more than {MOST_FILES} files and folders: give folders below it, one by one"
+        )
+    run_folders = {file.parent for file in files if file.name == "journal.jsonl"}
+    states: dict[Path, Path] = {}  # run's folder -> its last trainer_state.json
+    for file in files:
+        if file.name == "trainer_state.json":
+            run = file.parent.parent if _is_checkpoint(file) else file.parent
+            states[run] = max(states.get(run, file), file, key=_step_of_checkpoint)
+    for run in sorted(run_folders | states.keys()):
+        is_below = run != root and run.is_relative_to(root)  # the run of a checkpoint that was asked for is above
+        name = str(run.relative_to(root)) if is_below else run.resolve().name
+        is_ours = run in run_folders
+        yield FoundLog(name, folder, run if is_ours else states[run], {} if is_ours else _config_of(states[run], root))
+    logs = [file for file in files if file.suffix in LOGS and file.name not in NO_LOGS and file.is_file()]
+    beside = Counter(log.parent for log in logs)
+    taken = run_folders | states.keys()
+    for log in logs:
+        if taken.isdisjoint((log.parent, *log.parent.parents)):
+            name = log.stem if log == root else str(log.relative_to(root).with_suffix(""))
+            yield FoundLog(name, folder, log, _config_of(log, root, is_alone=beside[log.parent] == 1))
+
+
+def _is_checkpoint(state: Path) -> bool:
+    return state.parent.name.startswith("checkpoint-")
+
+
+def _step_of_checkpoint(state: Path) -> float:
+    """Return the step of a trainer_state.json; the one beside the checkpoints is the last."""
+    step = state.parent.name.removeprefix("checkpoint-")
+    return float(step) if step.isdecimal() and _is_checkpoint(state) else np.inf
+
+
+def _config_of(log: Path, root: Path, is_alone: bool = True) -> dict[str, Any]:
+    """Return the config under a log's name, or under a usual one where the log is alone; a model's does not count."""
+    folder = log.parent.parent if _is_checkpoint(log) else log.parent
+    names = [f"{log.stem}{end}" for end in (".yaml", ".yml", ".json") if end != log.suffix]
+    for name in [*names, *(CONFIGS if is_alone and not root.is_file() else ())]:
+        try:
+            config = read_mapping(str(folder / name))
+        except RequestError:
+            continue
+        if not {"architectures", "model_type", "log_history"} & config.keys():
+            wandb = {key: part["value"] for key, part in config.items() if isinstance(part, dict) and "value" in part}
+            return dict(dotted(config | wandb))
+    return {}
+
+
+def group_runs(
+    runs: Sequence[FoundLog], folders_of_arms: Mapping[str, Sequence[str]]
+) -> tuple[list[str], list[int], bool, list[str]]:
+    """Return each run's arm and seed, whether arms are paired by seed, and how that was decided, in sentences.
+
+    Without `folders_of_arms`, arms are what differs between the configs (seeds and places apart), or the names without
+    their seeds, or the folders that were asked for. Runs whose seeds do not tell them apart are numbered within an arm.
+    """
+    arms, how = _choose_arms(runs, folders_of_arms)
+    seeds = [_seed_of(run) for run in runs]
+    notes = [f"arms: {how}"]
+    of_arm: dict[str, set[int | None]] = {}
+    for arm, seed in zip(arms, seeds, strict=True):
+        of_arm.setdefault(arm, set()).add(seed)
+    first, *others = of_arm.values()
+    known = [seed for seed in seeds if seed is not None]
+    twice = [pair for pair, n in Counter(zip(arms, seeds, strict=True)).items() if n > 1]
+    is_paired = False
+    if len(known) < len(runs):
+        notes.append(f"unpaired: {len(runs) - len(known)} of {len(runs)} runs do not say their seed; they are numbered")
+    elif twice:
+        notes.append(f"unpaired: {twice[0][0]} has several runs with seed {twice[0][1]}; they are numbered")
+    elif any(len(first & other) < 2 for other in others):
+        notes.append("unpaired: the arms do not share two seeds")
+    else:
+        is_paired = True
+        notes += ["paired by seed"] if others else []
+    if len(known) == len(runs) and not twice:
+        return arms, known, is_paired, notes
+    numbers, number_of = [], Counter[str]()
+    for arm in arms:
+        numbers.append(number_of[arm])
+        number_of[arm] += 1
+    return arms, numbers, is_paired, notes
+
+
+def _choose_arms(runs: Sequence[FoundLog], folders_of_arms: Mapping[str, Sequence[str]]) -> tuple[list[str], str]:
+    """Return the arm of each run, and what decided it."""
+    if folders_of_arms:
+        arm_of = {folder: arm for arm, folders in folders_of_arms.items() for folder in folders}
+        return [arm_of[run.folder] for run in runs], "as told by --arm"
+    ways = []
+    if all(run.config for run in runs) and (by_config := _name_differences([run.config for run in runs])):
+        ways.append((by_config, "what differs between the configs, seeds and places apart"))
+    if all(SEED_IN_NAME.search(run.name) for run in runs):
+        by_name = [SEED_IN_NAME.sub("", run.name).strip("-_./ ") or Path(run.folder).name for run in runs]
+        ways.append((by_name, "the names of the runs without their seeds"))
+    folders = [Path(run.folder).name or run.folder for run in runs]
+    if len(set(folders)) < len({run.folder for run in runs}):
+        folders = [run.folder for run in runs]
+    ways.append((folders, "the folders that were named" if len(set(folders)) > 1 else "all runs are one"))
+    # A key that differs in every run (such as an id that PLACES does not know) must not make an arm of each.
+    return next((way for way in ways if len(set(way[0])) < len(runs)), ways[0])
+
+
+def _name_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return `beta=0.04, epsilon=0.2` of what differs for each config; nothing where all are the same."""
+    keys = sorted({key for config in configs for key in config if not PLACES.search(key) and not SEED.search(key)})
+    differ = [key for key in keys if len({str(config.get(key)) for config in configs}) > 1]
+    last = {key: key.rpartition(".")[2] for key in differ}
+    times = Counter(last.values())
+    short = {key: key if times[last[key]] > 1 else last[key] for key in differ}
+    words = [", ".join(f"{short[key]}={printable(str(config.get(key))[:40])}" for key in differ) for config in configs]
+    return words if differ else []
+
+
+def _seed_of(run: FoundLog) -> int | None:
+    """Return the seed that a run's config says, or its name; None where neither does."""
+    for key in sorted((key for key in run.config if SEED.search(key)), key=len):
+        if str(run.config[key]).isdecimal():
+            return int(run.config[key])
+    in_name = SEED_IN_NAME.findall(run.name)
+    return int(in_name[-1]) if in_name else None

@@ -1,0 +1,97 @@
+"""The tables behind the analytic figures, from our own surrogates: F9 and F10."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from grpolab.grpo.aggregation import Totals
+from grpolab.grpo.loss import LossInputs, surrogate
+from grpolab.settings.objective import Objective
+
+Rows = list[dict[str, str | float]]
+SIGNS = (1.0, -1.0)
+
+
+def rule(
+    kernel: str,
+    epsilon: float = 0.2,
+    epsilon_high: float = 0.2,
+    delta: float | None = None,
+    options: Mapping[str, float] = MappingProxyType({}),
+) -> Objective:
+    """Return a surrogate with its range and its own numbers, for sequences of one token."""
+    return Objective.of(
+        "token", kernel, epsilon, epsilon_high, delta, "min_positive", "sequence_mean", 0.0, kernel_options=options
+    )
+
+
+CURVES = {
+    "no clip": rule("ratio"),
+    "clip 0.2 / 0.2": rule("clipped"),
+    "clip 0.2 / 0.28": rule("clipped", 0.2, 0.28),
+    "lower clip only": rule("clipped", 0.2, math.inf),
+    "clip 0.2 / 0.2, delta 2": rule("clipped", delta=2.0),
+    "cispo, cap 1.28": rule("cispo", 1.0, 0.28),
+    "sapo": rule("sapo", options={"temperature_positive": 1.0, "temperature_negative": 1.05}),
+    "gmpo, one token": rule("gmpo", 0.4, 0.4),
+}
+# Rules that see the old probability by itself, beside rules that see only the ratio.
+SURFACES = {
+    **{name: CURVES[name] for name in ("no clip", "clip 0.2 / 0.2", "cispo, cap 1.28")},
+    "aspo, cap 3": rule("aspo", options={"cap": 3.0}),
+    "sapo": CURVES["sapo"],
+    "dppo, TV 0.2": rule("dppo_tv", options={"cap": math.inf}),
+}
+
+
+def curve_table(points: int = 301, largest: float = 3.0) -> Rows:
+    """Return the table of F9: a row per curve, advantage (+1, -1) and ratio.
+
+    It has the objective (minus the loss) of a token whose old probability is .25, and its weight, d objective / d
+    log-prob.
+    """
+    rows: Rows = []
+    ratios_N = torch.linspace(0.01, largest, points, dtype=torch.double)
+    old_N = torch.full_like(ratios_N, 0.25)
+    for curve, objective in CURVES.items():
+        for advantage in SIGNS:
+            objective_N, weight_N = objective_and_weight(objective, advantage, old_N.log(), (ratios_N * old_N).log())
+            rows += [
+                {"curve": curve, "advantage": advantage, "ratio": r, "objective": o, "weight": w}
+                for r, o, w in zip(ratios_N.tolist(), objective_N.tolist(), weight_N.tolist(), strict=True)
+            ]
+    return rows
+
+
+def surface_table(points: int = 40) -> Rows:
+    """Return the table of F10: a row per rule, advantage (+1, -1), old and new probability, with the weight.
+
+    The probabilities are the middles of `points` equal parts of (0, 1); weights have six digits.
+    """
+    rows: Rows = []
+    middles_N = (torch.arange(points, dtype=torch.double) + 0.5) / points
+    old_N, new_N = torch.cartesian_prod(middles_N, middles_N).T
+    for name, objective in SURFACES.items():
+        for advantage in SIGNS:
+            _, weight_N = objective_and_weight(objective, advantage, old_N.log(), new_N.log())
+            rows += [
+                {"rule": name, "advantage": advantage, "old": old, "new": new, "weight": float(f"{weight:.6g}")}
+                for old, new, weight in zip(old_N.tolist(), new_N.tolist(), weight_N.tolist(), strict=True)
+            ]
+    return rows
+
+
+def objective_and_weight(objective: Objective, advantage: float, old_N: Tensor, new_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the objective and its derivative by the log-prob for sequences of one token, from log-probs; (N,) each."""
+    new_N1, old_N1 = new_N[:, None].requires_grad_(), old_N[:, None]
+    mask_N1 = torch.ones_like(old_N1, dtype=torch.bool)
+    inputs = LossInputs(new_N1, old_N1, torch.full_like(old_N1, advantage), mask_N1, Totals.of(mask_N1))
+    log_ratio_N1 = new_N1 - old_N1
+    objective_N1 = -surrogate(objective, inputs, log_ratio_N1, log_ratio_N1.exp()).loss
+    (weight_N1,) = torch.autograd.grad(objective_N1.sum(), new_N1)
+    return objective_N1.detach()[:, 0], weight_N1[:, 0]

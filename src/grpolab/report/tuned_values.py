@@ -1,0 +1,158 @@
+"""Each arm at common and at tuned values, on seeds that chose neither: what tuning changes in the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from grpolab.report.figures.panels import MEAN, note_gaps, panel_grid
+from grpolab.report.load import StudyRuns
+from grpolab.report.measures import at, mean_interval, measure
+from grpolab.report.statistics.intervals import Interval
+from grpolab.report.statistics.tests import Difference, holm, paired_difference
+from grpolab.report.style import QUIET, Manifest, arm_styles, manifest
+from grpolab.report.tables import Table
+from grpolab.report.text import NONE, OF_MEANS, estimate, number, probability, signed
+
+COMMON, TUNED = "common", "tuned"
+
+
+@dataclass(frozen=True, eq=False)
+class ArmAtBoth:
+    """One arm at common and at tuned values, in one place: levels of the remaining factors, and the tuned one."""
+
+    place: str
+    arm: str
+    scores: dict[str, pd.Series]  # {COMMON: by seed, TUNED: by seed}
+    means: dict[str, Interval]
+    gain: Difference  # tuned - common
+    lead: dict[str, Difference]  # arm - baseline
+    overrides: str
+
+
+def compare(study: StudyRuns) -> list[ArmAtBoth]:
+    """Compare each arm at both values wherever a study has both and differs in nothing else.
+
+    Common is the first level of the factor whose level names the tuning that names none itself.
+    """
+    final, compared = measure(study, "final_score"), study.plan["compare"]
+    rows: list[ArmAtBoth] = []
+    for tuning in study.plan.get("tuned", []):
+        factor = tuning["factor"]
+        if factor in (None, compared):
+            continue
+        tuned = [other["level"] for other in study.plan["tuned"] if other["factor"] == factor]
+        common = next((level for level in study.plan["factors"][factor] if level not in tuned), None)
+        rest = [f"factor/{name}" for name in study.plan["factors"] if name not in (factor, compared)]
+        cells = study.cells[["facet", f"factor/{factor}", *rest]].drop_duplicates()
+        facets = {(level, " · ".join(levels)): facet for facet, level, *levels in cells.itertuples(index=False)}
+        for level, where in facets:
+            if level != tuning["level"] or (common, where) not in facets:
+                continue
+            pair = {COMMON: facets[common, where], TUNED: facets[level, where]}
+            scores = {arm: {end: at(final, facet, arm) for end, facet in pair.items()} for arm in study.arms}
+            rows += [
+                ArmAtBoth(
+                    place=" · ".join(filter(None, [where, level if len(tuned) > 1 else ""])),
+                    arm=arm,
+                    scores=ends,
+                    means={end: mean_interval(study, "final_score", values) for end, values in ends.items()},
+                    gain=paired_difference(ends[TUNED], ends[COMMON]),
+                    lead={end: paired_difference(ends[end], scores[study.baseline][end]) for end in ends},
+                    overrides=", ".join(tuning["arms"].get(arm, {}).get("overrides", [])),
+                )
+                for arm, ends in scores.items()
+            ]
+    return rows
+
+
+def table(study: StudyRuns, rows: list[ArmAtBoth]) -> Table:
+    """Scores at both values, their paired difference (Holm over the arms), and each arm's lead over the baseline."""
+    numbers, shown = [], []
+    for row, p in zip(rows, holm([row.gain.p for row in rows]), strict=True):
+        estimates = {f"score_{end}": mean for end, mean in row.means.items()} | {"gain": row.gain}
+        estimates |= {f"lead_{end}": lead for end, lead in row.lead.items()}
+        numbers.append(
+            {"where": row.place, "arm": row.arm, "tuned_values": row.overrides, "pairs": row.gain.n}
+            | {
+                f"{name}{suffix}": value
+                for name, interval in estimates.items()
+                for suffix, value in zip(("", "_low", "_high"), interval[:3], strict=True)
+            }
+            | {"p": row.gain.p, "p_holm": p}
+        )
+        shown.append(
+            {"where": row.place, "arm": row.arm, "tuned values": row.overrides, "seeds": row.gain.n}
+            | {end: estimate(*mean[:3]) for end, mean in row.means.items()}
+            | {"tuned minus common": estimate(*row.gain[:3], signed), "Holm p": probability(p)}
+            | {
+                f"minus {study.baseline}, {end}": NONE if row.arm == study.baseline else estimate(*lead[:3], signed)
+                for end, lead in row.lead.items()
+            }
+        )
+    caption = (
+        f"{study.name}: final score (`{study.metric}`) of each arm at common and at tuned values, on seeds that chose"
+        f" neither; differences are paired by seed; mean [95% interval: {OF_MEANS}]."
+    )
+    hidden = [] if any(row.place for row in rows) else ["where"]
+    return Table("tuned_values", caption, pd.DataFrame(numbers), pd.DataFrame(shown).drop(columns=hidden))
+
+
+def sentences(rows: Sequence[ArmAtBoth]) -> Iterator[str]:
+    """Say what tuning changes: each arm's gain, and whether the order of the arms is the same."""
+    for where in dict.fromkeys(row.place for row in rows):
+        here = [row for row in rows if row.place == where and row.gain.n]
+        if not here:
+            continue
+        place = f" in {where}" if where else ""
+        gains = [f"`{row.arm}` {estimate(*row.gain[:3], signed)}" for row in here]
+        yield f"Tuned minus common values{place}, paired by seed: {'; '.join(gains)}."
+        ranked = {end: sorted(here, key=lambda row: -row.means[end].mean) for end in (COMMON, TUNED)}
+        means = {
+            end: ", ".join(f"`{row.arm}` {number(row.means[end].mean)}" for row in best_first)
+            for end, best_first in ranked.items()
+        }
+        same = "the same order" if ranked[COMMON] == ranked[TUNED] else "another order"
+        yield f"Order of the means{place}: {means[COMMON]} at common values; {means[TUNED]} at tuned ones ({same})."
+
+
+def draw(study: StudyRuns, rows: list[ArmAtBoth]) -> tuple[Figure, Manifest]:
+    """Draw each arm's score at common (hollow) and tuned values, and the paired difference, one line per arm."""
+    places, titles = list(dict.fromkeys(row.place for row in rows)), ["final score", "tuned minus common"]
+    figure, grid = panel_grid(places, titles, height=0.45 + 0.32 * len(study.arms), share_x=False)
+    styles, numbers = arm_styles(study.arms), []
+    for place in places:
+        score, gain = (grid[place, title] for title in titles)
+        here = [row for row in rows if row.place == place]
+        for y, row in enumerate(here):
+            colour, marker = styles[row.arm].colour, styles[row.arm].marker
+            lines: list[tuple[Axes, Interval | Difference, float, str]] = [(score, row.means[COMMON], -0.16, "white")]
+            lines += [(score, row.means[TUNED], 0.16, colour), (gain, row.gain, 0.0, colour)]
+            for panel, interval, offset, face in lines:
+                panel.hlines(y + offset, interval.low, interval.high, color=colour, linewidth=1)
+                panel.plot(interval[0], y + offset, marker, color=colour, markerfacecolor=face, markersize=4)
+            for end, offset in ((COMMON, -0.26), (TUNED, 0.06)):
+                seeds = row.scores[end]
+                score.plot(seeds, np.full(len(seeds), y + offset), ".", color=colour, alpha=0.4, markersize=3)
+            both = pd.DataFrame(row.scores)
+            numbers.append(
+                {"where": row.place, "arm": row.arm, "gain": list(row.gain[:3]), "n": row.gain.n}
+                | {f"score_{end}": list(mean[:3]) for end, mean in row.means.items()}
+                | {"seeds": dict(zip(map(int, both.index), both.to_numpy().tolist(), strict=True))}
+            )
+        gain.axvline(0, color=QUIET, linewidth=0.8)
+        score.set_yticks(range(len(here)), [row.arm for row in here])
+        score.set_ylim(len(here) - 0.5, -0.5)
+    note_gaps(figure, study)
+    caption = (
+        "Final score of each arm at common (hollow) and at tuned values, on seeds that chose neither; and what tuning"
+        " gives each arm."
+    )
+    return figure, manifest(
+        study, "tuned_values", caption, f"{MEAN}, differences paired by seed; dots are seeds", numbers
+    )

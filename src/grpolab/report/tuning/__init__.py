@@ -1,1 +1,0 @@
-"""What a tuning found: its trials as figures, tables and sentences, and each arm at common and at tuned values."""

@@ -1,0 +1,82 @@
+"""Put a run together: task, policy, learner, evaluator and state as they are before the first rollout step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from grpolab.grpo.evaluation import Evaluator
+from grpolab.grpo.loading import make_policy
+from grpolab.grpo.loss import CORE
+from grpolab.grpo.processes import ALONE, Processes
+from grpolab.grpo.rewards import make_score
+from grpolab.grpo.rollout import Collector
+from grpolab.grpo.step import EntropyControl, Learner, LearnerState, make_optimizer
+from grpolab.registry import FAULTS, FRAMEWORKS, LOGGED_METRICS, resolve
+from grpolab.run.warm_start import TRAINING_ITEMS, WarmStart
+from grpolab.settings.resolved import Resolved
+from grpolab.tasks import make_task
+from grpolab.tasks.base import content_hash
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """The parts that the training loop works with."""
+
+    settings: Resolved
+    learner: Learner
+    evaluator: Evaluator
+    state: LearnerState
+    dataset: dict[str, Any]  # content hashes and sizes, for provenance
+
+
+def assemble(settings: Resolved, warm: WarmStart, processes: Processes = ALONE) -> RunParts:
+    """Make a run's parts. Raises RequestError where a user's task, reward or model cannot be used."""
+    task = make_task(settings.task)
+    policy = make_policy(settings, task)
+    weights = warm.weights()
+    if weights is not None:
+        policy.load_weights(weights)
+    score, chat = make_score(settings.reward, task), getattr(task, "chat", False)
+    train = task.examples("train", TRAINING_ITEMS)
+    held_out = task.examples("evaluation", settings.evaluation.items)
+    needs_reference = settings.beta > 0 or settings.diagnostics.kl_ref_every > 0
+    reference = policy.frozen_copy() if needs_reference else None
+    learner = Learner(
+        settings=settings,
+        objective=settings.objective,
+        collector=Collector(settings, train, score, reference, chat, processes),
+        recipe=resolve(FRAMEWORKS[settings.framework]).recipe if settings.framework else CORE,
+        processes=processes,
+        **_logged_metrics(settings),
+    )
+    evaluator = Evaluator(
+        task=task,
+        score=score,
+        examples_I=held_out,
+        tokenizer=policy.tokenizer,
+        device=policy.device,
+        chat=chat,
+        reach=policy.reach,
+        batch_size=settings.evaluation.batch_size,
+        samples=settings.evaluation.samples,
+        length=settings.max_completion_length,
+        seed=settings.seed,
+        processes=processes,
+    )
+    dataset: dict[str, Any] = {}
+    for split, examples in (("train", train), ("evaluation", held_out)):
+        dataset |= {f"{split}_sha256": content_hash(examples), f"{split}_items": len(examples)}
+    entropy = EntropyControl(settings.entropy_coef or 0.0) if settings.adaptive_entropy else None
+    state = LearnerState(policy, make_optimizer(policy, settings), entropy=entropy)
+    if settings.fault:
+        learner = resolve(FAULTS[settings.fault]).plant(learner, state)
+    return RunParts(settings, learner, evaluator, state, dataset)
+
+
+def _logged_metrics(settings: Resolved) -> dict[str, Any]:
+    """Return the function that computes what frameworks log of an update, where the settings ask for it."""
+    if not (settings.framework or settings.diagnostics.clip_conventions):
+        return {}
+    return {"framework_metrics": partial(resolve(LOGGED_METRICS), settings)}

@@ -1,0 +1,145 @@
+"""`grpolab train --help`: every group and key with its meaning and default, read from conf/ and the settings."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from grpolab.errors import RequestError, near_matches
+from grpolab.framework_names import our_names
+from grpolab.settings.run import RunSettings
+from grpolab.sweep.compose import NO_VALUE, Composer
+from grpolab.sweep.schema import Schema, describe, options, resolve, root, show
+
+HEADER = """\
+usage: grpolab train [-m] [--name NAME] [--jobs N] [--retry-failed] [--json-lines] [key=value ...]
+
+Trains one run with Hydra overrides; `-m` runs every combination of comma lists: epsilon=0.1,0.2 seed=0,1,2
+`grpolab train --help KEY ...` explains a group, a key or a section of keys.
+"""
+# What most runs set.
+USUAL_KEYS = (
+    *("seed", "rollout_steps", "prompts_per_step", "num_generations", "num_iterations", "num_minibatches"),
+    *("learning_rate", "max_grad_norm", "temperature", "max_completion_length", "importance_sampling_level", "kernel"),
+    *("epsilon", "epsilon_high", "delta", "aggregation", "beta", "scale_rewards", "warm_start.target_accuracy"),
+    *("evaluation.every", "diagnostics.samples_every", "micro_batch_size", "device", "dtype", "machine.results"),
+)
+GROUPS = {
+    "task": "what is learnt",
+    "model": "what learns it",
+    "loss_type": "kernel, aggregation and clip range under their usual name",
+    "paper": "a paper's values",
+    "dialect": "a framework's own loss, defaults and metrics, with its modes as NAME/MODE",
+    "scale": "what suits a machine",
+    "launcher": "who runs a sweep's cells beyond this machine",
+    "fault": "an error that is planted on purpose, for the doctor to find",
+}
+WIDTH = 120
+
+Entry = tuple[str, str]  # a group or key, and what is said of it
+
+
+def help_text(wanted: Sequence[str] = ()) -> str:
+    """Explain some groups and keys, or `all` of them, or the usual ones with the names of the others.
+
+    Defaults are those of conf/run.yaml. Raises RequestError for a word that is no group, key or section of keys.
+    """
+    composer = Composer()
+    groups, keys = list(_group_entries(composer)), list(_key_entries(composer))
+    if not wanted:
+        return "\n".join(_overview(composer, keys))
+    if list(wanted) == ["all"]:
+        return "\n".join(text for _, text in (*groups, *keys))
+    lines, problems = list[str](), list[str]()
+    for word in wanted:
+        name = word.partition("=")[0]
+        texts = [text for key, text in (*groups, *keys) if key == name or key.startswith(f"{name}.")]
+        lines += texts
+        if not texts:
+            near = near_matches(name, {key for key, _ in (*groups, *keys)})
+            hint = f": write {ours}" if (ours := our_names(name)) else near
+            problems.append(f"{name} is unknown{hint}; `grpolab train --help` lists every key")
+    if problems:
+        raise RequestError(problems)
+    return "\n".join(lines)
+
+
+def _overview(composer: Composer, keys: Sequence[Entry]) -> Iterator[str]:
+    yield f"{HEADER}\nThe usual keys, each with its default"
+    texts = dict(keys)
+    for name in USUAL_KEYS:
+        values, _, meaning = texts[name].partition("\n")
+        head = f"  {name}={values.rpartition('; default ')[2]}"
+        yield f"{head:<42} {textwrap.shorten(meaning, WIDTH - max(len(head), 42) - 1, placeholder=' ...')}"
+    yield "\nGroups, each a set of keys: GROUP=NAME"
+    for group, meaning in GROUPS.items():
+        names = ", ".join(name for name in composer.groups[group] if name != "null" and "/" not in name)
+        head = f"  {group:<10} "
+        yield textwrap.fill(f"{meaning}: {names}", WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+    yield "\nAll other keys"
+    sections = dict[str, list[str]]()
+    for name in texts:
+        if name not in USUAL_KEYS and name not in GROUPS:
+            sections.setdefault(name.rpartition(".")[0], []).append(name)
+    for names_of_section in sections.values():
+        yield textwrap.fill(" ".join(names_of_section), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    yield "\nWhat a name means: `grpolab train --help dialect`, or another group, key or section; `--help all`: all"
+
+
+def list_names() -> list[str]:
+    """Return the name of every group and key."""
+    composer = Composer()
+    return list(dict.fromkeys([*composer.groups, *(name for name, _ in _key_entries(composer))]))
+
+
+def guess_key(word: str) -> str:
+    """Return the key or group that a word most likely means, by its end or another framework's name; or ''."""
+    names = list_names()
+    ends = [name for name in names if name.endswith(f".{word}")]
+    theirs = our_names(word).partition(" ")[0].rstrip(",")
+    return word if word in names else theirs or (ends[0] if len(ends) == 1 else "")
+
+
+def _group_entries(composer: Composer) -> Iterator[Entry]:
+    for group, names in composer.groups.items():
+        for option in names:
+            file, meaning = composer.conf / group / f"{option}.yaml", "No preset: the keys below hold."
+            if file.exists():  # its first comment after Hydra's
+                comments = [line[1:].strip() for line in file.read_text().splitlines() if line.startswith("#")]
+                meaning = next((line for line in comments if not line.startswith("@package")), "")
+            mark = " (default)" if option == str(composer.defaults[group] or "null") else ""
+            yield group, f"  {f'{group}={option}':<24} {meaning}{mark}"
+
+
+def _key_entries(composer: Composer) -> Iterator[Entry]:
+    defaults = composer.values({})
+
+    def explain(name: str, field: Schema, default: Any) -> Entry:
+        value = "no default" if default == NO_VALUE else f"default {show(default)}"
+        return name, f"  {name:<34} {describe(RunSettings, field)}; {value}\n      {field['description']}"
+
+    def explain_options(name: str, field: Schema) -> Iterator[Entry]:
+        """Explain the keys under each option of a group inside the settings, `task=addition`."""
+        section, _, group = name.rpartition(".")
+        for option, member in options(RunSettings, field).items():
+            values = composer.values({group: option})
+            yield name, f"  with {group}={option}: {member['description'].splitlines()[0]}"
+            yield from explain_section(name, member, (values[section] if section else values)[group])
+
+    def explain_section(prefix: str, part: Schema, values: dict[str, Any]) -> Iterator[Entry]:
+        for name, field in part["properties"].items():
+            if "description" in field:
+                yield explain(f"{prefix}.{name}", field, values[name])
+            yield from explain_options(f"{prefix}.{name}", resolve(RunSettings, field))
+
+    for name, field in root(RunSettings)["properties"].items():
+        inner = resolve(RunSettings, field)
+        if options(RunSettings, inner):
+            yield from explain_options(name, inner)
+        elif "properties" in inner:
+            if defaults[name] is None:  # switched off; if it is set, all of its keys are
+                yield explain(name, field, None)
+            yield from explain_section(name, inner, defaults[name] or dict.fromkeys(inner["properties"], NO_VALUE))
+        else:
+            yield explain(name, field, defaults[name])

@@ -1,0 +1,140 @@
+"""What `grpolab train` is asked for on the command line: one run, or with -m every combination of several values."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from pydantic import ValidationError
+
+from grpolab.errors import RequestError
+from grpolab.paths import STUDY_NAME, available
+from grpolab.quantities import Thresholds
+from grpolab.settings.resolved import resolve_run
+from grpolab.settings.run import RunSettings
+from grpolab.sweep.compose import Composer, key_of
+from grpolab.sweep.plan import Cell, Plan, expand, plan_document
+from grpolab.sweep.schema import MOST_LETTERS, Factors, sentences, show
+from grpolab.sweep.study import Study
+from grpolab.vocabulary import LOOKS
+
+DEFAULT_NAME, PRIMARY_METRIC, FIGURES = "adhoc", "eval/accuracy_expected", ["F1", "F2", "F16", "F26"]
+QUESTION = "Asked on the command line: "
+MOST_LABEL, LONG_VALUE = 60, 40  # characters of a level's name, and of an override that stands whole in it
+MOST_VALUES = 1000  # of one key: range(0,inf) has no end
+# A sweep over one of these asks about clipping.
+CLIP_KEYS = {"epsilon", "epsilon_high", "delta", "importance_sampling_level"}
+
+
+def cell_of(settings: RunSettings, overrides: Sequence[str]) -> Cell:
+    """Resolve one run, and name it by the overrides that asked for it."""
+    named = [text for text in overrides if not key_of(text).startswith(("seed", "machine.", "launcher"))]
+    return Cell({"run": _level_name(named)}, resolve_run(settings))
+
+
+def run_document(name: str, cell: Cell, overrides: Sequence[str], created: str, commit: str | None) -> dict[str, Any]:
+    """Return plan.json of a single run: report and tracking find it by this under a study's name."""
+    level = cell.levels["run"]
+    says = {
+        "title": "",
+        "compare": "run",
+        "baseline": level,
+        "primary_metric": PRIMARY_METRIC,
+        "factors": {"run": [level]},
+        "stability": asdict(Thresholds()),
+        "looks": list(LOOKS),
+        "registered": {},
+        "figures": FIGURES,
+    }
+    return plan_document(name, QUESTION + " ".join(overrides), [cell.settings.seed], [cell], created, commit, says)
+
+
+def expand_multirun(overrides: Sequence[str], name: str = DEFAULT_NAME) -> Plan:
+    """Return the plan of a Hydra sweep (`epsilon=0.1,0.2 seed=range(0,3)`): a key with several values is a factor.
+
+    Raises RequestError with all problems.
+    """
+    refuse_taken_name(name)
+    composer, problems = Composer(), list[str]()
+    parsed = [override for text in overrides if (override := composer.parse(text, problems, sweep=True))]
+    swept = {o.key_or_group: _list_values(o, problems) for o in parsed if o.is_sweep_override()}
+    fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
+    if given := swept.pop("seed", None):
+        seeds = [int(value) for value in given if value.isdecimal()]
+        if len({*seeds}) < len(given):
+            problems.append(f"seed={','.join(given)} is not allowed: seeds are different whole numbers >= 0")
+            seeds = [0]
+    else:
+        seeds = [composer.compose([text for text in fixed if key_of(text) == "seed"]).seed]
+    factors: Factors = {
+        key: {_level_name([f"{key}={value}"]): [f"{key}={value}"] for value in values}
+        for key, values in swept.items()
+        if values
+    }
+    problems += [f"{key}: two of its values have one name" for key in factors if len(factors[key]) < len(swept[key])]
+    rest = [text for text in fixed if key_of(text) != "seed"]
+    factors = factors or {"run": {_level_name([]): []}}
+    compare, levels = next(iter(factors.items()))
+    try:
+        study = Study(
+            name=name,
+            question=QUESTION + " ".join([*rest, *factors]),
+            overrides=rest,
+            factors=factors,
+            compare=compare,
+            baseline=next(iter(levels)),
+            seeds=seeds,
+            primary_metric=PRIMARY_METRIC,
+            figures=FIGURES,
+        )
+        plan = expand(study, composer, needs_clipping=bool(CLIP_KEYS & swept.keys()))
+    except ValidationError as error:
+        problems += sentences(Study, error)
+    except RequestError as error:
+        problems += error.problems
+    if problems:
+        raise RequestError(problems)
+    return plan
+
+
+def _list_values(override: Override, problems: list[str]) -> list[str]:
+    is_shuffled = getattr(override.value(), "shuffle", False)  # Hydra would list a range without end to shuffle it
+    values: list[str] = []
+    with suppress(HydraException, ValueError, ArithmeticError):
+        values = [] if is_shuffled else list(map(str, islice(override.sweep_string_iterator(), MOST_VALUES + 1)))
+    if not 0 < len(set(values)) == len(values) <= MOST_VALUES:
+        problems.append(
+            f"{show(override.input_line)} cannot be swept: write up to {MOST_VALUES} different values, as a"
+            " comma list, choice(...) or range(...)"
+        )
+        return []
+    return values
+
+
+def _level_name(overrides: Sequence[str]) -> str:
+    """Return overrides as a level's name: short, one word, no slash (slashes join levels to variants).
+
+    If folders of a long path or the last of many overrides are left out, four digits of a hash keep names different.
+    """
+    texts = [text if len(text) <= LONG_VALUE else re.sub(r"[^=,{}:\[\]]*/", "", text) for text in overrides]
+    short = [text for index, text in enumerate(texts) if len(",".join(texts[: index + 1])) <= MOST_LABEL]
+    short = short or [text[:MOST_LABEL] for text in texts[:1]]
+    more = [f"+{len(texts) - len(short)}"] if len(short) < len(texts) else []
+    name, whole = ",".join([*short, *more]), ",".join(overrides)
+    mark = "" if name == whole else f"~{hashlib.sha256(whole.encode()).hexdigest()[:4]}"
+    return re.sub(r"[\s/]+", "_", name + mark) or "defaults"
+
+
+def refuse_taken_name(name: str) -> None:
+    """Raise RequestError if a name cannot be a folder's, or is that of a study."""
+    if len(name) > MOST_LETTERS or not STUDY_NAME.fullmatch(name):
+        raise RequestError(f"--name {show(name)} is not allowed: {STUDY_NAME.pattern}, length <= {MOST_LETTERS}")
+    if name in available():
+        raise RequestError(f"--name {name} is a study of experiments/: choose another name")
