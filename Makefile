@@ -92,20 +92,14 @@ BENCH_language-model = .venv-bench/bin/python benchmarks/language_model_vs_trl.p
 BENCH_conformance = rm -rf .venv-bench/trl_vectors && \
   .venv-bench/bin/python benchmarks/trl_vectors.py .venv-bench/trl_vectors $(or $(SEED),0) && \
   $(BIN)/grpolab conformance .venv-bench/trl_vectors
-BENCH_conformance-paths = $(BIN)/python benchmarks/conformance_paths.py
 BENCH_loss = $(BIN)/python benchmarks/loss_cost.py
 BENCH_doctor = $(BIN)/python benchmarks/doctor_check.py $(if $(JOBS),--jobs $(JOBS))
 BENCH_doctor-peers = ([ -x .venv-peers/bin/python ] || $(BIN)/python -m venv .venv-peers) && \
   .venv-peers/bin/python -m pip install --quiet --no-input -r requirements/peers.txt && \
   $(BIN)/python benchmarks/doctor_peers.py .venv-peers $(if $(JOBS),--jobs $(JOBS))
-BENCH_self-check = $(BIN)/grpolab self-check $(or $(STUDY),claims)
+BENCH_self-check = $(BIN)/python benchmarks/self_check.py $(or $(STUDY),claims)
 BENCH_scale = $(BIN)/python benchmarks/simulate_scale.py
-BENCH_revision = $(BIN)/python benchmarks/against_revision.py \
-  $(or $(REV),$(error REV is not set: make bench WHAT=revision REV=4148bba)) $(if $(NOW),--now $(NOW))
-BENCH_overhead = $(BIN)/python benchmarks/overhead.py $(STUDY) $(SWEEP_OPTIONS)
-BENCH_resume = $(BIN)/python benchmarks/checkpoint_cost.py
-BENCH_code-paths = $(BIN)/python benchmarks/code_paths.py $(STUDY) $(SWEEP_OPTIONS)
-bench: $(READY) $(if $(filter $(WITH_TRL),$(WHAT)),$(TRL_READY)) ## measure (benchmarks/README.md): WHAT=trl|language-model|conformance|loss|doctor|self-check|scale and others
+bench: $(READY) $(if $(filter $(WITH_TRL),$(WHAT)),$(TRL_READY)) ## measure (benchmarks/README.md): WHAT=trl|language-model|conformance|loss|doctor|doctor-peers|self-check|scale
 	$(call choose,BENCH)
 
 EXTRA_smollm2 = $(BIN)/python requirements/smollm2.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -9,26 +10,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[1]
-sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "sweep" / "tuning")]
+sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "report")]
 
-import checkpoint_cost  # noqa: E402
 import doctor_check  # noqa: E402
 import doctor_peers  # noqa: E402
 import loss_cost  # noqa: E402
-import overhead  # noqa: E402
+import self_check  # noqa: E402
+from report_results import write_study  # noqa: E402
 
 from grpolab.cli import main as grpolab  # noqa: E402
+from grpolab.errors import RequestError  # noqa: E402
+from grpolab.paths import Results  # noqa: E402
+from grpolab.report.load import load  # noqa: E402
 
 pytestmark = pytest.mark.timeout(900)  # scripts start processes that import torch
 TRL_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
-TINY = [
-    *("model.hidden_size=16", "model.layers=1", "prompts_per_step=2", "num_generations=4", "evaluation.items=20"),
-    *("warm_start.max_steps=4", "warm_start.check_every=2", "warm_start.check_items=20"),
-]
 
 
 def test_loss_cost(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,36 +44,6 @@ def test_loss_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert shares["both off"][1] < shares[loss_cost.CONVENTIONS][1], "what is switched off costs nothing"
     worst = max(both for name, (*_, both, _) in shares.items() if name != loss_cost.CONVENTIONS)
     assert code == int(worst > loss_cost.MOST_SHARE) or worst == pytest.approx(loss_cost.MOST_SHARE, abs=1e-3)
-
-
-@pytest.mark.slow
-def test_checkpoint_cost(capsys: pytest.CaptureFixture[str]) -> None:
-    """A checkpoint at every rollout boundary, which is dearer than 2%: the run is short."""
-    code = checkpoint_cost.main(["task=addition", *TINY, "rollout_steps=12", "machine.checkpoint_seconds=0.001"])
-    run, *parts, start = capsys.readouterr().out.splitlines()
-    assert ", 12 rollout steps, interrupted before its outcome" in run
-    found = [re.fullmatch(r"  (.+?) +([\d.]+) % of it \((\d+) of .*\)", line).groups() for line in parts]
-    shares = {name: (float(share), int(calls)) for name, share, calls in found}
-    assert 10 <= shares["checkpoints"][1] <= 13
-    assert all(0 <= share < 100 for share, _ in shares.values())
-    seconds = float(start.split(": ")[1].split()[0])
-    assert 0 < seconds < 60
-    assert code == int(shares["checkpoints"][0] > 2 or seconds > 3)
-
-
-@pytest.mark.slow
-def test_overhead(capsys: pytest.CaptureFixture[str]) -> None:
-    """The parts are the whole: workers x wall time."""
-    code = overhead.main(["smoke", "--seeds", "1", "--jobs", "1", *TINY, "task.length=3", "machine.tracking_uri=null"])
-    shown = capsys.readouterr().out
-    wall = float(re.search(r"smoke: 2 runs on 1 workers, ([\d.]+) s", shown)[1])
-    work, rest = (float(seconds) for seconds in re.findall(r"([\d.]+) s +\S+  together", shown))
-    assert work + rest == pytest.approx(wall, abs=0.2)
-    parts = re.findall(r"%  ([a-z ]+)$", shown, re.MULTILINE)
-    assert {"warm starts", "rollout", "update", "evaluation"} <= set(parts)
-    assert code == 0, "the bound is for the whole reference"
-    overhead_percent = float(re.search(r"^overhead: ([\d.]+)%", shown, re.MULTILINE)[1])
-    assert overhead_percent == pytest.approx(100 * (wall / work - 1), rel=0.1)
 
 
 @pytest.mark.slow
@@ -118,6 +89,56 @@ def test_doctor_peers_counts_what_each_tool_names() -> None:
     assert scores.loc[doctor_peers.OURS].tolist() == ["1 of 2", "0 of 2", "1 of 2", "0 of 1"]
     assert scores.loc[doctor_peers.RLDOCTOR].tolist() == ["1 of 2", "1 of 2", "1 of 1", "1 of 1"]
     assert scores.loc[doctor_peers.HARNESS].tolist() == ["0 of 2", "0 of 2", "0 of 0", "0 of 1"]
+
+
+@pytest.fixture
+def one_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+    """One arm, 40 runs in four facets; their journals have a spread of three metrics."""
+    monkeypatch.setattr(self_check, "METRICS", ("final_score", "clip/active", "grad_norm_max"))
+    factors = {"clip": ["symmetric"], "task": ["addition", "sorting"], "regime": ["healthy", "stressed"]}
+    return write_study(tmp_path, factors=factors, seeds=10)
+
+
+@pytest.mark.slow
+def test_self_check_finds_the_promise_that_is_broken(
+    one_arm: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without Holm's correction a family of six rejects something in a quarter of all studies."""
+    monkeypatch.setattr(self_check, "REPLICATES", 20)
+    monkeypatch.setattr(self_check, "holm", np.asarray)
+    assert self_check.main(["clip_range", "--studies", "300", "--results", str(one_arm.root)]) == 1
+    *broken, page = capsys.readouterr().out.splitlines()
+    rates = [float(line.split()[-5].rstrip(",")) for line in broken if line.startswith("Holm, any of 6")]
+    assert rates == [pytest.approx(1 - 0.95**6, abs=0.08)]
+    assert not any("paired" in line or "sign test" in line for line in broken)
+    assert "40 runs" in Path(page).read_text()
+
+
+@pytest.mark.slow
+def test_planned_looks_keep_their_promises_and_a_looser_level_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = self_check.planned_looks(4000, np.random.default_rng(0))
+    assert [check.name for check in checks if not check.holds] == []
+    monkeypatch.setattr(self_check.looks, "decide", functools.partial(self_check.looks.decide, alpha=0.1))
+    loose = self_check.planned_looks(4000, np.random.default_rng(0))
+    assert {"planned looks, m=1, normal", "planned looks, m=4, normal"} <= {c.name for c in loose if not c.holds}
+
+
+def test_self_check_pairs_each_run_once_and_within_its_facet(one_arm: Results) -> None:
+    study = load(one_arm, "clip_range")[-1]
+    facets = self_check.baseline_runs([study, study])  # studies may share runs
+    assert [values.shape for values in facets] == [(10, 3)] * 4
+    # Seeds that differ by a hundred from facet to facet never meet.
+    apart = [values + 100 * place for place, values in enumerate(facets)]
+    checks = [self_check.split_one_arm(of, np.random.default_rng(0)) for of in (facets, apart)]
+    assert checks[0] == checks[1]
+    assert {check.n for check in checks[0]} == {20}
+    assert {check.n for check in self_check.split_one_arm(facets[:2], np.random.default_rng(0))} == {5}, "ten pairs"
+
+
+def test_self_check_refuses_too_few_runs(tmp_path: Path) -> None:
+    few = write_study(tmp_path, factors={"clip": ["symmetric"], "task": ["addition"]}, seeds=5)
+    with pytest.raises(RequestError, match=r"needs 40 runs of a baseline .* it has"):
+        self_check.main(["clip_range", "--results", str(few.root)])
 
 
 def with_trl(script: str, *arguments: str) -> str:

@@ -9,7 +9,7 @@ from grpolab import RESULTS_VERSION, __version__
 from grpolab.cli import main
 from grpolab.framework_names import LOOK_HERE, TRL_NAMES, VERL_NAMES, our_names
 from grpolab.paths import project_root
-from grpolab.sweep import pool
+from grpolab.sweep import engine
 from grpolab.sweep.compose import compose
 from grpolab.sweep.help import list_names
 from grpolab.sweep.plan import plans
@@ -139,7 +139,7 @@ def nothing_starts(monkeypatch):
     def refuse(*_arguments: object) -> None:
         raise AssertionError("a worker was started")
 
-    monkeypatch.setattr(pool.WorkerProcess, "__init__", refuse)
+    monkeypatch.setattr(engine.WorkerProcess, "__init__", refuse)
 
 
 @pytest.mark.parametrize(("request_", "said"), WRONG, ids=[" ".join(request) for request, _ in WRONG])

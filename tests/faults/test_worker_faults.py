@@ -145,7 +145,7 @@ def test_an_outcome_that_was_written_before_the_death_stands(fake_sweep):
 
 
 def test_each_slot_has_its_gpu_and_keeps_it_after_a_death(fake_sweep, monkeypatch):
-    monkeypatch.setattr("grpolab.sweep.pool.gpus", lambda: ["4", "7"])
+    monkeypatch.setattr("grpolab.sweep.engine.gpus", lambda: ["4", "7"])
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     code, jobs = fake_sweep("smoke", "device=cuda", misdeeds={"0": ["crash"]}, seconds=0.3)
     assert code == 1

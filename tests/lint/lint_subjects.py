@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from grpolab.lint.study_rules import Arms
+from grpolab.lint.study_rules import LintedStudy
 from grpolab.settings.run import RunSettings
 from grpolab.sweep.compose import Composer
 from grpolab.sweep.plan import Plan, expand
@@ -39,9 +39,9 @@ def plan(arms: dict[str, list[str]], *overrides: str, seeds: int = 10, name: str
     return expand(study, composer(), needs_clipping=False)
 
 
-def arms(of: dict[str, list[str]], *overrides: str, **fields: Any) -> Arms:
+def arms(of: dict[str, list[str]], *overrides: str, **fields: Any) -> LintedStudy:
     """The same as the rules see it."""
-    return Arms.of(plan(of, *overrides, **fields))
+    return LintedStudy.of(plan(of, *overrides, **fields))
 
 
 def claim(of: str, minus: str, metric: str = "final_score", direction: str = "greater", **keys: Any) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from grpolab.cli import checking, main, running
+from grpolab.cli import main
+from grpolab.cli.checking import warn
 from grpolab.errors import RequestError
 from grpolab.lint.check import page
 from grpolab.paths import project_root
@@ -91,9 +92,8 @@ def test_warnings_are_no_more_than_what_lint_says(capsys: pytest.CaptureFixture[
     from grpolab.sweep.plan import plans
 
     planned = plans("reference")
-    checking.warn(check_plans(planned), [cell for plan in planned for cell in plan.cells])
+    warn(check_plans(planned), [cell for plan in planned for cell in plan.cells])
     assert capsys.readouterr() == ("", "")
-    assert running.checking is checking
     with pytest.raises(RequestError):
         plans("reference", ["beta=-1"])
 

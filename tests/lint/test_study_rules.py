@@ -8,7 +8,7 @@ from lint_subjects import arms, claim, plan
 from grpolab.lint import study_rules
 from grpolab.lint.check import check_plans
 from grpolab.lint.rules import Rule
-from grpolab.lint.study_rules import STUDY_RULES, Arms
+from grpolab.lint.study_rules import STUDY_RULES, LintedStudy
 from grpolab.sweep.plan import plans
 
 FORMS = {"a": [], "b": ["loss_form=max_negative"]}
@@ -26,7 +26,7 @@ TUNED_RATE = {
 UPDATES = ("rollout_steps=null", "max_optimizer_steps=40")
 
 
-PLANTED: list[tuple[Rule[Arms], Arms, str, Arms]] = [
+PLANTED: list[tuple[Rule[LintedStudy], LintedStudy, str, LintedStudy]] = [
     (study_rules.same_function, arms(FORMS), "one function", arms(FORMS, placebo=[["a", "b"]])),
     (study_rules.same_function, arms(FORMS), "minimum", arms({"a": [], "b": ["epsilon=0.1"]})),
     (study_rules.same_function, arms(MEANS), "bnpo's mean", arms(MEANS, "micro_batch_size=64")),
@@ -149,7 +149,7 @@ PLANTED: list[tuple[Rule[Arms], Arms, str, Arms]] = [
 
 @pytest.mark.parametrize(("rule", "planted", "says", "neighbour"), PLANTED)
 def test_a_rule_speaks_where_it_is_broken_and_nowhere_else(
-    rule: Rule[Arms], planted: Arms, says: str, neighbour: Arms
+    rule: Rule[LintedStudy], planted: LintedStudy, says: str, neighbour: LintedStudy
 ) -> None:
     (sentence,) = rule.check(planted)
     assert says in sentence

@@ -91,7 +91,7 @@ def test_figures_report_and_what_reproduces_it(mine: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     "command",
     [
-        *("status", "figures", "report", "ui", "surrogate", "self-check", "export-reference", "track verify"),
+        *("status", "figures", "report", "ui", "surrogate", "export-reference", "track verify"),
         *("track sync", "compare results/reference"),
     ],
 )

@@ -18,9 +18,9 @@ from grpolab.cli import main
 from grpolab.paths import REPORT_FILES, Results, project_root, read_json, write_text_atomic
 from grpolab.studies import drawing
 from grpolab.studies.sweep import sweep
+from grpolab.sweep.engine import worker_slots
 from grpolab.sweep.jobs import Job, Schedule
 from grpolab.sweep.plan import plans
-from grpolab.sweep.pool import slots
 
 
 def test_every_cell_and_every_warm_start_is_run_once(fake_sweep, tmp_path):
@@ -255,23 +255,20 @@ def fake_gpus(tmp_path, monkeypatch):
 def test_one_worker_per_core_that_this_process_may_use(tmp_path, monkeypatch):
     monkeypatch.setattr("grpolab.run.memory.CGROUP_QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: range(8))
-    assert len(slots(None, False, 1, tmp_path)) == 8
-    assert len(slots(None, False, 3, tmp_path)) == 2
-    assert len(slots(3, False, 1, tmp_path)) == 3
-    (tmp_path / "cpu.max").write_text("250000 100000\n")
-    assert len(slots(None, False, 1, tmp_path)) == 2
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert len(slots(None, False, 1, tmp_path)) == 8
-    assert slots(1, False, 2, tmp_path)[0].environment["OMP_NUM_THREADS"] == "2"
+    assert [len(worker_slots(*given)) for given in ((None, False, 1), (None, False, 3), (3, False, 1))] == [8, 2, 3]
+    for quota, workers in (("250000 100000", 2), ("max 100000", 8)):
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+        assert len(worker_slots(None, False, 1)) == workers
+    assert worker_slots(1, False, 2)[0]["OMP_NUM_THREADS"] == "2"
 
 
 @pytest.mark.usefixtures("fake_gpus")
-def test_one_worker_per_gpu_and_each_its_own(tmp_path, monkeypatch):
+def test_one_worker_per_gpu_and_each_its_own(monkeypatch):
     def devices(jobs):
-        return [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots(jobs, True, 1, tmp_path)]
+        return [variables["CUDA_VISIBLE_DEVICES"] for variables in worker_slots(jobs, True, 1)]
 
     assert devices(None) == ["0", "1"]
     assert devices(3) == ["0", "1", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     assert devices(None) == ["5"]
-    assert "CUDA_VISIBLE_DEVICES" not in slots(None, False, 1, tmp_path)[0].environment
+    assert "CUDA_VISIBLE_DEVICES" not in worker_slots(None, False, 1)[0]

@@ -15,11 +15,11 @@ from grpolab.run.warm_start import ensure
 from grpolab.studies.sweep import sweep
 from grpolab.studies.train import train
 from grpolab.sweep.compose import compose
+from grpolab.sweep.engine import WorkerPool, worker_slots
 from grpolab.sweep.jobs import Request, Schedule
 from grpolab.sweep.ledger import JournalReader
 from grpolab.sweep.multirun import cell_of, expand_multirun
 from grpolab.sweep.plan import plans
-from grpolab.sweep.pool import Pool, slots
 from grpolab.sweep.progress import Progress
 
 TINY = [
@@ -125,7 +125,7 @@ print([name for name in ("torch", "transformers", "mlflow", "datasets", "pandas"
 class Leaver:
     """Has the first run left after its second step."""
 
-    def __init__(self, pool: Pool, leave: bool) -> None:
+    def __init__(self, pool: WorkerPool, leave: bool) -> None:
         self.pool, self.leave = pool, leave
         self.left: str | None = None
         self.outcomes: dict[str, str] = {}
@@ -151,7 +151,7 @@ class Leaver:
 
 def train_and_leave(root, leave: bool) -> tuple[Results, Leaver]:
     request = Request(plans("smoke", [*SIX_STEPS, f"machine.results={root}"], seeds=[0]))
-    pool = Pool(slots(1, uses_gpu=False, threads=1, logs=root), request.results)
+    pool = WorkerPool(request.results, worker_slots(1, uses_gpu=False, threads=1), root)
     leaver = Leaver(pool, leave)
     pool.run(Schedule(request.jobs()), leaver)
     return request.results, leaver

@@ -1,4 +1,4 @@
-"""Commands that check: a configuration before it trains, our mathematics against others' outputs, our statistics."""
+"""Commands that check: a configuration before it trains and our mathematics against others' outputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpolab.cli.common import FAILURE, OK, Add, count, results_of
+from grpolab.cli.common import FAILURE, OK, Add, count
 from grpolab.errors import RequestError, printable
 from grpolab.terminal import say
 
@@ -23,7 +23,7 @@ EXCHANGED = ("trl", "verl")  # frameworks whose configs are read and written
 
 
 def add_commands(add: Add) -> None:
-    """lint, import, export, conformance, dialects, self-check."""
+    """lint, import, export, conformance, dialects."""
     text = "what a run or a study cannot do, or will do unasked, before it trains"
     lint = add("lint", _lint, text, results=False)
     lint.add_argument("overrides", nargs="*", metavar="STUDY|FILE|key=value", help="default: the run of conf/")
@@ -47,11 +47,6 @@ def add_commands(add: Add) -> None:
     sub.add_argument("--json", action="store_true")
     text = "what sets the frameworks' defaults, modes and metrics apart, as docs/dialects.md"
     add("dialects", _dialects, text, results=False)
-    text = "whether the report's statistics keep their promises: simulated studies, and one arm's runs under two names"
-    sub = add("self-check", _self_check, text)
-    sub.add_argument("study", metavar="STUDY", help="a study or collection with 40 runs of its baselines")
-    sub.add_argument("--studies", type=count, default=2000, metavar="N", help="simulated studies of each check (2000)")
-    sub.add_argument("--seed", type=int, default=0, metavar="N", help="of the generator (0)")
 
 
 def add_origin(command: argparse.ArgumentParser) -> None:
@@ -174,17 +169,3 @@ def _dialects(_arguments: argparse.Namespace) -> None:
             comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
             comments[name] = " ".join(line.removeprefix("#").strip() for line in comment)
     say(page(settings, comments), end="")
-
-
-def _self_check(arguments: argparse.Namespace) -> int:
-    from grpolab.report import self_check
-
-    results = results_of(arguments)
-    study = results.name_of(arguments.study)
-    checks, page = self_check.write(results, study, arguments.studies, arguments.seed)
-    broken = [check for check in checks if not check.holds]
-    for check in broken:
-        bounds = f"not between {check.low:.3f} and {check.high:.3f}"
-        say(f"{check.name}, n={check.n}: {check.kind} {check.rate:.3f}, {bounds}")
-    say(page)
-    return FAILURE if broken else OK

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
-from grpolab.cli import checking
+from grpolab.cli.checking import warn
 from grpolab.cli.common import OK, Add, count, results_of, seeds
 from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root
@@ -77,7 +77,7 @@ def _train(arguments: argparse.Namespace) -> int:
             from grpolab.studies.sweep import sweep
 
             plan = expand_multirun(overrides, name)
-            checking.warn(check_plans([plan]), plan.cells)
+            warn(check_plans([plan]), plan.cells)
             return sweep([plan], arguments.jobs, retry_failed=arguments.retry_failed, events=events)
         from grpolab.run import follower, parallel
         from grpolab.studies.train import train
@@ -86,7 +86,7 @@ def _train(arguments: argparse.Namespace) -> int:
         cell = cell_of(settings, overrides)
         if rank := parallel.rank():  # of torchrun's; the first process does the rest
             return follower.follow(cell.settings, Results.open(settings.machine.results), rank)
-        checking.warn(check_run(settings), [cell])
+        warn(check_run(settings), [cell])
         return train(cell, name, overrides, events)
 
 
@@ -108,7 +108,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     if arguments.until_decided:
         looks = Looks(planned, arguments.max_seeds)
         planned = looks.plans
-    checking.warn(check_plans(planned), [cell for plan in planned for cell in plan.cells])
+    warn(check_plans(planned), [cell for plan in planned for cell in plan.cells])
     with _events(arguments.json_lines) as events:
         retry, repeat = arguments.retry_failed, arguments.repeat
         return sweep(planned, arguments.jobs, retry_failed=retry, repeat=repeat, looks=looks, events=events)
@@ -125,7 +125,7 @@ def _register(arguments: argparse.Namespace) -> None:
 
 
 def _events(wanted: bool) -> AbstractContextManager[Events | None]:
-    """Where events are sent to; None where the output is for people."""
+    """Return a context with the events for a program, or None if the output is for people."""
     from grpolab.sweep.progress import json_lines
 
     return json_lines() if wanted else nullcontext()
@@ -141,7 +141,7 @@ def _tune(arguments: argparse.Namespace) -> int:
 
 
 def quantities(results: Results, cell: Cell) -> Mapping[str, float]:
-    """The stability quantities of a finished run, as the report of a study with this one cell has them."""
+    """Return the stability quantities of a finished run, as the report of a study with this one cell has them."""
     from grpolab.report.journals import read_runs
     from grpolab.report.load import study_of
     from grpolab.report.measures import stability_table
@@ -152,7 +152,6 @@ def quantities(results: Results, cell: Cell) -> Mapping[str, float]:
 
 
 def _draw(results: Results, study: str) -> None:
-    """Figures, tables and page of the tuning."""
     from grpolab.report import tuning
 
     say(tuning.write(results, study, say))

@@ -1,4 +1,4 @@
-"""What the linter finds in a run, a study or a `GRPOConfig`; and the page of its rules."""
+"""Check a run, a study or a `GRPOConfig` by the linter's rules, and write the page of the rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from grpolab.lint.rules import (
     clip_cannot_bind,
     nothing_to_start_from,
 )
-from grpolab.lint.study_rules import STUDY_RULES, Arms
+from grpolab.lint.study_rules import STUDY_RULES, LintedStudy
 from grpolab.settings.equalities import AT_EQUAL_LENGTHS, describe
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
@@ -29,14 +29,14 @@ Imported: TypeAlias = tuple[Options, RunSettings]  # another framework's options
 
 
 def check_run(settings: RunSettings) -> list[Finding]:
-    """What one run's settings will do unasked."""
+    """Return what the rules find in one run."""
     return by_severity(RUN_RULES.findings(settings))
 
 
 def check_config(name: str, config: Imported, default: Imported) -> list[Finding]:
-    """What another framework's config will do unasked: its own traps first, the rest by the run that it is read as.
+    """Return what the rules find in another framework's config: its own traps, then those of the run that it means.
 
-    What its `default` config says as well, with this one's KL, is so for nearly everybody: one line of note.
+    A finding about the framework's `default` config too, with this one's KL, is only a note.
     """
     usual = default[0], default[1].model_copy(update={"beta": config[1].beta})
     everybody = {finding.rule for finding in _of_config(name, *usual)}
@@ -55,11 +55,8 @@ def _of_config(name: str, options: Options, settings: RunSettings) -> list[Findi
 
 
 def check_plans(plans: Sequence[Plan]) -> list[Finding]:
-    """What the studies' arms and variants will do unasked.
-
-    What a study varies itself was chosen: a finding about such a key is a note.
-    """
-    studies = [plan for plan in plans if isinstance(plan.study, Study)]  # and no collections
+    """Return what the rules find in studies and variants. A finding about a key that the study varies is a note."""
+    studies = [plan for plan in plans if isinstance(plan.study, Study)]
     findings = []
     for plan in studies:
         study_name = plan.study.name if len(studies) > 1 else ""
@@ -76,12 +73,12 @@ def check_plans(plans: Sequence[Plan]) -> list[Finding]:
             severity = "note" if varied.intersection(finding.key.split()) else finding.severity
             where = ", ".join(filter(None, (study_name, place)))
             findings.append(replace(finding, severity=severity, where=where))
-        findings += [replace(finding, where=study_name) for finding in STUDY_RULES.findings(Arms.of(plan))]
+        findings += [replace(finding, where=study_name) for finding in STUDY_RULES.findings(LintedStudy.of(plan))]
     return by_severity(findings)
 
 
 def by_severity(findings: list[Finding]) -> list[Finding]:
-    """Errors first, notes last; in each, what costs most first."""
+    """Return errors first and notes last, in each the most costly first."""
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -105,7 +102,7 @@ have one length; it does not hold exactly where an answer ends early.
 
 
 def page() -> str:
-    """docs/lint.md: every rule with its severity, and every equality, from the functions themselves."""
+    """Return docs/lint.md: every rule with its severity, and every equality."""
     lines = []
     every: tuple[Rules[Any], ...] = (RUN_RULES, STUDY_RULES, TRL_RULES, *CONFIG_RULES.values())
     for rules in every:

@@ -1,4 +1,4 @@
-"""What a rule of the linter is; the rules about one run, and about a `GRPOConfig` of TRL."""
+"""The linter's rules about one run, and about a `GRPOConfig` of TRL."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Subject = TypeVar("Subject")
 
 @dataclass(frozen=True)
 class Finding:
-    """What one rule says about one subject."""
+    """A sentence of one rule about one subject."""
 
     rule: str
     severity: Severity
     key: str  # the key to change
     sentence: str
-    where: str = ""  # the study and its variants that it is about; empty: all there is
+    where: str = ""  # the study and variants that it is about; empty: all
 
     @property
     def line(self) -> str:
@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rule(Generic[Subject]):
-    """A pure function over a subject that yields a sentence, with its numbers, for each thing that it finds."""
+    """A pure function that yields a sentence for each thing that it finds in a subject."""
 
     name: str
     severity: Severity
@@ -51,13 +51,13 @@ class Rule(Generic[Subject]):
 
 @dataclass(frozen=True)
 class Rules(Generic[Subject]):
-    """The rules about one kind of subject; what costs a run most is declared first, and said first."""
+    """The rules about one kind of subject, the most costly first."""
 
     title: str  # in docs/lint.md
     rules: list[Rule[Subject]] = field(default_factory=list)
 
     def rule(self, severity: Severity, key: str) -> Callable[[Callable[[Subject], Iterator[str]]], Rule[Subject]]:
-        """Declare a function as a rule: its name is the rule's, its docstring the rule's row in docs/lint.md."""
+        """Declare a function as a rule: its name is the rule's name, its docstring the row in docs/lint.md."""
 
         def declare(check: Callable[[Subject], Iterator[str]]) -> Rule[Subject]:
             name, about = check.__name__.removeprefix("trl_").replace("_", "-"), " ".join((check.__doc__ or "").split())
@@ -67,7 +67,7 @@ class Rules(Generic[Subject]):
         return declare
 
     def findings(self, subject: Subject) -> list[Finding]:
-        """What they find in a subject."""
+        """Return what the rules find in a subject."""
         return [
             Finding(rule.name, rule.severity, rule.key, sentence)
             for rule in self.rules
@@ -78,7 +78,7 @@ class Rules(Generic[Subject]):
 RUN_RULES = Rules[RunSettings]("A run")
 
 ONE_A_SEQUENCE = {"sequence", "sequence_token"}
-# The field's range of a token's ratio. A mean over T independent tokens moves less, by sqrt(T).
+# The usual range of a token's ratio. A mean over T independent tokens moves less, by sqrt(T).
 TOKEN_EPSILON, TOO_WIDE = 0.2, 3.0
 # What rounding alone does to a token's log-prob (standard deviation, measured on the tiny model: 1.2e-6 and 0.016).
 LOG_PROB_NOISE = {"float32": 1e-6, "bfloat16": 0.016}
@@ -86,12 +86,8 @@ LOG_PROB_NOISE = {"float32": 1e-6, "bfloat16": 0.016}
 DUAL_CLIP_BY_DEFAULT = {"verl": 3.0}
 # Every token weighs the same. LUSPO's sums of sequences are left out: there the length is the point.
 BY_TOKEN = {
-    "token_mean_rollout",
-    "token_mean_minibatch",
-    "token_mean_microbatch",
-    "token_sum",
-    "token_sum_constant",
-    "token_sum_length",
+    *("token_mean_rollout", "token_mean_minibatch", "token_mean_microbatch"),
+    *("token_sum", "token_sum_constant", "token_sum_length"),
 }
 FAR = 10.0  # no policy is that far from its reference on a token that matters
 SLOW_WARM_START = 1e-4  # a learning rate for pretrained weights
@@ -99,8 +95,16 @@ MOST_EQUAL = 0.5  # share of groups without a difference that is worth a word
 
 
 def clip_range(settings: RunSettings) -> tuple[float, float]:
-    """`epsilon` and `epsilon_high`, as they act."""
+    """Return `epsilon` and `epsilon_high` with the default filled in."""
     return settings.epsilon, settings.resolved_axes()["epsilon_high"]
+
+
+def _is_right_or_wrong(settings: RunSettings) -> bool:
+    return settings.reward.function is None and [*settings.reward.weights] == ["correct"]
+
+
+def _clips_ratios(settings: RunSettings) -> bool:
+    return SURROGATES[settings.kernel].bounds_the_ratio and not settings.ratio_is_one
 
 
 @RUN_RULES.rule("warning", "fault")
@@ -115,8 +119,8 @@ def nothing_to_start_from(settings: RunSettings) -> Iterator[str]:
     """A tiny model has random weights. Without a warm start, or at a rate that suits pretrained weights (`task=jsonl`
     has both), no answer is right, so all rewards are 0 and nothing is learnt.
     """
-    warm, right_or_wrong = settings.warm_start, [*settings.reward.weights] == ["correct"]
-    if not isinstance(settings.model, TinyModel) or settings.reward.function or not right_or_wrong:
+    warm = settings.warm_start
+    if not isinstance(settings.model, TinyModel) or not _is_right_or_wrong(settings):
         return
     none, slow = warm.max_steps == 0, warm.learning_rate < SLOW_WARM_START
     if none or slow:
@@ -147,8 +151,7 @@ def zero_variance_groups(settings: RunSettings) -> Iterator[str]:
     """A reward of 0 or 1 and a small group: at least half of the groups are expected to be all right or all wrong, so
     that their advantages are 0.
     """
-    binary = settings.reward.function is None and [*settings.reward.weights] == ["correct"]
-    if not binary or settings.advantage_estimator not in GROUP_BASELINES:
+    if not _is_right_or_wrong(settings) or settings.advantage_estimator not in GROUP_BASELINES:
         return
     # Convex in the accuracy p: prompts that differ in difficulty have at least the share of their mean.
     known = settings.warm_start.target_accuracy if settings.warm_start.max_steps else None
@@ -172,7 +175,7 @@ def epsilon_below_noise(settings: RunSettings) -> Iterator[str]:
     averaged = length if level in ONE_A_SEQUENCE else 1
     noise = LOG_PROB_NOISE[settings.dtype] / math.sqrt(averaged)
     narrow = min(clip_range(settings))
-    if SURROGATES[settings.kernel].bounds_the_ratio and not settings.ratio_is_one and narrow < noise:
+    if _clips_ratios(settings) and narrow < noise:
         over = f" over {length} tokens" if averaged > 1 else ""
         yield (
             f"a clip range of {narrow:g} is below what {settings.dtype} rounds a {level} ratio by{over}"
@@ -200,8 +203,8 @@ def epsilon_of_another_level(settings: RunSettings) -> Iterator[str]:
     low, _ = clip_range(settings)
     length = settings.max_completion_length
     comparable = TOKEN_EPSILON / math.sqrt(length)
-    sequence = settings.importance_sampling_level in ONE_A_SEQUENCE and SURROGATES[settings.kernel].bounds_the_ratio
-    if sequence and not settings.ratio_is_one and low > TOO_WIDE * comparable:
+    by_sequence = settings.importance_sampling_level in ONE_A_SEQUENCE
+    if by_sequence and _clips_ratios(settings) and low > TOO_WIDE * comparable:
         yield (
             f"epsilon={low:g} at importance_sampling_level={settings.importance_sampling_level} is"
             f" {low / comparable:.0f} times what compares with a token's {TOKEN_EPSILON} over {length} tokens"
@@ -280,7 +283,7 @@ def dropout_is_off(settings: RunSettings) -> Iterator[str]:
 
 
 def dropout_of(model: str) -> str:
-    """The dropout rates above 0 in the config of a model's local folder, `attention_dropout=0.1`; else empty."""
+    """Return the dropout rates above 0 in the config of a model's local folder, `attention_dropout=0.1`, or ''."""
     config = read_json(Path(model) / "config.json") or {}
     rates = {name: value for name, value in config.items() if "drop" in name and isinstance(value, int | float)}
     return ", ".join(f"{name}={value:g}" for name, value in rates.items() if value > 0)
@@ -294,7 +297,7 @@ TRUNCATES = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
 
 
 def _reuse(options: Options) -> tuple[str, bool]:
-    """Optimiser steps per generation batch, in words; whether that is one at most, so that every ratio is 1."""
+    """Return the optimiser steps per generation batch in words, and True if there is one at most."""
     mu, slices, window = (options[key] for key in REUSE)
     sentence = (
         f"optimiser steps per generation batch: {' * '.join(REUSE[:2])} / {REUSE[2]} = {mu} * {slices} / {window}"

@@ -1,4 +1,4 @@
-"""The rules about a study: arms that are one function, and comparisons that show something else than they say."""
+"""The linter's rules about a study: arms that are the same function, and confounded comparisons."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ SCALES = {
 
 @dataclass(frozen=True)
 class Facet:
-    """The arms of a study side by side, at the same levels of its other factors."""
+    """The arms of a study at the same levels of its other factors."""
 
     levels: dict[str, str]  # of the other factors
     arms: dict[str, RunSettings]
 
     @property
     def label(self) -> str:
-        """`task=addition, regime=healthy`; empty where the study has one factor."""
+        """`task=addition, regime=healthy`; empty if the study has one factor."""
         return ", ".join(f"{factor}={level}" for factor, level in self.levels.items())
 
 
 @dataclass(frozen=True)
-class Arms:
+class LintedStudy:
     """A study, its seeds and its facets."""
 
     study: Study
@@ -51,8 +51,8 @@ class Arms:
     facets: list[Facet]
 
     @classmethod
-    def of(cls, plan: Plan) -> Arms:
-        """The arms of a plan that is no collection."""
+    def of(cls, plan: Plan) -> LintedStudy:
+        """Return the study of a plan that is no collection."""
         assert isinstance(plan.study, Study)
         study, tables = plan.study, dict[str, Facet]()
         for variant in plan.variants:
@@ -62,31 +62,31 @@ class Arms:
         return cls(study, plan.seeds, list(tables.values()))
 
 
-STUDY_RULES = Rules[Arms]("A study")
+STUDY_RULES = Rules[LintedStudy]("A study")
 
 
 @STUDY_RULES.rule("warning", "placebo")
-def same_function(arms: Arms) -> Iterator[str]:
+def same_function(linted: LintedStudy) -> Iterator[str]:
     """Two arms are the same function, by their resolved settings and the equalities below, and the study neither lists
     them as a placebo nor claims that they are equal.
     """
-    yield from _sentences(arms, _same_arms(arms, EXACT))
+    yield from _sentences(linted, _same_arms(linted, EXACT))
 
 
 @STUDY_RULES.rule("warning", "task")
-def same_at_equal_lengths(arms: Arms) -> Iterator[str]:
+def same_at_equal_lengths(linted: LintedStudy) -> Iterator[str]:
     """Two arms differ only in how they average over lengths, and the task's right answers all have one length."""
-    exact = _same_arms(arms, EXACT)
-    pairs = _same_arms(arms, AT_EQUAL_LENGTHS)
-    yield from _sentences(arms, {pair: reasons for pair, reasons in pairs.items() if pair not in exact})
+    exact = _same_arms(linted, EXACT)
+    pairs = _same_arms(linted, AT_EQUAL_LENGTHS)
+    yield from _sentences(linted, {pair: reasons for pair, reasons in pairs.items() if pair not in exact})
 
 
-def _same_arms(arms: Arms, table: Sequence[Equality]) -> dict[tuple[str, str, str], str]:
-    """Two arms and a facet in which they are one function, and the study does not say so itself -> why."""
-    claimed = [claim.arms for claim in arms.study.hypotheses if claim.direction == "equal"]
-    declared = [set(pair) for pair in [*arms.study.placebo, *claimed]]
+def _same_arms(linted: LintedStudy, table: Sequence[Equality]) -> dict[tuple[str, str, str], str]:
+    """Return why two arms are one function, by arms and facet; without those that the study declares equal."""
+    claimed = [claim.arms for claim in linted.study.hypotheses if claim.direction == "equal"]
+    declared = [set(pair) for pair in [*linted.study.placebo, *claimed]]
     pairs = {}
-    for facet in arms.facets:
+    for facet in linted.facets:
         seen: dict[str, str] = {}
         for arm, settings in facet.arms.items():
             first = seen.setdefault(str(rewrite(settings, table)), arm)
@@ -96,20 +96,20 @@ def _same_arms(arms: Arms, table: Sequence[Equality]) -> dict[tuple[str, str, st
     return pairs
 
 
-def _sentences(arms: Arms, pairs: dict[tuple[str, str, str], str]) -> Iterator[str]:
+def _sentences(linted: LintedStudy, pairs: dict[tuple[str, str, str], str]) -> Iterator[str]:
     facets_of = defaultdict[tuple[str, str, str], list[str]](list)
     for (first, second, facet), reasons in pairs.items():
         facets_of[first, second, reasons].append(facet)
     for (first, second, reasons), facets in facets_of.items():
-        place = f" for {' and for '.join(facets)}" if len(facets) < len(arms.facets) else ""
+        place = f" for {' and for '.join(facets)}" if len(facets) < len(linted.facets) else ""
         yield f"arms {first} and {second} are the same function{place}: {reasons}"
 
 
 @STUDY_RULES.rule("error", "hypotheses")
-def claim_about_equals(arms: Arms) -> Iterator[str]:
+def claim_about_equals(linted: LintedStudy) -> Iterator[str]:
     """A hypothesis claims a difference between two arms that are the same function in every combination it covers."""
-    for claim in arms.study.hypotheses:
-        asked = [facet for facet in arms.facets if claim.where.items() <= facet.levels.items()]
+    for claim in linted.study.hypotheses:
+        asked = [facet for facet in linted.facets if claim.where.items() <= facet.levels.items()]
         facets = [facet.arms for facet in asked if set(claim.arms) <= facet.arms.keys()]
         for of, minus in pairwise(claim.arms) if claim.direction != "equal" else ():
             reasons = [explain_equality(settings[of], settings[minus]) for settings in facets]
@@ -121,11 +121,11 @@ def claim_about_equals(arms: Arms) -> Iterator[str]:
 
 
 @STUDY_RULES.rule("warning", "epsilon")
-def one_epsilon_for_two_levels(arms: Arms) -> Iterator[str]:
+def one_epsilon_for_two_levels(linted: LintedStudy) -> Iterator[str]:
     """Token and sequence ratios are compared at the same clip range only, where they clip different shares of tokens:
     match the clip fraction, or give each level several ranges.
     """
-    for facet in arms.facets:
+    for facet in linted.facets:
         ranges = defaultdict[str, set[tuple[float, float]]](set)
         for settings in facet.arms.values():
             if SURROGATES[settings.kernel].bounds_the_ratio and not settings.ratio_is_one:
@@ -138,15 +138,15 @@ def one_epsilon_for_two_levels(arms: Arms) -> Iterator[str]:
 
 
 @STUDY_RULES.rule("warning", "learning_rate")
-def one_rate_for_two_scales(arms: Arms) -> Iterator[str]:
+def one_rate_for_two_scales(linted: LintedStudy) -> Iterator[str]:
     """Arms whose aggregations differ in the scale of the gradient have one learning rate. Differences may only reflect
     step size: AdamW cancels a constant gradient scale, but clipping by max_grad_norm reintroduces it. Arms that a
     hypothesis about step size names are exempt, and those whose learning rate the study tunes.
     """
-    excused = {arm for claim in arms.study.hypotheses if claim.metric in STEP_SIZES for arm in claim.arms}
-    tuning = arms.study.tuning
-    excused |= {arm for arm in arms.facets[0].arms if tuning and "learning_rate" in tuning.space_of(arm)}
-    for facet in arms.facets:
+    excused = {arm for claim in linted.study.hypotheses if claim.metric in STEP_SIZES for arm in claim.arms}
+    tuning = linted.study.tuning
+    excused |= {arm for arm in linted.facets[0].arms if tuning and "learning_rate" in tuning.space_of(arm)}
+    for facet in linted.facets:
         scales_at = defaultdict[tuple[float, float], set[str]](set)
         for settings in facet.arms.values():
             scales_at[settings.learning_rate, settings.max_grad_norm].add(SCALES.get(settings.aggregation, ""))
@@ -161,11 +161,11 @@ def one_rate_for_two_scales(arms: Arms) -> Iterator[str]:
 
 
 @STUDY_RULES.rule("warning", "max_optimizer_steps")
-def reuse_costs_rollouts(arms: Arms) -> Iterator[str]:
+def reuse_costs_rollouts(linted: LintedStudy) -> Iterator[str]:
     """Arms with more updates per batch sample fewer completions, because the budget counts updates: reuse and
     less data are confounded.
     """
-    for facet in arms.facets:
+    for facet in linted.facets:
         budgets = sorted((run.updates_per_batch, run.planned_steps * run.batch_size) for run in facet.arms.values())
         for (few, completions), (many, left) in pairwise(budgets):
             if few < many and completions > left:
@@ -177,14 +177,14 @@ def reuse_costs_rollouts(arms: Arms) -> Iterator[str]:
 
 
 @STUDY_RULES.rule("error", "seeds")
-def seeds_of_two_uses(arms: Arms) -> Iterator[str]:
+def seeds_of_two_uses(linted: LintedStudy) -> Iterator[str]:
     """Seeds have one use each: those below 900 explore, those below 1000 choose regimes (the study `regimes`, and it
     alone), those below 2000 tune, the others confirm what was registered before. A study that runs on the seeds that
     chose its learning rate is judged by what chose it.
     """
     choose, tune = range(REGIME_SEEDS, TUNING_SEEDS), range(TUNING_SEEDS, CONFIRMATION_SEEDS)
-    seeds, tuning = set(arms.seeds), arms.study.tuning
-    if arms.study.name == REGIMES:
+    seeds, tuning = set(linted.seeds), linted.study.tuning
+    if linted.study.name == REGIMES:
         if others := seeds - set(choose):
             yield f"seeds={_listed(others)} do not choose regimes: {choose.start} to {choose.stop - 1} do"
     elif mixed := seeds & set(choose):
@@ -196,7 +196,7 @@ def seeds_of_two_uses(arms: Arms) -> Iterator[str]:
 
 
 def _listed(seeds: Iterable[int]) -> str:
-    """`3, 5, 900 to 999`: `--seeds 2010` asks for that many."""
+    """Return `3, 5, 900 to 999`."""
     spans = list[list[int]]()
     for seed in sorted(seeds):
         if spans and seed == spans[-1][-1] + 1:
@@ -207,18 +207,18 @@ def _listed(seeds: Iterable[int]) -> str:
 
 
 @STUDY_RULES.rule("note", "seeds")
-def no_look_yet(arms: Arms) -> Iterator[str]:
+def no_look_yet(linted: LintedStudy) -> Iterator[str]:
     """Fewer seeds than the first look at the study's hypotheses asks for: all stay inconclusive."""
-    if arms.study.hypotheses and len(arms.seeds) < arms.study.looks[0]:
-        yield f"seeds={len(arms.seeds)} decide nothing: the first look is at {arms.study.looks[0]}"
+    if linted.study.hypotheses and len(linted.seeds) < linted.study.looks[0]:
+        yield f"seeds={len(linted.seeds)} decide nothing: the first look is at {linted.study.looks[0]}"
 
 
 @STUDY_RULES.rule("note", "evaluation.every")
-def too_few_evaluations(arms: Arms) -> Iterator[str]:
+def too_few_evaluations(linted: LintedStudy) -> Iterator[str]:
     """A score is claimed that is the mean of one or two evaluations: with the last three of ten or more, a difference
     takes about two thirds of the seeds.
     """
-    claims = [claim.id for claim in arms.study.hypotheses if claim.metric in GAINS]
-    counts = {1 + run.planned_steps // run.evaluation.every for facet in arms.facets for run in facet.arms.values()}
+    claims = [claim.id for claim in linted.study.hypotheses if claim.metric in GAINS]
+    counts = {1 + run.planned_steps // run.evaluation.every for facet in linted.facets for run in facet.arms.values()}
     if claims and min(counts) < LEAST_EVALUATIONS:
         yield f"runs have {min(counts)} evaluations, the first included, for {', '.join(claims)}: have 10 or more"

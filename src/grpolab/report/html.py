@@ -19,7 +19,7 @@ from grpolab.report.figures import FIGURES
 from grpolab.report.style import Manifest
 from grpolab.report.text import count
 
-Picture = tuple[Manifest, Path]  # what a figure shows, and its PNG, relative to where the report lies
+Picture = tuple[Manifest, Path]  # a figure's manifest, and its PNG relative to the report
 THUMBNAIL = 440  # pixels: sharp at the 2.2 inches that a card is wide
 WORDS = (*VERDICTS, HOLDS, FAILS)  # coloured where they are a cell
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -33,7 +33,7 @@ _TEMPLATES = Environment(
 
 
 def from_markdown(text: str, folder: Path, root: Path | None = None) -> str:
-    """The page of a Markdown text in `folder`; the PNG files that it shows lie below it, or `root`, and stand inside.
+    """Return the page of a Markdown text in `folder`; its PNG files, which lie below it or `root`, stand inside.
 
     After its title stands a table of contents. A paragraph that is one picture, and the one below it, become a figure.
     """
@@ -55,7 +55,7 @@ def from_markdown(text: str, folder: Path, root: Path | None = None) -> str:
 
 
 def gallery(name: str, pictures: Sequence[Picture], folder: Path, report: str) -> str:
-    """The page of the study `name`: every figure of the catalogue as a thumbnail, or why it is not drawn.
+    """Return the page of the study `name`: every figure of the catalogue as a thumbnail, or why it is not drawn.
 
     `pictures` lie below `folder`, and `report` is the file beside them. A card shows the first study's picture, and
     links to those of all studies that draw it.
@@ -83,12 +83,12 @@ def gallery(name: str, pictures: Sequence[Picture], folder: Path, report: str) -
 
 
 def _anchor(path: Path) -> str:
-    """Where a figure stands in the report: `figures/ranking/ranking_final_accuracy.png` at #ranking_final_accuracy."""
+    """Return a figure's anchor: `figures/ranking/ranking_final_accuracy.png` stands at #ranking_final_accuracy."""
     return path.stem
 
 
 def _embed(file: Path, width: int | None = None) -> tuple[str, float]:
-    """A PNG file as a data URI, made smaller to `width` pixels where given; and its width on paper in inches."""
+    """Return a PNG file as a data URI, made smaller to `width` pixels where given; and its width on paper in inches."""
     content = file.read_bytes()
     with Image.open(BytesIO(content)) as image:
         inches = image.width / image.info.get("dpi", (96, 96))[0]
@@ -121,7 +121,7 @@ def _frame_figures(tokens: list[Token], folder: Path, root: Path) -> None:
         (image,) = tokens[place].children or []
         path = Path(str(image.attrs["src"]))
         if not (folder / path).resolve().is_relative_to(root.resolve()) or not (folder / path).is_file():
-            image.attrs["src"] = ""  # of a study's words: what lies elsewhere is shown to nobody
+            image.attrs["src"] = ""  # a study's words may name any file; only pictures of the report are shown
             continue
         source, inches = _embed(folder / path)
         image.attrs |= {"src": source, "style": f"width: {inches:.2f}in"}

@@ -1,4 +1,4 @@
-"""How every figure looks: one colour per arm everywhere, two-column paper width, no byte that time could change."""
+"""The look of every figure: one colour per arm everywhere, two-column paper width, the same bytes each time."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ArmStyle(NamedTuple):
 
 
 def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
-    """A style for each arm: fixed for known names, else a slot that follows from the name.
+    """Return a style for each arm: fixed for known names, else a slot that follows from the name.
 
     Where two arms of one study would share a slot, the later one takes the next free slot (and a used one only when
     there are more arms than slots).
@@ -108,7 +108,7 @@ _PAPER: Any = {
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Inside, matplotlib draws for print: seaborn's ticks style, fonts of 7-8 points, embedded TrueType."""
+    """Let matplotlib draw for print: seaborn's ticks style, fonts of 7-8 points, embedded TrueType."""
     with sns.axes_style("ticks"), sns.plotting_context("paper"), mpl.rc_context(_PAPER):
         yield
 
@@ -125,9 +125,9 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG file, in 256 colours: they are plenty, and a third of the bytes of full colour.
+    """Return the figure as a PNG file in 256 colours, which take a third of the bytes of full colour.
 
-    Drawn on the canvas itself: `savefig` would draw everything twice.
+    It is drawn on the canvas itself: `savefig` would draw everything twice.
     """
     with paper_style(), BytesIO() as file:
         figure.set_dpi(DPI)
@@ -147,8 +147,7 @@ Series = dict[str, Any]
 class Manifest:
     """Everything needed to draw the figure again and to check it.
 
-    `alt` says what the picture shows to those who cannot see it; `numbers` are what it shows: none where the study
-    lacks what it needs.
+    `alt` describes the picture for those who cannot see it; `numbers` are empty where the study lacks what it needs.
     """
 
     figure: str
@@ -168,28 +167,26 @@ class Manifest:
     numbers: list[Series]
 
     def write(self, path: Path) -> Path:
-        """As JSON with five digits a number."""
+        """Write it as JSON with five digits a number."""
         write_text_atomic(path, json.dumps(_rounded(asdict(self)), allow_nan=False, ensure_ascii=False) + "\n")
         return path
 
 
-def _uneven(study: StudyRuns) -> str:
-    """That variants have seeds of different numbers, as looks leave them: their means are not over the same ones."""
+def _notes(study: StudyRuns) -> Iterator[str]:
+    """Yield what a caption says of the study's runs."""
     seeds = study.done.groupby("variant")["seed"].nunique()
-    return f"Variants have {seeds.min()} to {seeds.max()} seeds." if seeds.nunique() > 1 else ""
-
-
-def _damaged(study: StudyRuns) -> str:
-    """That runs are damaged, and therefore not in the figure."""
-    names = cell_names(study.cells[study.cells["outcome"] == DAMAGED])
-    return f"Damaged and left out: {listing(names, 2)}." if names else ""
+    if seeds.nunique() > 1:  # looks add seeds to some: means are not over the same ones
+        yield f"Variants have {seeds.min()} to {seeds.max()} seeds."
+    if names := cell_names(study.cells[study.cells["outcome"] == DAMAGED]):
+        yield f"Damaged and left out: {listing(names, 2)}."
+    if study.standing:
+        yield study.standing
 
 
 def manifest(study: StudyRuns, figure: str, caption: str, statistic: str, numbers: list[Series], alt: str = "") -> Manifest:
-    """The manifest of a figure that shows `study`; the alt text is the caption with the arms, unless it is given."""
+    """Return the manifest of a figure of `study`; the alt text is the caption with the arms, unless it is given."""
     done, absent = study.done, study.absent
     failed = absent["outcome"] == FAILED
-    notes = (_uneven(study), _damaged(study), study.standing) if numbers else ()
 
     def distinct(column: str) -> list:
         return sorted(done[column].dropna().unique().tolist()) if column in done else []
@@ -197,7 +194,7 @@ def manifest(study: StudyRuns, figure: str, caption: str, statistic: str, number
     return Manifest(
         figure=figure,
         study=study.name,
-        caption=" ".join(filter(None, (caption, *notes))),
+        caption=" ".join([caption, *(_notes(study) if numbers else ())]),
         alt=alt or caption + ("" if study.cells.empty else f" Arms of {study.name}: {', '.join(study.arms)}."),
         statistic=statistic,
         seeds=sorted(int(seed) for seed in done["seed"].unique()),
@@ -214,12 +211,12 @@ def manifest(study: StudyRuns, figure: str, caption: str, statistic: str, number
 
 
 def cell_names(cells: pd.DataFrame) -> list[str]:
-    """`variant seed 2` of each cell."""
+    """Write `variant seed 2` of each cell."""
     return [f"{cell.variant} seed {cell.seed}" for cell in cells.itertuples()]
 
 
 def _rounded(value: Any) -> Any:
-    """Strict JSON: five digits, null for NaN, a string for an infinity."""
+    """Return a value as strict JSON: five digits, null for NaN, a string for an infinity."""
     if isinstance(value, dict):
         return {str(key): _rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

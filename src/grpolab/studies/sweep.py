@@ -11,7 +11,7 @@ from grpolab.paths import DISK_ERRORS, REPORT_FILES, plain
 from grpolab.records import JOURNAL
 from grpolab.studies import drawing
 from grpolab.studies.looks import Looks, summarize, tally
-from grpolab.sweep.engine import Engine
+from grpolab.sweep.engine import WORKER_COMMAND, Engine
 from grpolab.sweep.jobs import RUN, Job, Request
 from grpolab.sweep.launch import (
     interruptible,
@@ -25,7 +25,6 @@ from grpolab.sweep.launch import (
 )
 from grpolab.sweep.ledger import committed_outcomes
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.pool import WORKER_COMMAND
 from grpolab.sweep.progress import Events
 from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS

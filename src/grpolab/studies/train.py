@@ -1,4 +1,4 @@
-"""`grpolab train`: one run in this process, from its warm start to its outcome; again where it failed before."""
+"""`grpolab train`: one run in this process, from its warm start to its outcome; once more if it failed before."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from grpolab.sweep.engine import TICK_SECONDS
 from grpolab.sweep.jobs import RUN, WARM_START, Job, check_runs, run_job, warm_start_jobs, write_plan
 from grpolab.sweep.launch import interruptible, mirrored, say_end, say_unmoved
 from grpolab.sweep.ledger import (
+    CellState,
     JournalReader,
     cell_state,
     no_outcome,
@@ -31,22 +32,25 @@ from grpolab.vocabulary import DAMAGED, FAILED
 
 
 def train(cell: Cell, name: str, overrides: Sequence[str], events: Events | None = None) -> int:
-    """Do one run, shown as study `name`; the exit code: 0 it has its outcome, 1 it failed.
+    """Do one run, shown as study `name`. Return the exit code: 0 if it has its outcome, 1 if it failed.
 
-    Raises RequestError before anything starts, and KeyboardInterrupt, also on SIGTERM, when its checkpoint stands.
+    Raises RequestError before anything starts, and KeyboardInterrupt, also on SIGTERM, after writing a checkpoint.
     """
     refuse_taken_name(name)
     settings, results, problems = cell.settings, Results.open(cell.settings.machine.results), list[str]()
     if problem := results.namesake(name, ""):
         problems.append(f"study {name}: {problem}")
-    if settings.machine.launcher:
-        launcher = settings.machine.launcher.name
-        problems.append(f"launcher={launcher} is for several runs: use `grpolab train -m`, or leave launcher=null")
+    if launcher := settings.machine.launcher:
+        problems.append(f"launcher={launcher.name} is for several runs: use `grpolab train -m`, or launcher=null")
     uri, folder, label = check_runs([settings], results, problems), results.run(cell.signature), f"{name} {cell.label}"
-    state = cell_state({"signature": cell.signature}, results, committed={})
+
+    def find_state() -> CellState:
+        return cell_state({"signature": cell.signature}, results, committed={})
+
+    state = find_state()
     if state.state in (FAILED, DAMAGED):
         set_failure_aside(folder, damaged=state.state == DAMAGED)
-        state = cell_state({"signature": cell.signature}, results, committed={})
+        state = find_state()
     todo = [] if state.outcome else [*warm_start_jobs([cell], results), run_job(cell, label)]
     created = datetime.now(UTC).isoformat(timespec="seconds")
     write_plan(results.plan(name), run_document(name, cell, overrides, created, commit(project_root())))
@@ -61,7 +65,7 @@ def train(cell: Cell, name: str, overrides: Sequence[str], events: Events | None
                 drawing.assess_runs(results, name)
         else:
             say("0 cells to train: the run has its outcome")
-    state = cell_state({"signature": cell.signature}, results, committed={})
+    state = find_state()
     if state.outcome and state.state != DAMAGED:
         journal = JournalReader(folder).read()
         if events:
@@ -72,14 +76,11 @@ def train(cell: Cell, name: str, overrides: Sequence[str], events: Events | None
         say_unmoved({folder.name: journal}, {folder.name: label}, results)
     if not events:
         say(f"run folder: {folder}")
-    return say_end({folder.name: state}, {folder.name: label}, results, f"{name}" if uri else None, events)
+    return say_end({folder.name: state}, {folder.name: label}, results, name if uri else None, events)
 
 
 def _do(cell: Cell, todo: list[Job], results: Results, events: Events | None) -> None:
-    """Do the run, and before it the warm start that it waits for, if that is not there.
-
-    Where the warm start fails, the run meets the same error, and keeps it.
-    """
+    """Do the run, after the warm start that it needs. If the warm start fails, the run fails with the same error."""
     from grpolab.run import train, warm_start  # here, because they import torch
 
     if todo[-1].is_taken(results):
@@ -88,13 +89,13 @@ def _do(cell: Cell, todo: list[Job], results: Results, events: Events | None) ->
         time.sleep(TICK_SECONDS)
     asked: list[int] = []
 
-    def ask_to_stop(number: int, _frame: FrameType | None) -> None:  # at the next rollout boundary; the second time now
-        if asked:
+    def ask_to_stop(number: int, _frame: FrameType | None) -> None:
+        if asked:  # a second time: stop at once
             raise KeyboardInterrupt
-        asked.append(number)
+        asked.append(number)  # stop at the next rollout boundary
 
-    progressing = show_progress(todo, Estimate(workers=1), results, events)
-    with progressing as progress, interruptible(ask_to_stop, signal.SIGINT, signal.SIGTERM):
+    showing = show_progress(todo, Estimate(workers=1), results, events)
+    with showing as progress, interruptible(ask_to_stop, signal.SIGINT, signal.SIGTERM):
         for job in todo:
 
             def on_step(step: int, job: Job = job) -> None:

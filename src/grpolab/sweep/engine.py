@@ -1,89 +1,127 @@
-"""What every engine does with a schedule's jobs: which one is next, what its end means, which limit it has passed.
+"""The contract of an engine, and the engine of this machine: long-lived workers that do one job after another.
 
-An engine is the pool of this machine (`pool.py`), Ray (`ray_engine.py`) or Slurm (`slurm_engine.py`). The run folders
-are where they meet: nothing of a run is known to its engine alone.
+The other engines are Ray (`ray_engine.py`) and Slurm (`slurm_engine.py`). All that is known of a run stands in its
+folder, so engines share no other state.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, Self
 
-from grpolab.paths import DISK_ERRORS, Results
+import psutil
+
+from grpolab.paths import DISK_ERRORS, PYTHON, Results, plain
 from grpolab.run.folder import record_failure
+from grpolab.run.memory import cores
 from grpolab.sweep.jobs import RUN, Job, Schedule
 from grpolab.sweep.ledger import no_outcome
 from grpolab.vocabulary import COMPLETED, FAILED
 
 Outcome = dict[str, Any]
 
-TICK_SECONDS = 0.5  # between two looks at the limits, and at what other commands have finished
+WORKER_COMMAND = (*PYTHON, "-m", "grpolab.sweep.worker")
+TICK_SECONDS = 0.5  # between two checks of limits, and of what other commands have finished
 GRACE_SECONDS = 20.0  # for a run to reach its next rollout boundary
 MOST_ATTEMPTS = 2  # of a job whose worker was killed
+MOST_FAILED_STARTS = 3  # of the workers in a slot, in a row
+# How workers end that were killed from outside; one that was asked to stop (SIGTERM) exits with 0 after a checkpoint.
+FROM_OUTSIDE = {0, -signal.SIGTERM, -signal.SIGKILL}
+# glibc returns freed memory to the system at once, and each step would pay for its pages again.
+KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(512 * 2**20), "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20)}
 
 
 @dataclass(frozen=True)
 class Death:
-    """Why a worker ended before its job: killed by us at a limit of `machine`, or by somebody else."""
+    """Why a worker ended before its job did."""
 
     reason: str
-    again: bool = False  # perhaps not the job's own doing: worth another attempt
-    gently: bool = False  # it is asked before it is killed, so that it leaves a checkpoint
+    again: bool = False  # the job may not be to blame: worth another attempt
+    gently: bool = False  # the run may leave a checkpoint before it is killed
 
 
 class WorkerStartError(Exception):
-    """Workers die before they are ready, or none can be had."""
+    """No worker can be started."""
 
 
 class Listener(Protocol):
-    """Who is told what happens."""
+    """Receives the events of a sweep."""
 
     def started(self, job: Job, slot: int) -> None:
         """A worker has begun the job."""
 
     def stepped(self, job: Job, step: int) -> None:
-        """The job has done so many steps."""
+        """The job has finished `step` steps."""
 
     def returned(self, job: Job, reason: str) -> None:
-        """The worker died, and the job is on the list again."""
+        """The worker died, and the job will be tried again."""
 
     def finished(self, job: Job, outcome: Outcome) -> None:
-        """The job has an outcome; `missing` where the disk refused to take one, or it was to be left."""
+        """The job has an outcome: `missing` if the run was told to leave or the disk refused to store it."""
 
     def note(self, text: str) -> None:
-        """Something to be said at once."""
+        """Show a message at once."""
+
+
+class Assignment:
+    """A job that a worker has, and how far it is."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.step = job, 0
+        self.began = self.last_heard = time.monotonic()
+
+    def passed_limit(self, memory_mib: Callable[[], float | None]) -> Death | None:
+        """Return the limit of `machine` that the job has passed. A warm start has no timeout but its `max_steps`."""
+        limits, now = self.job.settings["machine"], time.monotonic()
+        timeout, hang, ceiling = limits["cell_timeout_seconds"], limits["hang_seconds"], limits["memory_mib"]
+        if self.job.kind == RUN and timeout is not None and now - self.began > timeout:
+            return Death(f"longer than machine.cell_timeout_seconds={timeout:g}", gently=True)
+        if hang is not None and now - self.last_heard > hang:
+            return Death(f"no sign of life for {hang:g} s (machine.hang_seconds)", again=True)
+        if ceiling is not None and (used := memory_mib() or 0) > ceiling:
+            return Death(f"the worker used {used:.0f} MiB, more than machine.memory_mib={ceiling}")
+        return None
 
 
 class Engine(ABC):
-    """Does a schedule's jobs. As a context it holds what it needs for that, a cluster perhaps."""
+    """Does the jobs of a schedule. Use it as a context, which holds what it needs, a cluster perhaps."""
+
+    schedule: Schedule
+    listener: Listener
 
     def __init__(self, results: Results, places: int, attempts: int = MOST_ATTEMPTS) -> None:
-        self.results, self.places, self.attempts = results, places, attempts  # places: jobs that are out at once
+        self.results, self.places, self.attempts = results, places, attempts  # places: jobs that run at once
         self._said_waiting = False
 
     def __enter__(self) -> Self:
-        """Take hold. Raises RequestError where that is not possible; nothing is left behind then."""
+        """Connect. Raises RequestError, and leaves nothing behind, if that is not possible."""
         return self
 
     def __exit__(self, *_: object) -> None:  # noqa: B027
-        """Let go."""
+        """Disconnect."""
 
     @abstractmethod
     def run(self, schedule: Schedule, listener: Listener) -> None:
-        """Do every job, and tell the listener. Raises WorkerStartError."""
+        """Do every job and report to the listener. Raises WorkerStartError."""
 
     @abstractmethod
     def leave(self, signature: str) -> None:
-        """Have a run left off at its next rollout boundary, with a checkpoint; it is then finished as `missing`."""
+        """Stop a run so that it can go on later from a checkpoint; its outcome is then `missing`."""
 
-    def begin(self, schedule: Schedule, listener: Listener) -> None:
-        """What is to be done, and who is told."""
-        self.schedule, self.listener = schedule, listener
-
-    def next(self) -> Job | None:
-        """The next job that nobody else does; what others have finished meanwhile is taken off the list."""
+    def next_job(self) -> Job | None:
+        """Return the next job that nobody else does; finish those that other commands have done meanwhile."""
         for job in self.schedule.ready():
             if outcome := job.outcome(self.results):
                 self.finish(job, outcome)
@@ -94,14 +132,14 @@ class Engine(ABC):
         return None
 
     def say_waiting(self) -> None:
-        """Said once, where all that is left is in other hands."""
+        """Say once that all jobs that are left run in other commands."""
         if self.schedule and not self._said_waiting:
             self._said_waiting = True
             self.listener.note(f"{self.schedule.waiting} left, which another command runs: waiting for their outcomes")
 
-    def lost(self, job: Job, death: Death, step: int) -> None:
-        """A job's worker has ended before it: it has failed, or is on the list again."""
-        waited = job.is_taken(self.results)  # for somebody else who does it
+    def lose(self, job: Job, death: Death, step: int) -> None:
+        """Put a job whose worker died back on the list, or record its failure."""
+        waited = job.is_taken(self.results)  # the worker only waited for another process that does the job
         if waited:
             self.schedule.put_back(job)
         if waited or (death.again and self.schedule.retried(job, self.attempts)):
@@ -110,7 +148,7 @@ class Engine(ABC):
             self.finish(job, {"outcome": FAILED, "reason": death.reason}, step)
 
     def finish(self, job: Job, outcome: Outcome, step: int = 0) -> None:
-        """A job has an outcome; a failure that nobody has written down yet is."""
+        """Take a job with an outcome off the list; write down a failure, and fail the runs that waited for it."""
         if job.kind == RUN and outcome["outcome"] == FAILED:
             folder = self.results.run(job.signature)
             try:
@@ -127,17 +165,196 @@ class Engine(ABC):
             self.listener.note(f"the disk is full: {dropped} further jobs are not started")
 
 
-def passed_limit(job: Job, seconds: float, silent: float, mib: Callable[[], float | None]) -> Death | None:
-    """The limit of `machine` that a job has passed: it runs for `seconds`, the last `silent` without a step.
+def worker_environment(threads: int) -> dict[str, str]:
+    """Return the variables that must be set before a worker imports torch, which sizes its thread pools then."""
+    sizes = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    return sizes | KEEP_MEMORY
 
-    A warm start has no timeout: its `max_steps` bounds it, and every cell of its seed would fail with it.
+
+def worker_slots(jobs: int | None, uses_gpu: bool, threads: int) -> list[dict[str, str]]:
+    """Return the variables of each place for a worker: `jobs` places, or one for each GPU or `threads` cores.
+
+    GPUs are dealt out in turn through CUDA_VISIBLE_DEVICES.
     """
-    limits = job.settings["machine"]
-    timeout, hang, ceiling = limits["cell_timeout_seconds"], limits["hang_seconds"], limits["memory_mib"]
-    if job.kind == RUN and timeout is not None and seconds > timeout:
-        return Death(f"longer than machine.cell_timeout_seconds={timeout:g}", gently=True)
-    if hang is not None and silent > hang:
-        return Death(f"no sign of life for {hang:g} s (machine.hang_seconds)", again=True)
-    if ceiling is not None and (used := mib() or 0) > ceiling:
-        return Death(f"the worker used {used:.0f} MiB, more than machine.memory_mib={ceiling}")
-    return None
+    devices = gpus() if uses_gpu else []
+    count = jobs or len(devices) or max(1, cores() // threads)
+    dealt = [{"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} if devices else {} for index in range(count)]
+    return [worker_environment(threads) | device for device in dealt]
+
+
+def gpus() -> list[str]:
+    """Return the ids of the GPUs that this process may use."""
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return [device.strip() for device in visible.split(",") if device.strip()]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False).stdout
+    return [str(index) for index, line in enumerate(listing.splitlines()) if line.startswith("GPU ")]
+
+
+class WorkerProcess:
+    """A worker process and the job that it has."""
+
+    def __init__(self, slot: int, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
+        self.slot, self.log = slot, log
+        self.assignment: Assignment | None = None
+        self.is_ready = False
+        self._buffer = b""
+        self._verdict: Death | None = None  # why we end it
+        self._deadline = 0.0
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            # In a process group of its own: what it forks can be ended with it.
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                env={**os.environ, **environment},
+                process_group=0,
+            )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+
+    @property
+    def is_idle(self) -> bool:
+        """True if it can take a job."""
+        return self.is_ready and self.assignment is None and self._verdict is None
+
+    def assign(self, job: Job) -> None:
+        """Send it a job."""
+        self.assignment = Assignment(job)
+        request = {"job": job.kind, "signature": job.signature, "settings": plain(job.settings)}
+        with suppress(BrokenPipeError):  # it has just died, which the end of its output tells
+            self.stdin.write(json.dumps(request).encode() + b"\n")
+            self.stdin.flush()
+
+    def read(self) -> list[dict[str, Any]] | None:
+        """Return the events that have come in; None if it has died."""
+        data = os.read(self.stdout.fileno(), 1 << 16)
+        if self.assignment:
+            self.assignment.last_heard = time.monotonic()
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        return [json.loads(line) for line in lines] if data else None
+
+    def watch(self) -> None:
+        """End it if its job has passed a limit."""
+        if self._verdict is None and self.assignment and (verdict := self.assignment.passed_limit(self._memory_mib)):
+            self._verdict, self._deadline = verdict, time.monotonic() + (GRACE_SECONDS if verdict.gently else 0)
+            self.process.terminate()
+        if self._verdict and time.monotonic() >= self._deadline:
+            self.process.kill()
+        if self.process.poll() is not None:  # a process that it forked would hold its locks and its output open
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def _memory_mib(self) -> float | None:
+        with suppress(psutil.Error):  # it has just died
+            return float(psutil.Process(self.process.pid).memory_info().rss / 2**20)
+        return None
+
+    def death(self) -> Death:
+        """Wait for its end and return why it ended: `worker died (signal 11)`."""
+        code = self.process.wait()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        # A kernel that is out of memory sends SIGKILL, and leaves no other trace that we may read.
+        perhaps = ", perhaps out of memory" if code == -signal.SIGKILL else ""
+        return self._verdict or Death(f"worker died ({how}){perhaps}", again=code in FROM_OUTSIDE)
+
+
+class WorkerPool(Engine):
+    """The engine of this machine. A worker's death costs at most its job, and the worker is replaced.
+
+    It has one thread, because a child that is told to die with its parent dies with the *thread* that started it.
+    """
+
+    def __init__(
+        self, results: Results, slots: Sequence[dict[str, str]], logs: Path, command: Sequence[str] = WORKER_COMMAND
+    ) -> None:
+        """`slots`: the variables of each worker, as `worker_slots` returns them."""
+        super().__init__(results, len(slots))
+        self.slots, self.logs, self.command = slots, logs, command
+        self.workers: list[WorkerProcess] = []
+
+    def run(self, schedule: Schedule, listener: Listener) -> None:
+        """Do every job and report to the listener; no process is left behind. Raises WorkerStartError."""
+        self.schedule, self.listener, self.workers = schedule, listener, []
+        self._selector = selectors.DefaultSelector()
+        self._failed_starts: Counter[int] = Counter()  # by slot, in a row
+        try:
+            for slot in range(min(self.places, schedule.waiting)):
+                self._start(slot)
+            while schedule:
+                self._assign()
+                for key, _ in self._selector.select(TICK_SECONDS):
+                    self._listen(key.data)
+                for worker in self.workers:
+                    worker.watch()
+            for worker in self.workers:
+                worker.stdin.close()
+        except BaseException:
+            for worker in self.workers:
+                worker.process.terminate()
+            raise
+        finally:
+            deadline = time.monotonic() + GRACE_SECONDS
+            for worker in self.workers:
+                try:
+                    worker.process.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    worker.process.kill()
+                    worker.process.wait()
+            self._selector.close()
+
+    def leave(self, signature: str) -> None:
+        """Tell a run to stop at its next rollout boundary."""
+        for worker in self.workers:
+            if worker.assignment and worker.assignment.job.signature == signature:
+                worker.process.send_signal(signal.SIGUSR1)
+
+    def _start(self, slot: int) -> None:
+        worker = WorkerProcess(slot, self.command, self.slots[slot], self.logs / f"worker-{slot}.log")
+        self.workers.append(worker)
+        self._selector.register(worker.stdout, selectors.EVENT_READ, worker)
+
+    def _assign(self) -> None:
+        for worker in self.workers:
+            if worker.is_idle and (job := self.next_job()):
+                self.schedule.hand_out(job)
+                worker.assign(job)
+                self.listener.started(job, worker.slot)
+        if all(worker.is_idle for worker in self.workers):
+            self.say_waiting()
+
+    def _listen(self, worker: WorkerProcess) -> None:
+        events = worker.read()
+        if events is None:
+            self._replace(worker)
+            return
+        for event in events:
+            if event["event"] == "ready":
+                worker.is_ready = True
+                del self._failed_starts[worker.slot]
+            elif assignment := worker.assignment:
+                if event["event"] == "step":
+                    assignment.step = event["rollout_step"]
+                    self.listener.stepped(assignment.job, assignment.step)
+                elif event["event"] == "done":
+                    worker.assignment = None
+                    self.finish(assignment.job, event["outcome"], assignment.step)
+
+    def _replace(self, worker: WorkerProcess) -> None:
+        """Give up the job of a dead worker, and start another worker. Raises WorkerStartError."""
+        self._selector.unregister(worker.stdout)
+        self.workers.remove(worker)
+        death, slot = worker.death(), worker.slot
+        if not worker.is_ready:
+            self._failed_starts[slot] += 1
+            if self._failed_starts[slot] == MOST_FAILED_STARTS:
+                times = f"{MOST_FAILED_STARTS} times: see {worker.log}"
+                raise WorkerStartError(f"{death.reason} before it was ready, {times}")
+        if assignment := worker.assignment:
+            self.lose(assignment.job, death, assignment.step)
+        if self.schedule.waiting:
+            self._start(slot)

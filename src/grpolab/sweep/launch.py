@@ -15,7 +15,7 @@ from grpolab.paths import Results, project_root
 from grpolab.records import read_warm_start
 from grpolab.registry import resolve
 from grpolab.run import tracking
-from grpolab.sweep.engine import Engine, WorkerStartError
+from grpolab.sweep.engine import WORKER_COMMAND, Engine, WorkerPool, WorkerStartError, worker_slots
 from grpolab.sweep.jobs import RUN, WARM_START, Job, Request, Schedule, warm_start_job
 from grpolab.sweep.ledger import (
     TITLES,
@@ -29,7 +29,6 @@ from grpolab.sweep.ledger import (
     variant_row,
 )
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.pool import WORKER_COMMAND, Pool, slots
 from grpolab.sweep.progress import Estimate, Events, print_table, show_progress
 from grpolab.terminal import say
 from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
@@ -64,7 +63,7 @@ def make_engine(request: Request, jobs: int | None, command: Sequence[str] = WOR
         )
         return engine
     uses_gpu = any(cell.device == "cuda" for cell in settings)
-    return Pool(slots(jobs, uses_gpu, threads, logs), request.results, command)
+    return WorkerPool(request.results, worker_slots(jobs, uses_gpu, threads), logs, command)
 
 
 def make_estimate(request: Request, workers: int) -> Estimate:

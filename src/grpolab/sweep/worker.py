@@ -1,9 +1,9 @@
 """A long-lived process that does one job after another: `python -m grpolab.sweep.worker`.
 
-One JSON object per line: {"job": "warm_start" | "run", "signature": "...", "settings": {...}} on standard input, events
-on standard output. A job whose settings no longer have that signature, because data or code has changed, fails. The
-imports are paid once. It dies with its parent, ends when standard input ends, and on SIGTERM stops at the next rollout
-boundary with a checkpoint. On SIGUSR1 it leaves its run in the same way, and takes the next job.
+It reads one JSON object a line, {"job": "warm_start" | "run", "signature": "...", "settings": {...}}, and prints
+events. A job fails if its settings no longer have that signature, because data or code has changed. The worker pays
+for its imports once, dies with its parent, and ends with its standard input. SIGTERM stops it at the next rollout
+boundary with a checkpoint; SIGUSR1 makes it leave its run in the same way, and take the next job.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ LEFT = {"outcome": MISSING, "reason": "left at a rollout boundary"}
 
 
 def main() -> int:
-    """Serve until standard input ends; the exit code."""
+    """Serve until standard input ends; return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which then sends SIGTERM
     die_with_parent()
-    with contextlib.suppress(OSError):  # where memory runs out, a worker is to go, and not its parent (Linux)
+    with contextlib.suppress(OSError):  # out of memory, Linux ends a worker before its parent
         Path("/proc/self/oom_score_adj").write_text("500")
     Worker(claim_stdout()).serve()
     return 0
 
 
 def claim_stdout() -> Send:
-    """Keep standard output for events: whatever a library prints goes to standard error from now on."""
+    """Return a function that sends events; what libraries print goes to standard error from now on."""
     events = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -50,15 +50,14 @@ def claim_stdout() -> Send:
 
 
 class Worker:
-    """Does jobs in turn; a job's error is its outcome, never the worker's end."""
+    """Does jobs in turn. An error in a job is its outcome and never ends the worker."""
 
     def __init__(self, send: Send) -> None:
         self.send = send
-        self._stopping = self._leaving = False
-        self._can_stop_gently = False
+        self._stopping = self._leaving = self._in_run = False
 
     def serve(self) -> None:
-        """Announce readiness, then answer each line of standard input with events."""
+        """Announce readiness, then answer each line of standard input."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGUSR1, self._on_signal)
         import grpolab.run.train  # noqa: F401  (seconds: torch and transformers)
@@ -70,39 +69,38 @@ class Worker:
                 return
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        """Leave the run at its next rollout boundary; SIGTERM stops there, or at once where nothing would be saved."""
         if number == signal.SIGUSR1:
             self._leaving = True
             return
         self._stopping = True
-        if not self._can_stop_gently:
+        if not self._in_run:  # only a run has a checkpoint to write
             raise SystemExit(0)
 
     def answer(self, request: dict[str, Any]) -> None:
-        """Do a job, and send its steps and its outcome."""
-        name = request["signature"]
+        """Do a job; send its steps and its outcome."""
+        kind, name = request["job"], request["signature"]
 
         def on_step(step: int, steps: int) -> None:
             self.send({"event": "step", "signature": name, "rollout_step": step, "rollout_steps": steps})
 
-        self._leaving = False  # it came too late for the run before
-        self._can_stop_gently = request["job"] == "run"
+        self._leaving = False  # a request that came too late for the run before
+        self._in_run = kind == "run"
         try:
-            outcome = do(request["job"], name, request["settings"], on_step, lambda: self._stopping or self._leaving)
+            outcome = do_job(kind, name, request["settings"], on_step, lambda: self._stopping or self._leaving)
         finally:
-            self._can_stop_gently = False
+            self._in_run = False
         if outcome is LEFT and self._stopping:
             raise SystemExit(0)
         self.send({"event": "done", "signature": name, "outcome": outcome})
 
 
-def do(
+def do_job(
     kind: str, name: str, values: dict[str, Any], on_step: Callable[[int, int], None], stop: Callable[[], bool]
 ) -> dict[str, Any]:
-    """A job's outcome: the run or warm start of these settings done, whose signature was planned to be `name`.
+    """Do the run or warm start that was planned with the signature `name`; return its outcome, an error included.
 
-    An error is an outcome too. `on_step`: told of the steps that are done, and of how many there are. `stop`: asked at
-    each rollout boundary of a run, which is then LEFT.
+    `on_step` receives the steps that are done and their total. `stop` is asked at each rollout boundary of a run; if it
+    returns True the run writes a checkpoint and its outcome is LEFT.
     """
     from grpolab.paths import Results, is_refusal
     from grpolab.run import train, warm_start

@@ -5,7 +5,7 @@ import yaml
 
 from grpolab.cli import main
 from grpolab.errors import RequestError
-from grpolab.sweep import pool
+from grpolab.sweep import engine
 from grpolab.sweep.tuning.arms import TunedStudy, load_tuned
 
 RATE = {"learning_rate": {"low": 1e-4, "high": 1e-3}}
@@ -57,7 +57,7 @@ def refused(capsys, *arguments: str) -> str:
 @pytest.fixture
 def nothing_starts(project, monkeypatch):
     """The project with a third arm, whose workers must not start."""
-    monkeypatch.setattr(pool.WorkerProcess, "__init__", lambda *_: pytest.fail("a worker was started"))
+    monkeypatch.setattr(engine.WorkerProcess, "__init__", lambda *_: pytest.fail("a worker was started"))
     return project
 
 

@@ -92,7 +92,7 @@ def _of_one(band: Band) -> Interval:
 
 
 REPLICATES = 50_000
-# What the 95% intervals of normal scores over 3 tasks hold, by runs of each task (`grpolab self-check`).
+# What the 95% intervals of normal scores over 3 tasks hold, by runs of each task (`make bench WHAT=self-check`).
 COVERAGE = {"mean": {3: 0.83, 5: 0.88, 10: 0.92, 20: 0.94}, "IQM": {5: 0.91, 10: 0.93, 20: 0.94}}
 LEAST_COVERAGE = 0.92
 LEAST_FOR_BOOTSTRAP = min(n for n in COVERAGE["IQM"] if min(held[n] for held in COVERAGE.values()) >= LEAST_COVERAGE)

@@ -21,12 +21,11 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results, commit, plain, project_root, read_json, write_json_atomic, write_text_atomic
 from grpolab.run.database import reason_of
 from grpolab.run.folder import exclusive, is_held
-from grpolab.sweep.engine import WorkerStartError
+from grpolab.sweep.engine import WORKER_COMMAND, WorkerStartError
 from grpolab.sweep.jobs import Job, Request
 from grpolab.sweep.launch import Draw, interruptible, make_engine, mirrored
 from grpolab.sweep.ledger import Record, duration
 from grpolab.sweep.plan import Plan
-from grpolab.sweep.pool import WORKER_COMMAND
 from grpolab.sweep.progress import SILENCE_SECONDS, outcome_line, print_table
 from grpolab.sweep.tuning.arms import RECORD, SQLITE, TRIAL, ArmTrials, TunedStudy, open_storage, override
 from grpolab.sweep.tuning.search import WATCHED, Score, Tuner
