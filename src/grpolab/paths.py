@@ -36,7 +36,7 @@ SMOLLM2 = Path("results", "models", "smollm2-135m-instruct")
 SIGNATURE = re.compile(r"[0-9a-f]{16}(-[1-9][0-9]*)?")
 STUDY_NAME = re.compile(r"\w[\w.+-]*")
 # What a report consists of, in `Results.output`, beside figures/ and tables/; the last is written last.
-REPORT_FILES = ("report.html", "gallery.html", "report.md")
+REPORT_FILES = ("report.html", "report.md")
 
 # The place refuses to be written: full, over its quota, read-only, forbidden. No run's own fault, so no outcome.
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})

@@ -17,10 +17,10 @@ from grpolab.report.statistics.looks import (
     Decisions,
     decide,
     disagreement,
-    run_tests,
     interval,
     level_at,
     repeated_p,
+    run_tests,
     simulated,
 )
 

@@ -19,9 +19,9 @@ from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.paths import Results, project_root, read_json, write_json_atomic
 from grpolab.report.claims import decide
+from grpolab.report.export import export_reference
 from grpolab.report.load import load
 from grpolab.report.plans import read_plan
-from grpolab.report.export import export_reference
 from grpolab.studies import drawing
 from grpolab.studies import looks as looks_module
 from grpolab.studies.looks import Answer, Looks, summarize

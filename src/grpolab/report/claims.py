@@ -127,7 +127,7 @@ def standing(study: StudyRuns, claims: Sequence[Claim]) -> str:
 
 
 def _taken_back(family: str, studies: Sequence[StudyRuns]) -> int:
-    """Count the hypotheses of a registration that are no longer asked as they were: they keep their share of the level."""
+    """Count hypotheses of a registration that are not asked as they were any more: they keep their share of ALPHA."""
     entries = [known.items() for study in studies if (known := study.plan.get("registered"))]
     left = {name for known in entries for name, entry in known if entry["line"] == family}
     return len(json.loads(family)["hypotheses"].keys() - left) if left else 0
@@ -174,7 +174,7 @@ def _tested(question: AskedQuestion, n: int) -> tuple[float, float, bool]:
 
 
 def _disagreement(question: AskedQuestion, n: int) -> float:
-    """Return p that all tasks have one effect, in units of their margins; NaN for one task or where no mean is tested."""
+    """Return p that all tasks have one effect in units of their margins; NaN for one task, or if no mean is tested."""
     d_ST = question.differences(n) / question.unit_T if _kind(question) == "mean" else np.full((n, 1), np.nan)
     return planned.disagreement(d_ST.T) if np.isfinite(d_ST).all() else np.nan
 

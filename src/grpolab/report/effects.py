@@ -43,7 +43,7 @@ def mean_with_interval(values_S: NDArray, interval: tuple[bool, float, int, int]
 
 
 def task_effect(question: AskedQuestion, n: int, t: int, interval: tuple[bool, float, int, int]) -> TaskEffect:
-    """Return the effect in task number t over the first n seeds; `interval`: the other arguments of `looks.interval`."""
+    """Return the effect in task t over the first n seeds; `interval`: the other arguments of `looks.interval`."""
     bounds = mean_with_interval(question.differences(n)[:, t], interval)
     effect, low, high = (float(np.exp(bound)) for bound in bounds) if question.logarithmic else bounds
     form = _times if question.logarithmic else signed
@@ -52,7 +52,7 @@ def task_effect(question: AskedQuestion, n: int, t: int, interval: tuple[bool, f
 
 
 def _side(question: AskedQuestion, margin: float, low: float, high: float) -> int:
-    """Return 1 where the interval lies on the claimed side, -1 on the other (of `equal`: outside the margin), else 0."""
+    """Return 1 where the interval lies on the claimed side, -1 on the other (`equal`: outside the margin), else 0."""
     if question.hypothesis["direction"] == "equal":
         return int(-margin < low and high < margin) - int(low > margin or high < -margin)
     low, high = sorted((question.sign * low, question.sign * high))

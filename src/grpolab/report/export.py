@@ -1,4 +1,4 @@
-"""Write the committed outcome: plans and compact tables of studies under results/reference/ (`reference.py` reads it)."""
+"""Write the committed outcome: plans and compact tables of studies under results/reference/ (`reference.py` reads)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, write_json_atomic
-from grpolab.report.journals import NUMBERS, TABLES, Runs, at_quarters
+from grpolab.report.journals import NUMBERS, TABLES, at_quarters
 from grpolab.report.load import study_of
 from grpolab.report.measures import run_numbers
 from grpolab.report.plans import Plan, read_plan
@@ -129,7 +129,7 @@ def pack_plan(plan: Plan) -> Plan:
 
 
 def _kept_whole(shown: list[str], plans: list[Plan]) -> set[str]:
-    """Return the runs of which everything is kept: all, or those of the first look in studies that have a shown figure."""
+    """Return the runs that are kept whole: all, or those of the first look in studies that have a shown figure."""
     studies = {name.partition(".")[0] for name in shown}
     kept = set[str]()
     for plan in (plan for plan in plans if plan["cells"]):
@@ -149,7 +149,7 @@ def _finished_seeds(plan: Plan, done: set[str]) -> Plan:
 
 
 def _with_committed(results: Results, plans: list[Plan]) -> list[Plan]:
-    """Add the cells that are committed to the plans of their names, and the other plans of the reference as they are."""
+    """Add committed cells to the plans of the same names, and the other plans of the reference as they are."""
     new = {plan["study"]: plan for plan in plans}
     for file in sorted(results.reference.glob("plans/*.json")):
         kept = read_plan(file)

@@ -1,10 +1,9 @@
-"""The report and its gallery as HTML files that need nothing else: pictures, style and a search of long tables."""
+"""The report as an HTML file that needs nothing else: pictures, style and a search of long tables are inside."""
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -15,12 +14,9 @@ from markdown_it.token import Token
 from PIL import Image
 
 from grpolab.report.claims import FAILS, HOLDS, VERDICTS
-from grpolab.report.figures import FIGURES
 from grpolab.report.style import Manifest
-from grpolab.report.text import count
 
 Picture = tuple[Manifest, Path]  # a figure's manifest, and its PNG relative to the report
-THUMBNAIL = 440  # pixels: sharp at the 2.2 inches that a card is wide
 WORDS = (*VERDICTS, HOLDS, FAILS)  # coloured where they are a cell
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 _TEMPLATES = Environment(
@@ -54,50 +50,16 @@ def from_markdown(text: str, folder: Path, root: Path | None = None) -> str:
     )
 
 
-def gallery(name: str, pictures: Sequence[Picture], folder: Path, report: str) -> str:
-    """Return the page of the study `name`: every figure of the catalogue as a thumbnail, or why it is not drawn.
-
-    `pictures` lie below `folder`, and `report` is the file beside them. A card shows the first study's picture, and
-    links to those of all studies that draw it.
-    """
-    drawn: dict[str, list[Picture]] = {}
-    lacking: dict[str, list[Manifest]] = {}
-    for manifest, path in pictures:
-        if manifest.numbers:
-            drawn.setdefault(manifest.figure, []).append((manifest, path))
-        else:
-            lacking.setdefault(manifest.figure, []).append(manifest)
-    return _TEMPLATES.get_template("gallery.html").render(
-        name=name,
-        title=f"Figures of {name}",
-        catalogue=FIGURES,
-        drawn=drawn,
-        lacking=lacking,
-        thumbnails={figure: _embed(folder / first[1], THUMBNAIL)[0] for figure, (first, *_) in drawn.items()},
-        pictures=count(sum(map(len, drawn.values())), "picture"),
-        report=report,
-        page_of=lambda manifest: report if manifest.study == name else f"pages/{manifest.study}.html",
-        anchor=_anchor,
-        count=count,
-    )
-
-
 def _anchor(path: Path) -> str:
     """Return a figure's anchor: `figures/ranking/ranking_final_accuracy.png` stands at #ranking_final_accuracy."""
     return path.stem
 
 
-def _embed(file: Path, width: int | None = None) -> tuple[str, float]:
-    """Return a PNG file as a data URI, made smaller to `width` pixels where given; and its width on paper in inches."""
+def _embed(file: Path) -> tuple[str, float]:
+    """Return a PNG file as a data URI, and its width on paper in inches."""
     content = file.read_bytes()
     with Image.open(BytesIO(content)) as image:
         inches = image.width / image.info.get("dpi", (96, 96))[0]
-        if width is not None:
-            small = image.convert("RGB")
-            small.thumbnail((width, width))
-            buffer = BytesIO()
-            small.quantize(64, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
-            content = buffer.getvalue()
     return f"data:image/png;base64,{base64.b64encode(content).decode()}", inches
 
 

@@ -44,7 +44,7 @@ NOT_RECORDED = "not recorded"
 _COUNTS = ("rollout_steps", "optimizer_steps", "threads", "results_version", "evaluation_items")
 
 
-# Tables by name, each with a column `signature`: `outcomes` has a row for each run that has an outcome, with the keys of
+# Tables by name, each with a column `signature`: `outcomes` has a row for each run that has an outcome, with parts of
 # its provenance; TABLES have one for each record of the journals (and timings) of runs whose outcome is a result.
 # `numbers` has `measures.run_numbers` of runs whose records the committed outcome has not kept.
 Runs = dict[str, pd.DataFrame]
@@ -146,7 +146,7 @@ def read_journal(folder: Path, recorded: str | None = None, keep: bool = True) -
 
 
 def table(records: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return records of one kind as columns: the strings "inf", "-inf" and "nan" become numbers, an absent metric NaN."""
+    """Return records of one kind as columns: strings "inf", "-inf" and "nan" become numbers, an absent metric NaN."""
     return _frame(columns(records))
 
 

@@ -70,7 +70,7 @@ class AskedQuestion:
         return float(np.log(given or 1)) if self.logarithmic else given
 
     def differences(self, n: int) -> NDArray:
-        """Return the first arm minus the second (or 0) of the first n seeds, as logarithms where these are tested; (n, T)."""
+        """Return the first arm minus the second (or 0) of the first n seeds, as logarithms if so tested; (n, T)."""
         of = self.values_STA[:n, :, 0]
         minus = self.values_STA[:n, :, 1] if len(self.arms) > 1 else np.zeros_like(of)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -150,7 +150,7 @@ def _question(
     entry: dict[str, Any] | None,
     owner: StudyRuns,
 ) -> AskedQuestion:
-    """Put a hypothesis in numbers. `here` are the cells of the tasks, with the metric as `value`; `entry`: registration."""
+    """Put a hypothesis in numbers. `here`: cells of the tasks with the metric as `value`; `entry`: its registration."""
     cells = here[here["arm"].isin(arms)]
     deciding = {*arms, (hypothesis["provided"] or {}).get("of")}
     label, why = label_of(entry, {study.name, owner.name}, here[here["arm"].isin(deciding)])

@@ -87,7 +87,8 @@ def _conditions(study: StudyRuns, facet: str) -> Iterator[Precondition]:
             4,
             bool((last > LEAST_LENGTH_STD).all()) if len(last) else None,
             f"in {facet} the lengths of `{base}` have standard deviations of {number(last.min())} to"
-            f" {number(last.max())} tokens at the end of {count(len(last), 'run')} (asked: above {LEAST_LENGTH_STD:.0f})",
+            f" {number(last.max())} tokens at the end of {count(len(last), 'run')} (asked: above"
+            f" {LEAST_LENGTH_STD:.0f})",
             "claims about length are void where lengths are all the same",
         )
 

@@ -13,7 +13,7 @@ DEFAULT = Thresholds()
 
 
 def final_score(accuracy_E: NDArray, share: float = Thresholds.score_tail) -> float:
-    """Return the mean accuracy over the last evaluations; never the best one, which is biased upwards. NaN without any."""
+    """Return the mean accuracy over the last evaluations, not the best, which is biased upwards. NaN without any."""
     return float(np.mean(accuracy_E[-math.ceil(share * len(accuracy_E)) :])) if len(accuracy_E) else np.nan
 
 
@@ -23,7 +23,7 @@ def drawdown(accuracy_E: NDArray) -> float:
 
 
 def collapsed(accuracy_E: NDArray, thresholds: Thresholds = DEFAULT) -> bool:
-    """Return whether accuracy fell by `collapse_drop` and `collapse_share` of the gain (peak - start), and stayed there.
+    """Return whether accuracy fell by `collapse_drop` and `collapse_share` of the gain (peak - start) and stayed there.
 
     It stayed there where the final score is still that far below the peak.
     """

@@ -183,8 +183,10 @@ def _notes(study: StudyRuns) -> Iterator[str]:
         yield study.standing
 
 
-def manifest(study: StudyRuns, figure: str, caption: str, statistic: str, numbers: list[Series], alt: str = "") -> Manifest:
-    """Return the manifest of a figure of `study`; the alt text is the caption with the arms, unless it is given."""
+def manifest(
+    study: StudyRuns, figure: str, caption: str, statistic: str, numbers: list[Series], alt: str = ""
+) -> Manifest:
+    """Return the manifest of a figure; the alt text is the caption with the arms, unless it is given."""
     done, absent = study.done, study.absent
     failed = absent["outcome"] == FAILED
 

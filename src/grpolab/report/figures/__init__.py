@@ -15,74 +15,39 @@ from grpolab.vocabulary import ANALYTIC_FIGURES
 
 
 class Entry(NamedTuple):
-    """A figure of the catalogue: the file that draws it, its name (also that of its files), and its title."""
+    """A figure of the catalogue: the file that draws it, and its name, which is also that of its files."""
 
     file: str
     name: str
-    title: str
 
 
 FIGURES = {
-    "F1": Entry("learning", "learning_curves", "Learning curves: training reward and held-out accuracy"),
-    "F2": Entry("clipping", "clip_fraction", "Clip fraction over time, below and above the range"),
-    "F3": Entry("clipping", "clip_ceiling", "Clip fraction of each arm against what it could clip at most"),
-    "F4": Entry(
-        "clipping",
-        "counterfactual_clipping",
-        "What any clip range would have clipped, for token and sequence ratios of the same run",
-    ),
-    "F5": Entry(
-        "ratios", "log_ratio_spread", "Spread of the log ratio at four moments of training, per token and per sequence"
-    ),
-    "F6": Entry("ratios", "ratio_range", "Smallest and largest ratio at each rollout step"),
-    "F8": Entry("ratios", "response_ratio", "Mean sequence ratio of right and of wrong completions"),
-    "F9": Entry(
-        "surfaces",
-        "objective_shape",
-        "Shape of the objective and its gradient weight against the ratio, from the loss code itself",
-    ),
-    "F10": Entry(
-        "surfaces", "gradient_weight", "Gradient weight over old and new probability, for either sign of the advantage"
-    ),
-    "F12": Entry("learning", "entropy", "Entropy of the sampling policy, and its difference to the baseline's"),
-    "F13": Entry("settings", "setting_map", "Map of lower against upper clip range: entropy, accuracy, KL"),
-    "F15": Entry("learning", "kl", "KL to the old policy in each update, and to the warm start"),
-    "F16": Entry("learning", "gradient_norm", "Gradient norm before clipping, and its spikes"),
-    "F17": Entry(
-        "learning", "completion_length", "Length of right and of wrong completions, and how many are truncated"
-    ),
-    "F18": Entry(
-        "settings", "batch_reuse", "Clip fraction and final accuracy against the number of passes over a batch"
-    ),
-    "F20": Entry(
-        "learning", "equal_reward_groups", "Groups whose rewards are all equal, against what chance alone would make"
-    ),
-    "F21": Entry("comparison", "aggregate_scores", "Aggregate scores over tasks: IQM, mean, median, optimality gap"),
-    "F24": Entry("settings", "accuracy_by_setting", "Final accuracy against each setting that a factor moves"),
-    "F25": Entry(
-        "comparison",
-        "time_to_threshold",
-        "Time until half of the gain is reached, runs that never reach it censored",
-    ),
-    "F26": Entry(
-        "comparison", "stability", "Stability of every arm: collapses, drawdown, spikes, largest ratio, entropy lost"
-    ),
-    "F27": Entry("comparison", "final_accuracy", "Final accuracy of every arm minus the baseline's, paired by seed"),
-    "F28": Entry("comparison", "each_change", "Ladder: what one change after the other brings, and each left out"),
-    "F32": Entry(
-        "scale",
-        "effect_by_scale",
-        "Final accuracy minus the baseline's, over parameters and over the length of answers",
-    ),
-    "F34": Entry(
-        "scale",
-        "clipping_by_length",
-        "Clip fraction and |log ratio| of answers against their length, beside 1/sqrt(T)",
-    ),
-    "D1": Entry(
-        "clipping", "clip_conventions", "One run, many numbers: its clip fraction as each framework would log it"
-    ),
-    "D2": Entry("learning", "logged_curves", "What logs of other frameworks show over time"),
+    "F1": Entry("learning", "learning_curves"),
+    "F2": Entry("clipping", "clip_fraction"),
+    "F3": Entry("clipping", "clip_ceiling"),
+    "F4": Entry("clipping", "counterfactual_clipping"),
+    "F5": Entry("ratios", "log_ratio_spread"),
+    "F6": Entry("ratios", "ratio_range"),
+    "F8": Entry("ratios", "response_ratio"),
+    "F9": Entry("surfaces", "objective_shape"),
+    "F10": Entry("surfaces", "gradient_weight"),
+    "F12": Entry("learning", "entropy"),
+    "F13": Entry("settings", "setting_map"),
+    "F15": Entry("learning", "kl"),
+    "F16": Entry("learning", "gradient_norm"),
+    "F17": Entry("learning", "completion_length"),
+    "F18": Entry("settings", "batch_reuse"),
+    "F20": Entry("learning", "equal_reward_groups"),
+    "F21": Entry("comparison", "aggregate_scores"),
+    "F24": Entry("settings", "accuracy_by_setting"),
+    "F25": Entry("comparison", "time_to_threshold"),
+    "F26": Entry("comparison", "stability"),
+    "F27": Entry("comparison", "final_accuracy"),
+    "F28": Entry("comparison", "each_change"),
+    "F32": Entry("scale", "effect_by_scale"),
+    "F34": Entry("scale", "clipping_by_length"),
+    "D1": Entry("clipping", "clip_conventions"),
+    "D2": Entry("learning", "logged_curves"),
 }
 
 

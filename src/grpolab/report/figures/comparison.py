@@ -11,8 +11,16 @@ from numpy.typing import NDArray
 from grpolab.report.figures import panels
 from grpolab.report.figures.panels import MEAN_DOTS, Drawing, NotDrawnError, Sheet, arm_label
 from grpolab.report.load import StudyRuns
-from grpolab.report.measures import SCORE, at, completions_learnt, difference, mean_interval, measure, pools
-from grpolab.report.stability import stability_table
+from grpolab.report.measures import (
+    SCORE,
+    at,
+    completions_learnt,
+    difference,
+    mean_interval,
+    measure,
+    pools,
+    stability_table,
+)
 from grpolab.report.statistics import intervals
 from grpolab.report.statistics.curves import kaplan_meier, time_to_threshold
 from grpolab.report.statistics.intervals import LEAST_FOR_BOOTSTRAP, REPLICATES, Interval, TooFewError

@@ -145,7 +145,7 @@ class Sheet:
     def line(
         self, panel: Axes, values_XS: pd.DataFrame, style: ArmStyle, band: Callable[[NDArray], Band], **labels: Any
     ) -> None:
-        """Draw a line for the mean over seeds (columns), with its 95% band; with many arms the baseline's alone has one.
+        """Draw a line for the mean over seeds (columns) with its 95% band; of many arms only the baseline has a band.
 
         `band`: `t_band`, `share_band` for values between 0 and 1, `geometric_band` for a log axis (what is not above 0
         is left out). Seeds have thin lines where the study asks for them.
@@ -195,7 +195,7 @@ class Sheet:
         band: Callable[[NDArray], Band],
         **labels: Any,
     ) -> Series:
-        """Draw seeds (columns) as dots and their mean with its 95% interval at places of an axis; return the numbers."""
+        """Draw seeds (columns) as dots and their mean with its 95% interval at places of an axis; return numbers."""
         mean, low, high, n = bounds = band(values_XS.to_numpy())
         panel.plot(places, values_XS.to_numpy(), ".", color=style.colour, markersize=3, alpha=0.5)
         with interval_over(panel, n.max()):

@@ -192,9 +192,10 @@ def draw_setting_map(study: StudyRuns) -> Drawing:
 
 
 def _draw_map(panel: Axes, cells: pd.DataFrame, y: str, x: str) -> Series:
-    """Draw the mean in each square of y (rows, rising) by x (columns, rising), coloured by the distance from seeds' means.
+    """Draw the mean in each square of y (rows) by x (columns), both rising.
 
-    These means are over the settings that every seed has. Squares without a value are hatched.
+    The colour is the distance of seeds to their own means over the settings that every seed has. Squares without a
+    value are hatched.
     """
     values_PS = cells.pivot(index=[y, x], columns="seed", values="value")
     apart_PS = values_PS - (shared if len(shared := values_PS.dropna()) else values_PS).mean()

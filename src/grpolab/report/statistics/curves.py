@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
 from grpolab.report.statistics.intervals import CONFIDENCE, TooFewError
 
 

@@ -34,7 +34,7 @@ Band = tuple[NDArray, NDArray, NDArray, NDArray]  # mean, lower bound, upper bou
 
 
 def t_band(values_XS: ArrayLike) -> Band:
-    """Return the mean with its t-interval at each X over the seeds with a value there. Shapes: (X, S) -> four times (X,).
+    """Return mean and t-interval at each X over the seeds with a value there. Shapes: (X, S) -> four times (X,).
 
     Bounds are NaN where fewer than two seeds have a value.
     """
@@ -137,7 +137,7 @@ def resample(
 
 
 def sd_interval(values_S: ArrayLike) -> Interval:
-    """Return the standard deviation over seeds with the chi-squared interval of normal values; NaN below two. Shape: (S,)."""
+    """Return the standard deviation over seeds with its chi-squared interval; NaN below two. Shape: (S,)."""
     values = np.asarray(values_S, dtype=np.float64)
     n = len(values)
     if n < 2:
@@ -148,13 +148,13 @@ def sd_interval(values_S: ArrayLike) -> Interval:
 
 
 def worst_mean(values_S: ArrayLike, share: float = 0.2) -> float:
-    """Return the mean of the worst (smallest) share of runs, of one run at least: the conditional value at risk. Shape: (S,)."""
+    """Return the mean of the worst (smallest) share of runs, at least one (conditional value at risk). Shape: (S,)."""
     values = np.sort(np.asarray(values_S, dtype=np.float64))
     return float(values[: max(1, round(share * len(values)))].mean()) if len(values) else np.nan
 
 
 def interquartile_range(values_S: NDArray) -> float:
-    """Return the third quartile minus the first, with linear interpolation: `scipy.stats.iqr` to the bit. Shape: (S,)."""
+    """Return the third quartile minus the first, linearly interpolated: `scipy.stats.iqr` to the bit. Shape: (S,)."""
     ordered = np.sort(np.asarray(values_S, dtype=np.float64))
 
     def quantile(share: float) -> float:

@@ -83,7 +83,7 @@ def level_at(spent: ArrayLike, look: int, looks: int = len(LOOKS)) -> NDArray:
 
 
 def repeated_p(p: ArrayLike, look: int, looks: int = len(LOOKS)) -> NDArray:
-    """Return the chance of all looks together at which a test with this p would just reject at this look; 1 beyond .7."""
+    """Return the chance of all looks together at which a test with this p just rejects at this look; 1 beyond .7."""
     p = np.asarray(p, dtype=np.float64)
     if looks == 1:
         return p
@@ -176,7 +176,7 @@ def decide(found: LookTests, alpha: float = ALPHA, equal_M: ArrayLike = False, g
 def interval(
     values_S: ArrayLike, by_margin: bool, level: float, look: int, looks: int = len(LOOKS)
 ) -> tuple[float, float]:
-    """Return the repeated confidence interval of the mean at the level of the decision; `values_S` of that look's seeds.
+    """Return the repeated confidence interval of the mean at the level of the decision, from that look's seeds; (S,).
 
     It excludes the claimed bound (of an equality the whole margin) exactly where a direction was decided, and lies
     inside the margin exactly where the margin decided (`by_margin`).
@@ -189,7 +189,7 @@ def interval(
 
 
 def disagreement(values_TS: ArrayLike) -> float:
-    """Return p of Hotelling's test (1931) that all tasks have one mean, from differences that share their seeds; (T, S).
+    """Return p of Hotelling's test (1931) that all tasks have one mean; differences share their seeds; (T, S).
 
     NaN for a single task, or with no more seeds than tasks.
     """
