@@ -21,7 +21,6 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 from PIL import Image
 
-from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.paths import write_text_atomic
 from grpolab.report.load import StudyRuns
 from grpolab.report.text import listing
@@ -49,6 +48,10 @@ _SLOTS: list[tuple[str, Any, str]] = [
     ("#6b3d1e", (0, (3, 1, 1, 1)), "p"),
     ("#9e7bb5", (0, (1, 2)), "*"),
 ]
+_FRAMEWORKS = (
+    *("deepspeed_chat", "trl", "verl", "roll", "openrlhf", "slime", "areal", "nemo_rl", "open_instruct", "prime_rl"),
+    *("skyrl", "torchtune"),
+)
 # The same settings have the same colour under every name that a study gives them: slot 0 is plain GRPO.
 _KNOWN = {
     **dict.fromkeys(("symmetric", "token", "min_positive", "grpo", "4", "clip 0.2 / 0.2", "trainer", "base"), 0),
@@ -59,7 +62,7 @@ _KNOWN = {
     **dict.fromkeys(("lower_only", "dr_grpo", "8", "lower clip only"), 4),
     **dict.fromkeys(("cispo", "1", "cispo, cap 1.28"), 5),
     **dict.fromkeys(("bnpo", "2"), 6),
-    **{framework: slot for slot, framework in enumerate(FRAMEWORK_METRICS, 1)},
+    **{framework: slot for slot, framework in enumerate(_FRAMEWORKS, 1)},
 }
 
 

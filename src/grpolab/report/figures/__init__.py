@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-from grpolab.errors import RequestError
-from grpolab.report.figures.panels import Drawing, NotDrawnError, note_gaps, panel_grid, say
-from grpolab.report.load import StudyRuns
-from grpolab.report.style import Manifest, manifest, paper_style
-from grpolab.vocabulary import ANALYTIC_FIGURES
+    from grpolab.report.load import StudyRuns
+    from grpolab.report.style import Manifest
 
 
 class Entry(NamedTuple):
@@ -52,29 +50,6 @@ FIGURES = {
 
 
 def draw(study: StudyRuns, figure: str) -> tuple[Figure, Manifest]:
-    """Draw one figure of the catalogue, e.g. "F2".
-
-    Where the study lacks what the figure needs, the manifest has no numbers, and its caption and the picture say what
-    is lacking. Raises RequestError for a figure that does not exist, or that needs runs where the plan has no cells.
-    """
-    if figure not in FIGURES:
-        raise RequestError(f"figures={figure} of study={study.name} is not one of {', '.join(FIGURES)}")
-    needs_runs = figure not in ANALYTIC_FIGURES
-    if needs_runs and study.cells.empty:
-        able = ", ".join(ANALYTIC_FIGURES)
-        raise RequestError(f"figures={figure} of study={study.name} needs cells; such a study can ask for {able}")
-    entry = FIGURES[figure]
-    draw_figure = getattr(import_module(f"grpolab.report.figures.{entry.file}"), f"draw_{entry.name}")
-    with paper_style():
-        try:
-            if needs_runs and study.done.empty:
-                raise NotDrawnError("no run has a result yet")
-            drawing: Drawing = draw_figure(study)
-        except NotDrawnError as lack:
-            sentence, grid = panel_grid([""], [""], height=0.3)
-            grid["", ""].set_axis_off()
-            say(grid["", ""], f"{figure}: {lack}")
-            drawing = Drawing(sentence, f"Not drawn: {lack}.", "none", [])
-        if needs_runs:
-            note_gaps(drawing.figure, study)
-    return drawing.figure, manifest(study, figure, drawing.caption, drawing.statistic, drawing.numbers)
+    """Draw one figure of the catalogue, e.g. "F2", as `panels.draw_figure` says."""
+    panels = import_module("grpolab.report.figures.panels")
+    return cast("tuple[Figure, Manifest]", panels.draw_figure(study, figure, FIGURES))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -19,12 +20,25 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 from numpy.typing import NDArray
 
+from grpolab.errors import RequestError
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import band_of
 from grpolab.report.statistics.intervals import Band, Interval, geometric_band
-from grpolab.report.style import COLUMN_WIDTH, NOTE_COLOUR, QUIET, TEXT_WIDTH, ArmStyle, Series, arm_styles, cell_names
+from grpolab.report.style import (
+    COLUMN_WIDTH,
+    NOTE_COLOUR,
+    QUIET,
+    TEXT_WIDTH,
+    ArmStyle,
+    Manifest,
+    Series,
+    arm_styles,
+    cell_names,
+    manifest,
+    paper_style,
+)
 from grpolab.report.text import OF_MEANS, count, listing
-from grpolab.vocabulary import DIVERGED, STOPPED
+from grpolab.vocabulary import ANALYTIC_FIGURES, DIVERGED, STOPPED
 
 MEAN = f"mean over seeds, 95% interval ({OF_MEANS})"
 MEAN_DOTS = f"{MEAN}; dots are seeds"
@@ -379,3 +393,32 @@ def say(panel: Axes, words: str) -> None:
     letters = max(12, int(15 * panel.bbox.width / mpl.rcParams["figure.dpi"]))
     text = textwrap.fill(words, letters)
     panel.text(0.5, 0.5, text, transform=panel.transAxes, ha="center", va="center", color=NOTE_COLOUR)
+
+
+def draw_figure(study: StudyRuns, figure: str, catalogue: Mapping[str, tuple[str, str]]) -> tuple[Figure, Manifest]:
+    """Draw a figure of the catalogue, which maps its id to the file that draws it and its name.
+
+    Where the study lacks what the figure needs, the manifest has no numbers, and its caption and the picture say what
+    is lacking. Raises RequestError for a figure that does not exist, or that needs runs where the plan has no cells.
+    """
+    if figure not in catalogue:
+        raise RequestError(f"figures={figure} of study={study.name} is not one of {', '.join(catalogue)}")
+    needs_runs = figure not in ANALYTIC_FIGURES
+    if needs_runs and study.cells.empty:
+        able = ", ".join(ANALYTIC_FIGURES)
+        raise RequestError(f"figures={figure} of study={study.name} needs cells; such a study can ask for {able}")
+    file, name = catalogue[figure]
+    draw = getattr(import_module(f"grpolab.report.figures.{file}"), f"draw_{name}")
+    with paper_style():
+        try:
+            if needs_runs and study.done.empty:
+                raise NotDrawnError("no run has a result yet")
+            drawing: Drawing = draw(study)
+        except NotDrawnError as lack:
+            sentence, grid = panel_grid([""], [""], height=0.3)
+            grid["", ""].set_axis_off()
+            say(grid["", ""], f"{figure}: {lack}")
+            drawing = Drawing(sentence, f"Not drawn: {lack}.", "none", [])
+        if needs_runs:
+            note_gaps(drawing.figure, study)
+    return drawing.figure, manifest(study, figure, drawing.caption, drawing.statistic, drawing.numbers)
