@@ -15,8 +15,9 @@ import pytest
 from pydantic import ValidationError
 from tiny import VALUES, tiny_settings
 
-from grpolab import identity
-from grpolab.identity import dotted, file_sha256, signature
+from grpolab import content, identity
+from grpolab.content import file_sha256
+from grpolab.identity import dotted, signature
 from grpolab.paths import plain, project_root
 from grpolab.report.plans import read_plan
 from grpolab.settings import task
@@ -330,25 +331,25 @@ def test_what_cannot_be_read_has_the_signature_of_no_run(mine: Path, monkeypatch
 
 
 def test_a_large_file_is_hashed_once_by_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "LARGE_BYTES", 10)
+    monkeypatch.setattr(content, "LARGE_BYTES", 10)
     file, cache = tmp_path / "weights", tmp_path / "content"
     file.write_bytes(b"a" * 10)
     first = file_sha256(file, cache)
     assert not cache.exists(), "it has just been written, and may be again within one tick of the clock"
-    monkeypatch.setattr(identity, "SETTLED_SECONDS", -1.0)
+    monkeypatch.setattr(content, "SETTLED_SECONDS", -1.0)
     assert file_sha256(file, cache) == first
     (entry,) = cache.iterdir()
-    identity._hashed.clear()  # as in another process
+    content._hashed.clear()  # as in another process
     with monkeypatch.context() as patch:
         patch.setattr("hashlib.file_digest", None)
         assert file_sha256(file, cache) == first
     entry.write_text("half of an ent")
-    identity._hashed.clear()
+    content._hashed.clear()
     assert file_sha256(file, cache) == first
     was = file.stat()
     file.write_bytes(b"b" * 10)
     os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))  # as a copying tool leaves it
-    identity._hashed.clear()
+    content._hashed.clear()
     assert file_sha256(file, cache) != first
 
 

@@ -29,6 +29,8 @@ LEAVES = {
     "settings",
     "paths",
     "records",
+    "run_files",
+    "content",
     "registry",
     "seeds",
     "terminal",

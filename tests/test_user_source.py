@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from grpolab.identity import environment_read, sources
+from grpolab.content import environment_read, sources
 from grpolab.user_source import folders_added, variables_read
 
 FILE = Path("/home/lab/project/rewards.py")
@@ -44,10 +44,6 @@ def test_what_only_running_it_could_say_is_not_guessed(code: str) -> None:
 @pytest.mark.parametrize("code", WRITTEN)
 def test_variables_that_a_module_asks_for(code: str) -> None:
     assert variables_read(f"import os\nx = {code}\n".encode()) == {"JUDGE"}
-
-
-def test_what_is_no_variable_of_the_environment_is_left_out() -> None:
-    assert variables_read(b"import os\nx = {'JUDGE': 1}['JUDGE']; y = x.get('A'); os.environ[name]; env = 1") == set()
 
 
 def test_a_run_writes_down_what_was_asked_for_and_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64: a bijection in which every input bit moves every output bit."""
+    """Apply the finaliser of splitmix64: a bijection in which every input bit moves every output bit."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))
@@ -26,7 +26,7 @@ def _purpose_bits(purpose: str) -> np.uint64:
 
 
 def counter_hash(seed: int, purpose: str, *counters: NDArray[np.integer] | int) -> NDArray[np.uint64]:
-    """64 random bits for every point of the broadcast counters (each at least 0)."""
+    """Return 64 random bits for every point of the broadcast counters (each at least 0)."""
     with np.errstate(over="ignore"):
         bits = _mix(np.asarray(seed, dtype=np.uint64) * GOLDEN + _purpose_bits(purpose))
         for counter in counters:
@@ -35,15 +35,15 @@ def counter_hash(seed: int, purpose: str, *counters: NDArray[np.integer] | int) 
 
 
 def uniforms(seed: int, purpose: str, *counters: NDArray[np.integer] | int) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1) with 53 random bits, one for every point of the broadcast counters."""
+    """Return uniform numbers in [0, 1) with 53 random bits, one for every point of the broadcast counters."""
     return (counter_hash(seed, purpose, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def permutation(seed: int, purpose: str, step: int, size: int) -> NDArray[np.int64]:
-    """A permutation of range(size)."""
+    """Return a permutation of range(size)."""
     return np.argsort(counter_hash(seed, purpose, step, np.arange(size)), kind="stable")
 
 
 def torch_seed(seed: int, purpose: str) -> int:
-    """A seed for a torch.Generator (weights of a model from scratch)."""
+    """Return a seed for torch (weights of a model from scratch)."""
     return int(counter_hash(seed, purpose) >> np.uint64(1))

@@ -53,19 +53,6 @@ def test_the_queue_of_stale_batches_survives_its_state_dict_bit_for_bit() -> Non
     assert all(same(one, other) for one, other in zip(stale_batches, back, strict=True))
 
 
-def first_log_ratio(parts: RunParts) -> float:
-    collector, state = parts.learner.collector, parts.state
-    learn_something(parts, collector.next(state.policy, 0, state.stale_batches))
-    rollout = collector.next(state.policy, 1, state.stale_batches)
-    (minibatch,) = parts.learner.minibatches(state.policy, rollout.batch, 1)
-    return parts.learner.check(parts.learner.update(state, minibatch, 10))
-
-
-def test_old_log_probs_of_the_sampler_make_stale_batches_off_policy_at_once() -> None:
-    assert first_log_ratio(tiny_parts(staleness=1, learning_rate=0.05)) == 0  # the trainer's own are never stale
-    assert first_log_ratio(tiny_parts(staleness=1, learning_rate=0.05, old_log_probs="sampler")) > 1e-3
-
-
 def test_a_low_precision_sampler_is_another_policy() -> None:
     parts = tiny_parts(sampler_dtype="bfloat16")
     teach(parts.state.policy, make_task(parts.settings.task), 5)
@@ -135,17 +122,3 @@ def test_the_entropy_bonus_rises_below_its_target_and_is_off_above() -> None:
         control = control.after(entropy, rule)
         seen.append((control.coefficient, control.weight(rule)))
     assert seen == [(0.25, 0.25), (0.5, 0.5), (0.5, 0.5), (0.25, 0.0), (0.0, 0.0), (0.0, 0.0), (0.25, 0.25)]
-
-
-def test_an_entropy_bonus_raises_entropy() -> None:
-    def entropy_after(coefficient: float | None) -> float:
-        parts = tiny_parts(entropy_coef=coefficient, num_iterations=1)
-        state = parts.state
-        for step in range(3):
-            learn_something(parts, parts.learner.collector.next(state.policy, step, state.stale_batches))
-        rollout = parts.learner.collector.rollout(state.policy, 3)
-        (minibatch,) = parts.learner.minibatches(state.policy, rollout.batch, 3)
-        taken = parts.learner.update(state, minibatch, 10)
-        return taken.tokens(taken.entropy_BT).mean().item()
-
-    assert entropy_after(5.0) > entropy_after(None)

@@ -82,23 +82,6 @@ def test_greedy_accuracy_is_that_of_greedy_decoding(addition: Task, taught: Poli
     assert found == right / 20
 
 
-def test_expected_accuracy_uses_the_temperature(addition: Task, taught: Policy) -> None:
-    cold, warm = replace(taught, temperature=0.02), replace(taught, temperature=50.0)
-    metrics = evaluator_of(addition)(cold).metrics
-    assert metrics["eval/accuracy_expected"] == pytest.approx(metrics["eval/accuracy_greedy"], abs=0.06)
-    assert evaluator_of(addition)(warm).metrics["eval/accuracy_expected"] < 0.01
-
-
-def test_batch_size_changes_nothing(addition: Task, taught: Policy, free: tuple[Task, Policy]) -> None:
-    for task, policy in ((addition, taught), free):
-        one, five, all_of_them = (
-            evaluator_of(task, items=16, batch_size=size, length=6)(policy).scores_I for size in (1, 5, 16)
-        )
-        assert np.std(one) > 0.1
-        assert one == pytest.approx(five, abs=1e-6)
-        assert one == pytest.approx(all_of_them, abs=1e-6)
-
-
 def test_prompts_that_begin_alike_are_computed_once_and_each_item_keeps_its_score() -> None:
     task = make_task(tiny_settings(task={"name": "addition", "digits": 2}).task)
     policy = tiny_policy(task={"name": "addition", "digits": 2})

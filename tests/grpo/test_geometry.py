@@ -14,12 +14,6 @@ def rows() -> list[dict[str, str | float]]:
     return curve_table(points=300, largest=3.0)
 
 
-def test_one_row_per_curve_advantage_and_ratio(rows: list[dict[str, str | float]]) -> None:
-    assert {row["curve"] for row in rows} == set(CURVES)
-    assert len(rows) == len(CURVES) * 2 * 300
-    assert rows[0].keys() == {"curve", "advantage", "ratio", "objective", "weight"}
-
-
 def test_values_by_hand(rows: list[dict[str, str | float]]) -> None:
     for row in rows:
         objective = CURVES[str(row["curve"])]

@@ -24,7 +24,6 @@ GSPO = GRPO.but(importance_sampling_level="sequence")
 DAPO = GRPO.but(aggregation="token_mean_rollout")
 CISPO = DAPO.but(kernel="cispo", epsilon=1.0, epsilon_high=4.0)
 DR_GRPO = GRPO.but(aggregation="token_sum_constant")
-BNPO = GRPO.but(aggregation="token_mean_microbatch")
 LEVELS = ("token", "sequence", "sequence_token", "segment")
 OPTIONS = VALUES["kernel_options"]
 POINTS: dict[str, dict[str, Any]] = {
@@ -105,22 +104,6 @@ def test_at_ratio_one_the_objectives_have_one_gradient() -> None:
     assert close(gradient["gspo"], gradient["grpo"])
     assert close(gradient["cispo"], gradient["dapo"])
     assert close(gradient["dr_grpo"], gradient["dapo"] * mask_BT.sum() / (len(mask_BT) * 16))
-
-
-@every_level
-@pytest.mark.parametrize("kernel", ["clipped", "ratio"])
-def test_at_ratio_one_no_clip_range_matters(level: str, kernel: str) -> None:
-    given = example(spread=0.0)
-    plain = loss_and_gradient(GRPO.but(importance_sampling_level=level), given)[1]
-    for epsilon, epsilon_high, delta in [(0.0, 0.0, None), (3e-4, 4e-4, None), (0.2, math.inf, 2.0)]:
-        other = GRPO.but(
-            importance_sampling_level=level,
-            kernel=kernel,
-            epsilon=epsilon,
-            epsilon_high=epsilon_high,
-            delta=delta,
-        )
-        assert torch.equal(loss_and_gradient(other, given)[1], plain)
 
 
 # --- O6: GSPO-token ---------------------------------------------------------------------------------------------------
@@ -248,28 +231,6 @@ def test_kl_is_added_to_each_token_before_averaging() -> None:
 
 
 # --- float32 ----------------------------------------------------------------------------------------------------------
-
-
-@every_kernel
-@every_level
-@pytest.mark.parametrize("log_ratio", [20.0, 80.0, -20.0, -80.0])
-def test_float32_stays_finite_while_the_ratio_does(kernel: str, level: str, log_ratio: float) -> None:
-    given = example(dtype=torch.float32)
-    given["log_probs_BT"] = given["old_log_probs_BT"] + log_ratio
-    given["reference_log_probs_BT"] = given["log_probs_BT"] - log_ratio
-    for objective in every_average(kernel, level):
-        loss, gradient_BT = loss_and_gradient(objective, given)
-        assert loss.total.isfinite(), objective
-        assert gradient_BT.isfinite().all(), objective
-
-
-def test_the_clip_hides_an_infinite_ratio_where_it_wins() -> None:
-    """exp(100) is inf in float32: with A>0 the clipped branch wins, finite, though its derivative is 0 times inf."""
-    given = example(dtype=torch.float32)
-    given["log_probs_BT"] = given["old_log_probs_BT"] + 100
-    given["advantages_B"] = torch.ones(8)
-    loss, _ = loss_and_gradient(GRPO, given)
-    assert loss.total.isfinite()
 
 
 # --- a new objective --------------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from grpolab.errors import RequestError
-from grpolab.grpo import model, places
-from grpolab.grpo.batch import TrainingBatch, sampler_gap
+from grpolab.grpo import places
+from grpolab.grpo.batch import TrainingBatch
 from grpolab.grpo.loading import has_bare_head
 from grpolab.grpo.model import Policy, old_log_probs, token_log_probs
 from grpolab.run.assembly import RunParts
@@ -222,37 +222,6 @@ def test_layers_that_are_computed_again_keep_less_and_drop_nothing_out(reach: fl
         assert not any(module.training for module in policy.model.modules())
         kept[switch] = sum(sizes.values())
     assert kept[True] < 0.8 * kept[False]
-
-
-def test_sorted_micro_batches_are_as_wide_as_their_longest_completion(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, batch = sampled(sort_by_length=True, micro_batch_size=4)
-    policy = parts.state.policy
-    policy.reach = None
-    lengths_B1 = torch.arange(len(batch))[:, None] % 6 + 1
-    batch = replace(batch, mask_BT=torch.arange(6) < lengths_B1)
-    widths: list[int] = []
-    decode = model.decode_hidden
-    monkeypatch.setattr(model, "decode_hidden", lambda *given: widths.append(given[2].shape[1]) or decode(*given))
-    (minibatch,) = parts.learner.minibatches(policy, batch, 0)
-    lengths_B = minibatch.mask_BT.sum(1)
-    assert lengths_B.tolist() == sorted(batch.mask_BT.sum(1).tolist(), reverse=True)
-    old_log_probs(policy, minibatch, 4)
-    assert widths == [length - 1 for length in lengths_B[::4].tolist()]
-    assert widths == [5, 3, 2, 1]
-
-
-def test_a_float32_head_is_exact_where_the_rest_is_bfloat16() -> None:
-    """Logits that float32 tells apart and bfloat16 rounds to one number; the sampler reads them as the trainer does."""
-    parts, _ = sampled(dtype="bfloat16", head_dtype="float32")
-    policy = parts.state.policy
-    half = replace(policy, head_dtype=None)
-    hidden_NH = torch.randn(3, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
-    exact_NV = hidden_NH.double() @ policy.model.lm_head.weight.double().T
-    assert (policy.logits(hidden_NH) - exact_NV).abs().max() < 1e-4 < (half.logits(hidden_NH) - exact_NV).abs().max()
-    assert policy.logits(hidden_NH).dtype == torch.float32
-    batch = parts.learner.collect(parts.state).batch
-    log_probs_BT, _ = token_log_probs(policy, batch)
-    assert sampler_gap(batch, log_probs_BT).max() < 0.3
 
 
 def test_a_head_that_is_more_than_a_product_is_no_float32_head(tmp_path: Path) -> None:

@@ -119,27 +119,6 @@ def test_log_probs_entropies_and_gradients_are_those_of_each_completion_by_itsel
     assert (tree_gradient - plain_gradient).norm() <= 1e-5 * plain_gradient.norm()
 
 
-def test_micro_batches_have_trees_of_their_own_that_every_pass_reads() -> None:
-    policy, batch = tiny_policy(), batch_of(np.random.default_rng(0))
-    prepared = batch.with_trees(8, REACH)
-    assert prepared.with_trees(8, REACH) is prepared
-    pieces = prepared.micro_batches(8, REACH)
-    assert [piece.tree for piece in pieces] == list(prepared.trees)
-    whole_BT, _ = old_log_probs(replace(policy, reach=REACH), batch, len(batch))
-    pieces_BT, _ = old_log_probs(replace(policy, reach=REACH), batch, 8)
-    torch.testing.assert_close(pieces_BT[batch.mask_BT], whole_BT[batch.mask_BT], rtol=0, atol=1e-5)
-    assert batch.rows(torch.tensor([3, 1])).trees == ()  # other rows need another tree
-
-
-def test_no_tree_is_made_where_it_saves_nothing() -> None:
-    single = batch_of(np.random.default_rng(0), group=1)
-    full = replace(single, mask_BT=single.mask_BT | True, prompts=Prompts(single.prompts.tokens_PL, None))
-    assert full.with_trees(len(full), REACH).tree is None
-    crowd = batch_of(np.random.default_rng(0), group=64)
-    assert crowd.with_trees(len(crowd), REACH).tree is not None
-    assert crowd.with_trees(len(crowd), 1.0).tree is None  # attention is all the cost: each row's mask is too wide
-
-
 @pytest.mark.parametrize(
     ("task", "framework"),
     [

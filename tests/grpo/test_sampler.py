@@ -127,28 +127,6 @@ def test_a_prompt_alone_is_the_prompt_in_a_padded_batch() -> None:
         torch.testing.assert_close(together.log_probs_BT[rows, :T], single.log_probs_BT, rtol=0, atol=1e-5)
 
 
-def test_more_padding_in_front_is_invisible() -> None:
-    policy = warm_policy()
-    prompts = prompts_of(policy, RAGGED)
-    assert prompts.mask_PL is not None
-    noise_BT = sampling_noise(0, "rollout", 0, 3, GROUP, LENGTH)
-    wider = Prompts(
-        torch.nn.functional.pad(prompts.tokens_PL, (5, 0), value=policy.pad),
-        torch.nn.functional.pad(prompts.mask_PL, (5, 0)),
-    )
-    found, expected = sample(policy, wider, GROUP, noise_BT), sample(policy, prompts, GROUP, noise_BT)
-    assert torch.equal(found.tokens_BT, expected.tokens_BT)
-    torch.testing.assert_close(found.log_probs_BT, expected.log_probs_BT, rtol=0, atol=1e-5)
-
-
-def test_noise_does_not_depend_on_the_batch() -> None:
-    small = sampling_noise(1, "rollout", 5, 2, 3, 4).view(2, 3, 4)
-    large = sampling_noise(1, "rollout", 5, 7, 8, 16).view(7, 8, 16)
-    assert torch.equal(large[:2, :3, :4], small)
-    assert not torch.equal(sampling_noise(1, "rollout", 6, 2, 3, 4).view(2, 3, 4), small)
-    assert not torch.equal(sampling_noise(1, "evaluation", 5, 2, 3, 4).view(2, 3, 4), small)
-
-
 def test_inverse_cdf_draws_from_the_distribution() -> None:
     probabilities_V = torch.tensor([0.0, 0.3, 0.001, 0.0, 0.199, 0.45, 0.05, 0.0])
     uniforms_N = torch.from_numpy(seeds.uniforms(0, "rollout", np.arange(50_000)))
@@ -158,12 +136,6 @@ def test_inverse_cdf_draws_from_the_distribution() -> None:
     assert counts[~possible_V].sum() == 0
     expected = probabilities_V[possible_V].double() * len(uniforms_N)
     assert stats.chisquare(counts[possible_V], expected, sum_check=False).pvalue > 1e-3
-
-
-@pytest.mark.parametrize("uniform", [0.0, 1e-300, 0.5, 1 - 2.0**-53])
-def test_inverse_cdf_never_chooses_the_impossible(uniform: float) -> None:
-    log_probs_BV = torch.tensor([[-torch.inf, 0.0, -torch.inf], [-torch.inf, -0.1, -2.3522]])
-    assert inverse_cdf(log_probs_BV, torch.full((2,), uniform, dtype=torch.double)).tolist() in ([1, 1], [1, 2])
 
 
 def test_end_ends_and_what_follows_is_padding() -> None:
@@ -185,25 +157,6 @@ def test_end_ends_and_what_follows_is_padding() -> None:
     assert (found.mask_BT.long().diff(dim=1) <= 0).all()
     assert (found.log_probs_BT[~found.mask_BT] == 0).all()
     torch.testing.assert_close(found.log_probs_BT[found.mask_BT].exp(), torch.full((14,), 1 / V))
-
-
-def test_sampling_stops_when_all_have_ended() -> None:
-    policy = even_policy()
-    noise_BT = torch.full((4, 50), (policy.end + 0.5) / len(policy.tokenizer), dtype=torch.double)
-    noise_BT[1, 0] = 0.99
-    assert sample(policy, prompts_of(policy, ["1+2=", "3+4="]), 2, noise_BT).tokens_BT.shape == (4, 2)
-
-
-def test_sampled_tokens_follow_the_policy() -> None:
-    """First tokens of many completions against the probabilities of a plain forward."""
-    policy = replace(warm_policy(), temperature=3.0)
-    found = sample(policy, prompts_of(policy, ["1+2="]), 4000, sampling_noise(0, "rollout", 0, 1, 4000, 1))
-    V = len(policy.tokenizer)
-    probabilities_V = torch.cat([alone(policy, "1+2=", [token]) for token in range(V)]).exp().double()
-    torch.testing.assert_close(probabilities_V.sum(), torch.tensor(1.0, dtype=torch.double), rtol=0, atol=1e-5)
-    counts_V = torch.bincount(found.tokens_BT[:, 0], minlength=V).double()
-    assert probabilities_V.min() * 4000 >= 5
-    assert stats.chisquare(counts_V, probabilities_V * 4000, sum_check=False).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("texts", [EVEN, RAGGED], ids=["even", "ragged"])

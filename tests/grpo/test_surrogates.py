@@ -105,16 +105,6 @@ def test_delta_and_dual_clip_differ_at_the_tie_and_below_the_upper_end() -> None
     assert low == {"delta": 0.0, "dual_clip": 1.2}  # delta below 1 + epsilon_high also caps A > 0
 
 
-def test_no_clip_and_cispo_have_no_dead_zone() -> None:
-    for (place, sign), (weight, masks) in gradient_table("ratio").items():
-        assert (abs(weight), masks) == (RATIOS[place], [])
-        assert (weight > 0) == (sign == "A>0")
-    for (place, sign), (weight, masks) in gradient_table("cispo").items():
-        assert abs(weight) == pytest.approx(min(max(RATIOS[place], 0.8), 1.2), rel=1e-15)
-        assert (weight > 0) == (sign == "A>0")
-        assert masks == (["capped"] if not 0.8 <= RATIOS[place] <= 1.2 else [])
-
-
 def sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 

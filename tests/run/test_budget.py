@@ -9,7 +9,6 @@ import pytest
 from pydantic import ValidationError
 from tiny import records, run_folder, tiny_settings
 
-from grpolab.cli import main
 from grpolab.paths import Results
 from grpolab.run import preflight
 from grpolab.run.train import Ending, Interrupted, run
@@ -17,26 +16,10 @@ from grpolab.settings.resolved import Resolved
 from grpolab.vocabulary import evaluated
 
 # The tiny run samples 16 completions and takes 3 optimiser steps in a rollout step.
-LIMITS = {
-    (7, None, None): 7,
-    (None, 100, None): 6,
-    (None, None, 14): 4,
-    (7, 100, 14): 4,
-    (2, 100, 14): 2,
-    (None, 16, 3): 1,
-}
 
 
 def limited(rollout_steps: int | None, completions: int | None, optimizer_steps: int | None) -> Resolved:
     return tiny_settings(rollout_steps=rollout_steps, max_completions=completions, max_optimizer_steps=optimizer_steps)
-
-
-@pytest.mark.parametrize("limits", LIMITS)
-def test_the_limit_that_ends_first_counts(limits: tuple[int | None, ...]) -> None:
-    settings = limited(*limits)
-    assert settings.planned_steps == LIMITS[limits]
-    assert settings.optimizer_steps == 3 * LIMITS[limits]
-    assert settings.signature == limited(LIMITS[limits], None, None).signature
 
 
 @pytest.mark.parametrize(
@@ -128,15 +111,6 @@ def test_a_hopeless_run_is_stopped_and_says_by_which_rule(results: Results) -> N
     assert outcome["final"]["eval/accuracy_expected"] == pytest.approx(last["eval/accuracy_expected"], rel=1e-8)
 
 
-def test_to_be_stopped_is_no_failure_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rule = "early_stop={metric: eval/accuracy_expected, at_most: 1, after: 1, evaluations: 1}"
-    small = ["model.hidden_size=16", "model.layers=1", "model.heads=2", "warm_start.max_steps=0", "evaluation.items=9"]
-    machine = [f"machine.results={tmp_path}", "machine.tracking_uri=null"]
-    given = ["train", "rollout_steps=9", "prompts_per_step=2", "evaluation.every=1", rule, *small, *machine]
-    assert main(given) == 0
-    assert "1 run: 1 stopped" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_a_resumed_run_is_stopped_at_the_same_step(after: int, results: Results, tmp_path: Path) -> None:
     there = Results.open(tmp_path / "interrupted")
@@ -151,11 +125,6 @@ def test_only_bad_evaluations_in_a_row_count() -> None:
         assert ending.reason is None
     ending.see_evaluation(5, {"eval/accuracy_expected": 0.0})
     assert (ending.outcome, ending.reached(5)) == ("stopped", True)
-
-
-def test_a_run_that_did_its_last_step_is_completed(results: Results) -> None:
-    outcome = run(hopeless(after=5), results)
-    assert (outcome["outcome"], outcome["reason"], outcome["rollout_steps"]) == ("completed", None, 6)
 
 
 FREE = {"name": "filler_sorting", "length": 2, "max_fillers": 1, "corruption_base": 0.0, "corruption_per_filler": 0.0}

@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -17,9 +15,7 @@ from tiny import records, run_folder, tiny_settings
 
 from grpolab import vocabulary
 from grpolab.paths import Results
-from grpolab.report import journals
 from grpolab.run import folder as outcome_file
-from grpolab.run import provenance
 from grpolab.run.folder import Journal
 from grpolab.run.train import run
 from grpolab.settings.resolved import Resolved
@@ -34,7 +30,6 @@ PLACES = {
     "rollout": {"kind", "rollout_step", "optimizer_step", "completions"},
     "evaluation": {"kind", "rollout_step", "optimizer_step", "completions"},
 }
-FILLER = {"name": "filler_sorting", "length": 2, "max_fillers": 2, "corruption_base": 0.1, "corruption_per_filler": 0.1}
 
 
 def strict(text: str) -> Any:
@@ -77,19 +72,6 @@ def test_every_line_is_strict_json_with_known_names(folder: Path) -> None:
         assert row.keys() - {"rollout_step", "time_ms"} <= NAMES["timing"]
 
 
-def test_every_word_of_the_vocabulary_is_measured_somewhere(folder: Path, results: Results) -> None:
-    conventions = {"diagnostics": {"clip_conventions": True}}
-    free = tiny_settings(
-        task=FILLER, max_completion_length=5, rollout_steps=4, warm_start={"max_steps": 60}, **conventions
-    )
-    assert run(free, results)["outcome"] == "completed"
-    seen = set(itertools.chain.from_iterable(records(folder)))
-    seen |= set(itertools.chain.from_iterable(records(run_folder(free, results))))
-    seen |= set(itertools.chain.from_iterable(map(json.loads, (folder / "timing.jsonl").read_text().splitlines())))
-    assert set(vocabulary.METRICS) - seen == set()
-    assert set(vocabulary.POSITIONS) - seen == set()
-
-
 def test_records_stand_in_order_and_count_right(folder: Path) -> None:
     found = [(r["kind"], r["rollout_step"], r["optimizer_step"]) for r in records(folder)]
     expected: list[tuple[str, int, int]] = [("evaluation", 0, 0)]
@@ -106,33 +88,11 @@ def test_records_stand_in_order_and_count_right(folder: Path) -> None:
     assert [r["completions"] for r in records(folder, "evaluation")] == [0, 32, 64, 80]
 
 
-def test_the_exact_kl_is_measured_when_it_is_due(folder: Path) -> None:
-    found = {r["rollout_step"]: r.get("kl_ref/exact") for r in records(folder, "rollout")}
-    assert [step for step, value in found.items() if value is not None] == [1, 3, 4]
-    assert all(value > 0 for value in found.values() if value is not None)
-
-
 def test_settings_file_gives_the_signature_back(folder: Path, settings: Resolved) -> None:
     values = yaml.safe_load((folder / "settings.yaml").read_text())
     assert values["epsilon_high"] == "inf"
     assert Resolved.model_validate(values) == settings
     assert Resolved.model_validate(values).signature == folder.name
-
-
-@pytest.mark.parametrize("setting", ["diff.noprefix", "diff.mnemonicPrefix"])
-def test_changes_are_recorded_alike_whatever_git_is_set_to(
-    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The report finds in the diff which studies were changed after they were registered."""
-    study = tmp_path / "experiments" / "mine.yaml"
-    study.parent.mkdir()
-    study.write_text("question: ?\n")
-    who = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
-    for command in (["init", "-q"], ["config", setting, "true"], ["add", "-A"], [*who, "commit", "-qm", "?"]):
-        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
-    study.write_text("question: another\n")
-    monkeypatch.setattr(provenance, "project_root", lambda: tmp_path)
-    assert journals._touched(provenance.of_program.__wrapped__()["diff"]) == "experiments/mine.yaml"
 
 
 def test_provenance_says_what_the_run_was_made_of(folder: Path) -> None:
@@ -153,13 +113,6 @@ def test_provenance_says_what_the_run_was_made_of(folder: Path) -> None:
     assert found["dataset"]["evaluation_items"] == 20
     assert found["dataset"]["train_items"] == 61
     assert found["dataset"]["train_sha256"] != found["dataset"]["evaluation_sha256"]
-
-
-def test_item_scores_average_to_the_last_evaluation(folder: Path) -> None:
-    items = strict((folder / "evaluation_items.json").read_text())
-    assert items["rollout_step"] == 5
-    last = records(folder, "evaluation")[-1]["eval/accuracy_expected"]
-    assert np.mean(items["score"]) == pytest.approx(last, abs=1e-6)
 
 
 def test_samples_show_what_the_last_pass_did(folder: Path) -> None:
@@ -230,17 +183,6 @@ def test_numbers_that_are_not_finite_are_strings(tmp_path: Path) -> None:
         "f": True,
         "g": 3,
     }
-
-
-def test_float32_survives_the_rounding(tmp_path: Path) -> None:
-    powers = 10.0 ** np.arange(-30, 20).repeat(20)
-    values = (np.random.default_rng(0).standard_normal(1000) * powers).astype(np.float32)
-    journal = Journal(tmp_path / "j.jsonl")
-    for value in values:
-        journal.append(x=float(value))
-    journal.close()
-    back = [json.loads(line)["x"] for line in (tmp_path / "j.jsonl").read_text().splitlines()]
-    assert (np.array(back, dtype=np.float32) == values).all()
 
 
 def test_lines_wait_for_flush_and_opening_cuts(tmp_path: Path) -> None:

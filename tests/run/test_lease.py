@@ -132,12 +132,6 @@ def test_a_file_system_that_stood_still_ends_no_lease(folder: Path) -> None:
     assert not second.attempt()
 
 
-def test_a_folder_is_free_as_soon_as_it_is_given_up(folder: Path) -> None:
-    take(folder, Node("a")).release()
-    assert not is_taken(folder, Node("b"))
-    take(folder, Node("b"))
-
-
 def test_a_process_of_this_machine_is_seen_to_live_or_to_be_dead(folder: Path) -> None:
     code = (
         f"from pathlib import Path; from grpolab.run.lease import Lease; print(Lease(Path({str(folder)!r})).attempt())"
@@ -187,15 +181,6 @@ def test_a_clock_that_is_set_does_not_kill_the_owner(folder: Path, monkeypatch: 
         child.kill()
 
 
-def test_an_eaten_lease_counts_by_its_age(folder: Path) -> None:
-    """After a power cut, or while it's written where there are no hard links."""
-    folder.mkdir()
-    (folder / ".lease-7").touch()
-    assert is_taken(folder)
-    os.utime(folder / ".lease-7", (0, 0))
-    assert not is_taken(folder)
-
-
 def test_it_beats_until_it_is_released(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "BEAT_SECONDS", 0.01)
     with leased(folder):
@@ -208,35 +193,6 @@ def test_it_beats_until_it_is_released(folder: Path, monkeypatch: pytest.MonkeyP
     os.utime(file, (0, 0))
     time.sleep(0.05)
     assert not file.stat().st_mtime
-
-
-def test_without_hard_links_still_one_gets_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
-    take(folder, Node("a")).check()
-    assert not Lease(folder, Node("b")).attempt()
-    assert [file.name for file in folder.iterdir()] == [".lease-1"]
-
-
-def test_an_answer_that_was_lost_is_not_taken_for_a_refusal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    link = os.link
-
-    def answer_lost(source: Path, target: Path) -> None:
-        link(source, target)
-        link(source, target)  # the client asks again, as NFS does
-
-    monkeypatch.setattr(os, "link", answer_lost)
-    take(folder, Node("a")).check()
-
-
-@pytest.mark.parametrize("name", ["x", "", "1.5", "-1", "0", "٣", "²", "1_0", "9" * 30])
-def test_a_file_whose_name_is_no_leases_is_none(folder: Path, name: str) -> None:
-    folder.mkdir()
-    (folder / f".lease-{name}").write_text("{}")
-    assert not is_taken(folder)
-    assert take(folder, HERE)._file.name == ".lease-1"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,17 +127,3 @@ def test_a_run_that_fails_keeps_its_error(scores: int, steps_done: int, results:
     assert len(records(folder, "rollout")) == steps_done
     assert json.loads((folder / "outcome.json").read_text()) == outcome
     assert not (folder / "running.json").exists()
-
-
-def test_a_model_that_cannot_be_loaded_fails_with_one_sentence(results: Results, tmp_path: Path) -> None:
-    outcome = run(tiny_settings(model={"name": "pretrained", "path": str(tmp_path), "revision": None}), results)
-    assert outcome["outcome"] == "failed"
-    assert f"model.path={tmp_path} cannot be loaded" in outcome["reason"]
-
-
-def test_rewards_may_be_whole_numbers(results: Results) -> None:
-    reward = {"function": "own_task:whole_numbers", "weights": {"correct": 1.0, "length": 0.5}}
-    settings = tiny_settings(reward=reward, num_iterations=1)
-    outcome = run(settings, results)
-    assert outcome["outcome"] == "completed", outcome["error"]
-    assert all(record["reward/mean"] > 0 for record in records(run_folder(settings, results), "rollout"))

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 import torch
-from pydantic import ValidationError
 from tiny import records, run_folder, tiny_settings
 from torch import Tensor
 
@@ -224,34 +223,10 @@ def test_a_run_of_two_processes_is_one_run_and_goes_on_exactly(tmp_path: Path, m
         assert ours == pytest.approx(theirs, rel=BOUND, abs=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"data_parallel": 3}, "data_parallel=3 must divide the minibatch of 16 sequences"),
-        ({"data_parallel": 4, "micro_batch_size": 8}, "more than the 2 micro-batches of a minibatch.* at most 4"),
-        ({"data_parallel": 8}, "data_parallel=8 must be at most 4: each process has a prompt"),
-        ({"data_parallel": 2, "top_entropy_quantile": 0.5}, "data_parallel=2: top_entropy_quantile compares"),
-        ({"data_parallel": 2, "fault": "dropout"}, "fault=dropout is planted in one process"),
-        ({"data_parallel": 4, "num_minibatches": 8, "micro_batch_size": 1}, "data_parallel=4 must be at most 2"),
-        ({"data_parallel": 0}, "data_parallel"),
-    ],
-)
-def test_what_cannot_be_dealt_is_refused(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValidationError, match=says):
-        tiny_settings(**changes)
-
-
 def test_as_many_processes_as_torchrun_has_started(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
     (problem,) = preflight.check(tiny_settings(data_parallel=2), results)
     assert problem == "data_parallel=2 is not WORLD_SIZE=3, the processes that torchrun has started"
-
-
-def test_one_process_is_the_run_that_it_always_was() -> None:
-    assert tiny_settings(data_parallel=1).identity() == tiny_settings().identity()
-    two = tiny_settings(data_parallel=2)
-    assert two.micro_batch_size == 8
-    assert two.identity() != tiny_settings(micro_batch_size=8).identity()
 
 
 def test_weights_that_drift_apart_are_noticed() -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,17 +12,14 @@ from tiny import run_folder, tiny_settings
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpolab.errors import RequestError
-from grpolab.grpo import places
 from grpolab.grpo.loading import character_tokenizer
-from grpolab.paths import SMOLLM2, Results, plain, read_json
+from grpolab.paths import Results, plain, read_json
 from grpolab.run import memory, preflight, train
-from grpolab.run.provenance import MKL_VARIABLES, of_program
 from grpolab.settings.resolved import Resolved, resolve_run
 from grpolab.studies import train as command
 from grpolab.sweep import jobs
 from grpolab.sweep.compose import compose
-from grpolab.sweep.jobs import Request
-from grpolab.sweep.multirun import cell_of, expand_multirun
+from grpolab.sweep.multirun import cell_of
 from grpolab.sweep.worker import Worker
 from grpolab.tasks import make_task
 from grpolab.tasks.char_count import CharCount
@@ -80,14 +74,6 @@ def test_a_reward_is_tried_on_one_completion(reward: dict[str, Any], says: str, 
     assert says in problem
 
 
-def test_compiling_without_a_compiler_is_said(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    assert preflight.check(tiny_settings(compile=False), results) == []
-    (problem,) = preflight.check(tiny_settings(compile=True), results)
-    assert problem.startswith("compile=true needs a C++ compiler (g++ or clang++)")
-    assert problem.endswith(": install it, or leave compile=false")
-
-
 def test_a_model_that_nobody_knows_is_said(results: Results, tmp_path: Path) -> None:
     """Tests are offline: the hub cannot be asked."""
     (broken := tmp_path / "broken").mkdir()
@@ -131,12 +117,6 @@ def test_a_prompt_that_the_tokenizer_cannot_wrap_is_said(results: Results, tmp_p
     assert preflight.check(tiny_settings(task={**CHAT, "chat": False}, model=model), results) == []
 
 
-def test_a_tokenizer_without_an_end_token_is_said(results: Results, tmp_path: Path) -> None:
-    model = saved_model(tmp_path / "model", eos_token=None)
-    (problem,) = preflight.check(tiny_settings(task=CHAT, model=model), results)
-    assert problem == f"model.path={tmp_path}/model: its tokenizer has no end-of-sequence token"
-
-
 def test_more_tokens_than_positions_are_said(results: Results, tmp_path: Path) -> None:
     """`How many n are there in word n-i-n-e-s-s?`: 30 characters and 11 of the word, one token each."""
     model = saved_model(tmp_path / "model", positions=64)
@@ -151,28 +131,6 @@ def test_more_tokens_than_positions_are_said(results: Results, tmp_path: Path) -
     )
     (problem,) = preflight.check(tiny_settings(max_completion_length=4096), results)
     assert problem.startswith("max_completion_length=4096 is too long for model=tiny: behind the longest prompt of 4")
-
-
-def test_characters_that_a_tiny_model_lacks_are_said(results: Results, tmp_path: Path) -> None:
-    for name, question in (("train", "na\u00efve?"), ("evaluation", "plain?")):
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": question, "answer": "\u221a"}) + "\n")
-    task = jsonl(tmp_path / "train.jsonl", tmp_path / "evaluation.jsonl")
-    (problem,) = preflight.check(tiny_settings(task=task), results)
-    assert problem == "task=jsonl: its texts have characters that model=tiny lacks: 'ï' '√'"
-
-
-def test_the_model_that_make_makes_is_named(results: Results, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    model = {"name": "pretrained", "path": f"./{SMOLLM2}", "revision": None}
-    (problem,) = preflight.check(tiny_settings(task=CHAT, model=model), results)
-    assert problem.endswith("`make extras WHAT=smollm2` makes it")
-
-
-def test_a_sweep_looks_at_every_length(tmp_path: Path) -> None:
-    """Cells that differ in nothing but the length are not one."""
-    overrides = ["max_completion_length=4,5000", f"machine.results={tmp_path}", "machine.tracking_uri=null"]
-    with pytest.raises(RequestError, match="max_completion_length=5000 is too long"):
-        Request([expand_multirun(overrides, "adhoc")])
 
 
 # --- Data and code that change between plan and run -------------------------------------------------------------------
@@ -262,22 +220,6 @@ def test_provenance_has_the_hashes(reward: Path, results: Results) -> None:
     assert {"cpu", "cpu_capability", "mkl", "float32"} <= provenance["hardware"].keys()
 
 
-def test_other_code_of_torch_has_another_fingerprint() -> None:
-    """What the environment asked for, and that it came to other bits."""
-    code = "import json; from grpolab.run.provenance import of_program; print(json.dumps(of_program()['hardware']))"
-    asked = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
-    unasked = {name: value for name, value in os.environ.items() if name not in MKL_VARIABLES}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**unasked, **asked}, capture_output=True, text=True, check=True
-    )
-    here, there = of_program()["hardware"], json.loads(done.stdout)
-    if here["cpu_capability"] == there["cpu_capability"] or here["mkl"] is None:
-        pytest.skip("this CPU has one code path")
-    assert (here["cpu"], there["mkl"]) == (there["cpu"], f"{here['mkl'].split()[0]} MKL_CBWR=COMPATIBLE")
-    assert here["float32"] != there["float32"]
-    assert len(here["float32"]) == 8
-
-
 def test_a_model_that_cannot_fit_is_refused_with_what_each_part_takes(
     results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,26 +297,3 @@ def test_micro_batches_follow_from_the_memory_of_a_worker(smol: list[str], more:
             resolve_run(settings).identity()
             == resolve_run(compose([*overrides, *more, f"micro_batch_size={micro}"])).identity()
         )
-
-
-def test_a_bad_micro_batch_size_names_what_it_may_be(smol: list[str]) -> None:
-    with pytest.raises(RequestError, match=r"micro_batch_size=aut.*auto"):
-        compose([*smol, "micro_batch_size=aut"])
-
-
-def test_what_a_run_takes_is_said(smol: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line for each different model and size, and none for a model from scratch."""
-    monkeypatch.setattr("grpolab.run.memory.cores", lambda: 2)
-    settings = compose(smol)
-    (line,) = memory.lines([settings, settings.model_copy(update={"seed": 3}), tiny_settings()])
-    path = smol[1].partition("=")[2]
-    assert line == (
-        f"model.path={path}: weights 0.5, gradients 0.5, optimiser 1.0, activations 1.2, logits 0.2, cache 0.5 GiB with"
-        " micro_batch_size=16, prompts not counted; a worker has 5.0 GiB of device=cpu"
-    )
-    monkeypatch.setattr(memory, "memory_of", lambda device: 0)  # no GPU, which is refused later
-    assert memory.lines([settings]) == []
-
-
-def test_logits_are_counted_in_the_chunks_that_are_made() -> None:
-    assert memory.CHUNK == places.LARGEST

@@ -178,19 +178,6 @@ def test_a_journal_that_lost_lines_is_not_padded(
     assert "of journal.jsonl are not what they were" in recoveries(folder)[0]
 
 
-def test_a_timing_file_that_lost_lines_costs_no_step(
-    settings: Resolved, straight: dict[str, bytes], results: Results
-) -> None:
-    folder = stop_after(3, settings, results)
-    (folder / "timing.jsonl").write_bytes((folder / "timing.jsonl").read_bytes()[:-5])
-    seen: list[int] = []
-    run(settings, results, on_step=seen.append)
-    assert seen == [4, 5]
-    assert outputs(settings, results) == straight
-    timing = [json.loads(line) for line in (folder / "timing.jsonl").read_text().splitlines()]
-    assert [row["rollout_step"] for row in timing] == [0, 1, 3, 4]
-
-
 def test_what_a_killed_writer_left_is_swept_away(
     settings: Resolved, straight: dict[str, bytes], results: Results
 ) -> None:
@@ -200,15 +187,6 @@ def test_what_a_killed_writer_left_is_swept_away(
     run(settings, results)
     assert outputs(settings, results) == straight
     assert list(folder.rglob("*.part")) == []
-
-
-def test_checkpoints_are_as_rare_as_asked_for(results: Results) -> None:
-    settings = tiny_settings(machine={"checkpoint_seconds": 3600.0})
-    run(settings, results)
-    assert not (run_folder(settings, results) / "checkpoint").exists()
-    often = tiny_settings(seed=1, machine={"checkpoint_seconds": 0.0})
-    run(often, results)
-    assert {path.name for path in (run_folder(often, results) / "checkpoint").iterdir()} == set(checkpoint.GENERATIONS)
 
 
 def test_a_finished_run_is_returned_as_it_stands(settings: Resolved, results: Results) -> None:

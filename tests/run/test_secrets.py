@@ -113,33 +113,9 @@ def test_a_secret_that_a_setting_names_is_read_where_the_task_is_made_and_is_no_
         make_task(settings.task)
 
 
-def test_what_is_no_secret_is_what_the_environment_says(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project)
-    monkeypatch.setenv("SIDE", "left")
-    task = compose(["task=my_task.py:Judged", "task.options.side=${oc.env:SIDE}"]).task
-    assert isinstance(task, CustomTask)
-    assert task.options == {"side": "left"}
-
-
-def test_a_url_with_a_password_stays_the_name_of_its_variable(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project)
-    monkeypatch.setenv("JUDGE", f"https://lab:{PASSWORD}@judge.example")
-    task = compose(["task=my_task.py:Judged", "task.options.judge=${oc.env:JUDGE}"]).task
-    assert isinstance(task, CustomTask)
-    assert task.options == {"judge": "${oc.env:JUDGE}"}
-
-
 @pytest.mark.parametrize("secret", [TOKEN, f"https://lab:{PASSWORD}@judge.example", "hf_abcdefghijklmnopqrstu"])
 def test_a_secret_in_a_setting_is_refused_and_not_repeated(project: Path, secret: str, monkeypatch) -> None:
     monkeypatch.chdir(project)
     with pytest.raises(RequestError, match=r"task.options.token is a secret, .*'\$\{oc.env:NAME\}'") as refusal:
         compose(asked(secret))
     assert secret not in str(refusal.value)
-
-
-@pytest.mark.parametrize("harmless", ["<pad>", "eos", "~", "token_mean"])
-def test_a_token_of_text_is_no_secret(project: Path, harmless: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project)
-    task = compose(asked(harmless)).task
-    assert isinstance(task, CustomTask)
-    assert task.options["token"] == harmless

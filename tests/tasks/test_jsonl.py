@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from grpolab.errors import RequestError
@@ -41,14 +40,6 @@ def test_new_content_is_read_whatever_the_files_time_says(tmp_path: Path) -> Non
         task = jsonl(tmp_path, [{"question": "a", "answer": answer}])
         os.utime(tmp_path / "train.jsonl", (1e9, 1e9))
         assert task.examples("train", 1) == [Example("a", answer)]
-
-
-def test_good_files_are_read(tmp_path: Path) -> None:
-    task = jsonl(tmp_path, evaluation=[{"question": "d", "answer": "4"}, {"question": "e", "answer": "5"}])
-    assert task.problems() == []
-    assert task.examples("train", 1) == [Example("a", "1"), Example("b", "2"), Example("c", "3")]
-    assert task.examples("evaluation", 1) == [Example("d", "4")]
-    assert task.demonstration(Example("d", "4"), np.zeros(32)) == "4"
 
 
 def test_keys_template_and_numbers(tmp_path: Path) -> None:
@@ -87,31 +78,10 @@ def test_a_malformed_file_is_refused_with_file_and_line(content: str, says: str,
     assert caught.value.problems[0] == problem
 
 
-def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
-    task = jsonl(tmp_path)
-    (tmp_path / "train.jsonl").write_bytes('{"question": "é", "answer": "1"}\n'.encode("latin-1"))
-    assert task.problems() == [f"task.train_file={tmp_path}/train.jsonl: not UTF-8 (byte 14 is 0xe9): convert it"]
-
-
-def test_at_most_five_lines_are_complained_about(tmp_path: Path) -> None:
-    assert len(jsonl(tmp_path, "x\n" * 100).problems()) == 5
-
-
-def test_an_absent_file_is_named(tmp_path: Path) -> None:
-    task = jsonl(tmp_path)
-    (tmp_path / "evaluation.jsonl").unlink()
-    assert task.problems() == [f"task.evaluation_file={tmp_path}/evaluation.jsonl: no such file"]
-
-
 def test_prompts_in_both_files_are_refused(tmp_path: Path) -> None:
     (problem,) = jsonl(tmp_path, evaluation=GOOD[:2]).problems()
     assert problem.startswith("task.evaluation_file=")
     assert "2 prompts stand in the training file too" in problem
-
-
-def test_a_template_without_the_prompt_is_refused(tmp_path: Path) -> None:
-    (problem,) = jsonl(tmp_path, template="no place").problems()
-    assert problem == "task.template='no place': it must contain {prompt}"
 
 
 @pytest.mark.parametrize(

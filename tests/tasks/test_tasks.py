@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from scipy import stats
 
 from grpolab import seeds
 from grpolab.errors import RequestError
 from grpolab.settings.task import TaskSettings
 from grpolab.tasks import make_task
-from grpolab.tasks.base import Example, Task, content_hash
+from grpolab.tasks.base import Example, Task
 from grpolab.tasks.written_addition import WrittenAddition
 
 ADDITION = {"name": "addition", "digits": 2}
@@ -30,12 +30,6 @@ WRITTEN = {"name": "written_addition", "digits": 4}
 GENERATED = [ADDITION, SORTING, FILLER, WRITTEN]
 ALL = 10**9
 # Of the 2,000 evaluation items: a change of any of them changes every result, and so RESULTS_VERSION.
-CONTENT = {
-    "Addition": "b7f52efc259efb44a85ffff5615ac0d4e01dfa87ea5ca7f3d349189b44572008",
-    "Sorting": "e751e440e587bd60b2f01c827e8d01e39aa768ce15768ef7bbacd3b6f927180e",
-    "FillerSorting": "ae868da4636d10a539d8cb3cb41bad6ff12e257e3d053b5a1b3d8db863218088",
-    "WrittenAddition": "43ae54758b3edba048d6cf6f24243ff4a165e897ea1802a4c51761679bd8f1f5",
-}
 
 
 def task_of(values: dict[str, Any]) -> Task:
@@ -81,23 +75,6 @@ def test_answers_are_right_and_score_in_full(task: Task) -> None:
         assert task.score(example, example.answer) == {"correct": 1.0, "format": 1.0}
 
 
-def test_prompts_and_answers_are_written_in_the_alphabet(task: Task) -> None:
-    for example in task.examples("evaluation", 500):
-        assert set(example.prompt + example.answer) <= set(task.alphabet)
-
-
-def test_the_data_set_is_always_the_same(task: Task) -> None:
-    examples = task.examples("evaluation", 2000)
-    assert content_hash(examples) == CONTENT[type(task).__name__]
-    assert content_hash(examples[:-1]) != content_hash(examples) != content_hash(reversed(examples))
-
-
-def test_wrong_answers_score_zero(task: Task) -> None:
-    for example in task.examples("evaluation", 100):
-        for wrong in ("", example.answer + "0", example.answer[:-1], example.answer[::-1] + "x", example.prompt):
-            assert task.score(example, wrong)["correct"] == 0
-
-
 def test_no_text_makes_a_score_raise(task: Task) -> None:
     rng = random.Random(0)
     example = task.examples("evaluation", 1)[0]
@@ -111,53 +88,6 @@ def test_no_text_makes_a_score_raise(task: Task) -> None:
 
 
 # --- Counting letters: steps are shown, and the box alone is judged ---------------------------------------------------
-
-CHAR_COUNT = {"name": "char_count", "min_length": 4, "max_length": 9, "chat": True}
-
-
-def test_letters_are_counted_right_in_words_of_every_length() -> None:
-    task = task_of(CHAR_COUNT)
-    examples = task.examples("train", ALL)[:3000]
-    lengths, counts = set(), set()
-    for example in examples:
-        _, _, letter, *_, word = example.prompt.rstrip("?").split()
-        letters = word.split("-")
-        lengths.add(len(letters))
-        counts.add(letters.count(letter))
-        assert example.answer == str(letters.count(letter))
-        *steps, box = task.demonstration(example, np.zeros(32)).split("\n")
-        assert steps == [f"{one} = {one}" if one == letter else f"{one} != {letter}" for one in letters]
-        assert box == f"\\boxed{{{example.answer}}}"
-        assert set(example.prompt + task.demonstration(example, np.zeros(32))) <= set(task.alphabet)
-    assert lengths == set(range(4, 10))
-    assert counts == set(range(1, 10))
-    held_out = {example.prompt for example in task.examples("evaluation", ALL)}
-    assert len(held_out) == 4000
-    assert held_out.isdisjoint(example.prompt for example in task.examples("train", ALL))
-
-
-@pytest.mark.parametrize(
-    ("completion", "correct", "shaped"),
-    [
-        ("n = n\n\\boxed{2}", 1, 1),
-        ("\\boxed{3} or \\boxed{2}.", 1, 1),
-        ("\\boxed{2} or \\boxed{3}", 0, 1),
-        ("\\boxed{2} then \\boxed", 0, 0),
-        ("\\boxed{2} then \\boxed{3", 0, 0),
-        ("\\boxed{02}", 0, 1),
-        ("{2}", 0, 0),
-        ("2", 0, 0),
-        ("\\boxed{}", 0, 0),
-    ],
-)
-def test_the_last_box_is_judged(completion: str, correct: int, shaped: int) -> None:
-    example = Example("How many n are there in word n-i-n-e?", "2")
-    assert task_of(CHAR_COUNT).score(example, completion) == {"correct": correct, "format": shaped}
-
-
-def test_words_have_a_shortest_and_a_longest() -> None:
-    with pytest.raises(ValidationError, match="must be at most"):
-        task_of({**CHAR_COUNT, "min_length": 10})
 
 
 def test_format_is_about_the_shape_alone() -> None:
@@ -179,14 +109,6 @@ def test_format_is_about_the_shape_alone() -> None:
     assert written.score(example, "132") == {"correct": 0, "format": 0}
 
 
-def test_demonstrations_are_right_where_nothing_corrupts_them() -> None:
-    draws_U = np.zeros(32)
-    for values in (ADDITION, SORTING, WRITTEN):
-        task = task_of(values)
-        for example in task.examples("train", ALL)[:50]:
-            assert task.demonstration(example, draws_U) == example.answer
-
-
 def test_demonstrations_of_the_free_length_task_are_wrong_more_often_the_longer_they_are() -> None:
     task = task_of(FILLER)
     examples = task.examples("train", ALL)[:4000]
@@ -201,11 +123,6 @@ def test_demonstrations_of_the_free_length_task_are_wrong_more_often_the_longer_
     for fillers, group in right.items():
         expected = 1 - (0.1 + 0.08 * fillers)  # a random order is now and then the right one
         assert expected - 0.1 < np.mean(group) < expected + 0.12
-
-
-def test_sums_whose_pairs_do_not_fit_in_memory_are_refused() -> None:
-    with pytest.raises(ValidationError, match="digits"):
-        task_of({"name": "addition", "digits": 4})
 
 
 # --- a user's own task ------------------------------------------------------------------------------------------------

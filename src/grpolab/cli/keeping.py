@@ -1,4 +1,4 @@
-"""Commands that keep results in order: make them again, check them, mirror them, throw them away, take them over."""
+"""Commands that keep results in order: export, track, prune, import."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _track_verify(arguments: argparse.Namespace) -> int:
 
 
 def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
-    """The results, the URI of their store, the studies that are meant. Raises RequestError."""
+    """Return the results, the URI of their store, and the studies to track. Raises RequestError."""
     from grpolab.sweep.ledger import study_states
 
     results = results_of(arguments)
@@ -94,7 +94,7 @@ def _tracked(arguments: argparse.Namespace) -> tuple[Results, str, list[str]]:
     if not arguments.study:
         return results, uri, results.planned()
     study = results.name_of(arguments.study)
-    study_states(results, study)  # says what is planned where this study is not
+    study_states(results, study)  # refuses a study without a plan
     return results, uri, [study]
 
 

@@ -25,10 +25,11 @@ from grpolab.identity import dotted
 from grpolab.paths import Results, read_json
 from grpolab.quantities import Thresholds
 from grpolab.readers.logs import RunLog
-from grpolab.records import WEIGHTS, check_policy, read_outcome, read_provenance, read_result, read_settings
+from grpolab.records import check_policy, read_provenance, read_result, read_settings
 from grpolab.report.journals import both, column, read_samples, table, tail_length
 from grpolab.report.scores import collapsed, final_score
 from grpolab.report.text import count, listing
+from grpolab.run_files import WEIGHTS, read_outcome
 from grpolab.vocabulary import DIVERGED, STOPPED
 
 Floats = NDArray[np.float64]

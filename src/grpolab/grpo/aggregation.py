@@ -1,4 +1,4 @@
-"""How masked per-token losses become one number. Every way is a weight per token: loss = sum(weight * loss).
+"""Aggregation of masked per-token losses to one number. Each is a weight per token: loss = sum(weight * loss).
 
 The weights of an optimiser step's micro-batches add up to those of the whole, so that micro-batching never changes a
 result; `token_mean_microbatch` is the exception by definition (TRL's bnpo). The denominator is in the name.
@@ -27,7 +27,7 @@ class Totals:
 
     @classmethod
     def of(cls, mask_BT: Tensor, max_completion_length: int | None = None) -> Totals:
-        """The counts where this is the whole rollout batch in one micro-batch, as wide as completions may be long."""
+        """Count a whole rollout batch that is one micro-batch; its width is the default `max_completion_length`."""
         tokens = int(mask_BT.sum())
         full = int(mask_BT.any(1).sum())
         return cls(len(mask_BT), full, tokens, tokens, max_completion_length or mask_BT.shape[1], 1)
@@ -91,6 +91,6 @@ def _row_means(mask_BT: Tensor) -> Tensor:
 
 
 def aggregate(name: str, loss: Tensor, mask_BT: Tensor, totals: Totals) -> Tensor:
-    """The loss as one number; `loss` is (B, T) or (B, 1), and what stands at padding is invisible, NaN included."""
+    """Reduce the loss, (B, T) or (B, 1), to one number; padding is invisible, NaN included."""
     weights_BT = resolve(AGGREGATIONS[name])(mask_BT.to(loss.dtype), totals)
     return (torch.where(mask_BT, loss, 0.0) * weights_BT).sum()

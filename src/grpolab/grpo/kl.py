@@ -1,7 +1,6 @@
 """Divergence estimators from log-probabilities of sampled tokens (Schulman, 'Approximating KL divergence', 2020).
 
-The log ratio is that of the other distribution p to the one that was sampled from, q: for the KL to the reference
-log pi_ref - log pi_new. Each has the shape of its input.
+Each takes log(p/q), where q was sampled from: for the KL to the reference log pi_ref - log pi_new. Shapes stay.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from grpolab.registry import KL_ESTIMATORS, resolve
 
 
 def k1(log_ratio: Tensor) -> Tensor:
-    """-log(p/q) for samples of q: unbiased for KL(q || p), can be negative. As a loss its gradient is not the KL's."""
+    """-log(p/q): unbiased for KL(q || p), can be negative. As a loss its gradient is not the KL's."""
     return -log_ratio
 
 
@@ -23,7 +22,7 @@ def k2(log_ratio: Tensor) -> Tensor:
 
 
 def k3(log_ratio: Tensor) -> Tensor:
-    """p/q - 1 - log(p/q) for samples of q: unbiased for KL(q || p), never negative."""
+    """p/q - 1 - log(p/q): unbiased for KL(q || p), never negative."""
     return log_ratio.exp() - log_ratio - 1
 
 
@@ -33,7 +32,7 @@ def absolute(log_ratio: Tensor) -> Tensor:
 
 
 def exact_kl(p_BTV: Tensor, q_BTV: Tensor) -> Tensor:
-    """KL(p || q) over the vocabulary at every position, from log-probabilities; (B, T)."""
+    """Return KL(p || q) over the vocabulary at every position, from log-probabilities; (B, T)."""
     return (p_BTV.exp() * (p_BTV - q_BTV)).sum(-1)
 
 
@@ -46,7 +45,7 @@ def kl_penalty(
     ratio: Tensor,
     own: Tensor,
 ) -> Tensor:
-    """The KL term of each token, shape (B, T), before its weight beta.
+    """Return the KL term of each token, shape (B, T), before its weight beta.
 
     `input_clamp` bounds |log ratio|, `output_clamp` the absolute value; beyond either there is no gradient. `ratio` is
     the importance ratio, `own` a 1 with the gradient of the token's log-probability. `gradient` is `plain`;
@@ -68,5 +67,5 @@ def kl_penalty(
 
 
 def own_gradient(log_probs_BT: Tensor) -> Tensor:
-    """exp(log pi - sg(log pi)): 1 everywhere, with the gradient of each token's log-probability."""
+    """Return exp(log pi - sg(log pi)): 1 everywhere, with the gradient of each token's log-probability."""
     return torch.exp(log_probs_BT - log_probs_BT.detach())

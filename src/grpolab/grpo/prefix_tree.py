@@ -1,7 +1,7 @@
-"""Every distinct prefix once: sequences that begin alike as a tree, trees packed into rows of one width.
+"""Prefix trees: sequences that begin alike share their common tokens. Trees are packed into rows of one width.
 
-The completions of a group share their prompt and more, and a causal model gives a prefix the same logits whoever
-continues it. So a forward over the nodes of the trees, each attending to its ancestors alone, holds the logits of all.
+The completions of a group share their prompt and more, and a causal model gives a prefix the same logits whatever
+follows. So one forward pass over the nodes of the trees, each attending to its ancestors only, has the logits of all.
 
 Letters of shapes besides those of `batch.py`: N nodes, R rows of W places each.
 """
@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PrefixTree:
-    """The distinct prefixes of some sequences as one input of a transformer, and where each token is predicted."""
+    """The distinct prefixes of some sequences as one input of a transformer, and the place that predicts each token."""
 
     tokens_RW: Tensor
     positions_RW: Tensor  # in the prompt and its completion, from 0
@@ -32,17 +32,17 @@ class PrefixTree:
 def prefix_tree(
     tokens_BC: Tensor, real_BC: Tensor, tree_of_B: Tensor, reach: float, plain_cost: float
 ) -> PrefixTree | None:
-    """Sequences (prompt and completion, padding on either side) as trees; None where `plain_cost` is less than theirs.
+    """Pack sequences (prompt and completion, padding on either side) into trees; None where they cost more than plain.
 
-    `tree_of_B` numbers the tree that a sequence is in. A place costs 1 + W / `reach`: its matrix products, and an
-    attention that the mask makes as long as the row.
+    `tree_of_B` numbers the tree of each sequence. A place costs 1 + W / `reach`: its matrix products, and
+    attention over the whole row.
     """
     used_BC = (real_BC[:, :-1] & real_BC[:, 1:]).cpu().numpy()  # a last token predicts nothing
     read_BC = tokens_BC[:, :-1].cpu().numpy()
     parent_N, token_N, tree_N, position_N = np.zeros((4, read_BC.size), int)
     node_BC, ends = np.zeros(read_BC.shape, int), [0]
-    node_B = -1 - tree_of_B.cpu().numpy()  # the node of each row's last token; below 0: before its first
-    for c in range(read_BC.shape[1]):  # the nodes of a column are its distinct (parent, token)
+    node_B = -1 - tree_of_B.cpu().numpy()  # the node of each row's last token; negative before its first token
+    for c in range(read_BC.shape[1]):  # a column's nodes are its distinct pairs (parent, token)
         rows = np.flatnonzero(used_BC[:, c])
         edges, edge_of_row = np.unique(node_B[rows] << 32 | read_BC[rows, c], return_inverse=True)
         new = slice(ends[-1], ends[-1] + len(edges))
@@ -77,9 +77,9 @@ def prefix_tree(
 
 
 def packed_rows(sizes_P: Ints, reach: float) -> tuple[Ints, Ints, int, float]:
-    """Row and first place of each tree, the width of the rows, and their cost: that of the best width.
+    """Return row and first place of each tree, the width of the rows and their cost, for the cheapest width.
 
-    Largest trees first, each into the first row with room.
+    The largest trees come first, each into the first row with room.
     """
     total, largest = int(sizes_P.sum()), int(sizes_P.max())
     order = np.argsort(-sizes_P, kind="stable")

@@ -1,7 +1,7 @@
 """Importance ratios: how far the policy has moved from the one at the start of the update.
 
-A level takes the log ratio, 0 at padding, and the mask, and gives a ratio of shape (B, T) or (B, 1). Below them: masks
-and importance corrections, made of the same ratios.
+A level maps the log ratio, 0 at padding, and the mask to a ratio of shape (B, T) or (B, 1). Masks and importance
+corrections stand below.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from torch import Tensor
 
 
 def masked_log_ratio(log_probs_BT: Tensor, old_log_probs_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """log pi_new - log pi_old per token, shape (B, T); 0 at padding, NaN or infinity there included."""
+    """Return log pi_new - log pi_old per token, (B, T); 0 at padding, even where NaN or infinity stands there."""
     return torch.where(mask_BT, log_probs_BT - old_log_probs_BT, 0.0)
 
 
 def row_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Mean over each sequence's tokens, 0 for an empty one, shape (B, 1)."""
+    """Return the mean over each sequence's tokens, 0 for an empty one, (B, 1)."""
     return (values_BT * mask_BT).sum(1, keepdim=True) / mask_BT.sum(1, keepdim=True).clamp(min=1)
 
 
@@ -54,8 +54,8 @@ def segment_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return torch.where(mask_BT, (sums_BS / counts_BS).gather(1, segment_BT), 0.0).exp()
 
 
-# Masks and importance corrections: weights that multiply a token's or sequence's loss after the surrogate. None touches
-# the denominators or the KL.
+# Masks and importance corrections are weights on a token's or sequence's loss after the surrogate. They touch neither
+# the denominators nor the KL.
 
 
 def sampler_weight(
@@ -67,12 +67,12 @@ def sampler_weight(
     low: float,
     high: float,
 ) -> Tensor:
-    """The sampler's ratio within its bounds, what the loss is multiplied with; shape (B, T) or (B, 1)."""
+    """Return the sampler's ratio within its bounds, the weight of the loss; (B, T) or (B, 1)."""
     return bounded_weight(sampler_ratio(old_log_probs_BT, sampler_log_probs_BT, mask_BT, level), mode, low, high)
 
 
 def sampler_ratio(old_log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, mask_BT: Tensor, level: str) -> Tensor:
-    """exp(old - sampler), how much likelier the trainer finds what was sampled; shape (B, T) or (B, 1).
+    """Return exp(old - sampler): how much likelier the trainer finds the sampled tokens; (B, T) or (B, 1).
 
     `level`: `token`; `sequence`, the product over a sequence; `geometric`, its geometric mean.
     """
@@ -85,7 +85,7 @@ def sampler_ratio(old_log_probs_BT: Tensor, sampler_log_probs_BT: Tensor, mask_B
 
 
 def bounded_weight(weight: Tensor, mode: str, low: float, high: float) -> Tensor:
-    """`truncate` bounds to [low, high] (TIS), `mask` puts 0 outside (IcePop; TRL's default `sequence_mask`)."""
+    """Bound the weight: `truncate` clamps to [low, high] (TIS), `mask` puts 0 outside (IcePop; TRL `sequence_mask`)."""
     if mode == "truncate":
         return weight.clamp(low, high)
     return torch.where((weight >= low) & (weight <= high), weight, 0.0)
@@ -94,7 +94,7 @@ def bounded_weight(weight: Tensor, mode: str, low: float, high: float) -> Tensor
 def off_policy_keep(
     advantages: Tensor, behaviour_log_probs_BT: Tensor, log_probs_BT: Tensor, mask_BT: Tensor, threshold: float
 ) -> Tensor:
-    """1 for a sequence with A >= 0 or mean log(behaviour / policy) <= threshold, else 0, shape of the advantages.
+    """Return 1 for a sequence with A >= 0 or mean log(behaviour / policy) <= threshold, else 0; as the advantages.
 
     DeepSeek-V3.2's off-policy sequence mask; TRL `off_policy_mask_threshold`, slime `use_opsm`.
     """
@@ -103,7 +103,7 @@ def off_policy_keep(
 
 
 def top_entropy_keep(entropy_BT: Tensor, mask_BT: Tensor, share: float) -> Tensor:
-    """1 for the `share` of the tokens with the highest entropy, else 0, shape (B, T).
+    """Return 1 for the `share` of the tokens with the highest entropy, else 0; (B, T).
 
     'Beyond the 80/20 rule' (2506.01939); TRL `top_entropy_quantile`: entropy at or above its (1 - share)-quantile over
     the unmasked tokens.

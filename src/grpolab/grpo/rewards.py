@@ -9,9 +9,9 @@ import numpy as np
 
 from grpolab import seeds
 from grpolab.errors import RequestError
+from grpolab.registry import LOAD_OBJECT, resolve
 from grpolab.settings.task import RewardSettings
 from grpolab.tasks.base import Example, Task
-from grpolab.tasks.imports import load_object
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +29,7 @@ def make_score(settings: RewardSettings, task: Task) -> Score:
     """
     if settings.function is None:
         return task.score
-    function = load_object("reward.function", settings.function)
+    function = resolve(LOAD_OBJECT)("reward.function", settings.function)
     if not callable(function):
         raise RequestError(f"reward.function={settings.function} is not a function")
 

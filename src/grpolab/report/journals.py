@@ -24,17 +24,8 @@ from pyarrow import feather
 from grpolab.errors import Damaged
 from grpolab.identity import in_words
 from grpolab.paths import Results, write_atomic
-from grpolab.records import (
-    JOURNAL,
-    TIMING,
-    Record,
-    check_journal,
-    check_provenance,
-    parse_lines,
-    read_bytes,
-    read_outcome,
-    read_provenance,
-)
+from grpolab.records import check_journal, check_provenance, parse_lines, read_provenance
+from grpolab.run_files import JOURNAL, TIMING, Record, read_bytes, read_outcome
 from grpolab.vocabulary import DAMAGED, POSITIONS, RESULTS
 
 TABLES = ("updates", "rollouts", "evaluations", "histograms", "timings")

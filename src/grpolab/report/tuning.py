@@ -21,12 +21,12 @@ from optuna.visualization import matplotlib as plots
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, write_text_atomic
-from grpolab.records import read_object
 from grpolab.report import tuned_values
 from grpolab.report.load import StudyRuns
 from grpolab.report.style import QUIET, Manifest, paper_style, save
 from grpolab.report.tables import Table
 from grpolab.report.text import NONE, begun, count, listing, markdown_table, number, percent
+from grpolab.run_files import read_object
 from grpolab.vocabulary import COMPLETE, DIVERGED, FAILED, PRUNED, RUNNING
 
 FORMAT = 1

@@ -1,8 +1,8 @@
-"""How the processes of a run with `data_parallel` come together.
+"""Start and join the processes of a run with `data_parallel`.
 
 `grpolab train data_parallel=2` starts the others itself: `python -m grpolab.run.follower`, which says on standard
-output that it is ready. Under torchrun they are there already, and each composes the same run. Only the first process
-writes; when one dies, the others notice at their next exchange and end. Importing this is cheap: no torch.
+output when it is ready. Under torchrun they exist already, and each composes the same run. Only the first process
+writes. When one dies, the others notice at their next exchange and end. Importing this is cheap: no torch.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from grpolab.grpo.processes import Processes
 
 PR_SET_PDEATHSIG = 1
-PATIENCE = timedelta(days=1)  # the others wait while the first scores or writes; a death shows at once all the same
+PATIENCE = timedelta(days=1)  # the others wait while the first scores or writes; a death shows at once
 
 
 def started_by_torchrun() -> int:
-    """How many processes torchrun, or whoever sets its variables, has started; 1 where nobody has."""
+    """Return how many processes torchrun has started, by its variables; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
-    """The place of this process among those of torchrun; 0 where there are no others."""
+    """Return the place of this process among those of torchrun; 0 where there are no others."""
     return int(os.environ.get("RANK", "0")) if started_by_torchrun() > 1 else 0
 
 
 @contextmanager
 def together(settings: Resolved, results: Results) -> Iterator[Processes]:
-    """The processes of a run, as its first one has them; those that it has started end with it."""
+    """Give the first process of a run all its processes; those that it starts end with it."""
     from grpolab.grpo.processes import ALONE
 
     size = settings.data_parallel or 1
@@ -59,7 +59,7 @@ def together(settings: Resolved, results: Results) -> Iterator[Processes]:
 
 @contextmanager
 def _others(settings: Resolved, results: Results, meeting: str) -> Iterator[None]:
-    """The processes but the first, ready to be joined in a folder where they meet."""
+    """Start all processes but the first, ready to be joined in a folder where they meet."""
     from grpolab.grpo.processes import LostProcess
 
     command = [*PYTHON, "-m", "grpolab.run.follower"]
@@ -84,7 +84,7 @@ def _others(settings: Resolved, results: Results, meeting: str) -> Iterator[None
 
 @contextmanager
 def joined(settings: Resolved, place: int, meeting: str | None) -> Iterator[Processes]:
-    """The run's processes, this one at its place among them; None: they meet where torchrun's variables say."""
+    """Join the run's processes at a place; `meeting` None: they meet where torchrun's variables say."""
     import torch
     import torch.distributed as dist
 
@@ -92,7 +92,7 @@ def joined(settings: Resolved, place: int, meeting: str | None) -> Iterator[Proc
 
     size, store = settings.data_parallel or 1, None
     if meeting:
-        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # nobody else is to be listened to
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # listen to this machine only
             os.environ.setdefault(variable, "lo" if sys.platform == "linux" else "lo0")
         store = dist.FileStore(str(Path(meeting) / "store"), size)
     dist.init_process_group("gloo", store=store, rank=place if store else -1, world_size=size, timeout=PATIENCE)
@@ -107,6 +107,6 @@ def joined(settings: Resolved, place: int, meeting: str | None) -> Iterator[Proc
 
 
 def die_with_parent() -> None:
-    """Have this process killed when the thread that started it ends (Linux)."""
+    """Have the kernel kill this process when the thread that started it ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

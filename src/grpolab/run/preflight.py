@@ -1,4 +1,4 @@
-"""What can be known to be wrong before anything starts. Importing this is cheap: no torch."""
+"""Find all that is wrong with a run before anything starts. Importing this is cheap: no torch."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import LONGEST, ModelSettings, PretrainedModel, hub_commit
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Task
-from grpolab.tasks.jsonl import Jsonl
 from grpolab.vocabulary import evaluated
 
 LEAST_FREE_BYTES = 200 * 2**20
 
 
 def check(settings: Resolved, results: Results) -> list[str]:
-    """A sentence for each problem of task, files, reward, model, device or disk; empty when all is well."""
-    in_model = _model(settings.model)
-    if settings.machine.launcher:  # whether a node can do it, the node says
-        problems = [*_launcher(settings), *in_model]
+    """Return a sentence for each problem of task, files, reward, model, device or disk."""
+    of_model = _check_model(settings.model)
+    if settings.machine.launcher:  # only the node knows what it can do
+        problems = [*_check_launcher(settings), *of_model]
     else:
-        problems = [*_device(settings.device), *_processes(settings), *_compiler(settings), *in_model]
+        machine = [*_check_device(settings.device), *_check_processes(settings), *_check_compiler(settings)]
+        problems = [*machine, *of_model]
         problems += [] if problems else memory.problems(settings)
     free = shutil.disk_usage(results.root).free
     if free < LEAST_FREE_BYTES:
@@ -39,10 +39,10 @@ def check(settings: Resolved, results: Results) -> list[str]:
         )
     try:
         task = make_task(settings.task)
-        in_files = task.problems() if isinstance(task, Jsonl) else []
-        problems += in_files
-        if not in_files:
-            problems += [] if in_model else _fit(settings, task)
+        of_files = task.problems() if settings.task.name == "jsonl" else []  # type: ignore[attr-defined]
+        problems += of_files
+        if not of_files:
+            problems += [] if of_model else _check_prompts(settings, task)
             try_score(settings.reward, task, task.examples("evaluation", 1)[0])
         measured, rule = evaluated(task.unique_answer), settings.early_stop
         if rule and rule.metric not in measured:
@@ -55,8 +55,8 @@ def check(settings: Resolved, results: Results) -> list[str]:
     return problems
 
 
-def _launcher(settings: Resolved) -> list[str]:
-    """Its package must be installed; whether a run takes a GPU must be said alike in both places."""
+def _check_launcher(settings: Resolved) -> list[str]:
+    """Check that its package is installed, and that launcher and device agree on a GPU."""
     launcher, device = settings.machine.launcher, settings.device
     assert launcher
     package = "ray" if launcher.name == "ray" else "submitit"
@@ -71,8 +71,8 @@ def _launcher(settings: Resolved) -> list[str]:
     return problems
 
 
-def _device(device: str) -> list[str]:
-    """A GPU that is asked for by name must be there; torch is imported only to ask it."""
+def _check_device(device: str) -> list[str]:
+    """Check that there is a GPU where the settings name it; only then torch is imported."""
     if device != "cuda":
         return []
     import torch
@@ -87,8 +87,8 @@ def _device(device: str) -> list[str]:
     ]
 
 
-def _processes(settings: Resolved) -> list[str]:
-    """As many processes as torchrun has started, where it has, and a GPU for each."""
+def _check_processes(settings: Resolved) -> list[str]:
+    """Check that torchrun, if it is used, started as many processes, and that each has a GPU."""
     size, started = settings.data_parallel or 1, parallel.started_by_torchrun()
     if started not in (1, size):
         return [f"data_parallel={size} is not WORLD_SIZE={started}, the processes that torchrun has started"]
@@ -100,8 +100,8 @@ def _processes(settings: Resolved) -> list[str]:
     return [f"data_parallel={size} needs a GPU for each of {here} processes, and there are {gpus}"] * (gpus < here)
 
 
-def _compiler(settings: Resolved) -> list[str]:
-    """What torch.compile needs beside torch."""
+def _check_compiler(settings: Resolved) -> list[str]:
+    """Check what torch.compile needs beside torch."""
     if not settings.compile:
         return []
     missing = []
@@ -114,8 +114,8 @@ def _compiler(settings: Resolved) -> list[str]:
     return [f"compile=true needs {' and '.join(missing)}: install it, or leave compile=false"] if missing else []
 
 
-def _model(model: ModelSettings) -> list[str]:
-    """A pretrained model must be a folder, or of the hub at a commit that is known."""
+def _check_model(model: ModelSettings) -> list[str]:
+    """Check that a pretrained model is a folder, or a model of the hub with a known commit."""
     if not isinstance(model, PretrainedModel):
         return []
     if Path(model.path).is_dir():
@@ -127,8 +127,8 @@ def _model(model: ModelSettings) -> list[str]:
     return [says] if reason else []
 
 
-def _fit(settings: Resolved, task: Task) -> list[str]:
-    """Why the model cannot read the task's prompts: no chat template, characters or positions.
+def _check_prompts(settings: Resolved, task: Task) -> list[str]:
+    """Check that the model can read the task's prompts: chat template, characters, positions.
 
     Raises RequestError where a pretrained model's tokenizer or config cannot be loaded; only for these torch is
     imported.

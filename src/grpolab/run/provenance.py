@@ -1,7 +1,4 @@
-"""What a run is made of: commit and dirty diff, lock file, packages, hardware, data; and what of torch is global.
-
-Torch's global settings decide bits, and are set before every warm start and every run.
-"""
+"""A run's provenance: commit and diff, lock file, packages, hardware. And torch's global settings."""
 
 from __future__ import annotations
 
@@ -23,20 +20,13 @@ from grpolab.settings.run import RunSettings
 
 MKL_VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE")
 PACKAGES = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "datasets",
-    "numpy",
-    "hydra-core",
-    "pydantic",
-    "mlflow",
-    "safetensors",
+    *("torch", "transformers", "tokenizers", "datasets", "numpy"),
+    *("hydra-core", "pydantic", "mlflow", "safetensors"),
 )
 
 
 def set_up_torch(settings: RunSettings) -> None:
-    """The threads of these settings; on a GPU deterministic algorithms."""
+    """Set the number of threads and, on a GPU, deterministic algorithms; before every warm start and every run."""
     torch.set_num_threads(settings.machine.threads)
     if settings.device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first matrix product
@@ -44,9 +34,9 @@ def set_up_torch(settings: RunSettings) -> None:
 
 
 def hash_lock(lock: Path) -> str | None:
-    """SHA-256 of the versions that a lock file names; None where there is none.
+    """Return the SHA-256 of the versions in a lock file; None where there is none.
 
-    The hashes of their files are left out: a list that has one more file of the same version is the same program.
+    Hashes of packages' files are left out: one more file of the same version is the same program.
     """
     if not lock.exists():
         return None
@@ -56,10 +46,10 @@ def hash_lock(lock: Path) -> str | None:
 
 @functools.cache
 def of_program() -> dict[str, Any]:
-    """The part that is the same for all runs of a process. Results are left out of the diff: they are its outcome."""
+    """Return the part that all runs of a process share. The diff leaves results out."""
     root = project_root()
-    plain = ("-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false")  # whatever the user's git is set to
-    diff = git(root, *plain, "diff", "--no-ext-diff", "--no-color", "HEAD", "--", ".", ":(exclude)results")
+    options = ("-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false")  # whatever the user's git is set to
+    diff = git(root, *options, "diff", "--no-ext-diff", "--no-color", "HEAD", "--", ".", ":(exclude)results")
     return {
         "commit": commit(root),
         "dirty": bool(diff),
@@ -84,7 +74,7 @@ def of_program() -> dict[str, Any]:
 
 
 def _cpu() -> str:
-    """The processor's model: Linux names it per core, other systems in one place."""
+    """Return the processor's model."""
     with suppress(OSError):
         if model := re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
             return model[1]
@@ -92,19 +82,19 @@ def _cpu() -> str:
 
 
 def _mkl() -> str | None:
-    """MKL's version, and what the environment asks of it; None where torch has none.
+    """Return MKL's version and the variables that steer it; None where torch has none.
 
-    Which code it then chooses cannot be asked: torch's build keeps those functions to itself. It shows in `float32`.
+    The code path that it then chooses cannot be asked for; it shows in `float32`.
     """
     version = re.search(r"Math Kernel Library Version ([\d.]+)", torch.__config__.show())
-    asked = [f"{name}={os.environ[name]}" for name in MKL_VARIABLES if name in os.environ]
-    return " ".join([version[1], *asked]) if version else None
+    variables = [f"{name}={os.environ[name]}" for name in MKL_VARIABLES if name in os.environ]
+    return " ".join([version[1], *variables]) if version else None
 
 
 def _float32_fingerprint() -> str:
-    """Eight hex digits of the SHA-256 of float32 results on fixed inputs: other digits, other code of torch or MKL.
+    """Return eight hex digits of the SHA-256 of float32 results on fixed inputs: other digits, other code of torch.
 
-    Matrix products of the shapes of a tiny model, exp, log and log-softmax, which round differently by code path.
+    Matrix products of a tiny model's shapes, exp, log and log-softmax, which round differently by code path.
     """
     numbers = torch.arange(64 * 128, dtype=torch.float32).mul(0.7548777).frac().mul(8).sub(4).reshape(64, 128)
     results = (numbers @ numbers.T, numbers.T @ numbers, numbers.exp(), numbers.abs().log(), numbers.log_softmax(-1))

@@ -26,11 +26,11 @@ from grpolab.grpo.loading import make_policy
 from grpolab.grpo.model import Policy, text_places
 from grpolab.grpo.places import read, token_log_prob
 from grpolab.paths import Results, json_bytes, write_new
-from grpolab.records import WEIGHTS, read_warm_start
 from grpolab.run.checkpoint import load_weights, save_weights
 from grpolab.run.folder import Journal
 from grpolab.run.lease import Lease, LeaseLost, leased
 from grpolab.run.provenance import set_up_torch
+from grpolab.run_files import WEIGHTS, read_warm_start
 from grpolab.settings.resolved import Resolved
 from grpolab.tasks import make_task
 from grpolab.tasks.base import Example, Task
@@ -56,7 +56,7 @@ class WarmStart:
         """Load the weights; None where the warm start has no step and the model is used as it is."""
         return load_weights(self.folder / WEIGHTS) if self.steps else None
 
-    def told(self, target: float | None) -> dict[str, Any]:
+    def as_outcome(self, target: float | None) -> dict[str, Any]:
         """Return the outcome as a sweep shows it, with a `reason` where the accuracy is far below the target."""
         reason = None
         if target is not None and self.accuracy is not None and self.accuracy < LOW_START * target:

@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import Any, Self
 
 from grpolab.errors import RequestError
-from grpolab.identity import content_of, dotted, identified, keys_with_content, signature
+from grpolab.identity import dotted, identified, keys_with_content, signature
 from grpolab.paths import Results, results_folder
+from grpolab.registry import CONTENT_OF, resolve
 from grpolab.settings.objective import Objective
 from grpolab.settings.run import RunSettings, device_here
 
@@ -44,7 +45,8 @@ class Resolved(RunSettings):
         named = self.model_dump(include={"task", "reward", "model"})
         if not keys_with_content(named):
             return {}
-        return content_of(named, Results(results_folder(self.machine.results)).content)
+        content: dict[str, Any] = resolve(CONTENT_OF)(named, Results(results_folder(self.machine.results)).content)
+        return content
 
     def identity(self) -> dict[str, Any]:
         """Return what the run's signature is made of: everything that is set, but the machine, and its content.

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 from grpolab.errors import RequestError
 from grpolab.paths import DISK_ERRORS, REPORT_FILES, plain
-from grpolab.records import JOURNAL
+from grpolab.run_files import JOURNAL
 from grpolab.studies import drawing
 from grpolab.studies.looks import Looks, summarize, tally
 from grpolab.sweep.engine import WORKER_COMMAND, Engine

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from grpolab.errors import Damaged, RequestError
 from grpolab.paths import Results, commit, plain, project_root, read_json, write_atomic
-from grpolab.records import read_outcome, read_warm_start
 from grpolab.run import preflight, tracking
 from grpolab.run.lease import is_taken
+from grpolab.run_files import read_outcome, read_warm_start
 from grpolab.settings.resolved import Resolved
 from grpolab.settings.task import task_title
 from grpolab.sweep.ledger import RUNNING, CellState, cell_state, committed_outcomes, set_failure_aside

@@ -12,9 +12,9 @@ from types import FrameType
 
 from grpolab.errors import Damaged
 from grpolab.paths import Results, project_root
-from grpolab.records import read_warm_start
 from grpolab.registry import resolve
 from grpolab.run import tracking
+from grpolab.run_files import read_warm_start
 from grpolab.sweep.engine import WORKER_COMMAND, Engine, WorkerPool, WorkerStartError, worker_slots
 from grpolab.sweep.jobs import RUN, WARM_START, Job, Request, Schedule, warm_start_job
 from grpolab.sweep.ledger import (
@@ -82,7 +82,7 @@ def make_estimate(request: Request, workers: int) -> Estimate:
 
 
 def say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
-    """Say what is asked for, and how much of it is done."""
+    """Say how many runs the plans have, and how many are done."""
     states = request.states()
     studies = [
         {

@@ -6,10 +6,9 @@ import inspect
 
 from grpolab.credentials import with_environment
 from grpolab.errors import RequestError
-from grpolab.registry import TASKS, resolve
+from grpolab.registry import LOAD_OBJECT, TASKS, resolve
 from grpolab.settings.task import TaskSettings
 from grpolab.tasks.base import Example, Task, content_hash
-from grpolab.tasks.imports import load_object
 
 __all__ = ["TASKS", "Example", "Task", "content_hash", "make_task"]
 
@@ -28,7 +27,7 @@ def make_task(settings: TaskSettings) -> Task:
     except KeyError as name:
         raise RequestError(f"task.options asks for {name} of the environment, which is not set: export it") from name
     try:
-        task = load_object("task.path", settings.path)(**options)
+        task = resolve(LOAD_OBJECT)("task.path", settings.path)(**options)
     except TypeError as error:
         raise RequestError(f"task.options={settings.options} do not fit {settings.path}: {error}") from error
     members = [name for name, _ in inspect.getmembers(Task) if not name.startswith("_")] + list(Task.__annotations__)

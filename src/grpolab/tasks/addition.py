@@ -21,7 +21,7 @@ class Addition:
         self.digits = digits
 
     def examples(self, split: str, items: int) -> list[Example]:
-        """Pairs of the split; raises nothing: fewer are returned where fewer exist."""
+        """Return pairs of the split; fewer where fewer exist."""
         low, high = 10 ** (self.digits - 1), 10**self.digits
         span = high - low
         order = seeds.permutation(0, f"addition/{self.digits}", 0, span * span).tolist()
@@ -31,9 +31,9 @@ class Addition:
         return [Example(f"{a}+{b}=", str(a + b)) for a, b in pairs]
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
-        """The sum."""
+        """Return the sum."""
         return example.answer
 
     def score(self, example: Example, completion: str) -> dict[str, float]:
-        """`correct`: the sum without leading zeros; `format`: digits only."""
+        """Score `correct`: the sum without leading zeros; `format`: digits only."""
         return {"correct": float(completion == example.answer), "format": float(completion.isdecimal())}

@@ -1,4 +1,4 @@
-"""What every task offers."""
+"""The interface of a task, and the data sets of digits that several tasks share."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class Task(Protocol):
     unique_answer: bool  # True: `answer` is the only right completion, so expected accuracy is computed exactly
 
     def examples(self, split: str, items: int) -> list[Example]:
-        """The evaluation split's first `items` prompts, or all training prompts; the splits are disjoint."""
+        """Return the evaluation split's first `items` prompts, or all training prompts; the splits are disjoint."""
         ...
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
-        """A warm-start target, made of uniform numbers (at least 32 of them)."""
+        """Return a warm-start target, drawn with uniform numbers (at least 32 of them)."""
         ...
 
     def score(self, example: Example, completion: str) -> dict[str, float]:
-        """Named reward parts, `correct` among them, each 0 to 1. Never raises, whatever the text is."""
+        """Return named reward parts, `correct` among them, each 0 to 1. Never raises, whatever the text is."""
         ...
 
 
 def content_hash(examples: Iterable[Example]) -> str:
-    """SHA-256 of the examples in order: the identity of a data set."""
+    """Return the SHA-256 of the examples in order: the identity of a data set."""
     return _content_hash(tuple(examples))
 
 
@@ -54,7 +54,7 @@ def _content_hash(examples: tuple[Example, ...]) -> str:
 
 
 def digits_of_split(split: str, length: int) -> tuple[str, ...]:
-    """Strings of so many random digits, none of them in both splits; fewer where fewer exist."""
+    """Return strings of `length` random digits, none of them in both splits; fewer where fewer exist."""
     strings = random_digits(min(TRAINING_PROMPTS + EVALUATION_PROMPTS, 10**length), length)
     held_out = len(strings) * EVALUATION_PROMPTS // (TRAINING_PROMPTS + EVALUATION_PROMPTS)
     return strings[:held_out] if split == "evaluation" else strings[held_out:]
@@ -62,13 +62,12 @@ def digits_of_split(split: str, length: int) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def random_digits(count: int, length: int) -> tuple[str, ...]:
-    """`count` different strings of digits, always the same ones: the data set does not depend on the run's seed."""
+    """Return `count` different strings of digits, always the same ones: data does not depend on the run's seed."""
     strings: dict[str, None] = {}
     attempt = 0
     while len(strings) < count:
-        rows = seeds.counter_hash(
-            0, f"digits/{length}", attempt, np.arange(count)[:, None], np.arange(length)
-        ) % np.uint64(10)
+        places = np.arange(count)[:, None], np.arange(length)
+        rows = seeds.counter_hash(0, f"digits/{length}", attempt, *places) % np.uint64(10)
         strings.update(dict.fromkeys("".join(map(str, row)) for row in rows.tolist()))
         attempt += 1
     return tuple(strings)[:count]

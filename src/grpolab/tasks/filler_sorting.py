@@ -1,7 +1,7 @@
-"""Sort digits after as many fillers as the policy likes: `314159>` -> `~~113459`. Length is free, and matters.
+"""Sort digits after any number of fillers: `314159>` -> `~~113459`. The length is free, and matters.
 
-The warm start teaches targets that are wrong more often the more fillers they have, so that the starting policy's long
-answers are worse than its short ones: the setting in which length normalisation can show (Dr. GRPO, 2503.20783).
+The warm start teaches targets that are wrong more often the more fillers they have. So the starting policy's long
+answers are worse than its short ones, and length normalisation can show (Dr. GRPO, 2503.20783).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FILLER = "~"
 
 
 class FillerSorting(Sorting):
-    """Sorting whose answer may begin with fillers."""
+    """Sorting with an answer that may begin with fillers."""
 
     alphabet = "0123456789>" + FILLER
     unique_answer = False
@@ -28,7 +28,7 @@ class FillerSorting(Sorting):
         self.corruption_per_filler = corruption_per_filler
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
-        """Uniformly many fillers, then the sorted digits, or with the task's probability a wrong order of them."""
+        """Return uniformly many fillers, then the digits: sorted, or with the task's probability in a wrong order."""
         fillers = int(uniforms_U[0] * (self.max_fillers + 1))
         digits = example.answer
         if uniforms_U[1] < self.corruption_base + self.corruption_per_filler * fillers:
@@ -36,5 +36,5 @@ class FillerSorting(Sorting):
         return FILLER * fillers + digits
 
     def score(self, example: Example, completion: str) -> dict[str, float]:
-        """The parts of sorting, for what follows the fillers."""
+        """Score what follows the fillers as in sorting."""
         return super().score(example, completion.lstrip(FILLER))

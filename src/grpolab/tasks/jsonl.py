@@ -6,6 +6,7 @@ import json
 import re
 import string
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,43 +21,42 @@ LEADING_NUMBER = re.compile(rf"({NUMBER.pattern})(?!\w)")
 
 
 def final_answer(text: str) -> str:
-    """The answer that a text ends in: after `####`, in the last boxed{}, else its last number, else the text itself.
+    """Return a text's final answer: after `####`, in the last boxed{}, else its last number, else the text itself.
 
     Numbers lose thousands separators and a trailing `.0`, so that `1,234.0` equals `1234`.
     """
-    if found := MARKED.findall(text):
-        marked = found[-1].strip().lstrip("$")
-        number = LEADING_NUMBER.match(marked)  # `42.` and `1,000 in all` are numbers, `2x` is not
-        return _normal(number.group(1) if number else marked)
+    if marked := MARKED.findall(text):
+        answer = marked[-1].strip().lstrip("$")
+        number = LEADING_NUMBER.match(answer)  # `42.` and `1,000 in all` are numbers, `2x` is not
+        return _normalise(number.group(1) if number else answer)
     for pattern in (BOXED, NUMBER):
-        if found := pattern.findall(text):
-            return _normal(found[-1])
-    return _normal(text)
+        if answers := pattern.findall(text):
+            return _normalise(answers[-1])
+    return _normalise(text)
 
 
-def _normal(answer: str) -> str:
+def _normalise(answer: str) -> str:
     answer = answer.strip().strip("$").strip()
     if NUMBER.fullmatch(answer):
         answer = re.sub(r"\.0+$", "", answer.replace(",", ""))
     return answer
 
 
-def problems_of_file(key: str, path: str, prompt_key: str, answer_key: str) -> list[str]:
-    """One sentence per malformed line (the first five), or one if the file is absent or empty."""
+def find_problems(key: str, path: str, prompt_key: str, answer_key: str) -> list[str]:
+    """Return one sentence for each malformed line (the first five), or one if the file is absent, empty or no text."""
     file = Path(path).expanduser()
     if not file.is_file():
         return [f"{key}={path}: no such file"]
-    problems = []
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         return [f"{key}={path}: not UTF-8 (byte {error.start} is {error.object[error.start]:#04x}): convert it"]
     if not text:
         return [f"{key}={path}: the file is empty"]
-    lines = text.removesuffix("\n").split("\n")
-    for number, line in enumerate(lines, start=1):
+    problems = []
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
         try:
-            row = json.loads(line)
+            row: Any = json.loads(line)
         except ValueError as error:
             problems.append(f"{path}, line {number}: not JSON ({error})")
             continue
@@ -77,41 +77,33 @@ class Jsonl:
     ) -> None:
         self.files = {"train": train_file, "evaluation": evaluation_file}
         self.prompt_key, self.answer_key = prompt_key, answer_key
-        self.template = template
-        self.chat = chat
+        self.template, self.chat = template, chat
+
+    def _problems_of(self, split: str) -> list[str]:
+        return find_problems(f"task.{split}_file", self.files[split], self.prompt_key, self.answer_key)
 
     def problems(self) -> list[str]:
-        """All that is wrong with the files and the template, a sentence each."""
-        problems = [
-            problem
-            for split, path in self.files.items()
-            for problem in problems_of_file(f"task.{split}_file", path, self.prompt_key, self.answer_key)
-        ]
+        """Return a sentence for each problem of the files and the template."""
+        problems = [problem for split in self.files for problem in self._problems_of(split)]
         if "{prompt}" not in self.template:
             problems.append(f"task.template={self.template!r}: it must contain {{prompt}}")
         if not problems:
-            shared = {e.prompt for e in self.examples("train", 0)} & {
-                e.prompt for e in self.examples("evaluation", 10**9)
-            }
-            if shared:
+            train, evaluation = ({e.prompt for e in self.examples(split, 10**9)} for split in self.files)
+            if shared := train & evaluation:
                 path = self.files["evaluation"]
                 problems.append(f"task.evaluation_file={path}: {len(shared)} prompts stand in the training file too")
         return problems
 
     def examples(self, split: str, items: int) -> list[Example]:
-        """Rows of the split's file.
-
-        Raises RequestError where the file is absent or malformed (file and line).
-        """
-        path = self.files[split]
-        problems = problems_of_file(f"task.{split}_file", path, self.prompt_key, self.answer_key)
-        if problems:
+        """Return rows of the split's file. Raises RequestError where it is absent or malformed (file and line)."""
+        if problems := self._problems_of(split):
             raise RequestError(problems)
         from datasets import load_dataset
 
         # As text, parsed here: the json loader would make dates of strings that look like dates. Streamed: the cache of
         # `datasets` knows a file by its time, and would give the old content of one whose time was set back (rsync).
-        lines = load_dataset("text", data_files=str(Path(path).expanduser()), split="train", streaming=True)
+        path = str(Path(self.files[split]).expanduser())
+        lines = load_dataset("text", data_files=path, split="train", streaming=True)
         rows = [json.loads(line["text"]) for line in lines]
         examples = [
             Example(self.template.replace("{prompt}", str(row[self.prompt_key])), str(row[self.answer_key]))
@@ -120,10 +112,10 @@ class Jsonl:
         return examples[:items] if split == "evaluation" else examples
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
-        """The answer as it stands in the file."""
+        """Return the answer as it stands in the file."""
         return example.answer
 
     def score(self, example: Example, completion: str) -> dict[str, float]:
-        """`correct`: the completion ends in the right answer; `format`: it holds an answer that can be told."""
-        given = final_answer(completion)
-        return {"correct": float(given == final_answer(example.answer)), "format": float(given != "")}
+        """Score `correct`: the completion ends in the right answer; `format`: it holds an answer."""
+        answer = final_answer(completion)
+        return {"correct": float(answer == final_answer(example.answer)), "format": float(answer != "")}

@@ -23,26 +23,18 @@ from grpolab.tasks.base import EVALUATION_PROMPTS, TRAINING_PROMPTS, Example
 VERSION = "0.1.25"  # the one whose scorers were read
 # Their scorers give the completion to eval() or sympy's parser, which runs it; codeio runs programs from its data.
 RUN_TEXT = {
-    "binary_matrix",
-    "codeio",
-    "countdown",
-    "intermediate_integration",
-    "n_queens",
-    "polynomial_multiplication",
-    "puzzle24",
-    "simple_integration",
-    "spiral_matrix",
-    "string_insertion",
+    *("binary_matrix", "codeio", "countdown", "intermediate_integration", "n_queens"),
+    *("polynomial_multiplication", "puzzle24", "simple_integration", "spiral_matrix", "string_insertion"),
 }
 OURS = ("seed", "size")  # of a dataset's own configuration: keys of the task here
 OPEN, CLOSE = "<answer>", "</answer>"
-INSTRUCTION = f"Give the final answer between {OPEN} and {CLOSE}."
+INSTRUCTION = f"\nGive the final answer between {OPEN} and {CLOSE}."
 
 
 class ReasoningGym:
     """Questions of one dataset, each once; a sixth of them is held out.
 
-    Raises RequestError where the package, the dataset or a key of its configuration is not there.
+    Raises RequestError where the package, the dataset or a key of its configuration is absent.
     """
 
     unique_answer = False  # the scorer decides, and may accept several
@@ -51,56 +43,53 @@ class ReasoningGym:
         self, dataset: str, config: Mapping[str, Any], seed: int, items: int, answer_tags: bool, chat: bool
     ) -> None:
         self.answer_tags, self.chat = answer_tags, chat
-        self._dataset, self._entries = generated(dataset, json.dumps(config, sort_keys=True), seed, items)
+        self._dataset, self._entries = generate(dataset, json.dumps(config, sort_keys=True), seed, items)
 
     @property
     def alphabet(self) -> str:
         """Every character of the questions and answers."""
-        characters = set().union(*(example.prompt + self._given(example.answer) for example in self._examples()))
+        characters = set().union(*(example.prompt + self._tagged(example.answer) for example in self._examples()))
         return "".join(sorted(characters))
 
     def examples(self, split: str, items: int) -> list[Example]:
-        """Questions of the split with the dataset's own answers; where the answer goes is said behind them."""
-        every = self._examples()
-        held_out = len(every) * EVALUATION_PROMPTS // (TRAINING_PROMPTS + EVALUATION_PROMPTS)
-        return every[:held_out][:items] if split == "evaluation" else every[held_out:]
+        """Return questions of the split with the dataset's own answers; the instruction stands behind them."""
+        examples = self._examples()
+        held_out = len(examples) * EVALUATION_PROMPTS // (TRAINING_PROMPTS + EVALUATION_PROMPTS)
+        return examples[:held_out][:items] if split == "evaluation" else examples[held_out:]
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
-        """The answer, in tags where they are asked for."""
-        return self._given(example.answer)
+        """Return the answer, in tags where the settings ask for them."""
+        return self._tagged(example.answer)
 
     def score(self, example: Example, completion: str) -> dict[str, float]:
-        """`correct`: full marks of the dataset's scorer; `partial`: its marks; `format`: there is an answer."""
-        answer = completion.strip()
+        """Score `correct`: full marks of the dataset's scorer; `partial`: its marks; `format`: there is an answer."""
+        answer, question = completion.strip(), example.prompt
         if self.answer_tags:
             before, _, _ = completion.rpartition(CLOSE)
             _, tag, inside = before.rpartition(OPEN)
-            answer = inside.strip() if tag else ""
+            answer, question = inside.strip() if tag else "", question.removesuffix(INSTRUCTION)
         try:
-            marks = float(self._dataset.score_answer(answer, self._entries[self._question(example.prompt)]))
+            marks = float(self._dataset.score_answer(answer, self._entries[question]))
         except Exception:  # scorers read text that nobody foresaw
             marks = 0.0
-        partial = marks if 0 <= marks <= 1 else float(marks > 1)  # not-a-number is no mark
+        partial = marks if 0 <= marks <= 1 else float(marks > 1)  # NaN is 0
         return {"correct": float(marks >= 1), "partial": partial, "format": float(answer != "")}
 
     def _examples(self) -> list[Example]:
-        behind = f"\n{INSTRUCTION}" if self.answer_tags else ""
-        return [Example(question + behind, entry["answer"]) for question, entry in self._entries.items()]
+        instruction = INSTRUCTION if self.answer_tags else ""
+        return [Example(question + instruction, entry["answer"]) for question, entry in self._entries.items()]
 
-    def _question(self, prompt: str) -> str:
-        return prompt.removesuffix(f"\n{INSTRUCTION}") if self.answer_tags else prompt
-
-    def _given(self, answer: str) -> str:
+    def _tagged(self, answer: str) -> str:
         return f"{OPEN}{answer}{CLOSE}" if self.answer_tags else answer
 
 
 @lru_cache(maxsize=8)
-def generated(name: str, config: str, seed: int, items: int) -> tuple[Any, dict[str, dict[str, Any]]]:
-    """The dataset, and its first `items` entries by question, those that come again left out; `config` is JSON.
+def generate(name: str, config: str, seed: int, items: int) -> tuple[Any, dict[str, dict[str, Any]]]:
+    """Return the dataset, and its first `items` entries by question, each question once; `config` is JSON.
 
     Raises RequestError as `ReasoningGym`.
     """
-    library, values = _library(), json.loads(config)
+    library, values = _load_library(), json.loads(config)
     known = sorted(library.factory.DATASETS.keys() - RUN_TEXT - {"composite"})
     if name in RUN_TEXT:
         raise RequestError(f"task.dataset={name}: its scorer runs text as code, which is never done here")
@@ -128,15 +117,15 @@ def generated(name: str, config: str, seed: int, items: int) -> tuple[Any, dict[
     return dataset, entries
 
 
-def _library() -> Any:
-    """The package; raises RequestError where it, or the version that is known here, is not installed."""
+def _load_library() -> Any:
+    """Import the package. Raises RequestError where the version that is known here is not installed."""
     try:
-        found = importlib.metadata.version("reasoning-gym")
+        installed = importlib.metadata.version("reasoning-gym")
     except importlib.metadata.PackageNotFoundError:
-        found = "none"
-    if found != VERSION:
+        installed = "none"
+    if installed != VERSION:
         raise RequestError(
-            f"task=reasoning_gym needs reasoning-gym {VERSION}, installed is {found}:"
+            f"task=reasoning_gym needs reasoning-gym {VERSION}, installed is {installed}: "
             " `make extras WHAT=reasoning-gym` installs it"
         )
     return importlib.import_module("reasoning_gym")  # by name: it is no dependency of the package

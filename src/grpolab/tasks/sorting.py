@@ -18,17 +18,17 @@ class Sorting:
         self.length = length
 
     def examples(self, split: str, items: int) -> list[Example]:
-        """Strings of the split."""
+        """Return strings of the split."""
         strings = digits_of_split(split, self.length)
         chosen = strings[:items] if split == "evaluation" else strings
         return [Example(f"{digits}>", "".join(sorted(digits))) for digits in chosen]
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
-        """The sorted digits."""
+        """Return the sorted digits."""
         return example.answer
 
     def score(self, example: Example, completion: str) -> dict[str, float]:
-        """`correct`: the sorted digits; `format`: as many digits as asked for."""
+        """Score `correct`: the sorted digits; `format`: as many digits as in the prompt."""
         return {
             "correct": float(completion == example.answer),
             "format": float(completion.isdecimal() and len(completion) == self.length),

@@ -13,9 +13,9 @@ from grpolab.tasks.base import Example, digits_of_split
 class WrittenAddition:
     """Random pairs of numbers with `digits` digits, none of them in both splits.
 
-    A step is a place: the sum of its two digits, then with the carry, each in two digits, of which the first is the
-    next carry. There is one right text, and the whole of it is judged: if the sum alone were, a text with wrong steps
-    could be right too, and expected accuracy could only be estimated.
+    A step is a place: the sum of its two digits, then the sum with the carry, each in two digits; the first digit is
+    the next carry. The whole text is judged. If only the sum were, a text with wrong steps could be right too, and
+    expected accuracy could only be estimated.
     """
 
     alphabet = "0123456789+=;"
@@ -27,7 +27,7 @@ class WrittenAddition:
         self.shape = re.compile(f"{place};(?:{place}[+][0-9]=[0-9]{{2}};){{{digits - 1}}}[0-9]+")
 
     def examples(self, split: str, items: int) -> list[Example]:
-        """Pairs of the split, without leading zeros."""
+        """Return pairs of the split, without leading zeros."""
         cut = self.digits
         pairs = [
             (text[:cut], text[cut:]) for text in digits_of_split(split, 2 * cut) if "0" not in (text[0], text[cut])
@@ -36,11 +36,11 @@ class WrittenAddition:
         return [Example(f"{first}+{second}=", written_sum(first, second)) for first, second in chosen]
 
     def demonstration(self, example: Example, uniforms_U: NDArray[np.float64]) -> str:
-        """The steps and the sum."""
+        """Return the steps and the sum."""
         return example.answer
 
     def score(self, example: Example, completion: str) -> dict[str, float]:
-        """`correct`: every step and the sum; `format`: as many steps as places, then digits, whatever they say."""
+        """Score `correct`: every step and the sum; `format`: as many steps as places, then digits."""
         return {
             "correct": float(completion == example.answer),
             "format": float(self.shape.fullmatch(completion) is not None),
@@ -48,7 +48,7 @@ class WrittenAddition:
 
 
 def written_sum(first: str, second: str) -> str:
-    """The steps of adding two numbers of equally many digits, and their sum."""
+    """Return the steps of adding two numbers of equally many digits, and their sum."""
     steps, carry = "", 0
     for place, (a, b) in enumerate(zip(reversed(first), reversed(second), strict=True)):
         total = int(a) + int(b)

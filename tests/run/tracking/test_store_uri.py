@@ -36,7 +36,6 @@ from grpolab.run.tracking.store import find_problem
         "http://",
         "http:/host",
         "https://host:port",
-        "http://host:99999",
         "postgresql://",
         "postgresql",
     ],

@@ -15,14 +15,17 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from grpolab.credentials import password_problem
 from grpolab.errors import RequestError
 from grpolab.paths import PYTHON, Results
 
-SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
 SQLITE = "sqlite:///"
+# In memory, or with options behind a `?`, an SQLite store would be another file.
+WELL_FORMED = re.compile(
+    r"sqlite:///[^?:]*[^?:/]|https?://[^/:]+(:[0-9]+)?(/.*)?|(postgresql|mysql|mssql)(\+\w+)?://.+"
+)
 ANSWER_SECONDS = 45.0  # how long a command waits for a server or a database, the import of mlflow included
 # Read by mlflow. No request is repeated, because a run whose answer was lost would be created twice; no connection is
 # kept to an SQLite file that may be replaced.
@@ -59,18 +62,14 @@ def sqlite_file(uri: str) -> Path | None:
 
 def is_server(uri: str) -> bool:
     """Return True for an MLflow server, False for a database that is opened directly."""
-    return uri.startswith(("http", "databricks"))
+    return uri.startswith("http")
 
 
 def check_store(uri: str) -> None:
     """Refuse a store that cannot work, without asking a server. Raises RequestError."""
-    file = sqlite_file(uri)
-    problem = password_problem(uri)
-    if problem is None and not _is_well_formed(uri):
-        problem = (
-            "is no MLflow store: use auto, sqlite:///FILE, http(s)://HOST:PORT, the URI of a database"
-            " (postgresql, mysql, mssql)"
-        )
+    file, problem = sqlite_file(uri), password_problem(uri)
+    if problem is None and not WELL_FORMED.fullmatch(uri):
+        problem = "is no MLflow store: use auto, sqlite:///FILE, http(s)://HOST:PORT or the URI of a database"
     if problem is None and file and (reason := _find_sqlite_problem(file)):
         problem = f"cannot be opened: {reason}; name another store"
     if problem:
@@ -96,18 +95,6 @@ def check_answer(uri: str) -> None:
 
 def _refusal(uri: str, problem: str) -> RequestError:
     return RequestError(f"machine.tracking_uri={uri} {problem}, or leave it empty to switch tracking off")
-
-
-def _is_well_formed(uri: str) -> bool:
-    scheme, _, rest = uri.partition("://")
-    if scheme.startswith("sqlite"):  # in memory, or with options behind a `?`, it would be another file
-        return uri.startswith(SQLITE) and rest != "/" and not {"?", ":"} & set(rest)
-    if scheme in ("http", "https"):
-        try:
-            return bool(urlsplit(uri).hostname) and urlsplit(uri).port != 0
-        except ValueError:  # the port is no number
-            return False
-    return scheme == "databricks" or (scheme.partition("+")[0] in SCHEMES and bool(rest))
 
 
 def _find_sqlite_problem(file: Path) -> str | None:

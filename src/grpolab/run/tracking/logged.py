@@ -11,9 +11,10 @@ from mlflow.entities import Metric
 from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.identity import dotted
 from grpolab.paths import Results, read_json
-from grpolab.records import JOURNAL, TIMING, parse_lines, parse_object, read_plan, read_settings
+from grpolab.records import parse_lines, read_plan, read_settings
 from grpolab.registry import SURROGATES
 from grpolab.run.lease import is_taken
+from grpolab.run_files import JOURNAL, TIMING, parse_object
 from grpolab.vocabulary import FAILED, METRICS, TAGS
 
 Record = dict[str, Any]
@@ -42,7 +43,7 @@ def read_course(folder: Path, outcome: Record | None) -> Course:
     clock: dict[int, int] = {-1: round(1000 * folder.stat().st_mtime)}  # rollout step -> its end; -1: the start
     records: list[Record] = []
     for row in parse_lines(_read_whole_lines(folder / TIMING), folder / TIMING):
-        records.append({**row, "kind": "timing"})
+        records.append(row)
         clock[row["rollout_step"]] = row["time_ms"]
         if row["rollout_step"] == 0:
             clock[-1] = row["time_ms"] - round(1000 * row["seconds/elapsed"])
@@ -62,7 +63,7 @@ def read_course(folder: Path, outcome: Record | None) -> Course:
     points: dict[int, dict[tuple[str, int], Metric]] = {}
     for record in records:
         step = record["rollout_step"]
-        closes = step - (record["kind"] == "evaluation")  # an evaluation at n is made after rollout step n - 1
+        closes = step - (record.get("kind") == "evaluation")  # an evaluation at n is made after rollout step n - 1
         if max(closes, 0) not in clock and not is_final(outcome):
             continue
         of_step = points.setdefault(max(closes, 0), {})
@@ -101,30 +102,25 @@ def read_params(folder: Path) -> dict[str, str]:
     return {key: str(value)[:MAX_PARAM_LENGTH] for key, value in dotted(shown)}
 
 
-def labels_of(plan: Record, cell: Record) -> dict[str, str]:
-    """Return the tags of a cell: those of the vocabulary, and one for each factor (`factor.task` if taken)."""
-    factors = {f"factor.{name}" if name in TAGS else name: level for name, level in cell["levels"].items()}
-    return {
-        **factors,
-        "study": plan["study"],
-        "variant": cell["variant"],
-        "arm": str(cell["levels"].get(plan["compare"], cell["variant"])),
-        "task": str(cell.get("task_title") or cell["settings"]["task"]),
-        "seed": str(cell["seed"]),
-        "signature": cell["signature"],
-    }
+def tags_of(plan: Record, cell: Record, outcome: Record | None, said: Record | None) -> dict[str, str]:
+    """Return a run's tags: those of the vocabulary, and one for each factor of the study (`factor.task` if taken)."""
+    tags = {f"factor.{name}" if name in TAGS else name: level for name, level in cell["levels"].items()}
+    tags |= {name: str(cell[name]) for name in ("variant", "seed", "signature")}
+    tags["study"] = plan["study"]
+    tags["arm"] = str(cell["levels"].get(plan["compare"], cell["variant"]))
+    tags["task"] = str(cell.get("task_title") or cell["settings"]["task"])
+    tags |= {"outcome": outcome["outcome"]} if outcome else {}
+    return tags | (said["tags"] if said else {})
 
 
 def read_assessment(results: Results, study: str) -> dict[str, Record]:
     """Return what report and doctor wrote about each run of a study: signature -> `metrics` and `tags`."""
+    kinds = {"metrics": int | float, "tags": str}
     return {
         signature: said
         for signature, said in (read_json(results.assessment(study)) or {}).items()
-        if isinstance(said, dict)
-        and all(
-            isinstance(said.get(part), dict) and all(isinstance(value, kind) for value in said[part].values())
-            for part, kind in (("metrics", int | float), ("tags", str))
-        )
+        if isinstance(said, dict) and all(isinstance(said.get(part), dict) for part in kinds)
+        if all(isinstance(value, kind) for part, kind in kinds.items() for value in said[part].values())
     }
 
 

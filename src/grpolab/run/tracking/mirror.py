@@ -15,21 +15,12 @@ from mlflow.entities import LoggedModelStatus, Metric, Param, Run, RunTag
 from grpolab.errors import Damaged, RequestError
 from grpolab.identity import SIGNATURE_LENGTH
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results
-from grpolab.records import JOURNAL, TIMING, WEIGHTS, check_policy, read_outcome, read_provenance, read_result
+from grpolab.records import check_policy, read_provenance, read_result
 from grpolab.run.folder import exclusive, is_begun
-from grpolab.run.tracking import pages, sqlite_file
-from grpolab.run.tracking.logged import (
-    STEP_MARK,
-    Record,
-    is_final,
-    labels_of,
-    read_assessment,
-    read_course,
-    read_params,
-    read_plans,
-    status_of,
-)
+from grpolab.run.tracking import logged, pages, sqlite_file
+from grpolab.run.tracking.logged import Record
 from grpolab.run.tracking.store import UNUSABLE, Store, describe_failure
+from grpolab.run_files import JOURNAL, TIMING, WEIGHTS, read_outcome
 from grpolab.terminal import say
 
 MAX_PARAMS, MAX_POINTS = 100, 1000  # MLflow's limits for one batch
@@ -52,7 +43,7 @@ class StudyMirror:
         try:
             with exclusive(lock_path(self._results, self._uri)):
                 store = self._open()
-                plans = read_plans(self._results, self._studies)
+                plans = logged.read_plans(self._results, self._studies)
                 problems = [problem for plan in plans for problem in self._mirror_study(store, plan, last)]
                 if last:
                     store.settle()
@@ -76,7 +67,9 @@ class StudyMirror:
         if place or self._rebuild:
             if is_ours:
                 self._studies = self._results.planned()
-            say(store.set_aside([plan["study"] for plan in read_plans(self._results, self._studies)]), flush=True)
+            say(
+                store.set_aside([plan["study"] for plan in logged.read_plans(self._results, self._studies)]), flush=True
+            )
             self._rebuild = False
             store = Store(self._uri, self._results)
         self._store = store
@@ -84,7 +77,7 @@ class StudyMirror:
 
     def _mirror_study(self, store: Store, plan: Record, last: bool) -> list[str]:
         experiment_id = self._open_experiment(store, plan)
-        assessment = read_assessment(self._results, plan["study"])
+        assessment = logged.read_assessment(self._results, plan["study"])
         lines, problems = pages.lines_of(plan), []
         for cell in plan["cells"]:
             folder = self._results.run(cell["signature"])
@@ -93,9 +86,9 @@ class StudyMirror:
             key = plan["study"], cell["variant"], cell["signature"]
             try:
                 outcome = read_outcome(folder)  # before the journals, which are complete if it is there
-                said = assessment.get(cell["signature"]) if is_final(outcome) else None
+                said = assessment.get(cell["signature"]) if logged.is_final(outcome) else None
                 times = [file.stat().st_mtime_ns for name in (JOURNAL, TIMING) if (file := folder / name).exists()]
-                state = [status_of(folder, outcome), outcome, times, said]
+                state = [logged.status_of(folder, outcome), outcome, times, said]
                 if self._copied.get(key) == state:
                     continue
                 read_result(folder)  # checks the journal against its hash
@@ -151,15 +144,19 @@ def _mirror_run(
     line: str,
 ) -> None:
     """Make a cell's run equal to its folder, and to what report and doctor said about it."""
-    name, words = run_name(cell), dict(said["tags"]) if said else {}
-    about = {"mlflow.source.name": f"grpolab, study {plan['study']}", "mlflow.user": getpass.getuser()}
-    tags = {**labels_of(plan, cell), **about, **words, "mlflow.runName": name}
-    tags |= {pages.NOTE: pages.describe_run(cell, outcome, words), pages.LINE: line}
-    status = status_of(folder, outcome)
+    name, ending = run_name(cell), (outcome or {}).get("outcome")
+    tags = logged.tags_of(plan, cell, None, said) | {
+        pages.NOTE: pages.describe_run(cell, outcome, said),
+        pages.LINE: line,
+        "mlflow.runName": name,
+        "mlflow.source.name": f"grpolab, study {plan['study']}",
+        "mlflow.user": getpass.getuser(),
+    }
+    status = logged.status_of(folder, outcome)
     run = _find_run(client, experiment_id, plan, cell)
     course = None
-    if run is None or run.info.status != "FINISHED" or run.data.tags.get("outcome") != (outcome or {}).get("outcome"):
-        course = read_course(folder, outcome)  # else it is complete, its artefacts too
+    if run is None or run.info.status != "FINISHED" or run.data.tags.get("outcome") != ending:
+        course = logged.read_course(folder, outcome)  # else it is complete, its artefacts too
         run = run or client.create_run(experiment_id, course.start, tags, name)
     run_id = run.info.run_id
     metrics: list[Metric] = []
@@ -170,10 +167,10 @@ def _mirror_run(
     if course:
         if "outcome" in run.data.tags:  # it failed, and is tried again
             client.delete_tag(run_id, "outcome")
-        params = sorted(read_params(folder).items() - run.data.params.items())
+        params = sorted(logged.read_params(folder).items() - run.data.params.items())
         for at in range(0, len(params), MAX_PARAMS):
             client.log_batch(run_id, params=[Param(*item) for item in params[at : at + MAX_PARAMS]])
-        sent = max((point.step for point in client.get_metric_history(run_id, STEP_MARK)), default=-1)
+        sent = max((point.step for point in client.get_metric_history(run_id, logged.STEP_MARK)), default=-1)
         for step, points in sorted(course.points.items()):  # those of one rollout step are in one batch
             if step > sent:
                 if metrics and len(metrics) + len(points) > MAX_POINTS:
@@ -185,7 +182,7 @@ def _mirror_run(
         check_policy(folder, outcome)
         _log_files(client, run_id, folder, tags["task"])
         _log_model(client, experiment_id, run_id, folder / WEIGHTS, name)
-        client.set_tag(run_id, "outcome", outcome["outcome"])  # last: the run is complete
+        client.set_tag(run_id, "outcome", ending)  # last: the run is complete
     if course and status == "RUNNING" != run.info.status:
         client.update_run(run_id, status)
     elif course and status != run.info.status:
@@ -220,13 +217,10 @@ def _log_files(client: MlflowClient, run_id: str, folder: Path, task: str) -> No
     hashes = provenance.get("dataset") or {}
     for split, context in (("train", "training"), ("evaluation", "evaluation")):
         if digest := hashes.get(f"{split}_sha256"):
-            dataset = entities.Dataset(
-                name=task,
-                digest=digest[:SIGNATURE_LENGTH],  # complete in provenance.json; MLflow has room for 36
-                source_type="code",  # it is generated
-                source=json.dumps({"tags": {"mlflow.source.name": "grpolab.tasks"}}),
-                profile=json.dumps({"num_rows": hashes[f"{split}_items"]}),
-            )
+            source = json.dumps({"tags": {"mlflow.source.name": "grpolab.tasks"}})
+            profile = json.dumps({"num_rows": hashes[f"{split}_items"]})
+            # The digest is complete in provenance.json; MLflow has room for 36 characters.
+            dataset = entities.Dataset(task, digest[:SIGNATURE_LENGTH], "code", source, profile=profile)
             is_for = entities.InputTag("mlflow.data.context", context)
             client.log_inputs(run_id, [entities.DatasetInput(dataset, [is_for])])
     for name in ARTIFACTS:
@@ -238,17 +232,15 @@ def _log_files(client: MlflowClient, run_id: str, folder: Path, task: str) -> No
 
 def _log_model(client: MlflowClient, experiment_id: str, run_id: str, weights: Path, name: str) -> None:
     """Log the weights as a LoggedModel, unless the run has it."""
-    models = client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'")
+    models = list(client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'"))
     if not weights.exists() or (models and models[0].status == LoggedModelStatus.READY):
         return
-    if models:  # begun by a process that was killed
-        model = models[0]
-    else:
+    if not models:  # else it was begun by a process that was killed
         allowed = "".join(char if char.isalnum() or char in "-_" else "-" for char in name)
-        model = client.create_logged_model(experiment_id, allowed, run_id)
-        client.log_outputs(run_id, [entities.LoggedModelOutput(model.model_id, step=0)])
-    client.log_model_artifact(model.model_id, str(weights))
-    client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+        models = [client.create_logged_model(experiment_id, allowed, run_id)]
+        client.log_outputs(run_id, [entities.LoggedModelOutput(models[0].model_id, step=0)])
+    client.log_model_artifact(models[0].model_id, str(weights))
+    client.finalize_logged_model(models[0].model_id, LoggedModelStatus.READY)
 
 
 def lock_path(results: Results, uri: str) -> Path:

@@ -113,38 +113,30 @@ def colour_number(line: str) -> int:
 
 def describe_study(plan: Record, experiment_id: str, summary_id: str) -> str:
     """Describe a study: its question, where its charts and report are, and its hypotheses."""
-    summary = f"The run [{SUMMARY}]({report_address(experiment_id, summary_id)}) holds report, figures and tables."
-    if plan["includes"]:
-        paragraphs = [plan["question"], f"Made of the studies {', '.join(plan['includes'])}. {summary}"]
-    else:
-        paragraphs = [
-            f"{plan['question']} [Charts]({charts_address(experiment_id)})",
-            f"A run is a variant ({' / '.join(plan['factors'])}) with one seed. In the charts a line is the mean over"
-            f" seeds, and its band reaches from the lowest to the highest. {summary}",
-        ]
-    claims = "\n".join(f"- {claim['id']}: {claim['says']}" for claim in plan.get("hypotheses", []))
-    return "\n\n".join([*paragraphs, *([f"Hypotheses:\n\n{claims}"] if claims else [])])
-
-
-def describe_run(cell: Record, outcome: Record | None, tags: dict[str, str]) -> str:
-    """Describe how a run ended, and where the rest of it is."""
-    paragraphs = ["Not finished."]
-    if outcome:
-        name = outcome["outcome"]
-        paragraphs = [f"**{name.capitalize()}**: {vocabulary.OUTCOMES[name]}."]
-        if outcome.get("reason"):
-            paragraphs.append(f"Reason: {outcome['reason']}")
-        if outcome.get("error"):
-            paragraphs.append(f"```\n{outcome['error'][-MAX_ERROR:]}\n```")
-        if (lost := tags.get("lost")) == "collapsed":
-            paragraphs.append(f"**Collapsed**: {LABELS[lost]}.")
-        if "cause" in tags:
-            paragraphs.append(f"First cause that the doctor finds: {tags['cause']}.")
-    paragraphs.append(
-        "A chart has one point per rollout step, of its last update. The artifact `journal.jsonl` has every optimiser"
-        f" step, and `grpolab show {cell['signature']}` prints completions token by token."
+    charts = "" if plan["includes"] else f" [Charts]({charts_address(experiment_id)})"
+    parts = f"Made of the studies {', '.join(plan['includes'])}. " if plan["includes"] else ""
+    summary = (
+        f"{parts}The run [{SUMMARY}]({report_address(experiment_id, summary_id)}) holds report, figures and tables."
     )
-    return "\n\n".join(paragraphs)
+    claims = [f"- {claim['id']}: {claim['says']}" for claim in plan.get("hypotheses", [])]
+    return "\n\n".join([plan["question"] + charts, summary, *(["Hypotheses:", "\n".join(claims)] if claims else [])])
+
+
+def describe_run(cell: Record, outcome: Record | None, said: Record | None) -> str:
+    """Describe how a run ended, what report and doctor said about it, and where its details are."""
+    name = outcome["outcome"] if outcome else ""
+    lines = [f"**{name.capitalize()}**: {vocabulary.OUTCOMES[name]}." if name else "Not finished."]
+    if outcome and outcome.get("reason"):
+        lines.append(f"Reason: {outcome['reason']}")
+    if outcome and outcome.get("error"):
+        lines.append(f"```\n{outcome['error'][-MAX_ERROR:]}\n```")
+    if said and said["tags"].get("lost") == "collapsed":
+        lines.append(f"**Collapsed**: {LABELS['collapsed']}.")
+    if said and "cause" in said["tags"]:
+        lines.append(f"First cause that the doctor finds: {said['tags']['cause']}.")
+    lines.append("A chart has a point per rollout step, of its last update; `journal.jsonl` has every optimiser step.")
+    lines.append(f"`grpolab show {cell['signature']}` prints completions token by token.")
+    return "\n\n".join(lines)
 
 
 LINK = re.compile(r'<a href="(?!#|[a-z]+:)([^"#]*)(#[^"]*)?">(.*?)</a>', re.DOTALL)

@@ -5,31 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from grpolab.errors import Damaged, RequestError
 from grpolab.paths import Results
-from grpolab.records import JOURNAL, read_result
+from grpolab.records import read_result
 from grpolab.run.folder import exclusive, is_begun
-from grpolab.run.tracking import sqlite_file
-from grpolab.run.tracking.logged import (
-    STEP_MARK,
-    Record,
-    is_final,
-    labels_of,
-    read_assessment,
-    read_course,
-    read_plans,
-    status_of,
-)
+from grpolab.run.tracking import logged, sqlite_file
 from grpolab.run.tracking.mirror import lock_path, run_name
 from grpolab.run.tracking.store import MOST_RUNS, UNUSABLE, Store, describe_failure, find_problem
+from grpolab.run_files import JOURNAL
 from grpolab.terminal import say
 from grpolab.vocabulary import METRICS
 
@@ -44,7 +34,6 @@ class Comparison:
     study: str
     runs: int = 0
     running: int = 0  # of them; these are not compared
-    values: int = 0  # last values of metrics that were compared
     differences: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)  # runs without a folder: pruned, or another machine's
 
@@ -63,117 +52,106 @@ def print_verification(results: Results, uri: str, studies: Sequence[str], as_js
     except UNUSABLE as error:
         say(describe_failure(error), error=True)
         return False
-    texts = [_describe(comparison) for comparison in comparisons]
     is_equal = not any(comparison.differences for comparison in comparisons)
+    if as_json:
+        say(json.dumps([asdict(comparison) for comparison in comparisons], indent=1))
+        return is_equal
+    for comparison in comparisons:
+        _print_comparison(comparison)
     if not is_equal:
-        texts.append("`grpolab track sync` adds what is missing, with --rebuild it makes the store anew")
-    say(json.dumps([asdict(comparison) for comparison in comparisons], indent=1) if as_json else "\n".join(texts))
+        say("`grpolab track sync` adds what is missing, with --rebuild it makes the store anew")
     return is_equal
+
+
+def _print_comparison(comparison: Comparison) -> None:
+    count = len(comparison.differences)
+    running = f", {comparison.running} of them running" if comparison.running else ""
+    verdict = f"{count} difference{'s' * (count > 1)}" if count else "equal to the run folders"
+    say(
+        "\n  ".join(
+            [f"{comparison.study}: {comparison.runs} runs{running}: {verdict}", *comparison.differences[:SHOWN]]
+        )
+    )
+    if count > SHOWN:
+        say(f"  and {count - SHOWN} more (--json has them all)")
+    if comparison.unknown:
+        say(f"  no folder here, pruned or another machine's: {', '.join(comparison.unknown)}")
 
 
 def verify(results: Results, store: Store, studies: Sequence[str]) -> list[Comparison]:
     """Compare each study, and each that it includes."""
-    comparisons = [_compare_study(results, store, plan) for plan in read_plans(results, studies) if plan["cells"]]
+    plans = [plan for plan in logged.read_plans(results, studies) if plan["cells"]]
+    comparisons = [_compare_study(results, store, plan) for plan in plans]
     if comparisons and (place := store.find_misplaced()):
         comparisons[0].differences.append(f"artefacts lie in {place}, which is not in this results folder")
     return comparisons
 
 
-def _compare_study(results: Results, store: Store, plan: Record) -> Comparison:
+def _compare_study(results: Results, store: Store, plan: logged.Record) -> Comparison:
     experiment = store.client.get_experiment_by_name(plan["study"])
     runs: list[Run] = []
     if experiment and experiment.lifecycle_stage == "active":
         runs = store.client.search_runs([experiment.experiment_id], max_results=MOST_RUNS)
-    comparison, assessment = Comparison(plan["study"]), read_assessment(results, plan["study"])
+    comparison, assessment = Comparison(plan["study"]), logged.read_assessment(results, plan["study"])
     for cell in plan["cells"]:
-        folder = results.run(cell["signature"])
+        folder, name = results.run(cell["signature"]), run_name(cell)
         if not is_begun(folder):
             continue
+        comparison.runs += 1
         who = cell["variant"], str(cell["seed"])
-        mine = [run for run in runs if (run.data.tags.get("variant"), run.data.tags.get("seed")) == who]
+        stored = [run for run in runs if (run.data.tags.get("variant"), run.data.tags.get("seed")) == who]
         try:
-            found = _compare_cell(store.client, plan, cell, folder, assessment, mine, comparison)
+            outcome = read_result(folder)
+            if logged.status_of(folder, outcome) == "RUNNING":
+                comparison.running += 1
+            elif len(stored) != 1:
+                comparison.differences.append(f"{name}: the store has {len(stored)} runs of it")
+            else:
+                said = assessment.get(cell["signature"]) if logged.is_final(outcome) else None
+                tags = logged.tags_of(plan, cell, outcome, said)
+                found = _compare_run(store, stored[0], folder, outcome, tags, said["metrics"] if said else {})
+                comparison.differences += [f"{name}: {text}" for text in found]
         except Damaged as damage:
-            found = [f"it is damaged: {damage}"]
-        comparison.differences += [f"{run_name(cell)} ({cell['signature']}): {text}" for text in found]
+            comparison.differences.append(f"{name}: it is damaged: {damage}")
+    planned = {cell["signature"] for cell in plan["cells"]}
     for run in runs:
         signature = run.data.tags.get("signature", "")
-        try:
-            if signature and not is_begun(results.run(signature)):
-                comparison.unknown.append(f"{run.info.run_name} ({signature}, {run.info.run_id})")
-        except Damaged as damage:
-            comparison.differences.append(f"{run.info.run_name}: {damage}")
+        if signature in planned and not is_begun(results.run(signature)):
+            comparison.unknown.append(f"{run.info.run_name} ({signature}, {run.info.run_id})")
     return comparison
 
 
-def _compare_cell(
-    client: MlflowClient,
-    plan: Record,
-    cell: Record,
+def _compare_run(
+    store: Store,
+    run: Run,
     folder: Path,
-    assessment: Record,
-    runs: list[Run],
-    comparison: Comparison,
-) -> list[str]:
-    """Compare a cell's run, which must be one, with its folder: status, tags, last values, number of steps, journal."""
-    outcome = read_result(folder)
-    status = status_of(folder, outcome)
-    comparison.runs += 1
-    comparison.running += status == "RUNNING"
-    if len(runs) > 1:
-        return [f"the store has {len(runs)} runs of it: {', '.join(run.info.run_id for run in runs)}"]
-    if status == "RUNNING":
-        return []
-    if not runs:
-        return ["the store does not have it"]
-    (run,) = runs
-    said = assessment.get(cell["signature"]) if is_final(outcome) else None
-    tags = labels_of(plan, cell) | (said["tags"] if said else {}) | ({"outcome": outcome["outcome"]} if outcome else {})
-    values = {}
-    points = [point for step in read_course(folder, outcome).points.values() for point in step.values()]
-    for point in sorted(points, key=lambda point: point.step):
-        values[point.key] = point.value
-    steps = [point.step for point in points if point.key == STEP_MARK]
-    values |= said["metrics"] if said else {}
-    comparison.values += len(values)
-    logged = [point.step for point in client.get_metric_history(run.info.run_id, STEP_MARK)]
-    expected = {
-        "the status": (run.info.status, status),
-        **{f"the tag {name}": (run.data.tags.get(name), value) for name, value in tags.items()},
-        **{
-            f"the last {name}": (run.data.metrics.get(name), values.get(name))
-            for name in sorted({*values, *run.data.metrics} - TIMED)
-        },
-        "the number of rollout steps": (len(logged), len(steps)),
-    }
+    outcome: logged.Record | None,
+    tags: dict[str, str],
+    numbers: dict[str, float],
+) -> Iterator[str]:
+    """Compare status, tags, last values, the number of rollout steps and the journal of a run with its folder."""
+    points = [point for step in logged.read_course(folder, outcome).points.values() for point in step.values()]
+    values = {point.key: point.value for point in sorted(points, key=lambda point: point.step)} | numbers
+    steps = sum(point.key == logged.STEP_MARK for point in points)
+    pairs: dict[str, tuple[object, object]] = {"the status": (run.info.status, logged.status_of(folder, outcome))}
+    pairs |= {f"the tag {name}": (run.data.tags.get(name), value) for name, value in tags.items()}
+    for name in sorted({*values, *run.data.metrics} - TIMED):
+        pairs[f"the last {name}"] = run.data.metrics.get(name), values.get(name)
+    pairs["the number of rollout steps"] = (
+        len(store.client.get_metric_history(run.info.run_id, logged.STEP_MARK)),
+        steps,
+    )
     if outcome:
-        expected[f"the hash of the artefact {JOURNAL}"] = (_read_logged_journal(client, run), _hash(folder / JOURNAL))
-    return [
-        f"{what} is {found}, the run folder says {value}" for what, (found, value) in expected.items() if found != value
-    ]
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                stored = Path(store.client.download_artifacts(run.info.run_id, JOURNAL, place))
+            except (MlflowException, OSError):
+                stored = Path(place, JOURNAL)
+            pairs[f"the hash of the artefact {JOURNAL}"] = _hash(stored), _hash(folder / JOURNAL)
+    for what, (found, expected) in pairs.items():
+        if found != expected:
+            yield f"{what} is {found}, the run folder says {expected}"
 
 
 def _hash(file: Path) -> str | None:
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else None
-
-
-def _read_logged_journal(client: MlflowClient, run: Run) -> str | None:
-    """Return the hash of the journal among a run's artefacts; None if it is not there."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            return _hash(Path(client.download_artifacts(run.info.run_id, JOURNAL, folder)))
-        except (MlflowException, OSError):
-            return None
-
-
-def _describe(comparison: Comparison) -> str:
-    count = len(comparison.differences)
-    running = f", {comparison.running} of them running" if comparison.running else ""
-    verdict = f"{count} difference{'s' * (count > 1)}" if count else "equal to the run folders"
-    lines = [f"{comparison.study}: {comparison.runs} runs{running}, {comparison.values:,} last values: {verdict}"]
-    lines += [f"  {text}" for text in comparison.differences[:SHOWN]]
-    if count > SHOWN:
-        lines.append(f"  and {count - SHOWN} more (--json has them all)")
-    if comparison.unknown:
-        lines.append(f"  no folder here, pruned or another machine's: {', '.join(comparison.unknown)}")
-    return "\n".join(lines)
