@@ -16,8 +16,9 @@ import numpy as np
 import pandas as pd
 
 from grpolab.doctor import section
-from grpolab.doctor.evidence import REWARD, SPANS, TABLES, Evidence, least_fall, pieces, read_run, to_evidence
+from grpolab.doctor.evidence import REWARD, SPANS, TABLES, Evidence, least_fall, pieces, to_evidence
 from grpolab.doctor.page import examine
+from grpolab.doctor.run_folder import read_run
 from grpolab.errors import RequestError, printable
 from grpolab.framework_names import LOG_NAMES
 from grpolab.paths import Results
@@ -66,14 +67,15 @@ def find_runs(framework: str | None, folders: Sequence[str]) -> tuple[list[Found
     runs, refused = [], list[str]()
     for log in (log for folder in dict.fromkeys(folders) for log in find_logs(folder)):
         try:
-            evidence = read_run(log.path) if log.path.is_dir() else to_evidence(read_log(framework, log.path))
+            theirs = None if log.path.is_dir() else read_log(framework, log.path)
+            evidence = to_evidence(theirs) if theirs else read_run(log.path)
         except RequestError as refusal:
             refused.append(str(refusal))
             continue
         if framework not in (None, evidence.framework):
             refused.append(f"FILE={log.name} is the folder of a run of {evidence.framework}")
             continue
-        config = evidence.settings if log.path.is_dir() else {**evidence.config, **log.config}
+        config = {**theirs.config, **log.config} if theirs else evidence.settings
         runs.append(FoundRun(replace(log, name=printable(log.name), config=dict(config)), evidence))
     if not runs:
         why = f": {refused[0]}" if refused else ": no trainer_state.json, console's output, .csv or .jsonl is there"

@@ -9,8 +9,9 @@ from functools import lru_cache
 import pandas as pd
 
 from grpolab.doctor.causes import Finding
-from grpolab.doctor.evidence import PLANTED, TABLES, Evidence
+from grpolab.doctor.evidence import TABLES, Evidence
 from grpolab.doctor.page import examine
+from grpolab.doctor.run_folder import PLANTED
 from grpolab.report.journals import column, largest
 from grpolab.report.load import StudyRuns
 from grpolab.report.measures import kept_quantities, stability_table
