@@ -25,7 +25,7 @@ from grpolab.paths import Results
 from grpolab.readers.log_folders import FoundLog, find_logs, group_runs
 from grpolab.readers.logs import read_log
 from grpolab.report.journals import NUMBERS, column
-from grpolab.report.load import Study, study_of
+from grpolab.report.load import StudyRuns, study_of
 from grpolab.report.text import count, listing, markdown_table, number
 from grpolab.vocabulary import COMPLETED, DIVERGED, MISSING, POSITIONS
 
@@ -102,7 +102,7 @@ def make_study(
     runs: Sequence[FoundRun],
     folders_of_arms: Mapping[str, Sequence[str]],
     baseline: str | None,
-) -> tuple[Study, list[FoundRun], list[str]]:
+) -> tuple[StudyRuns, list[FoundRun], list[str]]:
     """Return the study of these runs, the runs with their places in it, and how they were grouped.
 
     Raises RequestError where they are of several frameworks, or `baseline` is no arm.
