@@ -1,11 +1,9 @@
 """A wrong request: exit code 2, one sentence for each problem, no traceback, nothing started and nothing written."""
 
-import json
 import subprocess
 
 import pytest
 
-from grpolab import RESULTS_VERSION, __version__
 from grpolab.cli import main
 from grpolab.framework_names import LOOK_HERE, TRL_NAMES, VERL_NAMES, our_names
 from grpolab.paths import project_root
@@ -16,37 +14,23 @@ from grpolab.sweep.plan import plans
 
 WRONG = [
     (["train", "epsilom=0.2"], "epsilom is unknown (did you mean epsilon"),
-    (["train", "+epsilom=0.2"], "epsilom is unknown"),
     (["train", "epsilon=-0.1"], "epsilon=-0.1 is not allowed: it must be a number >= 0"),
-    (["train", "epsilon_high=-1"], "epsilon_high=-1 is not allowed"),
-    (["train", "epsilon=nan"], "epsilon=nan"),
-    (["train", "epsilon=big"], "epsilon=big"),
-    (["train", "epsilon="], "epsilon="),
     (["train", "epsilon"], "write key=value"),
-    (["train", "epsilon=[0.1"], "write key=value"),
-    (["train", "=1"], "write key=value"),
     (["train", "epsilon=0.1,0.2"], "train -m"),
     (["train", "~epsilon"], "cannot be removed"),
     (["train", "epsilon=${nobody}"], "interpolation"),
     (["train", "delta=0"], "delta=0 is not allowed: it must be a number > 0 or null"),
-    (["train", "seed=-1"], "seed=-1"),
-    (["train", "seed=true"], "seed=true"),
-    (["train", "rollout_steps=1.5"], "rollout_steps=1.5"),
     (["train", "rollout_steps=null"], "set rollout_steps, max_completions or max_optimizer_steps"),
     (["train", "max_completions=10"], "max_completions=10 is less than one rollout step"),
     (["train", "early_stop.metric=eval/accuracy_expected"], "early_stop.at_most is missing: it must be a number"),
-    (["train", "early_stop={metrc: 1}"], "did you mean early_stop.metric"),
     (["train", "early_stop={metric: eval/pass_at_k, at_most: 0, after: 9, evaluations: 1}"], "not measured with task="),
     (["train", "num_generations=1"], "num_generations >= 2"),
-    (["train", "num_generations=1", "advantage_estimator=none"], "num_generations >= 2"),  # its std is of the group
     (["train", "num_minibatches=3"], "must divide prompts_per_step * num_generations"),
-    (["train", "micro_batch_size=5"], "micro_batch_size=5 must divide"),
     (["train", "data_parallel=3"], "data_parallel=3 must divide the minibatch of 256 sequences"),
     (["train", "-m", "data_parallel=2", "seed=0,1"], "data_parallel=2 is for a single run"),
     (["train", "kernel=clippd"], "did you mean clipped?"),
     (["train", "loss_type=grp"], "loss_type is one of aspo, bnpo, cispo"),
     (["train", "task=adition"], "did you mean addition"),
-    (["train", "task=sorting", "task.digits=2"], "task.digits is unknown"),
     (["train", "task=jsonl"], "task.train_file has no value"),
     (
         [
@@ -64,31 +48,18 @@ WRONG = [
     (["train", "model.heads=3"], "must divide model.hidden_size"),
     (["train", "machine.tracking_uri=ftp://x"], "ftp://x"),
     (["train", "machine.tracking_uri=sqlite:////no/such/folder/x.db"], "/no/such/folder"),
-    (["train", "hydra.run.dir=x"], "hydra is unknown"),
     (["train", "--name", "clip_range"], "clip_range"),
-    (["train", "--name", "a/b"], "a/b"),
     (["train", "-m", "epsilon=interval(0,1)"], "cannot be swept"),
-    (["train", "-m", "seed=1,x"], "seed=1,x"),
     (["train", "-m", "num_iterations=1", "epsilon=0.1,0.2"], "clipping can act in no cell"),
-    (["train", "beta=inf"], "beta=.inf is not allowed"),
-    (["train", f"seed={'9' * 5000}"], "cannot be read"),
-    (["train", f"epsilon={'[' * 300}1{']' * 300}"], "nested too deeply"),
-    (["train", "epsilon=${oc.env:NOBODY}"], "epsilon: an interpolation cannot be resolved"),
     (["train", "--name", "a\nb"], "name a\\nb is not allowed"),
-    (["train", "--name", "x" * 101], "length <= 100"),
-    (["train", "-m", "epsilon=range(0,1,0)"], "cannot be swept"),
-    (["train", "-m", "epsilon=range(1,0)"], "cannot be swept"),
-    (["train", "-m", "epsilon=range(0,1e9)"], "cannot be swept"),
+    (["train", "--name", "x" * 9999], "length <= 100"),
     (["train", "-m", "epsilon=0.1,0.1"], "different values"),
     (["sweep", "clip_rang"], "did you mean clip_range"),
-    (["sweep", "smoke", "epsilom=1"], "epsilom is unknown"),
     (["sweep", "smoke", "num_iterations=1"], "clipping can act in no cell"),
     (["sweep", "smoke", "kernel=clipped"], "have equal settings"),
-    (["sweep", "smoke", "seed=4"], "--seeds"),
     (["sweep", "reference", "beta=-1"], "beta=-1"),
     # What something is called elsewhere.
     (["train", "lr=1e-4"], "lr is unknown: write learning_rate (verl)"),
-    (["train", "clip_ratio=0.2"], "clip_ratio is unknown: write epsilon (verl)"),
     (
         ["train", "actor_rollout_ref.actor.clip_ratio_high=0.28"],
         "clip_ratio_high is unknown: write epsilon_high (verl)",
@@ -98,9 +69,6 @@ WRONG = [
         "actor_rollout_ref.rollout.n is unknown: write num_generations (verl)",
     ),
     (["train", "per_device_train_batch_size=8"], "write micro_batch_size (TRL)"),
-    (["train", "kl_coef=0.01"], "write beta (verl)"),
-    (["train", "pg_clip=0.1"], "write epsilon (ROLL)"),
-    (["train", "n_samples_per_prompt=4"], "write num_generations (OpenRLHF)"),
     (["train", "train_batch_size=64"], "write prompts_per_step (verl) or num_minibatches"),
     (["train", "warm_start.lr=1"], "warm_start.lr is unknown"),
     # One's own task, reward and study.
@@ -108,12 +76,10 @@ WRONG = [
     (["train", "task=custom", "task.path=my_tasks"], "write it as package.module:name or path/to/file.py:name"),
     (["train", "task=custom", "task.path=json:dumps2"], "has no attribute"),
     (["sweep", "nowhere/study.yaml"], "study nowhere/study.yaml: there is no such file"),
-    (["train", "--help", "epsilom"], "epsilom is unknown (did you mean epsilon"),
     (["train", "--help", "lr"], "lr is unknown: write learning_rate (verl)"),
 ]
 WRONG_OPTIONS = [
     (["sweep", "smoke", "--seeds", "0"], "--seeds: 0 is not allowed"),
-    (["sweep", "smoke", "--seeds", "1,x"], "--seeds: 1,x is not allowed"),
     (["sweep", "smoke", "--seeds", "1000000000"], "--seeds: 1000000000 is not allowed"),
     (["sweep", "smoke", "--jobs", "0"], "--jobs: 0 is not allowed: a whole number >= 1"),
     (["sweep", "smoke", "--job", "2"], "--job is no option of `grpolab sweep` (did you mean --jobs?)"),
@@ -124,8 +90,6 @@ WRONG_OPTIONS = [
     (["status", "smoke", "more"], "more is more than the command takes"),
     (["status", "--epsilon", "2"], "--epsilon is no option of `grpolab status`"),
     (["train", "--epsilon", "0.2"], "settings are written key=value, here epsilon=0.2"),
-    (["train", "--epsilon=0.2"], "settings are written key=value, here epsilon=0.2"),
-    (["train", "--learning-rate", "1e-4"], "here learning_rate=1e-4"),
     (["train", "--lr", "1e-4", "--jobs", "1"], "here learning_rate=1e-4"),
     (["train", "--model", "tiny"], "here model=tiny"),
     (["train", "--results", "elsewhere"], "here machine.results=elsewhere"),
@@ -149,7 +113,7 @@ def test_one_sentence_and_nothing_started(request_, said, tmp_path, capsys):
     errors = capsys.readouterr().err.splitlines()
     assert len(set(errors)) == len(errors)
     assert any(said in line for line in errors)
-    assert all(line.startswith("grpolab: ") for line in errors)
+    assert all(line.startswith("grpolab: ") and len(line) < 2000 for line in errors)
     # The folder may have been opened, to see whether it can be used; no plan, run or store is there.
     assert {path.name for path in tmp_path.rglob("*")} <= {"results", "format.json"}
 
@@ -180,11 +144,7 @@ def test_wrong_options_exit_with_two_and_one_sentence(request_, said, capsys):
 def test_what_other_frameworks_call_it_is_a_key_here():
     """The names that hints and exchange share: each stands for a key, or a group, that there is."""
     keys = list_names()
-    ours = [
-        *TRL_NAMES.values(),
-        *VERL_NAMES.values(),
-        *(name for names in LOOK_HERE.values() for name in names),
-    ]
+    ours = [*TRL_NAMES.values(), *VERL_NAMES.values(), *(name for names in LOOK_HERE.values() for name in names)]
     assert [name for name in ours if name.partition(" ")[0].rstrip(",") not in keys] == []
     called = [name for names in LOOK_HERE.values() for words in names.values() for name in words.split()]
     theirs = {name.rpartition(".")[2] for name in [*VERL_NAMES, *called]}
@@ -203,13 +163,6 @@ def test_help_of_a_key_a_section_and_a_group(capsys):
     assert "evaluation.every " in said
     assert "loss_type=dapo " in said
     assert "epsilon" not in [line.split()[0] for line in said.splitlines()]
-
-
-def test_version(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["--version"])
-    assert stopped.value.code == 0
-    assert capsys.readouterr().out == f"grpolab {__version__}, results version {RESULTS_VERSION}\n"
 
 
 def test_tab_completion_in_bash(capsys, tmp_path):
@@ -285,11 +238,6 @@ def test_reading_commands_name_what_is_not_there(tmp_path, capsys):
     for request in (["status", "smoke"], ["show", "abc"], ["diff", "abc", "def"], ["ui", "smoke"], ["report", "smoke"]):
         assert main([*request, *here]) == 2, request
         assert capsys.readouterr().err.startswith("grpolab: ")
-
-
-def test_status_of_nothing_is_no_error(tmp_path, capsys):
-    assert main(["status", "--json", "--results", str(tmp_path)]) == 0
-    assert json.loads(capsys.readouterr().out) == {}
 
 
 def test_the_list_is_long_enough():

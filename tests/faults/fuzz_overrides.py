@@ -117,17 +117,7 @@ def unreadable(draw: st.DrawFn) -> Broken:
 def interpolation(draw: st.DrawFn) -> Broken:
     key, word = draw(leaves).key, draw(words())
     forms = (
-        "${@}",
-        "${oc.env:@}",
-        "${oc.env:}",
-        "${@:1}",
-        "${.@}",
-        "${..@}",
-        "${@.@}",
-        "x${@}y",
-        f"${{{key}}}",
-        "${@",
-        "${}",
+        f"${{@}} ${{oc.env:@}} ${{oc.env:}} ${{@:1}} ${{.@}} ${{..@}} ${{@.@}} x${{@}}y ${{{key}}} ${{@ ${{}}".split()
     )
     return [f"{key}={draw(st.sampled_from(forms)).replace('@', word)}"], [key]
 
@@ -151,8 +141,7 @@ def removal(draw: st.DrawFn) -> Broken:
 
 
 def of_hydra(draw: st.DrawFn) -> Broken:
-    word = draw(words())
-    forms = (
+    forms = [
         "hydra.{}=1",
         "hydra/{}=1",
         "+hydra.{}=1",
@@ -160,8 +149,8 @@ def of_hydra(draw: st.DrawFn) -> Broken:
         "hydra.run.dir={}",
         "defaults=[{}]",
         "defaults.0={}",
-    )
-    return [draw(st.sampled_from(forms)).format(word)], ["hydra", "defaults"]
+    ]
+    return [draw(st.sampled_from(forms)).format(draw(words()))], ["hydra", "defaults"]
 
 
 def huge(draw: st.DrawFn) -> Broken:
@@ -202,35 +191,16 @@ def _wrong(draw: st.DrawFn, breaker: Breaker) -> Wrong:
     place = draw(st.integers(0, 2))
     more = draw(st.lists(st.sampled_from(good), max_size=2, unique=True))
     mixed = [*more[:place], *overrides, *more[place:]]
-    ways = [("train", "--"), ("sweep", "fine", "--")]
-    ways = (
-        [("train", "-m", "--")]
-        if breaker is sweep_values
-        else ways
-        if breaker is not_one_run
-        else [*ways, ("train", "-m", "--")]
-    )
+    one, multirun = [("train", "--"), ("sweep", "fine", "--")], [("train", "-m", "--")]
+    ways = multirun if breaker is sweep_values else one if breaker is not_one_run else one + multirun
     kind = f"overrides: {breaker.__name__.replace('_', ' ')}"
     return Wrong(kind, (*draw(st.sampled_from(ways)), *mixed), tuple(names), breaker is not free_text, FINE)
 
 
 @st.composite
 def _wrong_name(draw: st.DrawFn) -> Wrong:
-    names = [
-        "",
-        ".",
-        "..",
-        "a/b",
-        "/",
-        "a b",
-        "a\nb",
-        "\x00",
-        "-",
-        "é/",
-        "fine",
-        "x" * draw(st.integers(101, 9999)),
-        "\ud800",
-    ]
+    names = ["", ".", "..", "a/b", "/", "a b", "a\nb", "\x00", "-", "é/", "fine", "\ud800"]
+    names.append("x" * draw(st.integers(101, 9999)))
     arguments = ("train", f"--name={draw(st.sampled_from(names))}")
     return Wrong("overrides: name of the study", arguments, ("name",), studies=FINE)
 

@@ -158,52 +158,20 @@ def conflict(draw: st.DrawFn, study: Study) -> list[str]:
     return ["equal settings", "clipping", "skip", "H1", "F1"]
 
 
+# Files that are no study, between bars.
+NOT_STUDIES = (
+    "|null|3|text|[]|[1, 2]|- a\n- b|---\n---\n|\tquestion: x|{|question: [|a: b: c|a: *nobody|a: &a [*a]|&a {a: *a}"
+    "|!!python/object:os.system x|!zq x|%TAG x|? [1]\n: 2|question: ${nobody}|1: a\n'1': b|x: !!binary abc|\x00"
+    "|a: '\x1b[31m|a: 99999999999999999999-99-99|a: 2001-99-99"
+)
+ADDED = "\nseeds: 3|\n\tx: 1|\nfactors: {clip: {1: [], '1': []}}"
+
+
 def not_yaml(draw: st.DrawFn) -> bytes:
-    fine = FINE_STUDY.encode()
-    broken = [
-        *(
-            b"",
-            b"null",
-            b"3",
-            b"text",
-            b"[]",
-            b"[1, 2]",
-            b"- a\n- b",
-            b"---\n---\n",
-            b"\tquestion: x",
-            b"{",
-            b"question: [",
-            b"a: b: c",
-        ),
-        *(
-            b"a: *nobody",
-            b"a: &a [*a]",
-            b"&a {a: *a}",
-            b"!!python/object:os.system x",
-            b"!zq x",
-            b"%TAG x",
-            b"? [1]\n: 2",
-        ),
-        *(
-            fine + b"\nseeds: 3",
-            fine + b"\n\tx: 1",
-            fine + b"\nfactors: {clip: {1: [], '1': []}}",
-            b"question: ${nobody}",
-        ),
-        *(
-            b"1: a\n'1': b",
-            b"x: !!binary abc",
-            b"\x00",
-            b"\xff\xfe\x00",
-            "\ufeff[]".encode("utf-16"),
-            b"a: '\x1b[31m",
-            DEEP_BOMB.encode(),
-        ),
-        *(fine + DEEP_BOMB.encode(), b"question: " + b"[" * 3000, b"a: 99999999999999999999-99-99", b"a: 2001-99-99"),
-        fine[: draw(st.integers(1, fine.index(b"seeds")))],
-        draw(st.binary(max_size=60)),
-        draw(st.text(max_size=60)).encode("utf-8", "surrogatepass"),
-    ]
+    texts = [*NOT_STUDIES.split("|"), *(FINE_STUDY + more for more in [*ADDED.split("|"), DEEP_BOMB]), DEEP_BOMB]
+    texts += ["question: " + "[" * 3000, FINE_STUDY[: draw(st.integers(1, FINE_STUDY.index("seeds")))]]
+    broken = [*(text.encode() for text in texts), b"\xff\xfe\x00", "\ufeff[]".encode("utf-16")]
+    broken += [draw(st.binary(max_size=60)), draw(st.text(max_size=60)).encode("utf-8", "surrogatepass")]
     return draw(st.sampled_from(broken))
 
 
@@ -222,46 +190,25 @@ def _no_study(draw: st.DrawFn) -> Wrong:
     return Wrong("study: not a study's YAML", ("sweep", "mine"), ("mine",), studies={"mine": not_yaml(draw)})
 
 
+COLLECTIONS = (
+    "[mine]|[other]|[fine, other]|[{word}]|[]|fine|null|[fine, fine]|[../fine]|[[fine]]|['']|[fine]\nfigures: [F1]"
+    "|[fine]\nfigures: [F999]|[fine]\nfactors: {{}}|[fine]\nseeds: 0|[fine]\nseeds: [1, 1]|[fine]\n{word}: 1"
+)
+
+
 @st.composite
 def _wrong_collection(draw: st.DrawFn) -> Wrong:
-    """Cycles, unknown names, keys that a collection lacks."""
+    """Draw cycles, unknown names, keys that a collection lacks."""
     word = draw(words())
-    content = draw(
-        st.sampled_from(
-            [
-                *(
-                    "includes: [mine]",
-                    "includes: [other]",
-                    "includes: [fine, other]",
-                    f"includes: [{word}]",
-                    "includes: []",
-                ),
-                *(
-                    "includes: fine",
-                    "includes: null",
-                    "includes: [fine, fine]",
-                    "includes: [../fine]",
-                    "includes: [[fine]]",
-                ),
-                *(
-                    "includes: [fine]\nfigures: [F1]",
-                    "includes: [fine]\nfigures: [F999]",
-                    "includes: [fine]\nfactors: {}",
-                ),
-                *(
-                    "includes: [fine]\nseeds: 0",
-                    "includes: [fine]\nseeds: [1, 1]",
-                    f"includes: [fine]\n{word}: 1",
-                    "includes: ['']",
-                ),
-            ]
-        )
-    )
-    studies = {"mine": f"question: q\n{content}", "other": "question: q\nincludes: [mine]", "fine": FINE_STUDY}
+    content = draw(st.sampled_from(COLLECTIONS.split("|"))).format(word=word)
+    studies = {
+        "mine": f"question: q\nincludes: {content}",
+        "other": "question: q\nincludes: [mine]",
+        "fine": FINE_STUDY,
+    }
     names = ("includes", "figures", "factors", "seeds", word, "mine", "other", "fine")
-    return Wrong(
-        "study: collection", ("sweep", "mine"), names, studies={name: text.encode() for name, text in studies.items()}
-    )
+    files = {name: text.encode() for name, text in studies.items()}
+    return Wrong("study: collection", ("sweep", "mine"), names, studies=files)
 
 
 @st.composite
@@ -273,17 +220,8 @@ def _unknown_study(draw: st.DrawFn) -> Wrong:
 
 
 BREAKERS: list[Breaker] = [
-    *(
-        missing_key,
-        unknown_key,
-        wrong_type,
-        wrong_claim,
-        unknown_name,
-        wrong_seeds,
-        wrong_factors,
-        wrong_level,
-        conflict,
-    ),
+    *(missing_key, unknown_key, wrong_type, wrong_claim, unknown_name),
+    *(wrong_seeds, wrong_factors, wrong_level, conflict),
 ]
 WRONG_STUDIES: list[SearchStrategy[Wrong]] = [
     *map(_wrong, BREAKERS),

@@ -1,4 +1,4 @@
-"""A sample of `make test-all WHAT=fuzz`: what is wrong is refused with sentences, and nothing is started."""
+"""A sample of `make test-all WHAT=fuzz`: wrong requests and spoilt folders are refused with sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fuzz import project, verdicts
+from fuzz import project, spoilt, verdicts
+from fuzz_folders import KINDS, Template, trained
 from fuzz_overrides import BREAKERS, Breaker
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -19,16 +20,24 @@ from grpolab.report.stability import run_quantities
 from grpolab.vocabulary import ANALYTIC_FIGURES, COMPLETED, FIGURES
 
 
+def test_what_is_wrong_is_refused(tmp_path: Path) -> None:
+    with project(tmp_path) as folder:
+        found = verdicts(150, 0, folder)
+    assert len(found) > 100
+    assert {wrong.arguments: says for wrong, says in found.items() if says not in ("refused", "valid")} == {}
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with project(tmp_path_factory.mktemp("fuzz")) as made:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
+    with trained(tmp_path_factory.mktemp("spoilt")) as made:
         yield made
 
 
-def test_what_is_wrong_is_refused(folder: Path) -> None:
-    found = verdicts(150, 0, folder)
-    assert len(found) > 100
-    assert {wrong.arguments: says for wrong, says in found.items() if says not in ("refused", "valid")} == {}
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_spoilt_folder_is_refused_or_read_within_bounds(kind: str, template: Template) -> None:
+    found = spoilt(kind, 8, 0, template)
+    assert len(found) > 3
+    assert {case: says for case, (says, _) in found.items() if says != "fine"} == {}
 
 
 @pytest.mark.parametrize("breaker", BREAKERS, ids=lambda breaker: breaker.__name__)

@@ -24,15 +24,15 @@ WINDOWS = [
 @pytest.mark.parametrize(("theirs", "ours"), WINDOWS)
 def test_optimiser_steps_per_batch_are_those_of_trl(theirs: tuple[int, ...], ours: tuple[int, ...]) -> None:
     names = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
-    options = trl.options(Given(dict(zip(names, theirs, strict=True))))
-    found = trl.run(options)
+    options = trl.resolve_options(Given(dict(zip(names, theirs, strict=True))))
+    found = trl.convert_run(options)
     assert (found["prompts_per_step"], found["num_iterations"], found["num_minibatches"]) == ours
-    assert not any("unevenly" in sentence for sentence in trl.left_out(options))
+    assert not any("unevenly" in sentence for sentence in trl.explain_left_out(options))
 
 
 def test_windows_that_cut_passes_are_said() -> None:
-    options = trl.options(Given({"steps_per_generation": 3, "gradient_accumulation_steps": 2}))
-    assert any("unevenly" in sentence for sentence in trl.left_out(options))
+    options = trl.resolve_options(Given({"steps_per_generation": 3, "gradient_accumulation_steps": 2}))
+    assert any("unevenly" in sentence for sentence in trl.explain_left_out(options))
 
 
 LEFT_OUT: list[tuple[Any, dict[str, Any], str]] = [
@@ -56,18 +56,18 @@ LEFT_OUT: list[tuple[Any, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("peer", "given", "says"), LEFT_OUT)
 def test_what_cannot_be_carried_is_a_sentence(peer: Any, given: dict[str, Any], says: str) -> None:
-    told = [*peer.unread(Given(given)), *peer.left_out(peer.options(Given(given)))]
+    told = [*peer.explain_unread(Given(given)), *peer.explain_left_out(peer.resolve_options(Given(given)))]
     assert any(says in sentence for sentence in told)
 
 
 def test_nothing_is_said_of_what_is_carried() -> None:
-    options = trl.options(Given({"max_steps": 10}, processes=1))
-    assert list(trl.left_out(options)) == []
+    options = trl.resolve_options(Given({"max_steps": 10}, processes=1))
+    assert list(trl.explain_left_out(options)) == []
     given = {"algorithm.adv_estimator": "grpo", "trainer.total_training_steps": 10, "actor_rollout_ref.rollout.n": 2}
-    assert list(verl.left_out(verl.options(Given(given)))) == []
-    assert list(verl.unread(Given(given))) == []
+    assert list(verl.explain_left_out(verl.resolve_options(Given(given)))) == []
+    assert list(verl.explain_unread(Given(given))) == []
 
 
 def test_a_length_in_steps_is_carried() -> None:
-    assert trl.run(trl.options(Given({"max_steps": 10})))["max_optimizer_steps"] == 10
-    assert verl.run(verl.options(Given({"trainer.total_training_steps": 10})))["rollout_steps"] == 10
+    assert trl.convert_run(trl.resolve_options(Given({"max_steps": 10})))["max_optimizer_steps"] == 10
+    assert verl.convert_run(verl.resolve_options(Given({"trainer.total_training_steps": 10})))["rollout_steps"] == 10

@@ -38,11 +38,7 @@ PAIRS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "verl-learning-rate": ("verl", {f"{ACTOR}optim.lr": "1e-9"}, {f"{ACTOR}optim.lr": "${lr}"}),
     "micro-batch-above-mini-batch": ("verl", BATCHES, BATCHES | {f"{ACTOR}ppo_micro_batch_size_per_gpu": 10}),
     "cache-and-graphs": ("verl", EAGER, EAGER | {f"{ROLLOUT}enforce_eager": True}),
-    "filter-groups": (
-        "verl",
-        {"algorithm.filter_groups.enable": "True"},
-        {"algorithm.filter_groups.enable": False},
-    ),
+    "filter-groups": ("verl", {"algorithm.filter_groups.enable": "True"}, {"algorithm.filter_groups.enable": False}),
     "unequal-micro-batches": ("verl", UNEQUAL, UNEQUAL | {f"{ACTOR}clip_ratio_high": 0.28}),
 }
 

@@ -89,12 +89,7 @@ PLANTED: list[tuple[Rule[RunSettings], str, str, str]] = [
     (rules.kl_clamp_ends_gradient, "beta=0.1 kl_estimator=k2 kl_output_clamp=8", "4.00", "beta=0.1 kl_input_clamp=20"),
     (rules.zero_variance_groups, "num_generations=2", "at least 58%", "num_generations=3"),
     (rules.zero_variance_groups, "num_generations=2 warm_start.max_steps=0", "at any accuracy", "num_generations=4"),
-    (
-        rules.zero_variance_groups,
-        "num_generations=2",
-        "teach nothing",
-        "num_generations=2 reward.weights.format=0.1",
-    ),
+    (rules.zero_variance_groups, "num_generations=2", "teach nothing", "num_generations=2 reward.weights.format=0.1"),
     (rules.zero_variance_groups, "num_generations=2", "0.3", "num_generations=2 advantage_estimator=batch_mean"),
     (rules.planted_fault, "fault=dropout", "fault=dropout is planted", "fault=tiny_learning_rate"),
 ]

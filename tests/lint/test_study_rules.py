@@ -83,12 +83,7 @@ PLANTED: list[tuple[Rule[LintedStudy], LintedStudy, str, LintedStudy]] = [
         arms({**LEVELS, "own": ["importance_sampling_level=sequence", "epsilon=3e-4"]}),
     ),
     (study_rules.one_epsilon_for_two_levels, arms(LEVELS), "different shares", arms(LEVELS, "num_iterations=1")),
-    (
-        study_rules.one_rate_for_two_scales,
-        arms(SCALED),
-        "learning_rate",
-        arms(SCALED, tuning=TUNED_RATE),
-    ),
+    (study_rules.one_rate_for_two_scales, arms(SCALED), "learning_rate", arms(SCALED, tuning=TUNED_RATE)),
     (
         study_rules.one_rate_for_two_scales,
         arms(SCALED),

@@ -15,7 +15,7 @@ from grpolab.readers.given import Given
 
 
 def options(given: dict[str, Any]) -> dict[str, Any]:
-    return trl_reader.options(Given(given))
+    return trl_reader.resolve_options(Given(given))
 
 
 REUSED = {"num_iterations": 2, "steps_per_generation": 1}

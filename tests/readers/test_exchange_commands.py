@@ -14,21 +14,6 @@ PYTHON = """
 from trl import GRPOConfig, GRPOTrainer
 args = GRPOConfig(output_dir="x", loss_type="cispo", report_to=None, epsilon_high=float("inf"), num_iterations=2)
 """
-SHELL = """#!/bin/bash
-# comment with key=value
-set -x
-python3 -m verl.trainer.main_ppo \\
-    algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=5 \\
-    data.train_files=$HOME/train.parquet \\
-    actor_rollout_ref.actor.optim.lr=1e-6 +actor_rollout_ref.actor.clip_ratio_high=0.28 \\
-    trainer.logger='["console","wandb"]' $@
-"""
-VERL_YAML = """
-algorithm: {adv_estimator: grpo}
-actor_rollout_ref:
-  rollout: {n: 5}
-  actor: {optim: {lr: 1e-6}, clip_ratio_high: 0.28}
-"""
 
 
 def written(tmp_path: Path, name: str, text: str) -> str:
@@ -53,36 +38,18 @@ def test_trl_configs_are_read_from_every_format(
     lines = printed.out.split()
     assert lines[0] == "dialect=trl"
     assert {"kernel=cispo", "epsilon_high=.inf", "num_iterations=2", "prompts_per_step=1"} <= set(lines)
-    told = printed.err.splitlines()
-    assert "not carried: num_train_epochs=3: set rollout_steps, the length of a run here" in told
-    assert any(line.startswith("default taken: those of TRL 1.16, the newest") for line in told)
-
-
-def test_verl_overrides_are_read_from_scripts_and_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = []
-    for name, text in (("run.sh", SHELL), ("run.yaml", VERL_YAML)):
-        assert main(["import", "--from", "verl", written(tmp_path, name, text)]) == 0
-        found.append(capsys.readouterr().out)
-    assert found[0] == found[1]
-    assert {"epsilon_high=0.28", "num_generations=5", "learning_rate=1e-06"} <= set(found[0].split())
-
-
-def test_an_import_composes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["import", "--from", "trl", written(tmp_path, "a.py", PYTHON)])
-    overrides = capsys.readouterr().out.split()
-    assert main(["export", "--to", "trl", *overrides]) == 0
+    assert "not carried: num_train_epochs=3: set rollout_steps" in printed.err
+    assert "default taken: those of TRL 1.16, the newest" in printed.err
+    assert main(["export", "--to", "trl", *lines]) == 0
     assert "loss_type='cispo'" in capsys.readouterr().out
 
 
 WRONG = [
     ("trl", "a.toml", "", "the format of *.toml is unknown"),
     ("trl", "a.yaml", "a: [1", "is no YAML: line 1 cannot be read"),
-    ("trl", "a.yaml", "just text", "mapping"),
     ("trl", "a.yaml", "learning_rate: 1e-6", "has no key of TRL's GRPOConfig that tells it from another trainer's"),
     ("trl", "a.json", "{", "is no JSON"),
-    ("trl", "a.py", "GRPOConfig(", "has no GRPOConfig(...)"),
     ("trl", "a.yaml", "{num_iterations: 1, epsilon: high}", "TRL: epsilon=high is not allowed: it must be a number"),
-    ("trl", "a.yaml", "{num_iterations: 1, epsilon: -1}", "epsilon=-1 is not allowed"),
     ("trl", "a.yaml", "scale_rewards: [group]", "scale_rewards=['group'] is not allowed: it must be a word"),
     ("trl", "a.yaml", "num_iterations: 0", "num_iterations=0 is not allowed: it must be a whole number >= 1"),
     ("trl", "a.yaml", "{num_iterations: 1, loss_type: ppo}", "loss_type=ppo: TRL has grpo"),
@@ -107,13 +74,6 @@ def test_a_file_that_cannot_be_used_is_one_sentence(
     assert main(["lint", "--from", peer, file]) == 2
 
 
-def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import", "--from", "trl", str(tmp_path / "a.yaml")]) == 2
-    assert "a.yaml cannot be read: No such file" in capsys.readouterr().err
-    assert main(["lint", "--from", "trl"]) == 2
-    assert "needs one FILE" in capsys.readouterr().err
-
-
 def test_trls_defaults_cannot_clip_and_its_cispo_scales_gradients(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,9 +90,11 @@ def test_trls_defaults_cannot_clip_and_its_cispo_scales_gradients(
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "folder.yaml").mkdir()
     os.mkfifo(tmp_path / "pipe.yaml")
-    for name in ("folder.yaml", "pipe.yaml"):
+    for name in ("folder.yaml", "pipe.yaml", "none.yaml"):
         assert main(["import", "--from", "trl", str(tmp_path / name)]) == 2
-        assert capsys.readouterr().err == f"grpolab: {tmp_path / name} cannot be read: it is no file\n"
+        assert f"{name} cannot be read: " in capsys.readouterr().err
+    assert main(["lint", "--from", "trl"]) == 2
+    assert "needs one FILE" in capsys.readouterr().err
 
 
 def test_a_config_that_names_a_model_of_the_hub_is_read_without_the_network(

@@ -17,35 +17,25 @@ from grpolab.readers.given import Given
 PYTHON: list[tuple[str, float | None]] = [
     ("LR = 2 * 5e-6\nGRPOConfig(learning_rate=LR)", 1e-5),
     ("LR = 1\nLR = 1e-5\nGRPOConfig(learning_rate=LR)", None),
-    ("LR = 1e-6\nLR *= 10\nGRPOConfig(learning_rate=LR)", None),
-    ("from x import LR\nGRPOConfig(learning_rate=LR)", None),
     ("import trl\ntrl.GRPOConfig(learning_rate=float('1e-5'))", 1e-5),
     ("from trl import GRPOConfig as C\nC(learning_rate=1e-5)", 1e-5),
     ("class Mine(GRPOConfig):\n  learning_rate: float = 1e-5\nMine()", 1e-5),
-    ("class Mine(GRPOConfig):\n  learning_rate: float = field(default=1e-4)\nMine(learning_rate=1e-5)", 1e-5),
     ("d = {}\nd.update(learning_rate=1e-5)\nGRPOConfig(**{**d, 'seed': 1})", 1e-5),
     ("d = {'learning_rate': 1e-4}\nif small():\n  d['learning_rate'] = 1e-5\nGRPOConfig(**d)", None),
-    ("d = {'learning_rate': 1e-4}\nd[key()] = 1e-5\nGRPOConfig(**d)", None),
     ("d = {'learning_rate': 1e-4}\nd.update(load())\nGRPOConfig(**d)", None),
-    ("d = {'learning_rate': 1e-5}\nlr = d.pop('learning_rate')\nGRPOConfig(**d)", None),
     ("a = GRPOConfig()\na.learning_rate = 1e-5", 1e-5),
     ("a = GRPOConfig(learning_rate=1e-5)\nif big():\n  a.learning_rate = 1", None),
     ("def f(c):\n  c.learning_rate = 1e-5\na = GRPOConfig(learning_rate=1)\nf(a)", None),
     ("if big():\n  lr = 1e-4\nelse:\n  lr = 1e-5\nGRPOConfig(learning_rate=lr)", None),
-    ("for lr in (1, 2):\n  GRPOConfig(learning_rate=lr)", None),
     ("lr = 1e-5\nfor _ in range(3):\n  GRPOConfig(learning_rate=lr)\n  lr = lr / 2", None),
     ("GRPOConfig(learning_rate=1e-5 if big() else 1e-5)", 1e-5),
-    ("GRPOConfig(learning_rate=1e-5 if big() else 1)", None),
     ("def f(lr=1):\n  GRPOConfig(learning_rate=lr)\nf(1e-5)", 1e-5),
     ("def f(lr=1):\n  GRPOConfig(learning_rate=lr)\nf(1e-5)\nf(lr=1e-4)", None),
     ("def f(lr):\n  return {'learning_rate': lr}\nGRPOConfig(**f(1e-5))", 1e-5),
-    ("def f():\n  if big():\n    return 1\n  return 1e-5\nGRPOConfig(learning_rate=f())", None),
     ("import os\nGRPOConfig(learning_rate=float(os.environ.get('LR', '1e-5')))", 1e-5),
     ("p.add_argument('--lr', type=float, default='1e-5')\nGRPOConfig(learning_rate=p.parse_args().lr)", 1e-5),
-    ("p.add_argument('--lr', required=True)\na = p.parse_args()\nGRPOConfig(learning_rate=a.lr)", None),
     ("@dataclass\nclass C:\n  lr: float = 1e-5\ndef f(c: C):\n  GRPOConfig(learning_rate=c.lr)", 1e-5),
     ("def f():\n  global LR\n  LR = 1\nLR = 1e-5\nGRPOConfig(learning_rate=LR)", None),
-    ("try:\n  lr = 1\nexcept OSError:\n  lr = 1e-5\nGRPOConfig(learning_rate=lr)", None),
     ("LR = (3\n  % 2)\nGRPOConfig(learning_rate=LR * 1e-5)", 1e-5),
     ("!pip install trl\n%cd x\nGRPOConfig(learning_rate=1e-5)", 1e-5),
     ("a = (\nGRPOConfig(learning_rate=1)\n\nb = GRPOConfig(\n  learning_rate=1e-5,\n)", 1e-5),  # the first is no Python
@@ -94,10 +84,8 @@ def test_a_notebook_is_its_cells(tmp_path: Path) -> None:
 
 RECIPES: list[tuple[str, dict[str, Any]]] = [
     ("learning_rate: 2.0e-05\nnum_generations: 4\nsystem_prompt: hi", {"learning_rate": 2e-5, "num_generations": 4}),
-    ("num_generations: 4\nlearning_rate: 1e-6", {"learning_rate": 1e-6}),
     ("num_generations: 4\nseed: 1\nseed: 2", {"seed": 2}),  # as YAML's parsers have it
     ("training: {learning_rate: 1e-6}\ngrpo: {num_generations: 4}", {"learning_rate": 1e-6, "num_generations": 4}),
-    ("num_generations: 4\nphase: {temperature: 2}", {"num_generations": 4}),
     ("grpo: {num_generations: 4, seed: 1}\nsft: {learning_rate: 1}\neval: {temperature: 0}", {"seed": 1}),
 ]
 
@@ -109,14 +97,13 @@ def test_recipes_are_read_with_what_stands_beside(text: str, values: dict[str, A
     assert not {"temperature"} & found.options.keys()
 
 
-def test_what_is_filled_in_elsewhere_is_open(tmp_path: Path) -> None:
-    found = given(tmp_path, "a.yaml", "num_generations: 4\nbeta: ${oc.env:BETA}")
-    assert (found.options, found.open) == ({"num_generations": 4}, {"beta": "${oc.env:BETA}"})
-
-
-def test_sections_that_disagree_leave_a_value_open(tmp_path: Path) -> None:
-    text = "grpo: {num_generations: 4}\na: {learning_rate: 1}\nb: {learning_rate: 2}"
-    assert given(tmp_path, "a.yaml", text).open == {"learning_rate": "1 or 2"}
+def test_what_is_filled_in_elsewhere_or_differs_is_open(tmp_path: Path) -> None:
+    text = "grpo: {num_generations: 4}\na: {learning_rate: 1}\nb: {learning_rate: 2}\nbeta: ${oc.env:BETA}"
+    found = given(tmp_path, "a.yaml", text)
+    assert (found.options, found.open) == (
+        {"num_generations": 4},
+        {"learning_rate": "1 or 2", "beta": "${oc.env:BETA}"},
+    )
 
 
 SHELL = """
@@ -160,9 +147,7 @@ def test_unsloth_makes_its_batch_hold_a_group(tmp_path: Path, capsys: pytest.Cap
 
 WHAT_IT_IS = [
     ("a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8", "says how accelerate starts processes"),
-    ("a.yaml", "learning_rate: 1\npacking: true", "for supervised fine-tuning"),
     ("a.py", "AsyncGRPOConfig(learning_rate=1)", "its AsyncGRPOConfig(...) is of another trainer"),
-    ("a.py", "class GRPOConfig:\n  beta = 1\nGRPOConfig()", "its GRPOConfig(...) is of another trainer"),
     ("a.py", "from tunix import GRPOConfig\nGRPOConfig(beta=1)", "its GRPOConfig(...) is of another trainer"),
     ("a.json", '{"log_history": []}', "use grpolab diagnose --from trl"),
     ("a.py", "from trl import GRPOConfig\nTrlParser((GRPOConfig,))", "from a recipe or its command line"),
@@ -185,7 +170,6 @@ TRAPS = [
     ), "more than 100000 values"),
     ("a.yaml", "a: &a [*a]", "an alias of what it stands in"),
     ("a.yaml", "a: " + "[" * 400 + "]" * 400, "nests more than"),
-    ("a.yaml", "seed: " + "9" * 5000, "a number of 5000 characters"),
     ("a.yaml", "seed: !!python/object/apply:os.getcwd []", "is no YAML"),
     ("a.json", '{"seed": ' + "9" * 5000 + "}", "a number of 5000 characters"),
     ("a.json", "[" * 100_000, "nests too many"),
@@ -200,21 +184,7 @@ def test_a_document_that_would_grow_is_refused(name: str, text: str, says: str, 
     assert says in str(error.value)
 
 
-@pytest.mark.parametrize("expression", ["9**9**9**9", "'a' * 10**9", "[0] * 10**9", "(" * 90 + "1" + ")" * 90 + "**99"])
+@pytest.mark.parametrize("expression", ["9**9**9**9", "'a' * 10**9", "x60", "f(1)", "(" * 90 + "1" + ")" * 90 + "**99"])
 def test_an_expression_that_would_grow_is_open(expression: str, tmp_path: Path) -> None:
-    assert "seed" in given(tmp_path, "a.py", f"GRPOConfig(beta=0.1, seed={expression})").open
-
-
-def test_python_that_goes_on_for_ever_is_open(tmp_path: Path) -> None:
-    text = "def f(n):\n  return f(n)\nx = {**x}\na = b\nb = a\nGRPOConfig(seed=f(1), beta=a, **x)"
-    assert {"seed", "beta"} <= given(tmp_path, "a.py", text).open.keys()
-    doubled = "x0 = 1\n" + "".join(f"x{n + 1} = x{n} + x{n}\n" for n in range(60))
-    assert "seed" in given(tmp_path, "a.py", f"{doubled}GRPOConfig(seed=x60)").open
-
-
-def test_control_characters_are_spelled_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text('num_generations: 4\n"odd\\e[31m": 1\nmodel_name_or_path: "m\\e[0m"')
-    assert main(["import", "--from", "trl", str(path)]) == 0
-    printed = capsys.readouterr()
-    assert "\x1b" not in printed.out + printed.err
+    endless = "x0 = 1\n" + "".join(f"x{n + 1} = x{n} + x{n}\n" for n in range(60)) + "def f(n):\n  return f(n)\n"
+    assert "seed" in given(tmp_path, "a.py", f"{endless}GRPOConfig(beta=0.1, seed={expression})").open

@@ -117,7 +117,6 @@ def test_a_config_that_verl_printed_is_read(tmp_path: Path) -> None:
 # Overrides -> our settings.
 CARRIED: list[tuple[str, dict[str, Any]]] = [
     (".optim.warmup_style=cosine", {"lr_scheduler_type": "cosine"}),
-    (".optim.clip_grad=0.5 .grad_clip=2", {"max_grad_norm": 0.5}),
     (".grad_clip=2.0", {"max_grad_norm": 2.0}),
     (".loss_mode=kl_cov", {"kernel": "kl_cov"}),
     (".clip_ratio=0.3", {"epsilon": 0.2}),
@@ -133,8 +132,6 @@ CARRIED: list[tuple[str, dict[str, Any]]] = [
     ("algorithm.rollout_correction.bypass_mode=True", {"old_log_probs": "sampler", "sampler_correction": None}),
     (".optim.min_lr_ratio=0.1 .optim.lr_scheduler_type=cosine", {"min_lr_ratio": 0.1}),
     (".optim.lr=1e-5 .optim.min_lr=1e-6 .optim.lr_scheduler_type=cosine", {"min_lr_ratio": pytest.approx(0.1)}),
-    (".optim.min_lr_ratio=0.1", {"min_lr_ratio": None}),  # a constant does not fall
-    (".policy_loss.loss_mode=mine", {"kernel": "clipped"}),
 ]  # fmt: skip
 
 
@@ -146,19 +143,15 @@ def test_keys_of_today_and_of_before_are_carried(overrides: str, ours: dict[str,
 
 SAID = [
     (".clip_ratio_hig=0.28", "clip_ratio_hig=0.28: verl has no such key (did you mean clip_ratio_high"),
-    ("+algorithm.filter_overlong=True", "algorithm.filter_overlong=True: verl has no such key"),
     ("azr.executor=qwq", "azr: no sections of verl's, and nothing here"),
     (".policy_loss.loss_mode=mine", "policy_loss.loss_mode=mine: here it is one of "),
-    (".loss_agg_mode=prompt-mean", "loss_agg_mode=prompt-mean: here it is one of "),
     (".optim.clip_grad=0.5 .grad_clip=2.0", "grad_clip=2.0: since 0.8 verl clips by"),
     ("+reward_model.reward_kwargs.overlong_buffer_cfg.enable=True", "a long answer loses no reward here"),
     (".clip_ratio=0.3", "clip_ratio=0.3: since 0.4 verl takes"),
     (".fsdp_config.grad_offload=False", "those of verl before 0.4, whose key actor_rollout_ref.actor.fsdp_config.grad"),
     (".clip_ratio_low=0.1", f"{ACTOR}clip_ratio_high=0.2"),  # among the defaults
-    (".use_kl_loss=True", "kl_loss_coef=0.001"),
     ("actor_rollout_ref.rollout.n=1", "a group of one has nothing to be compared with"),
     (".optim.lr_warmup_steps=10", "of which there are 4 in a rollout step: set 40"),
-    (".optim.lr_warmup_steps_ratio=0.1", "lr_warmup_steps_ratio=0.1: give warmup"),
     (".use_kl_loss=True algorithm.kl_ctrl.kl_coef=0.001", "kl_coef=0.001: it does nothing without"),
     (
         "data.max_prompt_length=2048 data.max_response_length=8192 actor_rollout_ref.rollout.max_model_len=4096",
@@ -172,7 +165,6 @@ SAID = [
 NOT_SAID = [
     ("+algorithm.old_switch=False data.some_key=1", "old_switch"),  # what is off does nothing
     (".clip_ratio=0.2", "since 0.4 verl takes"),
-    (".clip_ratio_low=0.1", "kl_loss_coef"),  # there is no KL
     ("actor_rollout_ref.rollout.n=1 algorithm.adv_estimator=reinforce_plus_plus", "group of one"),
 ]
 
@@ -207,9 +199,7 @@ def test_a_version_that_is_told_counts(tmp_path: Path, capsys: pytest.CaptureFix
         ("a.sh", f"{COMMAND} {ACTOR}ppo_mini_batch_size=100", "must divide data.train_batch_size=128"),
         ("a.sh", "python3 -m verl.trainer.main config=c.yaml worker.actor.optim.lr=1e-6", "is a config of EasyR1"),
         ("a.sh", "pip install verl\npython3 merge.py --step 1", "no training of verl: it starts `python3 merge.py"),
-        ("a.sh", "echo data.train_batch_size=1", "is a script that starts no training of verl"),
         ("a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8", "it is a config of accelerate"),
-        ("a.yaml", "colour: blue", "holds no key of verl's config"),
         ("a.py", "x = 1", "is Python: verl's config is YAML"),
     ],
 )

@@ -7,7 +7,6 @@ from omegaconf import OmegaConf
 
 from grpolab.errors import RequestError
 from grpolab.identity import dotted
-from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer, compose
 from grpolab.sweep.help import help_text, list_names
 
@@ -68,19 +67,6 @@ def test_infinity_can_be_written_as_in_yaml_and_as_in_hydra(text):
     assert compose([f"epsilon_high={text}"]).epsilon_high == math.inf
 
 
-def test_whole_numbers_and_decimals_are_one_setting():
-    assert resolve_run(compose(["delta=2"])).signature == resolve_run(compose(["delta=2.0"])).signature
-
-
-def test_open_mappings_take_new_keys():
-    assert compose(["reward.weights.format=0.5"]).reward.weights == {"correct": 1.0, "format": 0.5}
-
-
-def test_interpolation_of_the_environment(monkeypatch):
-    monkeypatch.setenv("SCRATCH", "/scratch/me")
-    assert compose(["machine.results=${oc.env:SCRATCH}/x"]).machine.results == "/scratch/me/x"
-
-
 def test_all_that_is_wrong_is_said_at_once():
     found = problems_of("kernel=clippd", "epsilon=-1", "foo=1", "task=addtion", "delta", "num_generations=1")
     assert len(found) == 6
@@ -95,20 +81,6 @@ def test_a_rule_across_fields_is_not_applied_to_a_value_that_is_wrong_already():
     assert problems_of("prompts_per_step=x", "num_minibatches=3") == [
         "prompts_per_step=x is not allowed: it must be a whole number >= 1"
     ]
-
-
-def test_keys_of_another_task_are_refused_with_those_of_this_one():
-    (problem,) = problems_of("task=sorting", "task.digits=3")
-    assert problem.startswith("task.digits is unknown")
-    assert "task.length" in problem
-
-
-def test_nothing_is_written_and_the_directory_stays(tmp_path, monkeypatch):
-    (tmp_path / "conf").symlink_to(Composer().conf)
-    (tmp_path / "experiments").mkdir()
-    monkeypatch.chdir(tmp_path)
-    compose(["task=sorting"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["conf", "experiments"]
 
 
 def test_help_is_two_screens_with_the_usual_keys_first_and_every_name():
@@ -137,3 +109,7 @@ def test_help_all_names_every_group_option_and_every_key():
     assert "token | sequence | sequence_token | segment; default token" in page
     assert "number >= 0 or null; default null" in page
     assert "Clip range below 1" in page
+
+
+def test_null_switches_a_launcher_off():
+    assert compose(["launcher=ray", "machine.launcher=null"]).machine.launcher is None

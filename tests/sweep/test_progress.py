@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 from fake_sweep import wait_for
 from rich.console import Console
-from sweep_journals import RUN, evaluation, write_journal
+from sweep_journals import RUN, write_journal
 
 from grpolab.sweep import progress
 from grpolab.sweep.jobs import Job
-from grpolab.sweep.progress import Estimate, EventProgress, Events, LiveProgress, Progress, json_lines, show_progress
+from grpolab.sweep.progress import Estimate, Progress, json_lines, show_progress
 
 
 def jobs(kind="run"):
@@ -66,31 +66,6 @@ def test_warm_starts_count_by_themselves_and_have_their_own_speed(clock, results
     assert shown.left() == "about 33 s left"
 
 
-def test_the_accuracy_of_a_warm_start_says_that_it_is_of_other_prompts(results, capsys):
-    """A run begins with the same weights and prints another number: it is evaluated on held-out prompts."""
-    for kind, said in (("warm_start", "accuracy 0.100 -> 0.300 on training prompts ("), ("run", "0.100 -> 0.300 (")):
-        job, other, _ = jobs(kind)
-        checks = [evaluation(0, 0.1), evaluation(5, 0.3)]
-        if kind == "warm_start":
-            checks = [{"step": step, "accuracy": accuracy} for step, accuracy in ((0, 0.1), (5, 0.3))]
-        job.folder(results).mkdir(parents=True)
-        (job.folder(results) / "journal.jsonl").write_text("".join(json.dumps(check) + "\n" for check in checks))
-        shown = Progress([job, other], Estimate(workers=1), results)
-        shown.started(job, 0)
-        shown.finished(job, {"outcome": "completed", "seconds": 3.0})
-        assert said in capsys.readouterr().out
-
-
-def test_a_warm_start_that_did_not_take_says_so(clock, results, capsys):
-    (warm, *_) = jobs("warm_start")
-    short = {"outcome": "completed", "reason": "accuracy 0.000, its target is 0.3", "seconds": 3.0}
-    Progress([warm], Estimate(1), results).finished(warm, short)
-    LiveProgress([warm], Estimate(1), results).finished(warm, short)
-    plain, live = capsys.readouterr().out.splitlines()
-    assert plain == "[warm start 1/1] completed: study a, seed 0: accuracy 0.000, its target is 0.3, 3 s"
-    assert live == "completed: study a, seed 0: accuracy 0.000, its target is 0.3"
-
-
 def test_plain_progress_is_not_silent_for_long_and_says_how_it_goes(clock, results, capsys):
     (job, *_) = jobs()
     shown = Progress([job], Estimate(1), results)
@@ -101,17 +76,6 @@ def test_plain_progress_is_not_silent_for_long_and_says_how_it_goes(clock, resul
     shown.stepped(job, 2)
     where = "study a, seed 0 step 2/5, accuracy 0.300 -> 0.450, clip 7.0%"
     assert capsys.readouterr().out == f"[0/1] running: {where} (about 3 min left)\n"
-
-
-def test_the_steps_of_an_earlier_session_are_not_thought_fast(clock, results):
-    (job, *_) = jobs()
-    shown = Progress([job], Estimate(1), results)
-    shown.started(job, 0)
-    clock[0] = 3.0
-    shown.stepped(job, 3)  # the first word of this session
-    clock[0] = 5.0
-    shown.stepped(job, 4)
-    assert shown.left() == "about 2 s left"
 
 
 def test_live_table_shows_counts_and_each_worker(clock, results, monkeypatch):
@@ -153,7 +117,7 @@ def test_a_sweep_as_events(fake_sweep):
     assert (code, errors) == (1, "")
     plan, *middle, end = events
     assert {key: plan[key] for key in ("event", "runs", "done", "to_train", "warm_starts")} == {
-        **{"event": "plan", "runs": 4, "done": 0, "to_train": 4, "warm_starts": 2},
+        **{"event": "plan", "runs": 4, "done": 0, "to_train": 4, "warm_starts": 2}
     }
     assert plan["studies"] == [{"study": "smoke", "cells": 4, "seeds": [0, 1], "done": 0}]
     assert (end["event"], end["counts"], end["exit_code"]) == ("end", {"completed": 2, "failed": 2}, 1)
@@ -184,27 +148,6 @@ def test_an_interrupted_sweep_says_so_in_its_last_event(fake_sweep):
     events, errors, code = follow(command)
     assert (events[-1]["event"], code) == ("interrupted", 130)
     assert errors.startswith("interrupted: ")
-
-
-def test_a_wrong_request_has_no_event(fake_sweep):
-    assert follow(fake_sweep.start("--json-lines", "epsilon=-1"))[::2] == ([], 2)
-
-
-def test_steps_are_thinned_but_for_the_last(clock, results):
-    out = io.StringIO()
-    job = Job("run", "a" * 16, "study a, seed 0", {}, 10.0, 30)
-    write_journal(results, "a" * 16, evaluation(0, 0.25))
-    shown = EventProgress([job], Estimate(1), results, Events(out))
-    shown.started(job, 0)
-    for step in range(1, 31):
-        clock[0] += 0.1
-        shown.stepped(job, step)
-    events = [json.loads(line) for line in out.getvalue().splitlines()]
-    steps = [event["step"] for event in events if event["event"] == "step"]
-    assert (events[-1]["accuracy"], events[-1]["clip"]) == (0.25, None)
-    assert steps[0] == 1
-    assert steps[-1] == 30
-    assert 3 <= len(steps) <= 5
 
 
 def test_what_is_printed_is_a_note_a_line(capsys):

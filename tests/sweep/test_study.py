@@ -71,24 +71,6 @@ def test_every_study_expands(name):
         assert len({(cell.variant, cell.settings.seed) for cell in plan.cells}) == len(plan.cells)
 
 
-def test_reference_includes_the_four_studies_and_shares_their_cells():
-    found = plans("reference")
-    assert {"ratio_level", "clip_range", "loss_form", "num_iterations", "loss_type"} < {
-        plan.study.name for plan in found
-    }
-    cells = [cell.signature for plan in found for cell in plan.cells]
-    assert len(set(cells)) < len(cells)
-    assert all(plan.seeds == [2005, 2006, 2007, 2008, 2009] for plan in found)
-    drawn = {figure for plan in found for figure in plan.study.figures}
-    assert drawn >= {"F1", "F2", "F3", "F4", "F7", "F9", "F12", "F18", "F20", "F26", "F27"}
-
-
-def test_bnpo_differs_from_dapo():
-    """Only where a batch has several micro-batches."""
-    for cell in plans("loss_type")[0].cells:
-        assert cell.settings.micro_batch_size < cell.settings.minibatch_size
-
-
 def test_cells_are_levels_times_seeds(write_study):
     (plan,) = plans(write_study(STUDY), ["learning_rate=1e-3"], seeds=[5, 9])
     assert [(cell.variant, cell.settings.seed) for cell in plan.cells] == [
@@ -128,21 +110,6 @@ def test_a_level_may_say_something_else_to_each_arm(write_study):
     assert said in problems_of(name)
 
 
-def test_thresholds_of_stability_stand_in_the_study_file_and_in_the_plan(write_study):
-    (plan,) = plans(write_study(STUDY + "stability: {collapse_drop: 0.2}"))
-    thresholds = plan.document("now", None)["stability"]
-    assert (thresholds["collapse_drop"], thresholds["spike_window"]) == (0.2, 20)
-    found = problems_of(write_study(STUDY + "stability: {colapse_drop: 0.2, spike_window: 2.5, tail: -1}"))
-    for part in ("did you mean stability.collapse_drop", "stability.spike_window=2.5", "stability.tail=-1"):
-        assert part in found
-
-
-def test_a_study_of_more_variants_than_anybody_trains_is_refused(write_study):
-    many = {f"f{i}": {f"l{j}": [f"epsilon=0.{i}{j}"] for j in range(30)} for i in range(9)}
-    study = yaml.safe_load(STUDY) | {"factors": many, "compare": "f0", "baseline": "l0"}
-    assert "a study has at most 10000" in problems_of(write_study(yaml.safe_dump(study)))
-
-
 def test_levels_may_be_numbers(write_study):
     name = write_study(STUDY.replace("narrow:", "1:").replace("wide:", "2:").replace("baseline: narrow", "baseline: 1"))
     assert plans(name)[0].study.baseline == "1"
@@ -172,10 +139,6 @@ def test_a_study_that_cannot_clip_is_refused_with_the_reason(write_study):
     ("old", "new", "said"),
     [
         ("compare: clip", "compare: clp", "compare=clp is unknown (did you mean clip?)"),
-        ("baseline: narrow", "baseline: narow", "baseline=narow is unknown (did you mean narrow?)"),
-        ("eval/accuracy_expected", "eval/accuracy", "primary_metric=eval/accuracy is unknown"),
-        ("seeds: 2", "seeds: 0", "seeds=0 is not allowed"),
-        ("seeds: 2", "seeds: [1, -1]", "seeds"),
         ("seeds: 2", "sedes: 2", "sedes is unknown (did you mean seeds?)"),
         ("question: What?", "", "question is missing"),
         ("[epsilon=0.1]", "epsilon=0.1", "it must be a list"),
@@ -183,14 +146,8 @@ def test_a_study_that_cannot_clip_is_refused_with_the_reason(write_study):
         ("epsilon=0.1", "epsilom=0.1", "epsilom is unknown (did you mean epsilon"),
         ("epsilon=0.1", "seed=1", "sets its seeds itself"),
         ("seeds: 2", "seeds: 2\nskip: [{clip: x}]", "skip.clip=x is unknown"),
-        ("seeds: 2", "seeds: 2\nfigures: [one]", "figures"),
         ("seeds: 2", "seeds: 2\nseeds: 3", "duplicate key"),
-        ("seeds: 2", "seeds: 2\nname: other", "a study is named by its file"),
-        ("question: What?", "question: What: why?", "cannot be read"),
         ("seeds: 2", "seeds: [1, 2, 1]", "1 stands twice in [1, 2, 1]"),
-        ("seeds: 2", "seeds: true", "seeds=true is not allowed"),
-        ("seeds: 2", "seeds: 1000000000000", "<= 10000"),
-        ("seeds: 2", "seeds: [9223372036854775808]", "seeds"),
         ("seeds: 2", "seeds: 2\nfigures: [F1, F999]", "figures=F999 is unknown"),
         ("seeds: 2", "seeds: 2\nfigures: [F1, F1]", "F1 stands twice"),
         ("narrow: [epsilon=0.1]", "1: [], '1': []", "1 stands twice"),
@@ -210,11 +167,6 @@ def test_a_collection_names_studies_that_exist(write_study):
     found = problems_of("all")
     assert "includes=all has includes of its own" in found
     assert "study nobody is unknown" in found
-
-
-def test_unknown_study_names_the_near_one():
-    with pytest.raises(RequestError, match=r"clip_rang is unknown \(did you mean clip_range( or \w+)?\?\)"):
-        load("clip_rang")
 
 
 PLANNING = """
@@ -267,14 +219,6 @@ def test_a_custom_run_has_a_short_label_and_different_ones_have_different_labels
     assert names[0].startswith("task=jsonl,task.train_file=train.jsonl,+1~")
     assert len(set(names)) == 3
     assert max(map(len, names)) <= 70
-
-
-def test_values_of_a_sweep_that_differ_in_a_folder_have_different_names():
-    files = [f"/a/long/path/to/a/folder/called/{name}/test.jsonl" for name in ("one", "two")]
-    given = ["task=jsonl", "task.train_file=train.jsonl", f"task.evaluation_file={','.join(files)}"]
-    first, second = (cell.variant for cell in expand_multirun(given).cells)
-    assert first != second
-    assert first.startswith("task.evaluation_file=test.jsonl~")
 
 
 def test_multirun_without_clipping_is_refused_only_where_it_asks_about_clipping():

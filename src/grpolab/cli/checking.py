@@ -50,17 +50,14 @@ def add_commands(add: Add) -> None:
 
 
 def add_origin(command: argparse.ArgumentParser) -> None:
-    """What a config file may not say about the run it is for."""
+    """Add the options for what a config file may leave out."""
     text = "of that framework, whose defaults FILE relies on; default: what FILE fits, the newest first"
     command.add_argument("--version", metavar="X.Y", help=text)
     command.add_argument("--processes", type=count, metavar="N", help="that train, one a GPU, where FILE does not say")
 
 
 def warn(findings: Sequence[Finding], cells: Sequence[Cell]) -> None:
-    """Print what is worth a word before training, to stderr; raises RequestError where something is an error.
-
-    Of a language model that is also the memory that its runs take.
-    """
+    """Print warnings, and the memory of language models, to stderr. Raises RequestError if a finding is an error."""
     from grpolab.run import memory
 
     findings = [finding for finding in findings if finding.severity != "note"]

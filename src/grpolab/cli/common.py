@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, where results and their store lie, numbers of the command line."""
+"""Exit codes, results folder, tracking store and number types that the commands share."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ Add = Callable[..., argparse.ArgumentParser]
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one sentence what is wrong, where argparse prints the usage before."""
+    """A parser that reports an error in one sentence, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit code 2."""
+        """Print the error and exit with code 2."""
         self.exit(WRONG_REQUEST, f"grpolab: {message} (`{self.prog} --help`)\n")
 
 
 def results_of(arguments: argparse.Namespace) -> Results:
-    """The results folder that a command works on."""
+    """Open the results folder that a command works on."""
     return Results.open(arguments.results or machine_defaults()["results"])
 
 
 def machine_defaults() -> dict[str, str]:
-    """`machine` of conf/run.yaml, read without Hydra."""
+    """Read `machine` of conf/run.yaml, without Hydra."""
     machine: dict[str, str] = yaml.safe_load((project_root() / "conf" / "run.yaml").read_text())["machine"]
     return machine
 
 
 def tracking_uri(results: Results, given: str | None) -> str:
-    """The tracking store that was given, or that of conf/run.yaml. Raises RequestError where it cannot be one."""
+    """Return the given tracking store, or that of conf/run.yaml. Raises RequestError if it cannot be one."""
     from grpolab.run import tracking
 
     uri = tracking.store_uri(given or machine_defaults()["tracking_uri"], results)
@@ -47,14 +47,14 @@ def tracking_uri(results: Results, given: str | None) -> str:
 
 
 def count(text: str) -> int:
-    """A whole number from 1 on, for argparse."""
+    """Parse a whole number from 1 on, for argparse."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not allowed: a whole number >= 1")
     return int(text)
 
 
 def seeds(text: str) -> list[int]:
-    """`3` is seeds 0, 1, 2; `3,4,5` is a list; for argparse."""
+    """Parse seeds for argparse: `3` is 0, 1, 2; `3,4,5` is a list."""
     from grpolab.sweep.schema import MOST_SEEDS
 
     parts = text.rstrip(",").split(",")

@@ -1,4 +1,4 @@
-"""Commands that look at what there is, and draw it; they train nothing."""
+"""Commands that show and draw results; they train nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SOURCES = ("trl", "verl", "mlflow", "wandb-export")
 
 
 def add_commands(add: Add) -> None:
-    """status, figures, report, compare, ui, show, diff, regimes, vocabulary, diagnose."""
+    """status, figures, report, compare, ui, show, diff, vocabulary, diagnose."""
     status = add("status", _status, "how far the cells of a study are")
     status.add_argument("study", nargs="?", metavar="STUDY")
     status.add_argument("--json", action="store_true")
@@ -71,7 +71,6 @@ def add_commands(add: Add) -> None:
     show.add_argument("--prompts", type=count, default=2, metavar="N", help="prompts to show")
     diff = add("diff", _diff, "settings in which two runs differ, and the paired effect where a study compares them")
     diff.add_argument("runs", nargs=2, metavar="RUN")
-    add("regimes", _regimes, "whether the committed baseline learns and clipping acts, as docs/regimes.md")
     add("vocabulary", _vocabulary, "every metric, tag and outcome with its meaning, as Markdown", results=False)
     diagnose = add("diagnose", _diagnose, "why a run looks the way it does: causes with evidence, and what is normal")
     diagnose.add_argument(
@@ -141,22 +140,24 @@ def _report(arguments: argparse.Namespace) -> None:
     for name in REPORT_FILES:
         say(results.output(study) / name)
     uri = tracking.store_uri(machine_defaults()["tracking_uri"], results)
-    is_planned = results.plan(study).is_file()  # not where the committed reference was drawn
+    is_planned = results.plan(study).is_file()  # else the committed reference was drawn
     if uri and is_planned and (problem := tracking.synchronise(results, uri, [study])):
         say(problem, error=True)
 
 
 def _report_of_others(arguments: argparse.Namespace) -> None:
-    """The report of runs that other programs left in folders, or in MLflow's database."""
+    """Write the report of runs that other programs left in folders or in MLflow's database."""
     from grpolab.doctor import other_runs
 
     if arguments.brief:
         raise RequestError("--brief is of studies: --from writes a report")
-    told = dict(map(_arm, arguments.arm))
-    folders = list(dict.fromkeys(arguments.study)) or [folder for folders in told.values() for folder in folders]
+    folders_of_arms = dict(map(_arm, arguments.arm))
+    folders = list(dict.fromkeys(arguments.study)) or [
+        folder for folders in folders_of_arms.values() for folder in folders
+    ]
     if not folders:
         raise RequestError(f"--from={arguments.source} needs FOLDERs with the logs of runs, or --arm")
-    if told and (outside := set(folders).symmetric_difference(chain(*told.values()))):
+    if folders_of_arms and (outside := set(folders).symmetric_difference(chain(*folders_of_arms.values()))):
         raise RequestError(f"FOLDER={', '.join(sorted(outside))} is not in exactly one --arm, or is named besides them")
     results = results_of(arguments)
     if arguments.source == "mlflow":
@@ -166,13 +167,13 @@ def _report_of_others(arguments: argparse.Namespace) -> None:
         runs, notes = other_runs.find_runs(framework, folders)
     name = arguments.out.name if arguments.out else Path(folders[0]).resolve().stem
     output = arguments.out or results.root / "imported" / name
-    report = other_runs.write_report(results, name, runs, notes, told, arguments.baseline, output)
+    report = other_runs.write_report(results, name, runs, notes, folders_of_arms, arguments.baseline, output)
     say(report.with_suffix(".html"))
     say(report)
 
 
 def _arm(text: str) -> tuple[str, list[str]]:
-    """`NAME=FOLDER,FOLDER`."""
+    """Parse `NAME=FOLDER,FOLDER`."""
     name, _, folders = text.partition("=")
     if not name or not folders.strip(","):
         raise RequestError(f"--arm={text} is not NAME=FOLDER,FOLDER")
@@ -180,7 +181,7 @@ def _arm(text: str) -> tuple[str, list[str]]:
 
 
 def _mlflow_runs(folders: list[str]) -> tuple[list[FoundRun], list[str]]:
-    """Every run with a metric that the doctor knows in MLflow's databases: a file, a folder with mlflow.db, a URI."""
+    """Return the runs in MLflow's databases that the doctor can read, and notes on the others."""
     from grpolab.doctor.evidence import to_evidence
     from grpolab.doctor.other_runs import FoundRun
     from grpolab.readers.log_folders import FoundLog
@@ -246,12 +247,6 @@ def _diff(arguments: argparse.Namespace) -> None:
     say(inspect.diff(results_of(arguments), *arguments.runs))
 
 
-def _regimes(arguments: argparse.Namespace) -> None:
-    from grpolab.report import regimes
-
-    say(regimes.page(results_of(arguments)))
-
-
 def _vocabulary(_arguments: argparse.Namespace) -> None:
     from grpolab.vocabulary import page
 
@@ -266,7 +261,7 @@ def _diagnose(arguments: argparse.Namespace) -> None:
 
 
 def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
-    """Of a log of another framework, a trainer's folder, a run folder, or a run of the tracking store."""
+    """Diagnose a log, a trainer's folder, a run folder, or a run of the tracking store."""
     from grpolab.doctor import diagnose, diagnose_log, diagnose_rows, examine
     from grpolab.report import inspect
     from grpolab.run import tracking
@@ -291,7 +286,7 @@ def _diagnosis(arguments: argparse.Namespace) -> Diagnosis:
     tracking.set_environment()
     from grpolab.run.tracking.store import read_run
 
-    # Of an MLflow run: by its folder where it is one of ours and that is here, else by the metrics in the store.
+    # An MLflow run: by its folder if it is ours and here, else by the metrics in the store.
     tags, rows = read_run(uri, name)
     folder = results.run(tags["signature"]) if "signature" in tags else None
     return diagnose(folder) if folder and folder.is_dir() else diagnose_rows(name, rows)

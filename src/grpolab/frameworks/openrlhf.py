@@ -15,7 +15,8 @@ from torch import Tensor
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.grpo import loss as core
-from grpolab.grpo.advantages import Scored, advantages, group_std
+from grpolab.grpo.advantages import Scored, advantages
+from grpolab.grpo.baselines import group_std
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
 from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.registry import KL_ESTIMATORS, resolve
@@ -125,10 +126,9 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
     return (masked_BT.sum(1) / mask_BT.sum(1).clamp(min=1)).sum() / totals.nonempty_sequences
 
 
-def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
+def average_entropy(objective: Objective, inputs: LossInputs, entropy_BT: Tensor) -> Tensor:
     """Average the entropy over tokens."""
-    assert inputs.entropy_BT is not None
-    return average(objective.but(aggregation="token_mean_minibatch"), inputs, inputs.entropy_BT)
+    return average(objective.but(aggregation="token_mean_minibatch"), inputs, entropy_BT)
 
 
 def token_mean(values_BT: Tensor, mask_BT: Tensor) -> float:
@@ -216,7 +216,7 @@ FRAMEWORK = Framework(
         kl=kl,
         add_kl_penalty=add_kl_penalty,
         average=average,
-        entropy_bonus=entropy_bonus,
+        average_entropy=average_entropy,
     ),
     metrics=metrics,
     replays={

@@ -142,12 +142,6 @@ def divisor(objective: Objective, totals: Totals) -> float:
     return totals.tokens + totals.sequences - totals.nonempty_sequences
 
 
-def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
-    """Average the entropy as the loss is."""
-    assert inputs.entropy_BT is not None
-    return average(objective, inputs, inputs.entropy_BT)
-
-
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """Return slime's metrics, each averaged as the loss is."""
     inputs = prepare(objective, inputs)
@@ -212,7 +206,7 @@ FRAMEWORK = Framework(
         correct_importance=correct_importance,
         kl=kl,
         average=average,
-        entropy_bonus=entropy_bonus,
+        average_entropy=average,
     ),
     metrics=metrics,
     replays={"policy_loss_function": replay_loss, "RolloutManager._post_process_rewards": replay_advantages},

@@ -140,11 +140,10 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
     return (per_token * resolve(AGGREGATIONS[objective.aggregation])(mask_BT, totals)).sum()
 
 
-def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
+def average_entropy(objective: Objective, inputs: LossInputs, entropy_BT: Tensor) -> Tensor:
     """Average the entropy over the tokens that are learnt from, and over micro-batches."""
-    assert inputs.entropy_BT is not None
     keep_BT = entropy_keep(objective, inputs)
-    return (inputs.entropy_BT * keep_BT).sum() / keep_BT.sum().clamp(min=1) / inputs.totals.micro_batches
+    return (entropy_BT * keep_BT).sum() / keep_BT.sum().clamp(min=1) / inputs.totals.micro_batches
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
@@ -318,7 +317,7 @@ FRAMEWORK = Framework(
         correct_importance=correct_importance,
         kl=kl,
         average=average,
-        entropy_bonus=entropy_bonus,
+        average_entropy=average_entropy,
     ),
     metrics=metrics,
     replays={

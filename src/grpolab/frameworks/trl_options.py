@@ -42,7 +42,7 @@ KERNEL_OPTIONS = {
 
 
 def objective(options: Mapping[str, Any]) -> Objective:
-    """The point on our axes of a `GRPOConfig`. Raises ValueError for what TRL does not have."""
+    """Translate fields of a `GRPOConfig`. Raises ValueError for what TRL does not have."""
     o = LOSS | dict(options)
     if o["loss_type"] not in LOSS_TYPES:
         raise ValueError(f"loss_type={o['loss_type']}: TRL has {', '.join(LOSS_TYPES)}")

@@ -13,7 +13,7 @@ import json
 import lzma
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -35,10 +35,11 @@ def read_texts(path: Path) -> dict[str, bytes]:
     """Return the .json files there, by name. Raises RequestError if there are none, or they cannot be read."""
     if not path.exists() and not path.is_symlink():
         raise RequestError(f"{path} does not exist: give an archive, a folder or a .json file of vectors")
+    files: Iterable[tuple[Path, bytes]]
     if path.is_dir():
         files = ((file, _read_file(file)) for file in sorted(path.rglob("*.json")) if not file.is_dir())
     elif path.suffix == ".json" or not path.is_file():
-        files = iter([(path, _read_file(path))])
+        files = [(path, _read_file(path))]
     else:
         files = _read_archive(path)
     texts: dict[str, bytes] = {}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks import verl_correction as correction
-from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.framework import Framework, Inputs, Options, Replay, Replayed
 from grpolab.frameworks.verl_options import KERNEL, LOSS, objective, sampler_rule
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
@@ -59,10 +59,9 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
     return aggregate(loss_aggregation(objective), inputs, per_token)
 
 
-def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
+def average_entropy(objective: Objective, inputs: LossInputs, entropy_BT: Tensor) -> Tensor:
     """Average the entropy by `loss_agg_mode`."""
-    assert inputs.entropy_BT is not None
-    return aggregate(objective.aggregation, inputs, inputs.entropy_BT)
+    return aggregate(objective.aggregation, inputs, entropy_BT)
 
 
 def aggregate(name: str, inputs: LossInputs, values: Tensor) -> Tensor:
@@ -89,7 +88,7 @@ RECIPE = LossRecipe(
     kl=shared.kl_everywhere,
     add_kl_penalty=add_kl_penalty,
     average=average,
-    entropy_bonus=entropy_bonus,
+    average_entropy=average_entropy,
 )
 
 
@@ -110,7 +109,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     corrected = correct_importance(objective, inputs, loss.surrogate.loss)
     logged["actor/pg_loss"] = float(average(objective, inputs, corrected))
     if inputs.entropy_BT is not None:
-        logged["actor/entropy_loss"] = float(entropy_bonus(objective, inputs))
+        logged["actor/entropy_loss"] = float(average_entropy(objective, inputs, inputs.entropy_BT))
     if loss.kl_ref_BT is not None:
         logged["kl_loss"] = float(aggregate(objective.aggregation, inputs, loss.kl_ref_BT))
         logged["kl_coef"] = objective.beta
@@ -306,7 +305,7 @@ def grpo_vectorized(options: Options, inputs: Inputs) -> Replayed:
     return with_advantages(advantages_B[:, None] * inputs["mask"])
 
 
-ESTIMATORS = {
+ESTIMATORS: dict[str, Replay] = {
     "grpo": partial(outcome, "group_mean", None),
     "grpo_vectorized": grpo_vectorized,
     "grpo_passk": partial(outcome, "second_best", None),

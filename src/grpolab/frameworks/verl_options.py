@@ -64,7 +64,7 @@ BOUND = 20.0  # of log ratios, and of the logarithm of a sampler weight
 
 
 def objective(options: Mapping[str, Any]) -> Objective:
-    """The point on our axes of verl's actor options. Raises ValueError for what verl does not have."""
+    """Translate verl's actor options. Raises ValueError for what verl does not have."""
     o = LOSS | dict(options)
     policy, rollout = ({**LOSS[name], **(o[name] or {})} for name in ("policy_loss", "rollout_correction"))
     mode, weighted = policy["loss_mode"], True
@@ -97,7 +97,7 @@ def objective(options: Mapping[str, Any]) -> Objective:
 
 
 def sampler_rule(options: Mapping[str, Any]) -> SamplerCorrection | None:
-    """What `algorithm.rollout_correction` means: `2.0` truncates the weight (TIS), `0.5_2.0` makes it 0 outside."""
+    """Translate `algorithm.rollout_correction`: `2.0` truncates the weight (TIS), `0.5_2.0` makes it 0 outside."""
     o = LOSS["rollout_correction"] | dict(options)
     if not o["rollout_is"]:
         return None

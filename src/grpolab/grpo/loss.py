@@ -174,12 +174,6 @@ def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tens
     return aggregate(objective.aggregation, per_token, inputs.mask_BT, inputs.totals)
 
 
-def entropy_bonus(objective: Objective, inputs: LossInputs) -> Tensor:
-    """Return the entropy that the bonus raises, averaged as the loss is."""
-    assert inputs.entropy_BT is not None
-    return aggregate(objective.aggregation, inputs.entropy_BT, inputs.mask_BT, inputs.totals)
-
-
 @dataclass(frozen=True)
 class LossRecipe:
     """The steps of the loss. A framework replaces those that it computes in its own way."""
@@ -193,7 +187,7 @@ class LossRecipe:
     correct_importance: Callable[[Objective, LossInputs, Tensor], Tensor] = correct_importance
     add_kl_penalty: Callable[[Objective, LossInputs, Tensor, Tensor], Tensor] = add_kl_penalty
     average: Callable[[Objective, LossInputs, Tensor], Tensor] = average
-    entropy_bonus: Callable[[Objective, LossInputs], Tensor] = entropy_bonus
+    average_entropy: Callable[[Objective, LossInputs, Tensor], Tensor] = average
 
 
 CORE = LossRecipe()
@@ -212,5 +206,6 @@ def policy_loss(objective: Objective, inputs: LossInputs, recipe: LossRecipe = C
         per_token = recipe.add_kl_penalty(objective, inputs, per_token, kl_ref_BT)
     total = recipe.average(objective, inputs, per_token)
     if objective.entropy_coef:
-        total = total - objective.entropy_coef * recipe.entropy_bonus(objective, inputs)
+        assert inputs.entropy_BT is not None
+        total = total - objective.entropy_coef * recipe.average_entropy(objective, inputs, inputs.entropy_BT)
     return Loss(total, parts, log_ratio_BT, ratio, per_token, kl_ref_BT)

@@ -63,9 +63,9 @@ def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Co
     """Read a framework's options into our settings. Raises RequestError with all that is wrong."""
     reader = READERS[name]
     given = given if isinstance(given, Given) else Given(dict(given))
-    options = reader.options(given)
+    options = reader.resolve_options(given)
     try:
-        objective: Objective = reader.objective(reader.loss(options))
+        objective: Objective = reader.objective(reader.select_loss(options))
     except (ValueError, TypeError, AttributeError) as error:
         raise RequestError(f"{name}: {error}") from error
     axes: Point = {axis: getattr(objective, axis) for axis in Objective.model_fields}
@@ -78,9 +78,10 @@ def convert(name: str, given: Given | Mapping[str, Any], compose: Compose) -> Co
     preset = f"dialect={name}"
     base = dict(dotted(compose([preset]).model_dump()))
     loss = {key: value for key, value in axes.items() if value != base.get(key)}
-    overrides = [preset, *(f"{key}={_override(value)}" for key, value in {**loss, **reader.run(options)}.items())]
-    left_out = [*given.notes, *reader.unread(given), *reader.left_out(options)]
-    return Converted(options, overrides, compose(overrides), left_out, list(reader.defaults(given)))
+    values = {**loss, **reader.convert_run(options)}
+    overrides = [preset, *(f"{key}={_override(value)}" for key, value in values.items())]
+    left_out = [*given.notes, *reader.explain_unread(given), *reader.explain_left_out(options)]
+    return Converted(options, overrides, compose(overrides), left_out, list(reader.explain_defaults(given)))
 
 
 def _override(value: Any) -> str:
@@ -93,7 +94,7 @@ def export(name: str, settings: RunSettings, compose: Compose) -> Exported:
     """Write our settings as that framework's options. Raises RequestError with the reasons where it has no such run."""
     reader, wanted = READERS[name], _function(settings)
     reasons: list[str] = []
-    for options in reader.candidates(settings):
+    for options in reader.propose_options(settings):
         try:
             back = _function(convert(name, options, compose).settings)
         except RequestError:
@@ -101,10 +102,10 @@ def export(name: str, settings: RunSettings, compose: Compose) -> Exported:
         keys = differences(wanted, back).keys()
         lines = [f"{key}={_override(wanted[key])}: {name} has {_override(back[key])}" for key in sorted(keys)]
         if keys <= GUARDS:
-            own_way = [*reader.own_way(settings)] if settings.framework != name else []
+            own_way = [*reader.explain_own_way(settings)] if settings.framework != name else []
             if settings.framework not in (None, name):
                 own_way.append(f"framework={settings.framework}: what it computes its own way, {name} does not")
-            return Exported(reader.shown(options), options, [*lines, *own_way])
+            return Exported(reader.format_options(options), options, [*lines, *own_way])
         reasons = min(lines, reasons or lines, key=len)
     raise RequestError(
         [f"{name} has no such function", *(reasons or [f"kernel={settings.kernel} is in none of its losses"])]

@@ -68,16 +68,16 @@ def load_config(path: str) -> ConfigFile:
     return ConfigFile(path, "python", "\n".join(text for text in texts if not OTHER_LANGUAGE.match(text)))
 
 
-def flat(document: Options, prefix: str = "") -> Options:
+def flatten(document: Options, prefix: str = "") -> Options:
     """Return nested mappings as dotted keys."""
     dotted_keys: Options = {}
     for key, value in document.items():
         nested = isinstance(value, dict) and value
-        dotted_keys |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+        dotted_keys |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return dotted_keys
 
 
-def shortened(value: Any) -> str:
+def shorten(value: Any) -> str:
     """Return a value's text, cut to a length that a sentence bears."""
     text = " ".join(str(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

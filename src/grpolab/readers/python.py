@@ -91,7 +91,7 @@ def calculate(text: str) -> float | None:
     tree = _parse(text)
     if tree is None or len(tree.body) != 1 or not isinstance(tree.body[0], ast.Expr):
         return None
-    found = Source(ast.Module([], [])).item(tree.body[0].value)
+    found = Source(ast.Module([], [])).evaluate_item(tree.body[0].value)
     return found if isinstance(found, int | float) else None
 
 
@@ -187,13 +187,13 @@ class Source:
 
     # Values.
 
-    def value(self, node: ast.expr | None) -> Any:
+    def evaluate(self, node: ast.expr | None) -> Any:
         """Return what an expression is. Raises Open where the file alone does not say it."""
         self.steps += 1
         if node is None or self.steps > MOST_STEPS or len(self.active) > DEEPEST:
             raise Open
         try:
-            found = self._value(node)
+            found = self._evaluate(node)
         except (ArithmeticError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
             raise Open from error
         is_large = isinstance(found, int | float) and LARGEST < abs(found) < math.inf
@@ -201,81 +201,81 @@ class Source:
             raise Open
         return found
 
-    def item(self, node: ast.expr | None) -> Any:
+    def evaluate_item(self, node: ast.expr | None) -> Any:
         """Return what an expression is, or that it is unknown."""
         try:
-            return self.value(node)
+            return self.evaluate(node)
         except Open:
             return Unknown(ast.unparse(node) if node is not None else "what is set later")
 
-    def agreed(self, nodes: Collection[ast.expr | None]) -> Any:
+    def evaluate_all(self, nodes: Collection[ast.expr | None]) -> Any:
         """Return what all of some expressions are. Raises Open where they differ."""
-        values = [self.value(node) for node in nodes]
+        values = [self.evaluate(node) for node in nodes]
         if any(value != values[0] for value in values):
             raise Open
         return values[0]
 
-    def _value(self, node: ast.expr) -> Any:
+    def _evaluate(self, node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=bool() | int() | float() | str() | None as value):
                 return value
             case ast.Name():
-                return self._name(node)
+                return self._look_up(node)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -self.value(operand)
+                return -self.evaluate(operand)
             case ast.BinOp(op=op, left=left, right=right):
-                one, other = self.value(left), self.value(right)
+                one, other = self.evaluate(left), self.evaluate(right)
                 are_numbers = isinstance(one, int | float) and isinstance(other, int | float)
                 is_power = isinstance(op, ast.Pow) and (abs(other) > 16 or abs(one) > 1e6)
                 if is_power or not (are_numbers or (isinstance(op, ast.Add) and isinstance(one, str | list))):
                     raise Open
                 return OPERATIONS[type(op)](one, other)
             case ast.IfExp(body=body, orelse=orelse):
-                return self.agreed([body, orelse])
+                return self.evaluate_all([body, orelse])
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                return [self.value(part) for part in parts]
+                return [self.evaluate(part) for part in parts]
             case ast.Dict(keys=keys, values=values):
                 made: dict[Any, Any] = {}
                 for key, each in zip(keys, values, strict=True):
-                    made |= self.value(each) if key is None else {self.value(key): self.item(each)}
+                    made |= self.evaluate(each) if key is None else {self.evaluate(key): self.evaluate_item(each)}
                 return made
             case ast.Attribute(value=ast.Name(id="math" | "np" | "numpy" | "torch"), attr="inf"):
                 return math.inf
             case ast.Attribute(value=ast.Name(id="self"), attr=key):
-                return self.agreed([each.value for each in self.changes["self"] if each.key == key])
+                return self.evaluate_all([each.value for each in self.changes["self"] if each.key == key])
             case ast.Attribute(value=ast.Name(id=name), attr=key) if name in self.classes:
-                return self.fields(self.classes[name])[key]
+                return self.read_fields(self.classes[name])[key]
             case ast.Attribute(value=owner, attr=key):
-                return self.value(owner)[key]
+                return self.evaluate(owner)[key]
             case ast.Subscript(value=owner, slice=place):
-                return self.value(owner)[self.value(place)]
+                return self.evaluate(owner)[self.evaluate(place)]
             case ast.Call():
                 return self._call(node)
         raise Open
 
-    def full_name(self, node: ast.Name) -> str:
+    def qualify(self, node: ast.Name) -> str:
         """Return a name with the function, of those around it, that assigns to it; else with that of the file."""
         function = self.functions.get(node, "")
         while function and f"{function}:{node.id}" not in self.names:
             function = function.rpartition(".")[0]
         return f"{function}:{node.id}"
 
-    def _name(self, node: ast.Name) -> Any:
-        name = self.full_name(node)
+    def _look_up(self, node: ast.Name) -> Any:
+        name = self.qualify(node)
         if name in self.active:
             raise Open
         self.active.append(name)
         try:
-            value = self.agreed(self.names.get(name, []))
+            value = self.evaluate_all(self.names.get(name, []))
         finally:
             self.active.remove(name)
-        return self.changed(value, self.changes[name]) if isinstance(value, dict) else value
+        return self.apply_changes(value, self.changes[name]) if isinstance(value, dict) else value
 
-    def changed(self, value: dict[str, Any], changes: Collection[Change]) -> dict[str, Any]:
+    def apply_changes(self, value: dict[str, Any], changes: Collection[Change]) -> dict[str, Any]:
         """Return a dict after what is set in it; what a branch sets, or sets otherwise, is unknown."""
         made = dict(value)
         for change in changes:
-            item = self.item(change.value)
+            item = self.evaluate_item(change.value)
             if change.key is None and not isinstance(item, dict):  # any key may be another now
                 made = {key: Unknown(str(item)) for key in made} | {f"**{item}": item}
                 continue
@@ -287,37 +287,41 @@ class Source:
     def _call(self, node: ast.Call) -> Any:
         name = ast.unparse(node.func)
         if name in FUNCTIONS and not node.keywords:
-            return FUNCTIONS[name](*map(self.value, node.args))
+            return FUNCTIONS[name](*map(self.evaluate, node.args))
         if name in ("os.environ.get", "os.getenv"):
             self.is_default = True
-            return self.value(node.args[1])
+            return self.evaluate(node.args[1])
         if name in ("dict", "SimpleNamespace", "Namespace"):
-            return {**(self.value(node.args[0]) if node.args else {}), **self.keywords(node.keywords)}
+            return {**(self.evaluate(node.args[0]) if node.args else {}), **self.read_keywords(node.keywords)}
         if name in ("vars", "asdict", "copy.deepcopy", "copy.copy", "deepcopy"):
-            return self.value(node.args[0])
+            return self.evaluate(node.args[0])
         if last_name(node.func) == "parse_args":
             self.is_default = True
-            return self.command_line()
+            return self.read_parsers()
         if (own := self.classes.get(name)) is None:
-            return self.agreed(self.returns[name])
+            return self.evaluate_all(self.returns[name])
         self.is_default |= not node.args and not node.keywords
-        fields = self.fields(own)
-        return fields | dict(zip(fields, map(self.item, node.args), strict=False)) | self.keywords(node.keywords)
+        fields = self.read_fields(own)
+        return (
+            fields
+            | dict(zip(fields, map(self.evaluate_item, node.args), strict=False))
+            | self.read_keywords(node.keywords)
+        )
 
-    def keywords(self, keywords: Collection[ast.keyword]) -> dict[str, Any]:
+    def read_keywords(self, keywords: Collection[ast.keyword]) -> dict[str, Any]:
         """Return a call's keywords, with those that `**` brings."""
         made: dict[str, Any] = {}
         for keyword in keywords:
-            item = self.item(keyword.value)
+            item = self.evaluate_item(keyword.value)
             mapping = item if isinstance(item, dict) else {f"**{item}": item}
             made |= mapping if keyword.arg is None else {keyword.arg: item}
         return made
 
-    def fields(self, node: ast.ClassDef) -> dict[str, Any]:
+    def read_fields(self, node: ast.ClassDef) -> dict[str, Any]:
         """Return a class's fields with their defaults, those of its bases in the file too."""
         made: dict[str, Any] = {}
         for base in [self.classes[last_name(base)] for base in node.bases if last_name(base) in self.classes]:
-            made |= self.fields(base)
+            made |= self.read_fields(base)
         for field in node.body:
             match field:
                 case (
@@ -326,15 +330,15 @@ class Source:
                 ):
                     if isinstance(default, ast.Call) and last_name(default.func).lower() == "field":
                         default = next((each.value for each in default.keywords if each.arg == "default"), None)
-                    made[name] = self.item(default)
+                    made[name] = self.evaluate_item(default)
         return made
 
-    def command_line(self) -> dict[str, Any]:
+    def read_parsers(self) -> dict[str, Any]:
         """Return the options that the file's parsers take, with their defaults."""
         made: dict[str, Any] = {}
         for call in self.calls["add_argument"]:
             names = [str(each.value) for each in call.args if isinstance(each, ast.Constant)]
-            given = self.keywords(call.keywords)
+            given = self.read_keywords(call.keywords)
             long = next((name for name in names if name.startswith("--")), "".join(names[:1]))
             item = given.get("default", {"store_true": False, "store_false": True}.get(str(given.get("action"))))
             if isinstance(item, str) and str(given.get("type")) in ("int", "float"):
@@ -345,24 +349,24 @@ class Source:
             made[key] = item if made.get(key, item) == item else Unknown(f"{made[key]} or {item}")
         return made
 
-    def config(self, call: ast.Call) -> tuple[dict[str, Any], list[str]]:
+    def read_config(self, call: ast.Call) -> tuple[dict[str, Any], list[str]]:
         """Return what an object is in the end that a call of a class makes, and the keys that rest on defaults."""
         own = self.classes.get(last_name(call.func))
-        made, overridable = self.fields(own) if own else {}, list[str]()
+        made, overridable = self.read_fields(own) if own else {}, list[str]()
         for keyword in call.keywords:
             self.is_default = False
-            items = self.keywords([keyword])
+            items = self.read_keywords([keyword])
             overridable += items if self.is_default else []
             made |= items
         names = {name for name, values in self.names.items() if call in values}
         for name, values in [*self.names.items()]:  # also what is set where it is called otherwise
-            if name in names or any(isinstance(each, ast.Name) and self.full_name(each) in names for each in values):
-                made = self.changed(made, self.changes[name])
+            if name in names or any(isinstance(each, ast.Name) and self.qualify(each) in names for each in values):
+                made = self.apply_changes(made, self.changes[name])
         return made, overridable
 
 
-def plain(item: Any) -> Any:
+def unwrap(item: Any) -> Any:
     """Return a value in which what is unknown is its source."""
     if isinstance(item, dict):
-        return {key: plain(each) for key, each in item.items()}
+        return {key: unwrap(each) for key, each in item.items()}
     return item.source if isinstance(item, Unknown) else item

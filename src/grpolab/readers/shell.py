@@ -72,7 +72,7 @@ class Command:
     notes: list[str]  # a sentence for each thing that was not read
 
 
-def training_command(text: str, is_training: Callable[[list[str]], bool]) -> Command | None:
+def find_training_command(text: str, is_training: Callable[[list[str]], bool]) -> Command | None:
     """Return the first command of a script that is a training, by its expanded words; None where there is none."""
     reader, notes = _Reader(is_training), list[str]()
     try:
@@ -87,15 +87,15 @@ def training_command(text: str, is_training: Callable[[list[str]], bool]) -> Com
         notes.append(f"the script starts {len(reader.found)} trainings, the first is read")
     words = next(iter(reader.found))
     parts = {at: ", ".join(part[1] for part in PART.finditer(word)) for at, word in enumerate(words)}
-    return Command(tuple(map(unmarked, words)), {at: text for at, text in parts.items() if text}, notes)
+    return Command(tuple(map(unmark, words)), {at: text for at, text in parts.items() if text}, notes)
 
 
-def unmarked(text: str) -> str:
+def unmark(text: str) -> str:
     """Return a value with its open parts as they are written."""
     return PART.sub(r"\1", text)
 
 
-def marked(source: str, mark: str = OPEN) -> str:
+def mark_open(source: str, mark: str = OPEN) -> str:
     """Return an open part of a value, by how it is written."""
     return f"{mark}{MARKS.sub('', source)}{END}"
 
@@ -103,7 +103,7 @@ def marked(source: str, mark: str = OPEN) -> str:
 # Syntax: a script as words and operators, and those as commands.
 
 
-def piece_end(text: str, at: int, quoted: bool = False, depth: int = 0) -> int:
+def find_piece_end(text: str, at: int, quoted: bool = False, depth: int = 0) -> int:
     """Return the place behind the character, quotation or expansion at this one."""
     if text[at] == "\\":
         return min(at + 2, len(text))
@@ -113,11 +113,11 @@ def piece_end(text: str, at: int, quoted: bool = False, depth: int = 0) -> int:
         return end + 1
     for opener, close in BRACKETS[:4] if quoted else BRACKETS:
         if text.startswith(opener, at):
-            return bracket_end(text, at + len(opener), close, depth + 1)
+            return find_bracket_end(text, at + len(opener), close, depth + 1)
     return at + 1
 
 
-def bracket_end(text: str, at: int, close: str, depth: int = 0) -> int:
+def find_bracket_end(text: str, at: int, close: str, depth: int = 0) -> int:
     """Return the place behind the end of a quotation or bracket. Raises ScriptError where it has none."""
     if depth > DEEPEST:
         raise ScriptError(f"it nests more than {DEEPEST} quotations and brackets")
@@ -127,23 +127,23 @@ def bracket_end(text: str, at: int, close: str, depth: int = 0) -> int:
         if text[at] == "#" and close == ")" and text[at - 1] in " \t\n(":
             at = text.find("\n", at) % (len(text) + 1)
         elif text[at] == "(" and ")" in close:
-            at = bracket_end(text, at + 1, ")", depth + 1)
+            at = find_bracket_end(text, at + 1, ")", depth + 1)
         else:
-            at = piece_end(text, at, close == '"', depth)
+            at = find_piece_end(text, at, close == '"', depth)
     raise ScriptError(f"a quotation or bracket is not closed: {close} is missing")
 
 
-def word_end(text: str, at: int) -> int:
+def find_word_end(text: str, at: int) -> int:
     """Return the place behind a word, the list of an array with it."""
     start = at
     while at < len(text) and text[at] not in " \t\r\n;&|()" and not REDIRECTION.match(text[at : at + 2]):
-        at = piece_end(text, at)
+        at = find_piece_end(text, at)
         if text.startswith("(", at) and ASSIGNMENT.fullmatch(text, start, at):
-            at = bracket_end(text, at + 1, ")")
+            at = find_bracket_end(text, at + 1, ")")
     return at
 
 
-def tokens(text: str) -> Iterator[str]:
+def split_tokens(text: str) -> Iterator[str]:
     """Yield words as they are written and operators, without comments, redirections and here-documents."""
     at, documents = 0, list[str]()
     while at < len(text):
@@ -151,7 +151,7 @@ def tokens(text: str) -> Iterator[str]:
         if (blanks := BLANKS.match(text, at)) and blanks[0]:
             end = blanks.end()
         elif text.startswith("((", at):
-            yield text[at : (end := bracket_end(text, at + 2, "))"))]
+            yield text[at : (end := find_bracket_end(text, at + 2, "))"))]
         elif found := OPERATOR.match(text, at):
             yield found[0]
             end = found.end()
@@ -159,18 +159,18 @@ def tokens(text: str) -> Iterator[str]:
                 document = re.compile(rf"^\s*{re.escape(documents.pop(0))}$", re.MULTILINE).search(text, end)
                 end = document.end() if document else len(text)
         elif found := REDIRECTION.match(text, at):
-            end = word_end(text, found.end())
+            end = find_word_end(text, found.end())
             if found[0].strip().endswith(("<<", "<<-")):
                 documents.append(text[found.end() : end].strip("'\"\\"))
-        elif (end := word_end(text, at)) > at:
+        elif (end := find_word_end(text, at)) > at:
             yield text[at:end]
         at = max(end, at + 1)
 
 
-def commands(text: str) -> Iterator[tuple[str, list[str]]]:
+def split_commands(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yield each command with what joins it to the one before: `;`, `&&` or `||`. A keyword is a command."""
     words, joint, is_pattern = list[str](), ";", False
-    for token in tokens(text):
+    for token in split_tokens(text):
         if is_pattern and token == ")":
             yield ";", ["pattern", *words]
             words, is_pattern = [], False
@@ -233,7 +233,7 @@ class _Reader:
         frames: list[_Frame] = []
         outcome: bool | None = True
         is_negated = False
-        for joint, words in commands(text):
+        for joint, words in split_commands(text):
             live = self.live and not self.has_left
             # Behind `&&` or `||` a command is taken (True), left out, or only a run can tell.
             taken = None if joint != ";" and outcome is None else joint == ";" or outcome is (joint == "&&")
@@ -247,7 +247,7 @@ class _Reader:
                     if kind in ("{", "(", "function"):
                         self.enter(frame, None if kind == "function" else taken)
                     elif kind == "case" and live:
-                        frame.word = self.known(self.text(words[1]))
+                        frame.word = self.get_known(self.expand_text(words[1]))
                     elif kind == "for" and live:
                         frame.holds = self.set_loop(words)
                 case "then" | "do" if frames:
@@ -264,17 +264,17 @@ class _Reader:
                 case "fi" | "esac" | "done" | "}" | ")" if frames:
                     self.leave(frame := frames.pop())
                     ways = [*frame.ways, *([] if frame.is_decided else [frame.before])]
-                    self.variables = frame.before if frame.kind == "(" else merged(ways)
+                    self.variables = frame.before if frame.kind == "(" else merge_ways(ways)
                     self.live = frame.live
                     self.has_arguments &= frame.kind != "function"
                     outcome = outcome if frame.kind in ("{", "(") else True
                 case _ if live and taken is None:
                     before, self.variables = self.variables, dict(self.variables)
-                    self.simple(words)
-                    self.variables = before if self.has_left else merged([before, self.variables])
+                    self.read_simple(words)
+                    self.variables = before if self.has_left else merge_ways([before, self.variables])
                     self.has_left = False
                 case _ if live and taken:
-                    outcome = self.simple(words)
+                    outcome = self.read_simple(words)
                     outcome = not outcome if is_negated and outcome is not None else outcome
                     self.has_left &= joint == ";"
             is_negated = False
@@ -298,15 +298,16 @@ class _Reader:
         """Decide whether a branch of `case` is taken."""
         if word is None:
             return True if patterns == ["*"] else None
-        return any(fnmatch.fnmatchcase(word, self.text(each)) for each in patterns)
+        return any(fnmatch.fnmatchcase(word, self.expand_text(each)) for each in patterns)
 
     def set_loop(self, words: list[str]) -> bool | None:
         """Set the variable of a `for`; True where it has one pass."""
-        values = [each for word in words[3:] for each in self.fields(word)] if words[2:3] == ["in"] else [marked("$@")]
-        self.variables[words[1]] = values if len(values) == 1 else [marked(" or ".join(map(unmarked, values)))]
+        values = [each for word in words[3:] for each in self.expand_words(word)]
+        values = values if words[2:3] == ["in"] else [mark_open("$@")]
+        self.variables[words[1]] = values if len(values) == 1 else [mark_open(" or ".join(map(unmark, values)))]
         return True if len(values) == 1 else None
 
-    def simple(self, words: list[str]) -> bool | None:
+    def read_simple(self, words: list[str]) -> bool | None:
         """Read an assignment, a test or a program."""
         first = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
         if first == len(words) or words[first] in DECLARATIONS:
@@ -315,33 +316,33 @@ class _Reader:
                     self.assign(word, *match.groups())
             return True
         if words[0] in ("[", "[[", "test") or words[-1] in ("]", "]]"):
-            return self.test([self.text(word) for word in words if word not in ("[", "[[", "test", "]", "]]")])
+            return self.decide([self.expand_text(word) for word in words if word not in ("[", "[[", "test", "]", "]]")])
         if words[0].startswith("(("):
-            self.variables |= {name: [marked(words[0])] for name in re.findall(r"[A-Za-z_]\w*", words[0])}
+            self.variables |= {name: [mark_open(words[0])] for name in re.findall(r"[A-Za-z_]\w*", words[0])}
             return None
-        fields = [each for word in words[first:] for each in self.fields(word)] or [":"]
+        fields = [each for word in words[first:] for each in self.expand_words(word)] or [":"]
         name = fields[0]
         if name in ("exit", "return", "break", "continue"):
             self.has_left = True
         elif name == "set" and "--" in fields:
             self.has_arguments = True
         elif name in ("read", "unset"):
-            self.variables |= {each: [marked(f"${each}")] for each in fields[1:]}
+            self.variables |= {each: [mark_open(f"${each}")] for each in fields[1:]}
         elif not name.startswith("python"):
             for script in [script for flag, script in itertools.pairwise(fields) if re.fullmatch("-l?c", flag)]:
                 if " " in script and self.depth < 3:
                     self.depth += 1
-                    self.read(unmarked(script))
+                    self.read(unmark(script))
         fields = fields[1:] if name == "eval" else fields
-        if name not in ("echo", "printf", "cat", "grep") and self.is_training(list(map(unmarked, fields))):
+        if name not in ("echo", "printf", "cat", "grep") and self.is_training(list(map(unmark, fields))):
             self.found.setdefault(tuple(fields))
         return True if name in SUCCEED else False if name == "false" or ABSENT.search(" ".join(fields)) else None
 
-    def test(self, operands: list[str]) -> bool | None:
+    def decide(self, operands: list[str]) -> bool | None:
         """Decide `[ .. ]`; a variable that nothing sets is empty in it."""
-        match [self.known(operand) for operand in operands]:
+        match [self.get_known(operand) for operand in operands]:
             case ["!", *_]:
-                outcome = self.test(operands[1:])
+                outcome = self.decide(operands[1:])
                 return None if outcome is None else not outcome
             case ["-z" | "-n" as sign, str(text)]:
                 return (text == "") is (sign == "-z")
@@ -353,7 +354,7 @@ class _Reader:
 
     # Values.
 
-    def known(self, text: str) -> str | None:
+    def get_known(self, text: str) -> str | None:
         """Return a value in which nothing is open; what nothing sets is empty."""
         return None if OPEN in text else PART.sub("", text)
 
@@ -361,18 +362,18 @@ class _Reader:
         """Read `NAME=..`, `NAME+=..` or `NAME=(..)`; where an index is given, the whole array is open."""
         right, old = word.partition("=")[2], self.variables.get(name, []) if more else []
         if index:
-            self.variables[name] = [marked(word)]
+            self.variables[name] = [mark_open(word)]
         elif right.startswith("("):
-            inside = [each for token in tokens(right[1:-1]) if token != "\n" for each in self.fields(token)]
+            inside = [each for token in split_tokens(right[1:-1]) if token != "\n" for each in self.expand_words(token)]
             self.variables[name] = [*old, *inside]
         else:
-            self.variables[name] = ["".join(old[:1]) + self.text(right), *old[1:]]
+            self.variables[name] = ["".join(old[:1]) + self.expand_text(right), *old[1:]]
 
-    def text(self, word: str) -> str:
+    def expand_text(self, word: str) -> str:
         """Return a word as one value."""
         return self.expand(word, is_split=False).replace(GAP, " ")
 
-    def fields(self, word: str) -> list[str]:
+    def expand_words(self, word: str) -> list[str]:
         """Return the words that a word becomes."""
         return [each for each in self.expand(word, is_split=True).split(GAP) if each]
 
@@ -380,19 +381,19 @@ class _Reader:
         """Return a word without its quotes and with its expansions, GAP between the words that it becomes."""
         at, pieces = 0, list[str]()
         while at < len(word):
-            start, at = at, piece_end(word, at, quoted)
+            start, at = at, find_piece_end(word, at, quoted)
             if (name := PARAMETER.match(word, start)) and name[1]:
                 at = name.end()
             piece = word[start:at]
             if piece[0] in "$`" and len(piece) > 1 and not piece.startswith("$'"):
-                text = self.expansion(piece)
+                text = self.expand_parameter(piece)
                 pieces.append(re.sub(rf"({PART.pattern})|\s+", lambda m: m[1] or GAP, text) if is_split else text)
             elif piece[0] == "\\":
                 pieces.append(piece if quoted and piece[1:] not in '$`"\\\n' else piece[1:].strip("\n"))
             elif piece[0] == '"' and not quoted:
                 pieces.append(self.expand(piece[1:-1], is_split=False, quoted=True))
             elif piece[0] in "<>" and len(piece) > 1:
-                pieces.append(marked(piece))
+                pieces.append(mark_open(piece))
             else:
                 pieces.append(piece.lstrip("$")[1:-1] if piece.endswith("'") and len(piece) > 1 else piece)
         self.made += sum(map(len, pieces))
@@ -400,51 +401,51 @@ class _Reader:
             raise ScriptError(f"its variables become more than {MOST_CHARACTERS} characters")
         return "".join(pieces)
 
-    def expansion(self, source: str) -> str:
+    def expand_parameter(self, source: str) -> str:
         """Return what `$X`, `${..}`, `$((..))` or `$(..)` is."""
         if source.startswith("$(("):
-            number = self.arithmetic(source[3:-2])
-            return marked(source) if number is None else str(number)
+            number = self.calculate(source[3:-2])
+            return mark_open(source) if number is None else str(number)
         if (match := PARAMETER.fullmatch(source)) is None:
             fallback = FALLBACK.search(source) if ABSENT.search(source) else None
-            return fallback[1] if fallback else marked(source)
+            return fallback[1] if fallback else mark_open(source)
         plain, braced, index, rest = match.groups()
         name = plain or braced
         elements = self.variables.get(name)
         is_set_elsewhere = name in "@*?$!-0" or (self.has_arguments and name[0] in "#123456789")
         if is_set_elsewhere or (elements is None and name in OF_THE_MACHINE):
-            return marked(source)
+            return mark_open(source)
         if name == "#":  # the number of arguments, or the length of a variable
-            return marked(source) if rest else "0"
+            return mark_open(source) if rest else "0"
         if index in ("@", "*"):
-            return marked(source) if rest else GAP.join(elements or [])
-        if (at := self.arithmetic(index) if index else 0) is None:
-            return marked(source)
-        value = marked(source, UNSET) if elements is None else "".join(elements[at:][:1])
+            return mark_open(source) if rest else GAP.join(elements or [])
+        if (at := self.calculate(index) if index else 0) is None:
+            return mark_open(source)
+        value = mark_open(source, UNSET) if elements is None else "".join(elements[at:][:1])
         if default := re.fullmatch(r"(:?)([-=+?])(.*)", rest or "", re.DOTALL):
-            is_empty = elements is None or bool(default[1] and self.known(value) == "")
+            is_empty = elements is None or bool(default[1] and self.get_known(value) == "")
             if default[2] == "+":
                 return "" if is_empty else self.expand(default[3], is_split=False)
             if is_empty and default[2] in "-=":
                 value = self.expand(default[3], is_split=False)
                 self.variables |= {name: [value]} if default[2] == "=" else {}
             return value
-        return marked(source) if rest else value
+        return mark_open(source) if rest else value
 
-    def arithmetic(self, expression: str) -> int | None:
+    def calculate(self, expression: str) -> int | None:
         """Return what `$((..))` is; None where it is open or has a sign that is not read."""
-        text = self.known(self.expand(expression, is_split=False)) or ""
+        text = self.get_known(self.expand(expression, is_split=False)) or ""
         for _ in range(3):  # a variable may hold an expression
             if len(text) < 1000:
                 text = re.sub(
-                    r"[A-Za-z_]\w*", lambda name: f"({self.known(self.expansion(f'${name[0]}')) or '?'})", text
+                    r"[A-Za-z_]\w*", lambda name: f"({self.get_known(self.expand_parameter('$' + name[0]))})", text
                 )
         if "-" in text and re.search("[/%]", text):  # which bash rounds to 0
             return None
         return None if (number := calculate(text.strip().replace("/", "//"))) is None else int(number)
 
 
-def merged(ways: list[Variables]) -> Variables:
+def merge_ways(ways: list[Variables]) -> Variables:
     """Return what is the same after each way; from where a variable's elements differ on, it is open."""
     result = dict(ways[0])
     for way in ways[1:]:
@@ -453,6 +454,6 @@ def merged(ways: list[Variables]) -> Variables:
             if one != other:
                 pairs = enumerate(zip(one, other, strict=False))
                 same = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(one), len(other)))
-                texts = [unmarked(" ".join(part[same:])) or "nothing" for part in (one, other)]
-                result[name] = [*one[:same], marked(" or ".join(texts))]
+                texts = [unmark(" ".join(part[same:])) or "nothing" for part in (one, other)]
+                result[name] = [*one[:same], mark_open(" or ".join(texts))]
     return result

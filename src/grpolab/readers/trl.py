@@ -21,7 +21,7 @@ from grpolab.framework_names import TRL_NAMES
 from grpolab.frameworks.trl_options import KERNEL_OPTIONS, LOSS, LOSS_TYPES
 from grpolab.frameworks.trl_options import objective as objective
 from grpolab.readers import trl_fields as fields
-from grpolab.readers.given import Given, Options, refuse_wrong_counts, refuse_wrong_types, shortened
+from grpolab.readers.given import Given, Options, refuse_wrong_counts, refuse_wrong_types, shorten
 from grpolab.readers.trl_fields import CARRIED
 from grpolab.readers.trl_files import read as read
 from grpolab.settings.resolved import resolve_run
@@ -52,7 +52,7 @@ NEVER_A_DEFAULT = {"steps_per_generation", "generation_batch_size", "num_process
 # The fields that a file gives, with defaults.
 
 
-def options(given: Given) -> Options:
+def resolve_options(given: Given) -> Options:
     """Return all fields that matter, with the defaults of the file's version; `steps_per_generation` as TRL has it.
 
     `num_processes` stays None where it is not known. Raises RequestError for what no version of TRL takes.
@@ -89,8 +89,8 @@ def options(given: Given) -> Options:
 def _version(given: Given) -> str:
     """Return the version whose defaults count: the one that is told, else the newest that has the file's fields."""
     if given.version:
-        return fields.VERSIONS[fields.order(given.version)]
-    first, last, _ = fields.fitting(given.options, given.fork)
+        return fields.VERSIONS[fields.find_version(given.version)]
+    first, last, _ = fields.find_fitting(given.options, given.fork)
     return fields.VERSIONS[max(first, last)]
 
 
@@ -102,7 +102,7 @@ def _default(name: str, given: Given) -> Any:
     if given.fork == "ms-swift" and name == "gradient_accumulation_steps":  # until 16 sequences are in a step
         micro = _carried(given).get("per_device_train_batch_size", 1)
         return max(1, math.ceil(16 / (micro * (given.processes or 1))))
-    return fields.default(name, fields.order(_version(given)), CARRIED[name])
+    return fields.get_default(name, fields.find_version(_version(given)), CARRIED[name])
 
 
 def _carried(given: Given) -> Options:
@@ -151,12 +151,12 @@ def _count_processes(options: Options) -> int:
 # Theirs as ours.
 
 
-def loss(options: Options) -> Options:
+def select_loss(options: Options) -> Options:
     """Return the options that `frameworks/trl.py` takes."""
     return {name: options[name] for name in LOSS}
 
 
-def run(options: Options) -> Options:
+def convert_run(options: Options) -> Options:
     """Return what is no loss, by our keys. A batch is learnt from as often as `generate_every` is optimiser steps."""
     mu, slices, window = _reuse(options)
     prompts = _count_processes(options) * _micro_batch(options) * slices // options["num_generations"]
@@ -229,15 +229,15 @@ def _floor(options: Options) -> float | None:
 # What is said.
 
 
-def unread(given: Given) -> Iterator[str]:
+def explain_unread(given: Given) -> Iterator[str]:
     """Yield a sentence for each field whose value stands nowhere in the file, and for those that are not TRL's."""
     for name, expression in given.open.items():
         if name in CARRIED:
             stands = f"the default {_default(name, given)} stands for it"
-            yield f"{name} ({shortened(expression)}): the file alone does not say its value; {stands}"
+            yield f"{name} ({shorten(expression)}): the file alone does not say its value; {stands}"
     for name, choice in _fork_choices(given).items():
         yield f"{name}={choice}: {given.fork} has it and TRL has not; the default {_default(name, given)} stands for it"
-    size = options(given)["per_device_train_batch_size"]
+    size = resolve_options(given)["per_device_train_batch_size"]
     if size != (stood := _carried(given).get("per_device_train_batch_size", size)):
         yield f"per_device_train_batch_size={stood}: num_generations does not divide the batch, so unsloth takes {size}"
     if given.options.get("num_generations") == 1:
@@ -250,13 +250,13 @@ def unread(given: Given) -> Iterator[str]:
     others = [name for name in {**given.options, **given.open} if name not in known]
     loud = [name for name in others if LOUD.search(name) or difflib.get_close_matches(name, CARRIED, cutoff=0.85)]
     for name in loud:
-        text = shortened(given.open.get(name) or given.options.get(name))
+        text = shorten(given.open.get(name) or given.options.get(name))
         yield f"{name}={text}: no version's GRPOConfig has it{near_matches(name, known)}; its effect is lost"
     if quiet := [name for name in others if name not in loud]:
         yield f"{', '.join(quiet)}: no fields of a GRPOConfig, and nothing here"
-    version = fields.order(_version(given))
+    version = fields.find_version(_version(given))
     for name in {} if given.fork else given.options:
-        if name in CARRIED and (why := fields.no_field(name, version)):
+        if name in CARRIED and (why := fields.explain_missing(name, version)):
             yield f"{name}={given.options[name]} is carried, but {why}, and not in {fields.VERSIONS[version]}"
 
 
@@ -271,13 +271,13 @@ def _training_arguments() -> set[str]:
     return {each.target.id for each in own if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)}
 
 
-def defaults(given: Given) -> Iterator[str]:
+def explain_defaults(given: Given) -> Iterator[str]:
     """Yield of which version the defaults are, those that a script's user may change, and those that were taken."""
-    first, last, why = fields.fitting(given.options, given.fork)
+    first, last, why = fields.find_fitting(given.options, given.fork)
     version = _version(given)
     fits = f"{fields.VERSIONS[first]} to {fields.VERSIONS[last]}"
     if given.version:
-        first = last = fields.order(version)
+        first = last = fields.find_version(version)
         yield f"those of TRL {version}, as it was told"
     elif first > last:
         yield f"those of TRL {version}, though no version has all of {', '.join(why)}"
@@ -285,13 +285,13 @@ def defaults(given: Given) -> Iterator[str]:
         yield f"those of TRL {version}, the newest that fits {', '.join(why)} ({fits} do); --version says another"
     else:
         yield f"those of TRL {version}, the newest; {fits} fit the file, --version says another"
-    resolved, own = options(given), fields.FORKS.get(given.fork or "", {})
+    resolved, own = resolve_options(given), fields.FORKS.get(given.fork or "", {})
     if script := [f"{name}={resolved[name]}" for name in given.overridable if name in CARRIED]:
         yield f"{', '.join(script)}: those of the script, which its command line or its caller may change"
     of_fork, taken = list[str](), list[str]()
     for name in CARRIED.keys() - _carried(given).keys() - NEVER_A_DEFAULT:
         value = _default(name, given)
-        others = list(fields.changes(name, first, last)) if name not in own and value is not None else []
+        others = list(fields.list_changes(name, first, last)) if name not in own and value is not None else []
         if name in own:
             of_fork.append(f"{name}={value}")
         elif _acts(name, resolved) and (others or (value != QUIET.get(name) and value not in (None, False, 0))):
@@ -311,7 +311,7 @@ def _acts(name: str, options: Options) -> bool:
     return not name.startswith("entropy_") or bool(options["use_adaptive_entropy"])
 
 
-def left_out(options: Options) -> Iterator[str]:
+def explain_left_out(options: Options) -> Iterator[str]:
     """Yield a sentence for what of a `GRPOConfig` has no counterpart here."""
     mu, slices, window = _reuse(options)
     if window % (slices * mu) and slices % window and (window % slices or (mu * slices) % window):
@@ -335,7 +335,7 @@ def left_out(options: Options) -> Iterator[str]:
         yield f"warmup_ratio={ratio:g}: it is a share of a length that is not known: give warmup_steps"
     if options["max_steps"] <= 0:
         yield f"num_train_epochs={options['num_train_epochs']:g}: set rollout_steps, the length of a run here"
-    schedule, given = str(options["lr_scheduler_type"]), shortened(options["lr_scheduler_kwargs"])
+    schedule, given = str(options["lr_scheduler_type"]), shorten(options["lr_scheduler_kwargs"])
     if schedule not in SCHEDULES:
         more = f" {given}" if options["lr_scheduler_kwargs"] else ""
         stands = f"here it is one of constant, linear, cosine; {_schedule(options)} stands for it"
@@ -349,7 +349,7 @@ def left_out(options: Options) -> Iterator[str]:
 # Ours as theirs.
 
 
-def candidates(settings: RunSettings) -> Iterator[Options]:
+def propose_options(settings: RunSettings) -> Iterator[Options]:
     """Yield options that may say what a run does, one for each loss of its kernel, that of its average first."""
     ours = (settings.kernel, settings.aggregation)
     names = [name for name, (kernel, _) in LOSS_TYPES.items() if kernel == settings.kernel]
@@ -402,7 +402,7 @@ def _write(settings: RunSettings, loss_type: str) -> Options:
     return written
 
 
-def shown(options: Options) -> str:
+def format_options(options: Options) -> str:
     """Return `GRPOConfig(...)`, a line for each keyword; the model is named beside it."""
     named = {name: value for name, value in options.items() if name != "model_name_or_path"}
     infinite = "float('inf')"
@@ -410,7 +410,7 @@ def shown(options: Options) -> str:
     return "\n".join(["GRPOConfig(", *lines, ")"])
 
 
-def own_way(settings: RunSettings) -> Iterator[str]:
+def explain_own_way(settings: RunSettings) -> Iterator[str]:
     """Yield a sentence for what TRL computes otherwise by the same options."""
     if settings.entropy_coef:
         yield f"entropy_coef={settings.entropy_coef:g}: TRL averages the entropy over the tokens of each micro-batch"

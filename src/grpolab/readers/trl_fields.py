@@ -139,7 +139,7 @@ UNTIL = {name: version for version, names in LAST.items() for name in names.spli
 PIN = re.compile(r"\btrl(?:\[[\w, -]*\])?\s*(?:==|~=|@\s*git\S*@v?)\s*v?(\d+\.\d+)")
 
 
-def order(version: str) -> int:
+def find_version(version: str) -> int:
     """Return the place of a version among VERSIONS, a patch release as its minor version. Raises RequestError."""
     minor = ".".join(version.split(".")[:2])
     if minor not in VERSIONS:
@@ -153,37 +153,37 @@ def find_pin(text: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def fitting(options: Mapping[str, Any], fork: str | None = None) -> tuple[int, int, list[str]]:
+def find_fitting(options: Mapping[str, Any], fork: str | None = None) -> tuple[int, int, list[str]]:
     """Return the first and the last version whose `GRPOConfig` takes these options, and the fields that say so.
 
     Where none takes them all, as of a fork, the first is above the last.
     """
     if fork == "ms-swift":  # which has fields of its own by these names
         return 0, len(VERSIONS) - 1, []
-    since = {name: order(SINCE[name]) for name in options if name in SINCE}
-    since |= {name: order(v) for (name, value), v in FIRST_WITH_VALUE.items() if options.get(name, ...) == value}
-    until = {name: order(UNTIL[name]) for name in options if name in UNTIL}
+    since = {name: find_version(SINCE[name]) for name in options if name in SINCE}
+    since |= {name: find_version(v) for (name, value), v in FIRST_WITH_VALUE.items() if options.get(name, ...) == value}
+    until = {name: find_version(UNTIL[name]) for name in options if name in UNTIL}
     first, last = max(since.values(), default=0), min(until.values(), default=len(VERSIONS) - 1)
     why = [name for name, version in since.items() if version == first]
     return first, last, [*why, *(name for name, version in until.items() if version == last)]
 
 
-def default(name: str, version: int, newest: Any) -> Any:
+def get_default(name: str, version: int, newest: Any) -> Any:
     """Return a field's default in a version, `newest` being that of the newest."""
-    values = [value for since, value in DEFAULTS.get(name, {}).items() if order(since) <= version]
+    values = [value for since, value in DEFAULTS.get(name, {}).items() if find_version(since) <= version]
     return values[-1] if values else newest
 
 
-def changes(name: str, first: int, last: int) -> Iterator[str]:
+def list_changes(name: str, first: int, last: int) -> Iterator[str]:
     """Yield `0.04 until 0.18` for each other default of a field between two versions."""
-    steps = [(order(since), value) for since, value in DEFAULTS.get(name, {}).items()]
+    steps = [(find_version(since), value) for since, value in DEFAULTS.get(name, {}).items()]
     for (_, value), (until, _) in itertools.pairwise(steps):
         if first < until <= last:
             yield f"{value} until {VERSIONS[until - 1]}"
 
 
-def no_field(name: str, version: int) -> str | None:
+def explain_missing(name: str, version: int) -> str | None:
     """Return why a version has no such field, or None where it has, or no version does."""
-    if name in SINCE and version < order(SINCE[name]):
+    if name in SINCE and version < find_version(SINCE[name]):
         return f"TRL has it since {SINCE[name]}"
-    return f"TRL has it until {UNTIL[name]}" if name in UNTIL and version > order(UNTIL[name]) else None
+    return f"TRL has it until {UNTIL[name]}" if name in UNTIL and version > find_version(UNTIL[name]) else None

@@ -11,8 +11,8 @@ from typing import Any
 from grpolab.bounded import parse_value, read_mapping
 from grpolab.readers import trl_fields as fields
 from grpolab.readers.given import ConfigFile, Given, Options
-from grpolab.readers.python import Source, Unknown, last_name, parse_python, plain
-from grpolab.readers.shell import training_command
+from grpolab.readers.python import Source, Unknown, last_name, parse_python, unwrap
+from grpolab.readers.shell import find_training_command
 
 CLASSES = {"GRPOConfig", "UnslothGRPOConfig"}
 ELSEWHERE = {"areal", "mlx_lm_lora", "nemo_rl", "tunix", "verl"}  # packages with a GRPOConfig that is not TRL's
@@ -64,16 +64,16 @@ def _read_python(file: ConfigFile) -> Given:
     calls = sorted((call for name in names for call in source.calls[name]), key=lambda call: call.lineno)
     if calls:
         call = _trained_with(source, calls)
-        given, overridable = source.config(call)
+        given, overridable = source.read_config(call)
         if lines := ", ".join(str(other.lineno) for other in calls if other is not call):
             notes.append(f"the GRPOConfig(...) of line {lines}: that of line {call.lineno} is read")
     else:  # the defaults that a subclass of it gives fields of it
-        subclasses = [source.fields(source.classes[name]) for name in names & source.classes.keys()]
+        subclasses = [source.read_fields(source.classes[name]) for name in names & source.classes.keys()]
         given = next((fields for fields in subclasses if fields.keys() & FIELDS), {})
         overridable = list(given)
         if not given:
             raise file.refusal(_describe_python(file, source))
-    options = {key: plain(item) for key, item in given.items() if not isinstance(item, Unknown)}
+    options = {key: unwrap(item) for key, item in given.items() if not isinstance(item, Unknown)}
     unknown = {key: item.source for key, item in given.items() if isinstance(item, Unknown)}
     mappings = [key for key in unknown if key.startswith("**")]
     notes += [f"{key}: the file alone does not say what is in it, whatever else it sets" for key in mappings]
@@ -87,7 +87,7 @@ def _trained_with(source: Source, calls: list[ast.Call]) -> ast.Call:
     """Return the call whose object a GRPOTrainer is given, else the first."""
     trainers = [trainer for name in source.calls if name.endswith("GRPOTrainer") for trainer in source.calls[name]]
     given = [keyword.value for trainer in trainers for keyword in trainer.keywords if keyword.arg == "args"]
-    names = [source.full_name(node) for node in given if isinstance(node, ast.Name)]
+    names = [source.qualify(node) for node in given if isinstance(node, ast.Name)]
     made = [*given, *(value for name in names for value in source.names.get(name, []))]
     return next((call for call in calls if call in made), calls[0])
 
@@ -161,7 +161,7 @@ def _sections(document: Mapping[str, Any], name: str) -> Iterator[tuple[str, Opt
 
 def _read_command(file: ConfigFile) -> Given:
     """Return the flags of a command, the last of each, as YAML reads their values."""
-    command = training_command(file.text, _is_grpo)
+    command = find_training_command(file.text, _is_grpo)
     if command is None:
         raise file.refusal("starts no training of TRL's GRPO")
     words, notes = command.words, list(command.notes)

@@ -16,9 +16,9 @@ from grpolab.framework_names import VERL_NAMES
 from grpolab.frameworks.verl_options import AGGREGATION, BYPASS, KERNEL, KERNEL_OPTIONS, KL, LOSS
 from grpolab.frameworks.verl_options import objective as objective
 from grpolab.readers import verl_keys as keys
-from grpolab.readers.given import Given, Options, flat, refuse_wrong_counts, refuse_wrong_types, shortened
-from grpolab.readers.verl_files import present
+from grpolab.readers.given import Given, Options, flatten, refuse_wrong_counts, refuse_wrong_types, shorten
 from grpolab.readers.verl_files import read as read
+from grpolab.readers.verl_files import rename_keys
 from grpolab.readers.verl_keys import (
     ACTOR,
     ALGORITHM,
@@ -62,7 +62,7 @@ CHOICES = {
 # The keys that a file sets, with defaults.
 
 
-def options(given: Given) -> Options:
+def resolve_options(given: Given) -> Options:
     """Return all keys that matter, dotted, defaults filled in. Raises RequestError for what verl itself refuses."""
     named, early = _named(given), _is_early(given)
     options = CARRIED | (keys.EARLY if early else {}) | {key: value for key, value in named.items() if key in CARRIED}
@@ -112,7 +112,7 @@ def options(given: Given) -> Options:
 
 def _named(given: Given) -> Options:
     """Return a file's keys by their present names; null stands for the default, but for a clip range's side."""
-    named = present(flat(given.options))
+    named = rename_keys(flatten(given.options))
     return {name: value for name, value in named.items() if value is not None or name in (LOW, HIGH)}
 
 
@@ -138,7 +138,7 @@ def _is_early(given: Given) -> bool:
 # Theirs as ours.
 
 
-def loss(options: Options) -> Options:
+def select_loss(options: Options) -> Options:
     """Return the options that `frameworks/verl.py` takes."""
     values: Options = {}
     for name, default in LOSS.items():
@@ -148,7 +148,7 @@ def loss(options: Options) -> Options:
     return values
 
 
-def run(options: Options) -> Options:
+def convert_run(options: Options) -> Options:
     """Return what is no loss, by our keys."""
     baseline, scale, whitening = ESTIMATORS.get(options[ESTIMATOR], ESTIMATORS["grpo"])
     if _is_alone(options):
@@ -191,7 +191,7 @@ def _is_reweighted(options: Options) -> bool:
 # What is said.
 
 
-def unread(given: Given) -> Iterator[str]:
+def explain_unread(given: Given) -> Iterator[str]:
     """Yield a sentence for each key that is open, unknown, or not one of the values that are carried."""
     named, version = _named(given), _version(given)
     for name, text in given.open.items():
@@ -202,7 +202,7 @@ def unread(given: Given) -> Iterator[str]:
         names = list(group)
         known = [key.removeprefix(prefix) for key in (*CARRIED, *keys.PASSED_OVER) if key.startswith(prefix)]
         near = near_matches(names[0].removeprefix(prefix), known)
-        values = ", ".join(f"{name}={shortened(named[name])}" for name in names)
+        values = ", ".join(f"{name}={shorten(named[name])}" for name in names)
         yield f"{values}: verl has no such key{near}; what a fork does with it to the loss is lost"
     if own := sorted({name.partition(".")[0] for name in named} - keys.SECTIONS):
         yield f"{', '.join(own)}: no sections of verl's, and nothing here"
@@ -226,7 +226,7 @@ def unread(given: Given) -> Iterator[str]:
         yield f"{BOTH}={one}: since 0.4 verl takes {LOW} and {HIGH}, which are 0.2 unless they are set"
     for name, (quiet, says) in keys.NOT_READ.items():
         if named.get(name, quiet[0]) not in quiet:
-            yield f"{name}={shortened(named[name])}: {says}"
+            yield f"{name}={shorten(named[name])}: {says}"
     early = _is_early(given)
     if named.get(KL_COEF) and named.get(KL_LOSS) and (early or named.get(KL_REWARD) is not True):
         why = f"with {KL_LOSS}=True" if early else f"without {KL_REWARD}=True"
@@ -247,9 +247,9 @@ def _is_known(name: str) -> bool:
     return not is_told or name in CARRIED or any(f"{name}.".startswith(f"{known}.") for known in keys.PASSED_OVER)
 
 
-def defaults(given: Given) -> Iterator[str]:
+def explain_defaults(given: Given) -> Iterator[str]:
     """Yield of which version the defaults are, and those that were taken."""
-    version, named, resolved = _version(given), _named(given), options(given)
+    version, named, resolved = _version(given), _named(given), resolve_options(given)
     today = f"0.{keys.FIRST_OF_TODAY}"
     if given.version:
         yield f"those of verl 0.{version}, as it was told"
@@ -284,7 +284,7 @@ def _acts(name: str, options: Options) -> bool:
     return name not in (BOTH, SCALE, keys.MODEL, TOTAL_STEPS, FLOOR_RATE)
 
 
-def left_out(options: Options) -> Iterator[str]:
+def explain_left_out(options: Options) -> Iterator[str]:
     """Yield a sentence for what of verl's has no counterpart here."""
     if _is_alone(options):
         yield (
@@ -322,7 +322,7 @@ def left_out(options: Options) -> Iterator[str]:
 # Ours as theirs.
 
 
-def candidates(settings: RunSettings) -> Iterator[Options]:
+def propose_options(settings: RunSettings) -> Iterator[Options]:
     """Yield options that may say what a run does, one for each mode of its kernel and average that is the same here.
 
     The mean over a rollout batch that is a single minibatch is verl's mean over the minibatch.
@@ -378,7 +378,7 @@ def _write(settings: RunSettings, mode: str, average: str) -> Options:
     return written
 
 
-def shown(options: Options) -> str:
+def format_options(options: Options) -> str:
     """Return `key=value`, a line for each."""
     words = {None: "null", math.inf: ".inf"}
     texts = {
@@ -387,7 +387,7 @@ def shown(options: Options) -> str:
     return "\n".join(f"{name}={text.replace(' ', '')}" for name, text in texts.items())
 
 
-def own_way(settings: RunSettings) -> Iterator[str]:
+def explain_own_way(settings: RunSettings) -> Iterator[str]:
     """Yield a sentence for what verl computes otherwise by the same options."""
     if settings.kernel == "gmpo" and settings.sampler_correction is not None:
         yield "geo_mean takes the geometric mean of a sequence's sampler weights"

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from grpolab.bounded import parse_json, parse_value, parse_yaml
-from grpolab.readers.given import ConfigFile, Given, Options, flat
-from grpolab.readers.shell import Command, training_command
+from grpolab.readers.given import ConfigFile, Given, Options, flatten
+from grpolab.readers.shell import Command, find_training_command
 
 OVERRIDE = re.compile(r"(\+{0,2}|~)([A-Za-z_][\w./-]*)(?:@[\w.]*)?(?:=(.*))?", re.DOTALL)
 OF_VERL = ("actor_rollout_ref.", "algorithm.", "data.", "critic.", "reward_model.")
@@ -56,13 +56,13 @@ def read(file: ConfigFile) -> Given:
         return _read_words(file)
     content = _parse(file)
     if isinstance(content, list) and content and all(isinstance(line, str) for line in content):  # overrides.yaml
-        return _checked(file, Given(*overridden(content, ())))
+        return _checked(file, Given(*parse_overrides(content, ())))
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise file.refusal("must be a mapping of keys to values, or a list of key=value")
-    named, notes = flat(content), []
+    named, notes = flatten(content), []
     if isinstance(content.get("defaults"), list):
         notes.append("defaults: the files that it names are not read, verl's own defaults stand for what they set")
-    options = {name: followed(value, named) for name, value in named.items()}
+    options = {name: follow_reference(value, named) for name, value in named.items()}
     open_keys = {name: str(value) for name, value in options.items() if isinstance(value, str) and "${" in value}
     return _checked(file, Given({name: options[name] for name in options if name not in open_keys}, open_keys, notes))
 
@@ -87,16 +87,16 @@ def _checked(file: ConfigFile, given: Given) -> Given:
         what = next((what for key, what in OTHERS.items() if key in tops), "")
         raise file.refusal(f"holds no config of verl: it is {what}" if what else "holds no key of verl's config")
     open_keys = {RENAMED.get(name, name): text for name, text in given.open.items()}
-    return replace(given, options=present(given.options), open=open_keys)
+    return replace(given, options=rename_keys(given.options), open=open_keys)
 
 
-def present(named: Mapping[str, Any]) -> Options:
+def rename_keys(named: Mapping[str, Any]) -> Options:
     """Return options under their present names; an old name counts only if it says something."""
     renamed = {RENAMED[name]: value for name, value in named.items() if name in RENAMED and value is not None}
     return {name: value for name, value in named.items() if name not in RENAMED} | renamed
 
 
-def followed(text: Any, named: Mapping[str, Any]) -> Any:
+def follow_reference(text: Any, named: Mapping[str, Any]) -> Any:
     """Return what a reference `${a.b}` to another key of the file stands for, or itself where it is none."""
     for _ in range(FOLLOWED):
         match = REFERENCE.fullmatch(text) if isinstance(text, str) else None
@@ -106,7 +106,7 @@ def followed(text: Any, named: Mapping[str, Any]) -> Any:
     return text
 
 
-def overridden(words: Iterable[str], opened: Collection[int]) -> tuple[Options, dict[str, str], list[str]]:
+def parse_overrides(words: Iterable[str], opened: Collection[int]) -> tuple[Options, dict[str, str], list[str]]:
     """Read Hydra's overrides: keys with values, keys whose value is open, and a sentence for each `~key`.
 
     `opened` has the numbers of the words in which something is open.
@@ -127,7 +127,7 @@ def overridden(words: Iterable[str], opened: Collection[int]) -> tuple[Options, 
             open_keys[name] = text
         else:
             options[name] = parse_value(text)
-    return {name: followed(value, options) for name, value in options.items()}, open_keys, notes
+    return {name: follow_reference(value, options) for name, value in options.items()}, open_keys, notes
 
 
 def _read_words(file: ConfigFile) -> Given:
@@ -135,7 +135,7 @@ def _read_words(file: ConfigFile) -> Given:
         words = shlex.split(file.text, comments=True)
     except ValueError as error:
         raise file.refusal("is no list of words: a quotation mark is not closed") from error
-    return _checked(file, Given(*overridden(words, ())))
+    return _checked(file, Given(*parse_overrides(words, ())))
 
 
 def _read_script(file: ConfigFile) -> Given:
@@ -146,13 +146,13 @@ def _read_script(file: ConfigFile) -> Given:
             programs.append(" ".join(words[:3]))
         return any(match[2].startswith(SECTIONS) for word in words if (match := OVERRIDE.fullmatch(word)) and match[3])
 
-    command = training_command(file.text, is_training)
+    command = find_training_command(file.text, is_training)
     if command is None:
         starts = f": it starts `{programs[0][:60]}`" if programs else ""
         raise file.refusal(f"is a script that starts no training of verl{starts}")
     if OVERRIDE.fullmatch(command.words[0]) and "=" in command.words[0]:  # a list of overrides without a program
         return _read_words(file)
-    options, open_keys, notes = overridden(command.words, command.open)
+    options, open_keys, notes = parse_overrides(command.words, command.open)
     return _checked(file, Given(options, open_keys, [*command.notes, *notes, *_other_sources(command)]))
 
 

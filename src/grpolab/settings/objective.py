@@ -114,22 +114,21 @@ class Objective(Settings):
         """
         if unknown := others.keys() - cls.model_fields.keys():
             raise TypeError(f"{', '.join(sorted(unknown))} is no axis of an objective")
-        axes = {**dict.fromkeys(cls.model_fields), "kl_estimator": "k3", "kl_gradient": "plain", "entropy_coef": 0.0}
-        return cls.model_construct(
-            **axes
-            | others
-            | {
-                "importance_sampling_level": importance_sampling_level,
-                "kernel": kernel,
-                "kernel_options": {kernel: dict(kernel_options)} if kernel_options else None,
-                "epsilon": epsilon,
-                "epsilon_high": epsilon if epsilon_high is None else epsilon_high,
-                "delta": delta,
-                "loss_form": loss_form,
-                "aggregation": aggregation,
-                "beta": beta,
-            }
-        )
+        axes: dict[str, Any] = {
+            **dict.fromkeys(cls.model_fields),
+            **{"kl_estimator": "k3", "kl_gradient": "plain", "entropy_coef": 0.0},
+            **others,
+            "importance_sampling_level": importance_sampling_level,
+            "kernel": kernel,
+            "kernel_options": {kernel: dict(kernel_options)} if kernel_options else None,
+            "epsilon": epsilon,
+            "epsilon_high": epsilon if epsilon_high is None else epsilon_high,
+            "delta": delta,
+            "loss_form": loss_form,
+            "aggregation": aggregation,
+            "beta": beta,
+        }
+        return cls.model_construct(**axes)
 
     def but(self, **changes: Any) -> Objective:
         """Return a copy with other values of some axes."""

@@ -215,16 +215,12 @@ class RunSettings(ObjectiveSettings):
         if not (self.rollout_steps or self.max_completions or self.max_optimizer_steps):
             yield "rollout_steps=null needs another limit: set rollout_steps, max_completions or max_optimizer_steps"
             return
-        if self.max_completions is not None and self.max_completions < batch:
-            yield (
-                f"max_completions={self.max_completions} is less than one rollout step: it must be at least"
-                f" prompts_per_step * num_generations = {batch}"
-            )
-        if self.max_optimizer_steps is not None and self.max_optimizer_steps < self.updates_per_batch:
-            yield (
-                f"max_optimizer_steps={self.max_optimizer_steps} is less than one rollout step: it must be at least"
-                f" num_iterations * num_minibatches = {self.updates_per_batch}"
-            )
+        for key, least, product in (
+            ("max_completions", batch, "prompts_per_step * num_generations"),
+            ("max_optimizer_steps", self.updates_per_batch, "num_iterations * num_minibatches"),
+        ):
+            if (limit := getattr(self, key)) is not None and limit < least:
+                yield f"{key}={limit} is less than one rollout step: it must be at least {product} = {least}"
         if 0 < self.planned_steps <= self.staleness:
             yield f"staleness={self.staleness} must be less than the run's {self.planned_steps} rollout steps"
 

@@ -1,1 +1,1 @@
-"""What a command does with a study: train it look by look, register it, draw it. Above `sweep` and `report`."""
+"""Train a run or a study look by look, register it, draw it. The layer above `sweep` and `report`."""

@@ -1,4 +1,4 @@
-"""What is drawn and said of finished runs: the page of a study, the assessment of its runs, its preconditions."""
+"""Draw the page of a study, assess its runs, check its preconditions."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from grpolab.paths import Results, write_csv_atomic
 from grpolab.terminal import say
 
 if TYPE_CHECKING:
-    from grpolab.report.load import Study
+    from grpolab.report.load import StudyRuns
 
-# Report and doctor are imported where they are needed: the command that trains must not wait for pandas.
+# Report and doctor are imported when they are needed: a command that trains must not wait for pandas.
 
 
 def draw_all(results: Results, study: str) -> None:
-    """Figures, tables and report of a study, with the screen that it begins with printed at the end."""
+    """Draw the figures, tables and report of a study, and print the report's first screen."""
     from grpolab.doctor.assessment import assess
     from grpolab.doctor.section import section
     from grpolab.report import page
 
-    def diagnosis(studies: Sequence[Study]) -> str:
+    def diagnosis(studies: Sequence[StudyRuns]) -> str:
         assess(results, studies)
         return section(studies)
 
@@ -30,18 +30,18 @@ def draw_all(results: Results, study: str) -> None:
 
 
 def assess_runs(results: Results, study: str) -> None:
-    """Write down what report and doctor say of a study's runs, for the tracking store; without drawing anything."""
+    """Write what report and doctor say of a study's runs for the tracking store; draw nothing."""
     from grpolab.doctor.assessment import assess
     from grpolab.report.load import load
 
     try:
         assess(results, load(results, study))
-    except RequestError as error:  # the runs must not be compared; what is written is not more wrong than before
+    except RequestError as error:  # the runs must not be compared
         say(f"{study}: no run is assessed: {error}")
 
 
 def unmet(results: Results, study: str) -> list[str]:
-    """What of a study's preconditions its runs do not meet; nothing of runs that must not be compared."""
+    """Return the preconditions of a study that its runs do not meet; none if they must not be compared."""
     from grpolab.report.regimes import unmet_of
 
     try:
@@ -51,7 +51,7 @@ def unmet(results: Results, study: str) -> list[str]:
 
 
 def ensure_geometry(results: Results) -> None:
-    """The tables behind the analytic figures: reports read files, and only `run` can compute these."""
+    """Make the tables behind the analytic figures unless they exist."""
     if results.geometry.exists() and results.surface.exists():
         return
     from grpolab.report import surrogate_tables

@@ -1,9 +1,8 @@
-"""Planned looks at hypotheses (`sweep --until-decided`): seeds are added only for what is still open.
+"""Planned looks at hypotheses (`sweep --until-decided`): seeds are added only for hypotheses that are still open.
 
-Every variant is trained with the seeds of the first look. After it, and after each later one, the report decides, and
-the variants that an open hypothesis needs get the seeds of the next. Nothing is kept of this but the plans: given
-again, the command comes to the same place by the outcomes that are there, for what was decided at some look stays so
-whatever is trained later (`report/claims.py` looks at the first seeds alone).
+Every variant is trained with the seeds of the first look. After each look the report decides, and the variants that an
+open hypothesis needs get the seeds of the next look. No state is kept but the plans: a repeated command reaches the
+same look from the outcomes, because a decision uses only the seeds of its look (`report/claims.py`).
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from grpolab.sweep.study import Collection, Hypothesis, Levels, Study
 from grpolab.sweep.tuning.settings import shared_seeds
 from grpolab.vocabulary import REGIME_SEEDS
 
-MOST_NAMED = 12  # open hypotheses in a line
+MOST_NAMED = 12  # open hypotheses named in a line
 
 
 class Answer(NamedTuple):
-    """What the report says of a hypothesis, in one combination of the levels that it leaves open."""
+    """The report's verdict on a hypothesis, in one combination of the levels that it leaves open."""
 
     study: str
     hypothesis: str
     where: str  # those levels, joined
     verdict: str
     is_open: bool
-    seeds: int  # that have all its values
+    seeds: int  # with all values that it needs
 
 
 Decide = Callable[[Results, list[dict[str, Any]]], Sequence[Answer]]  # from the documents of plans
 
 
 def report_decides(results: Results, documents: list[dict[str, Any]]) -> list[Answer]:
-    """What the report would say of the hypotheses of these plans."""
+    """Return the report's answers on the hypotheses of these plans."""
     from grpolab.report.claims import decide
     from grpolab.report.load import study_of
     from grpolab.report.reference import read_all
@@ -56,20 +55,21 @@ def report_decides(results: Results, documents: list[dict[str, Any]]) -> list[An
 
 @dataclass(frozen=True)
 class Ladder:
-    """The seeds that a study may have, in the order in which they are added."""
+    """The seeds of a study in the order in which looks add them."""
 
     seeds: list[int]
-    looks: list[int]  # after how many of them it is looked at
-    registered: bool  # its margins are then constants
+    looks: list[int]  # the number of seeds at each look
+    registered: bool  # then its margins are constants
 
 
 class Looks:
-    """The looks of one command: the plans of the current one, and how to come to the next."""
+    """The looks of one command: the plans of the current look, and the step to the next."""
 
     def __init__(self, plans: Sequence[Plan], most_seeds: int | None = None, decide: Decide = report_decides) -> None:
-        """`plans`: of a study, or of a collection's studies and, last, its own. `most_seeds`: the look to end with.
+        """Begin at the first look. `plans`: of a study, or of a collection's studies and, last, its own.
 
-        Raises RequestError where nothing is to be decided, no look is at so many seeds, or it is not clear which seeds.
+        `most_seeds`: the last look. Raises RequestError if there is nothing to decide, no such look, or the seeds are
+        not clear.
         """
         self.decide, self._asked, self._current = decide, plans, 0
         self._ladders = _ladders(plans, most_seeds)
@@ -81,12 +81,12 @@ class Looks:
 
     @property
     def size(self) -> int:
-        """After how many seeds the current look is; of studies that differ, the most."""
+        """Seeds at the current look; the most if studies differ."""
         return max(ladder.looks[: self._current + 1][-1] for ladder in self._ladders.values())
 
     @property
     def plans(self) -> list[Plan]:
-        """What is to be trained for the current look, with all that was trained for those before."""
+        """The plans of the current look, with the runs of the looks before."""
         parts = [self._grown(plan) for plan in self._asked if isinstance(plan.study, Study)]
         whole = self._asked[-1]
         if isinstance(whole.study, Study):
@@ -95,14 +95,14 @@ class Looks:
 
     def _grown(self, plan: Plan) -> Plan:
         name = plan.study.name
-        if name not in self._ladders:  # nothing is claimed in it
+        if name not in self._ladders:  # it claims nothing
             return plan
         return plan.with_seeds({v: self._ladders[name].seeds[:n] for v, n in self._seeds[name].items()})
 
     def advance(self, answers: Sequence[Answer]) -> int:
-        """Go on to the next look; how many variants it gives seeds to. 0: nothing is open, or this was the last look.
+        """Go on to the next look. Return how many variants get seeds; 0 if nothing is open, or this was the last look.
 
-        A hypothesis that has no value in some seed of the current look gets none: it is never looked at.
+        A hypothesis without a value in some seed of the current look gets none.
         """
         self._current += 1
         grown = 0
@@ -123,7 +123,7 @@ def _needs(answer: Answer, seeds: int) -> bool:
 
 
 def tally(answers: Sequence[Answer]) -> tuple[dict[str, int], list[str]]:
-    """How many hypotheses have each verdict, and the names of those that are open."""
+    """Return the number of hypotheses by verdict, and the names of the open ones."""
     verdicts = Counter(answer.verdict for answer in answers if not answer.is_open)
     several = len({answer.study for answer in answers}) > 1
     names = [
@@ -135,7 +135,7 @@ def tally(answers: Sequence[Answer]) -> tuple[dict[str, int], list[str]]:
 
 
 def summarize(size: int, answers: Sequence[Answer]) -> str:
-    """`look 5: 7 of 12 decided (6 supported, 1 negligible); open: H3d, H11`."""
+    """Return `look 5: 7 of 12 decided (6 supported, 1 negligible); open: H3d, H11`."""
     verdicts, names = tally(answers)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
     decided = f"look {size}: {sum(verdicts.values())} of {len(answers)} decided" + (f" ({counts})" if counts else "")
@@ -143,12 +143,11 @@ def summarize(size: int, answers: Sequence[Answer]) -> str:
     return decided + (f"; open: {', '.join(names[:MOST_NAMED])}{more}" if names else "")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Which seeds, of which variants.
+# The seeds of each variant.
 
 
 def _ladders(plans: Sequence[Plan], most_seeds: int | None) -> dict[str, Ladder]:
-    """By study; left out are those in which nothing is to be decided."""
+    """Return the seeds of each study that has something to decide."""
     whole, ladders = plans[-1], dict[str, Ladder]()
     together = isinstance(whole.study, Collection) and bool(whole.study.primary)
     for plan in plans:
@@ -176,7 +175,7 @@ def _ladders(plans: Sequence[Plan], most_seeds: int | None) -> dict[str, Ladder]
 
 
 def _tested(owner: Plan) -> list[str]:
-    """Names of the hypotheses that it decides; checks are none."""
+    """Return the names of the hypotheses to decide, without checks that hold by construction."""
     if isinstance(owner.study, Study):
         return [claim.id for claim in owner.study.hypotheses if not claim.by_construction]
     known = {f"{part.study.name}.{name}" for part in owner.parts for name in _tested(part)}
@@ -184,7 +183,7 @@ def _tested(owner: Plan) -> list[str]:
 
 
 def _ladder(owner: Plan) -> Ladder:
-    """By the registration of its hypotheses; without one its own seeds that explore, and those after them."""
+    """Return the registered seeds; without a registration the study's own exploring seeds and those after them."""
     name, entries = owner.study.name, owner.registered
     if missing := sorted(owner.hypotheses.keys() - entries.keys()) if entries else []:
         raise RequestError(
@@ -207,12 +206,12 @@ def _ladder(owner: Plan) -> Ladder:
 
 
 def _variants(plan: Plan) -> dict[str, Levels]:
-    """By name, in the order of the study."""
+    """Return the levels of each variant by its name."""
     return {cell.variant: cell.levels for cell in plan.cells}
 
 
 def _needed(plan: Plan, places: set[tuple[str, str]], registered: bool) -> Iterator[str]:
-    """Variants that hypotheses need, in some combinations of the levels that they leave open: (id, where) each."""
+    """Yield the variants that the hypotheses at these places, (id, levels), need."""
     study, variants = plan.study, _variants(plan)
     assert isinstance(study, Study)
     for claim in study.hypotheses:
@@ -226,7 +225,7 @@ def _needed(plan: Plan, places: set[tuple[str, str]], registered: bool) -> Itera
 
 
 def _beside(claim: Hypothesis, baseline: str, registered: bool) -> list[str]:
-    """Arms that it does not compare but is judged by: of its condition, and of a margin that is no constant."""
+    """Return the arms that a hypothesis needs besides those it compares: for its condition and its margin."""
     of_gain = claim.margin is None and claim.metric in GAINS and not claim.trend and claim.scale == "linear"
     of_condition = [claim.provided.of] if claim.provided else []
     return of_condition + ([baseline] if of_gain and not registered else [])

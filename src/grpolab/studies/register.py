@@ -1,4 +1,4 @@
-"""`grpolab register`: a study's hypotheses with their margins and the seeds that will decide them, before these run."""
+"""`grpolab register`: register a study's hypotheses, margins and deciding seeds before these seeds are run."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from grpolab.vocabulary import REGIME_SEEDS, REGIMES
 
 
 def register_study(plans: Sequence[Plan], results: Results, now: str) -> str:
-    """Append the hypotheses of a study, or of a collection, which stands last in `plans`; the line.
+    """Register the hypotheses of a study, or of a collection (last in `plans`). Return the line.
 
-    Raises RequestError where they cannot be registered: content that is not here, arms that no task has together, and
-    as `registration.register`.
+    Raises RequestError if data or code is not here, no task has all arms of a hypothesis, and as
+    `registration.register`.
     """
     whole, kept = plans[-1], committed_outcomes(results)
     cells = [cell for plan in plans for cell in plan.cells]
     contents = [cell.settings.content() for cell in cells]
-    if gone := {f"{key}={content[key][ABSENT]}" for content in contents for key in absent(content)}:
+    if missing := {f"{key}={content[key][ABSENT]}" for content in contents for key in absent(content)}:
         raise RequestError(
             f"{named} of study {whole.study.name} is not here, and its content is part of what is registered: register"
             " where it is"
-            for named in sorted(gone)
+            for named in sorted(missing)
         )
     trained = {c.settings.seed for c in cells if c.signature in kept or results.run(c.signature).is_dir()}
     chose = load(REGIMES)

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from grpolab.paths import Results, commit, is_refusal, project_root
-from grpolab.run.folder import reason_of, record_failure
+from grpolab.run.folder import describe_error, record_failure
 from grpolab.studies import drawing
 from grpolab.sweep.engine import TICK_SECONDS
 from grpolab.sweep.jobs import RUN, WARM_START, Job, check_runs, run_job, warm_start_jobs, write_plan
@@ -87,12 +87,12 @@ def _do(cell: Cell, todo: list[Job], results: Results, events: Events | None) ->
         say("another command runs it: waiting for its outcome")
     while todo[-1].is_taken(results):  # `train.run` would wait too, but Ctrl-C then ends at a step
         time.sleep(TICK_SECONDS)
-    asked: list[int] = []
+    requests: list[int] = []
 
     def ask_to_stop(number: int, _frame: FrameType | None) -> None:
-        if asked:  # a second time: stop at once
+        if requests:  # a second time: stop at once
             raise KeyboardInterrupt
-        asked.append(number)  # stop at the next rollout boundary
+        requests.append(number)  # stop at the next rollout boundary
 
     showing = show_progress(todo, Estimate(workers=1), results, events)
     with showing as progress, interruptible(ask_to_stop, signal.SIGINT, signal.SIGTERM):
@@ -100,7 +100,7 @@ def _do(cell: Cell, todo: list[Job], results: Results, events: Events | None) ->
 
             def on_step(step: int, job: Job = job) -> None:
                 progress.stepped(job, step)
-                if job.kind == WARM_START and asked:  # it has no checkpoint
+                if job.kind == WARM_START and requests:  # it has no checkpoint
                     raise KeyboardInterrupt
 
             progress.started(job, 0)
@@ -108,16 +108,16 @@ def _do(cell: Cell, todo: list[Job], results: Results, events: Events | None) ->
             try:
                 if job.kind == WARM_START:
                     made = warm_start.ensure(cell.settings, results, on_step)
-                    outcome = made.told(cell.settings.warm_start.target_accuracy)
+                    outcome = made.as_outcome(cell.settings.warm_start.target_accuracy)
                 else:
-                    outcome = train.run(cell.settings, results, on_step=on_step, stop=lambda: bool(asked))
+                    outcome = train.run(cell.settings, results, on_step=on_step, stop=lambda: bool(requests))
             except train.Interrupted:
                 raise KeyboardInterrupt from None
             except Exception as error:
                 if is_refusal(error, results.root):
                     outcome = no_outcome(error, results.root)
                 elif job.kind == RUN:
-                    outcome = record_failure(job.folder(results), reason_of(error), 0)
+                    outcome = record_failure(job.folder(results), describe_error(error), 0)
                 else:
-                    outcome = {"outcome": FAILED, "reason": reason_of(error)}
+                    outcome = {"outcome": FAILED, "reason": describe_error(error)}
             progress.finished(job, outcome)

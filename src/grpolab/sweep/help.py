@@ -37,7 +37,7 @@ GROUPS = {
 }
 WIDTH = 120
 
-Entry = tuple[str, str]  # a group or key, and what is said of it
+Entry = tuple[str, str]  # a group or key, and its explanation
 
 
 def help_text(wanted: Sequence[str] = ()) -> str:

@@ -82,7 +82,7 @@ def make_estimate(request: Request, workers: int) -> Estimate:
 
 
 def say_plan(request: Request, todo: list[Job], events: Events | None) -> None:
-    """Say what is asked for, and how much of it is done."""
+    """Say how many runs the plans have, and how many are done."""
     states = request.states()
     studies = [
         {

@@ -1,4 +1,4 @@
-"""What `grpolab train` is asked for on the command line: one run, or with -m every combination of several values."""
+"""The runs that `grpolab train` asks for on the command line: one, or with -m every combination of several values."""
 
 from __future__ import annotations
 

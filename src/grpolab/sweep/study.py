@@ -151,7 +151,7 @@ class StudyFile(Part):
 
     @property
     def argument(self) -> str:
-        """How commands name it: by its name, or by its path if the file is not in experiments/."""
+        """The name that commands take: its name, or its path if the file is not in experiments/."""
         return self.name if self.file in ("", f"experiments/{self.name}.yaml") else self.file
 
 
