@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -20,10 +18,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from step_vs_trl import DIAGNOSTICS_OFF, ENVIRONMENT, ON_CPU, PACKAGES, begin, processor
+from peer_trl import ENVIRONMENT, begin, make_trainer, plan_ours, print_versions
 
 GENERATIONS = 8
 LEARNING_RATE = 1e-6
+DIAGNOSTICS_OFF = [
+    *(f"diagnostics.{switch}=false" for switch in ("quantiles", "counterfactual", "step_norm")),
+    *(f"diagnostics.{interval}=0" for interval in ("histogram_every", "samples_every", "kl_ref_every")),
+]
 WORDS = ("banana", "cabbage", "concert", "daffodil", "elephant", "fluffy", "giggle", "hitchhike", "igloo", "jujube")
 
 
@@ -35,17 +37,17 @@ class Cost(NamedTuple):
 
 
 def share_of_a(prompt: str, answer: str, completion: str) -> float:
-    """The reward, as GRPO Lab calls it."""
+    """Return the reward, as GRPO Lab calls it."""
     return completion.count("a") / max(1, len(completion))
 
 
 def shares_of_a(completions: list[Any], **columns: Any) -> list[float]:
-    """The reward, as TRL calls it."""
+    """Return the rewards, as TRL calls them."""
     return [share_of_a("", "", completion[0]["content"]) for completion in completions]
 
 
 def prepare(folder: Path, model: Path) -> None:
-    """The model under another end token, which it lacks, so that every completion has all its tokens; and prompts."""
+    """Write the prompts, and the model under an end token that it lacks: every completion has all its tokens."""
     from transformers import AutoTokenizer
 
     (folder / "model").mkdir()
@@ -65,78 +67,64 @@ def prepare(folder: Path, model: Path) -> None:
 
 
 def timed(costs: list[Cost], function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, its cost added to `costs` at each call."""
+    """Return the function, which adds its cost to `costs` at each call."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         cpu, wall = time.process_time(), time.monotonic()
-        found = function(*args, **kwargs)
+        result = function(*args, **kwargs)
         costs.append(Cost(time.process_time() - cpu, time.monotonic() - wall))
-        return found
+        return result
 
     return call
 
 
 def trl_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list[Cost]]:
-    """Of each step's sampling, and of its updates, TRL's."""
+    """Return the costs of each step's sampling and of its updates in TRL."""
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from transformers import TrainerCallback
 
-    ends: list[Cost] = []
+    marks: list[Cost] = []  # the beginning and the end of each step
 
     class Clock(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            ends.append(Cost(time.process_time(), time.monotonic()))
+            marks.append(Cost(time.process_time(), time.monotonic()))
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            ends.append(Cost(time.process_time(), time.monotonic()))
+            marks.append(Cost(time.process_time(), time.monotonic()))
 
     prompts = [json.loads(line)["prompt"] for line in (folder / "train.jsonl").read_text().splitlines()]
-    trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(folder / "model"),
-        processing_class=AutoTokenizer.from_pretrained(folder / "model"),
-        reward_funcs=shares_of_a,
-        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in prompts]),
-        callbacks=[Clock()],
-        args=GRPOConfig(
-            output_dir=str(folder / "trl"),
-            per_device_train_batch_size=given.micro,
-            gradient_accumulation_steps=given.prompts * GENERATIONS // given.micro,
-            num_generations=GENERATIONS,
-            max_completion_length=given.tokens,
-            max_steps=1 + given.steps,
-            loss_type="grpo",
-            beta=0.0,
-            learning_rate=LEARNING_RATE,
-            lr_scheduler_type="constant",
-            report_to="none",
-            logging_steps=1,
-            **ON_CPU,
-        ),
+    trainer = make_trainer(
+        folder,
+        folder / "model",
+        shares_of_a,
+        {"train_dataset": Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in prompts])},
+        [Clock()],
+        per_device_train_batch_size=given.micro,
+        gradient_accumulation_steps=given.prompts * GENERATIONS // given.micro,
+        num_generations=GENERATIONS,
+        max_completion_length=given.tokens,
+        max_steps=1 + given.steps,
+        learning_rate=LEARNING_RATE,
+        report_to="none",
+        logging_steps=1,
     )
-    trainer.remove_callback(PrinterCallback)
     sampling: list[Cost] = []
     trainer._generate_and_score_completions = timed(sampling, trainer._generate_and_score_completions)
     trainer.train()
-    steps = [
-        Cost(*(end - begun for begun, end in zip(*pair, strict=True)))
-        for pair in zip(ends[::2], ends[1::2], strict=True)
-    ]
     lengths = {log["completions/mean_length"] for log in trainer.state.log_history if "completions/mean_length" in log}
     assert lengths == {given.tokens}, lengths
     # A step samples inside; the rest is its updates.
     return sampling, [
-        Cost(step.cpu - drawn.cpu, step.wall - drawn.wall) for step, drawn in zip(steps, sampling, strict=True)
+        Cost(end.cpu - begun.cpu - drawn.cpu, end.wall - begun.wall - drawn.wall)
+        for begun, end, drawn in zip(marks[::2], marks[1::2], sampling, strict=True)
     ]
 
 
 def our_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list[Cost]]:
-    """Of each step's sampling, and of its updates, GRPO Lab's: collect, and minibatches, updates and their metrics."""
-    from grpolab.paths import Results
+    """Return the costs of each step's sampling, and of its minibatches, updates and metrics, in GRPO Lab."""
     from grpolab.run import warm_start
-    from grpolab.run.assembly import assemble
     from grpolab.run.provenance import set_up_torch
-    from grpolab.sweep.multirun import expand_multirun
+    from grpolab.run.train import assemble
 
     overrides = [
         "task=jsonl",
@@ -157,15 +145,12 @@ def our_costs(folder: Path, given: argparse.Namespace) -> tuple[list[Cost], list
         "beta=0",
         f"learning_rate={LEARNING_RATE}",
         *DIAGNOSTICS_OFF,
-        "device=cpu",
-        f"machine.results={folder}/results",
-        "machine.tracking_uri=null",
         *given.override,
     ]
-    plan = expand_multirun(overrides, "benchmark")
-    settings = plan.cells[0].settings
+    request = plan_ours(folder, "benchmark", overrides)
+    settings = next(iter(request.cells.values())).settings
     set_up_torch(settings)
-    parts = assemble(settings, warm_start.ensure(settings, Results.open(folder / "results")))
+    parts = assemble(settings, warm_start.ensure(settings, request.results))
     state, learner = parts.state, parts.learner
     sampling: list[Cost] = []
     training: list[Cost] = []
@@ -204,25 +189,20 @@ def main() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
         print(json.dumps({"sampling": costs[0], "training": costs[1], "peak": peak}))
         return
-    found: dict[str, list[dict[str, Any]]] = {"TRL": [], "GRPO Lab": []}
+    sides: dict[str, list[dict[str, Any]]] = {"TRL": [], "GRPO Lab": []}
     with tempfile.TemporaryDirectory() as name:
         prepare(Path(name), given.model)
         for _ in range(given.rounds):
-            for system, results in found.items():
-                side = [sys.executable, *sys.argv, "--side", system, name]
-                environment = {
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
-                }
-                done = subprocess.run(side, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-                results.append(json.loads(done.stdout.splitlines()[-1]))
-    report(found, given)
+            for system, rounds in sides.items():
+                command = [sys.executable, *sys.argv, "--side", system, name]
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+                rounds.append(json.loads(done.stdout.splitlines()[-1]))
+    report(sides, given)
 
 
-def report(found: dict[str, list[dict[str, Any]]], given: argparse.Namespace) -> None:
+def report(sides: dict[str, list[dict[str, Any]]], given: argparse.Namespace) -> None:
     """Print tokens a second and peak memory, and their ratios."""
-    versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in PACKAGES)
-    print(f"{processor()}, one torch thread, float32; Python {platform.python_version()}, {versions}")
+    print_versions()
     print(
         f"{given.model}: {given.prompts} prompts x {GENERATIONS} completions of {given.tokens} tokens,"
         f" micro-batches of {given.micro}; best of {given.rounds} rounds of {given.steps} steps"
@@ -233,13 +213,13 @@ def report(found: dict[str, list[dict[str, Any]]], given: argparse.Namespace) ->
         cpu, wall = (
             {
                 system: tokens / min(statistics.fmean(cost[clock] for cost in round_[part]) for round_ in rounds)
-                for system, rounds in found.items()
+                for system, rounds in sides.items()
             }
             for clock in (0, 1)
         )
         ratio, of_wall = (rate["GRPO Lab"] / rate["TRL"] for rate in (cpu, wall))
         print(f"{part:36}{cpu['TRL']:10.1f}{cpu['GRPO Lab']:10.1f}{ratio:7.2f}x{of_wall:13.2f}x")
-    peak = {system: max(round_["peak"] for round_ in rounds) for system, rounds in found.items()}
+    peak = {system: max(round_["peak"] for round_ in rounds) for system, rounds in sides.items()}
     ratio = peak["GRPO Lab"] / peak["TRL"]
     print(f"{'peak memory of the process, MiB':36}{peak['TRL']:10.0f}{peak['GRPO Lab']:10.0f}{ratio:7.2f}x")
 

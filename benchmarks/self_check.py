@@ -22,7 +22,7 @@ from scipy import stats
 
 from grpolab.errors import RequestError
 from grpolab.paths import Results, write_text_atomic
-from grpolab.report.load import Study, load
+from grpolab.report.load import StudyRuns, load
 from grpolab.report.measures import by_cell
 from grpolab.report.statistics import looks
 from grpolab.report.statistics.intervals import COVERAGE, iqm, resample, sd_interval, t_interval
@@ -150,7 +150,7 @@ def planned_looks(studies: int, rng: Rng) -> list[Check]:
         return (rng.normal(size=(studies, m, last)) - rng.normal(size=(studies, 1, last))) * 0.5**0.5 + effect
 
     def decide(values_RMS: NDArray, margin: float = np.nan) -> looks.Decisions:
-        return looks.decide(looks.evidence(values_RMS, margin, 1.0))
+        return looks.decide(looks.run_tests(values_RMS, margin, 1.0))
 
     for m, promised in LOOKS_PROMISE.items():
         of_power, of_seeds, of_negligible = (
@@ -161,7 +161,7 @@ def planned_looks(studies: int, rng: Rng) -> list[Check]:
             arm, baseline = draw(rng, (studies, m, last)), draw(rng, (studies, 1, last))
             null = arm if shape == "exponential" else (arm - baseline) * 0.5**0.5
             add(WRONG, f"m={m}, {shape}", (decide(null).verdict != looks.INCONCLUSIVE).any(-1), bounds)
-        at_margin = looks.evidence(differences(m, 4.0), 4.0, 1.0)
+        at_margin = looks.run_tests(differences(m, 4.0), 4.0, 1.0)
         at_margin = at_margin._replace(direction_p=np.ones_like(at_margin.margin_p))  # which would come first
         is_negligible = looks.decide(at_margin).verdict == looks.NEGLIGIBLE
         add(WRONG, f"m={m}, 'negligible' at the margin", is_negligible.any(-1), LOOKS_LEVEL)
@@ -188,7 +188,7 @@ def paired_studies(studies: int, n: int, rng: Rng, effect: float = 0.0) -> list[
     return [paired_difference(pd.Series(arm_S), pd.Series(baseline_S)) for arm_S, baseline_S in sides]
 
 
-def baseline_runs(studies: Sequence[Study]) -> list[NDArray]:
+def baseline_runs(studies: Sequence[StudyRuns]) -> list[NDArray]:
     """Return METRICS of the baseline's runs of each facet in units of their spread there, (S, metrics) each.
 
     Each run counts once. Left out are runs without a value of each metric, facets with fewer seeds than the first look,
@@ -230,7 +230,7 @@ def split_one_arm(facets: Sequence[NDArray], rng: Rng) -> list[Check]:
     planned = looks.LOOKS if values_RMS.shape[-1] == looks.LOOKS[-1] else looks.LOOKS[:1]
     checks = []
     for name, of in [(metric, [m]) for m, metric in enumerate(METRICS)] + [("any of these", [*range(len(METRICS))])]:
-        decisions = looks.decide(looks.evidence(values_RMS[:, of], np.nan, 1.0, looks=planned))
+        decisions = looks.decide(looks.run_tests(values_RMS[:, of], np.nan, 1.0, looks=planned))
         rate = float((decisions.verdict != looks.INCONCLUSIVE).any(-1).mean())
         checks.append(Check(WRONG, f"{ONE_ARM}: {name}", planned[-1], rate, NOTHING, RESAMPLES))
     return checks

@@ -1,14 +1,14 @@
-"""A sweep of 10,000 variants x 10 seeds on 200 nodes, simulated: what it costs, and whether a cell is lost.
+"""A sweep of 10,000 variants x 10 seeds on 200 simulated nodes: what it costs, and whether a cell is lost.
 
-Plan, schedule, leases, journals and outcomes are the program's own, in a real folder; nodes and their training are not.
-A discrete-event simulation has the nodes of two commands, which share the folder and know nothing of each other. Nodes
-are killed and come back, freeze and wake up after their lease, have clocks that are off (`--ahead`), and see late what
-others have written (`--stale`). Printed are the planning's cost, the operations and bytes of a run, and what happened
-to the cells; 1 where a cell is lost, differs from the undisturbed one, or has had its outcome replaced.
+Plan, schedule, leases, journals and outcomes are the program's own, in a real folder; nodes and training are not. The
+nodes of two commands share the folder and know nothing of each other. They are killed and come back, freeze and wake up
+after their lease has ended, have clocks that are off (`--ahead`), and see others' files late. Printed are the cost of
+planning, the operations and bytes of a run, and what happened to the cells; the exit code is 1 if a cell is lost,
+differs from the undisturbed run, or has had its outcome replaced.
 
-What is late: a folder's outcome or lease is not there for a command before the delay is over, and a lease looks older
-by it. As over NFS, three things are exact: a file that must not be there yet is made by one, who has made a file in a
-folder sees that folder as it is, and who opens a file reads what was written. With `--harsh` the last two are late too.
+A command sees a folder's outcome or lease only after a delay, and a lease looks older by it. Three things are exact, as
+over NFS: one process makes a file that must not exist, who makes a file in a folder sees that folder as it is, and who
+opens a file reads what was written. With `--harsh` the last two are late too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from grpolab.sweep.plan import expand
 from grpolab.sweep.study import Study
 from grpolab.vocabulary import COMPLETED
 
-STEPS = 4  # of a stub run, each with journal, heartbeat and checkpoint
+STEPS = 4  # of a simulated run, each with journal, heartbeat and checkpoint
 STEP_SECONDS = (10.0, 40.0)
 LOOK_SECONDS = 20.0  # between two looks of a node that has nothing to do or waits for another
 NOTICE_SECONDS = 60.0  # until a command knows that its node died
@@ -49,15 +49,15 @@ FROZEN_SECONDS = (30.0, 1800.0)
 HOUR = 3600.0
 BEGIN = 1_800_000_000.0  # unix seconds
 WRONG = ("cells that were lost", "cells that differ from the undisturbed run", "outcomes that were replaced")
-COUNTED = {  # of Python's audit events: what a file system has to do
+COUNTED = {  # Python's audit events -> what a file system has to do
     **{"open": "open", "os.listdir": "list", "os.mkdir": "make folder", "os.rename": "rename"},
     **{"os.remove": "unlink", "os.link": "link", "os.utime": "touch"},
 }
 
 
-def study(variants: int, seeds: int, root: Path) -> Study:
-    """So many variants of a small task; their results go below `root`."""
-    first, second = -(-variants // 20), min(variants, 20)
+def make_study(variants: int, seeds: int, root: Path) -> Study:
+    """Return a study of so many variants of a small task, whose results go below `root`."""
+    rates, clips = -(-variants // 20), min(variants, 20)
     return Study(
         name="scale_test",
         question="What does a sweep of this size cost?",
@@ -66,8 +66,8 @@ def study(variants: int, seeds: int, root: Path) -> Study:
             *(f"machine.results={root}", "machine.tracking_uri=null"),
         ],
         factors={
-            "rate": {f"r{index}": [f"learning_rate={1e-6 * (index + 1):.9g}"] for index in range(first)},
-            "clip": {f"e{index}": [f"epsilon={0.01 * (index + 1):.3g}"] for index in range(second)},
+            "rate": {f"r{index}": [f"learning_rate={1e-6 * (index + 1):.9g}"] for index in range(rates)},
+            "clip": {f"e{index}": [f"epsilon={0.01 * (index + 1):.3g}"] for index in range(clips)},
         },
         compare="clip",
         baseline="e0",
@@ -77,8 +77,8 @@ def study(variants: int, seeds: int, root: Path) -> Study:
     )
 
 
-def planned(variants: int, seeds: int, root: Path) -> tuple[Request, dict[str, float]]:
-    """The plan as a command makes it, and what that costs."""
+def make_plan(variants: int, seeds: int, root: Path) -> tuple[Request, dict[str, float]]:
+    """Plan as a command does; return the request and what planning cost."""
     began, cost = time.process_time(), dict[str, float]()
 
     def lap(name: str) -> None:
@@ -86,7 +86,7 @@ def planned(variants: int, seeds: int, root: Path) -> tuple[Request, dict[str, f
         now = time.process_time()
         cost[f"planning: {name}, CPU s"], began = now - began, now
 
-    plan = expand(study(variants, seeds, root), Composer())
+    plan = expand(make_study(variants, seeds, root), Composer())
     lap("compose and check")
     request = Request([plan])
     lap("signatures and preflight")
@@ -113,69 +113,80 @@ class World:
         self._order = count()
 
     def after(self, seconds: float, do: Callable[[], None]) -> None:
-        """Do something later."""
         heapq.heappush(self._events, (self.time + seconds, next(self._order), do))
 
-    def run(self, ended: Callable[[], bool]) -> None:
-        """Let things happen until it has ended."""
-        while not ended():
+    def start(self, process: Iterator[float], node: Node | None = None) -> None:
+        """Run a generator that yields the seconds until it goes on.
+
+        As a process of a node it ends when the node is killed, and waits while the node is frozen.
+        """
+        life = node and node.life
+
+        def go_on() -> None:
+            if node and node.life != life:
+                return
+            left = node.frozen_until - self.time if node else 0.0
+            if left > 0:
+                self.after(left, go_on)
+            elif (seconds := next(process, None)) is not None:
+                self.after(seconds, go_on)
+
+        self.after(0.0, go_on)
+
+    def run(self, has_ended: Callable[[], bool]) -> None:
+        while not has_ended():
             self.time, _, do = heapq.heappop(self._events)
             do()
 
     def between(self, limits: tuple[float, float]) -> float:
-        """A moment between two."""
         return self.random.uniform(*limits)
 
     def delay(self) -> float:
-        """How old what a node sees may be."""
+        """Return how old what a node sees may be."""
         return self.between(self.stale)
 
 
-class Machine(Host):
-    """A simulated machine as leases see it."""
+class SimulatedHost(Host):
+    """A simulated machine, as leases see it."""
 
     def __init__(self, world: World, name: str, ahead: float) -> None:
         super().__init__()
         self.world, self.name, self.ahead = world, name, ahead
 
     def holder(self) -> dict[str, Any]:
-        """Its process."""
-        token = f"{self.world.random.getrandbits(64):x}"
-        return {"token": token, "host": self.name}
+        return {"token": f"{self.world.random.getrandbits(64):x}", "host": self.name}
 
     def lives(self, holder: dict[str, Any]) -> bool | None:
-        """Its own process is seen, others are not."""
         return holder["token"] in self.held if holder["host"] == self.name else None
 
     def now(self) -> float:
-        """Simulated seconds."""
         return self.world.time - BEGIN
 
     def file_time(self, folder: Path) -> float:
-        """By the file system's clock, or by its own; what it sees is old."""
         return self.world.time + self.ahead + self.world.delay()
 
     def touch(self, file: Path) -> None:
-        """At the simulated time."""
         os.utime(file, (self.world.time + self.ahead,) * 2)
 
 
 class LateLease(Lease):
     """A lease whose holder may learn late that another has taken the folder over."""
 
-    def __init__(self, folder: Path, machine: Machine) -> None:
-        super().__init__(folder, machine)
-        self.world = machine.world
+    def __init__(self, folder: Path, host: SimulatedHost) -> None:
+        super().__init__(folder, host)
+        self.world, self.is_kept = host.world, True
 
     def attempt(self) -> bool:
-        """As always; the moment is noted."""
-        if taken := super().attempt():
-            self.host.touch(self._file)  # its file was made at the time of this machine
+        if is_mine := super().attempt():
+            self.host.touch(self._file)  # its file was made at this machine's time
             self.world.taken_at[self.folder] = self.world.time
-        return taken
+        return is_mine
+
+    def release(self) -> None:
+        self.is_kept = False
+        super().release()
 
     def check(self) -> None:
-        """As always, only late."""
         try:
             super().check()
         except LeaseLost:
@@ -184,24 +195,26 @@ class LateLease(Lease):
             self.world.tally["checks that saw a lost lease as held"] += 1
 
 
-class StubRun:
-    """A job in its folder without a model: the same files in the same order, the same bytes whoever writes them."""
+class SimulatedRun:
+    """A job without a model: the same files in the same order, with the same bytes whoever writes them."""
 
     def __init__(self, job: Job, folder: Path, host: str) -> None:
-        self.job, self.folder = job, folder
+        self.job, self.folder, self.host = job, folder, host
         saved = read_json(folder / "checkpoint" / "latest.json") or {"step": 0, "journal_bytes": 0, "sha256": ""}
         journal = folder / "journal.jsonl"
         kept = journal.read_bytes()[: saved["journal_bytes"]] if journal.exists() else b""
         if hashlib.sha256(kept).hexdigest() != saved["sha256"]:
             saved = {"step": 0, "journal_bytes": 0}
         write_atomic(folder / "settings.yaml", json.dumps(job.settings["task"]).encode())
-        write_atomic(folder / "provenance.json", json.dumps({"host": host}).encode())
+        write_atomic(
+            folder / "provenance.json", json.dumps({"host": host, "dataset": {"evaluation_items": 1}}).encode()
+        )
         self.step: int = saved["step"]
         self.journal = Journal(journal, saved["journal_bytes"])
         self.heartbeat = Heartbeat(folder, STEPS)
 
     def take_step(self, now: float) -> None:
-        """A rollout step with its checkpoint. Raises LeaseLost where the journal is another's."""
+        """Take a rollout step with its checkpoint. Raises LeaseLost if the journal is another's."""
         self.journal.append(**row(self.job.signature, self.step))
         self.step += 1
         self.heartbeat.beat(self.step, now)
@@ -209,34 +222,28 @@ class StubRun:
         saved = {"step": self.step, "journal_bytes": length, "sha256": self.journal.sha256}
         write_atomic(self.folder / "checkpoint" / "latest.json", json.dumps(saved).encode())
 
-    def conclude(self, host: str) -> bool:
-        """Write the outcome; False where another one stands. Raises LeaseLost as a step."""
+    def conclude(self) -> bool:
+        """Write the outcome; return False if there is another one. Raises LeaseLost."""
         self.journal.close()
-        sha256 = self.journal.sha256
-        mine = Outcome(COMPLETED, None, STEPS, final={"eval/accuracy_expected": 0.5}, journal_sha256=sha256, error=host)
-        return bool(conclude(self.folder, mine)["error"] == host)
+        final, sha256 = {"eval/accuracy_expected": 0.5}, self.journal.sha256
+        mine = Outcome(COMPLETED, None, STEPS, final=final, journal_sha256=sha256, error=self.host)
+        return bool(conclude(self.folder, mine)["error"] == self.host)
 
 
 def row(signature: str, step: int) -> dict[str, Any]:
-    """What a run's journal says of a step."""
+    """Return what a run's journal says of a step."""
     return {"kind": "rollout", "rollout_step": step, "reward/mean": random.Random(f"{signature} {step}").random()}
 
 
-def journal_sha256(signature: str) -> str:
-    """Of the run that nothing disturbed."""
-    return hashlib.sha256(b"".join(line(row(signature, step)) for step in range(STEPS))).hexdigest()
-
-
 class Command:
-    """One of the commands that share the folder: it hands out what nobody else does, as far as it can see."""
+    """One of the commands that share the folder. It hands out what nobody else does, as far as it can see."""
 
     def __init__(self, world: World, results: Results, jobs: Sequence[Job]) -> None:
-        self.world, self.results = world, results
-        self.schedule = Schedule(jobs)
-        self.host = Machine(world, "a command's", 0.0)
+        self.world, self.results, self.schedule = world, results, Schedule(jobs)
+        self.host = SimulatedHost(world, "a command's", 0.0)
 
-    def next(self) -> Job | None:
-        """The next job for a node, as `sweep/engine.py` chooses it."""
+    def next_job(self) -> Job | None:
+        """Choose a node's next job, as `Engine.next_job` does."""
         for job in self.schedule.ready():
             folder = job.folder(self.results)
             seen_until = self.world.time - self.world.delay()
@@ -253,122 +260,97 @@ class Node:
     """A machine with one worker, which does what its command gives it, dies and freezes."""
 
     def __init__(self, world: World, command: Command, name: str, ahead: float, kills: float, freezes: float) -> None:
-        self.world, self.command, self.machine = world, command, Machine(world, name, ahead)
-        self.hours = {"killed": kills, "frozen": freezes}  # mean hours between two
+        self.world, self.command, self.host = world, command, SimulatedHost(world, name, ahead)
         self.job: Job | None = None
         self.life, self.frozen_until = 0, 0.0
-        self._misfortune("killed", self.kill)
-        self._misfortune("frozen", self.freeze)
-        self.soon(world.between((0, 60)), self.ask)
+        world.start(self.repeat(kills, self.kill))
+        world.start(self.repeat(freezes, self.freeze))
+        world.start(self.work(world.between((0, 60))), self)
 
-    def _misfortune(self, name: str, do: Callable[[], None]) -> None:
-        if self.hours[name]:
-            self.world.after(self.world.random.expovariate(1 / (self.hours[name] * HOUR)), do)
-
-    def soon(self, seconds: float, do: Callable[[], None]) -> None:
-        """Do something later, if this process lives by then; when it wakes up, if it is frozen."""
-        life = self.life
-
-        def when_due() -> None:
-            if life == self.life:
-                left = self.frozen_until - self.world.time
-                self.world.after(left, when_due) if left > 0 else do()
-
-        self.world.after(seconds, when_due)
+    def repeat(self, hours: float, do: Callable[[], None]) -> Iterator[float]:
+        """Do something again and again, `hours` apart in the mean; never if 0."""
+        while hours:
+            yield self.world.random.expovariate(1 / (hours * HOUR))
+            do()
 
     def kill(self) -> None:
-        """The process is gone at once, and another comes later; the command notices a little later too."""
+        """End the process at once; its command notices a little later, and another process comes after a while."""
         self.world.tally["nodes killed"] += 1
         job, self.job = self.job, None
-        self.life += 1
-        self.frozen_until = 0.0
-        self.machine.held.clear()
+        self.life, self.frozen_until = self.life + 1, 0.0
+        self.host.held.clear()
         if job:
             self.world.tally["runs that were killed"] += 1
             self.world.after(NOTICE_SECONDS, lambda: self.command.schedule.put_back(job))
-        self.soon(self.world.between(DOWN_SECONDS), self.ask)
-        self._misfortune("killed", self.kill)
+        self.world.start(self.work(self.world.between(DOWN_SECONDS)), self)
 
     def freeze(self) -> None:
-        """Nothing happens here for a while; then everything goes on as if nothing had been."""
+        """Do nothing for a while; then go on as if nothing had been."""
         self.world.tally["nodes frozen"] += 1
         self.frozen_until = self.world.time + self.world.between(FROZEN_SECONDS)
-        self._misfortune("frozen", self.freeze)
 
-    def ask(self) -> None:
-        """Have a job, or ask again later."""
-        self.job = self.command.next()
-        if self.job is None:
-            self.soon(LOOK_SECONDS, self.ask)
-            return
-        self.command.schedule.hand_out(self.job)
-        self.come()
+    def work(self, seconds: float) -> Iterator[float]:
+        """Do one job after another, the first one after a while."""
+        yield seconds
+        while True:
+            if job := self.command.next_job():
+                self.job = job
+                self.command.schedule.hand_out(job)
+                yield from self.do(job)
+                self.command.schedule.finished(job, True)
+                self.job = None
+            else:
+                yield LOOK_SECONDS
 
-    def come(self) -> None:
-        """To the folder of the job."""
-        assert self.job
-        self.lease = LateLease(self.job.folder(self.command.results), self.machine)
-        self.begin()
+    def do(self, job: Job) -> Iterator[float]:
+        """Take the folder and go on with what is in it; begin again if another node has taken it over."""
+        world, folder = self.world, job.folder(self.command.results)
 
-    def begin(self) -> None:
-        """Get the folder, and go on with what is in it."""
-        assert self.job
-        if self.is_concluded(self.world.delay()):
-            self.done()
-        elif not self.lease.attempt():
-            self.world.tally["looks at a folder that another had"] += 1
-            self.soon(LOOK_SECONDS, self.begin)
-        elif self.is_concluded(self.world.delay() if self.world.harsh else 0.0):
-            self.lease.release()
-            self.done()
-        else:
-            self.world.tally["begun"] += 1
-            self.run = StubRun(self.job, self.lease.folder, self.machine.name)
-            lease = self.lease
-            self.soon(BEAT_SECONDS, lambda: self.beat(lease))
-            self.soon(self.world.between(STEP_SECONDS), self.step)
+        def sees_outcome(delay: float) -> bool:
+            return world.concluded.get(folder, math.inf) <= world.time - delay
 
-    def is_concluded(self, delay: float) -> bool:
-        """Whether this node, whose view of the folder is so old, sees an outcome."""
-        return self.world.concluded.get(self.lease.folder, math.inf) <= self.world.time - delay
+        lease = LateLease(folder, self.host)
+        while not sees_outcome(world.delay()):
+            if not lease.attempt():
+                world.tally["looks at a folder that another had"] += 1
+                yield LOOK_SECONDS
+                continue
+            if sees_outcome(world.delay() if world.harsh else 0.0):
+                lease.release()
+                return
+            world.tally["begun"] += 1
+            run = SimulatedRun(job, folder, self.host.name)
+            world.start(self.beat(lease), self)
+            try:
+                yield world.between(STEP_SECONDS)
+                while run.step < STEPS:
+                    lease.check()
+                    run.take_step(world.time)
+                    world.tally["steps"] += 1
+                    yield world.between(STEP_SECONDS)
+                lease.check()
+                if run.conclude():
+                    world.concluded[folder] = world.time
+                    world.inodes[folder] = (folder / "outcome.json").stat().st_ino
+                else:
+                    world.tally["second outcomes, refused"] += 1
+            except LeaseLost:
+                world.tally["runs left because another node had taken them over"] += 1
+                lease.release()
+                lease = LateLease(folder, self.host)
+                yield LOOK_SECONDS
+            else:
+                lease.release()
+                return
 
-    def beat(self, lease: Lease) -> None:
-        """What the thread of a lease does."""
-        if lease is self.lease and self.job:
+    def beat(self, lease: LateLease) -> Iterator[float]:
+        """Do what the thread of a lease does."""
+        while True:
+            yield BEAT_SECONDS
+            if not lease.is_kept:
+                return
             with suppress(LeaseLost):
                 lease.beat()
-                self.soon(BEAT_SECONDS, lambda: self.beat(lease))
-
-    def step(self) -> None:
-        """A step, or the outcome after the last one."""
-        assert self.job
-        try:
-            self.lease.check()
-            if self.run.step < STEPS:
-                self.run.take_step(self.world.time)
-                self.world.tally["steps"] += 1
-                self.soon(self.world.between(STEP_SECONDS), self.step)
-                return
-            first = self.run.conclude(self.machine.name)
-        except LeaseLost:
-            self.world.tally["runs left because another node had taken them over"] += 1
-            self.lease.release()
-            self.soon(LOOK_SECONDS, self.come)
-            return
-        if first:
-            self.world.concluded[self.lease.folder] = self.world.time
-            self.world.inodes[self.lease.folder] = (self.lease.folder / "outcome.json").stat().st_ino
-        else:
-            self.world.tally["second outcomes, refused"] += 1
-        self.lease.release()
-        self.done()
-
-    def done(self) -> None:
-        """The command hears of it."""
-        assert self.job
-        self.command.schedule.finished(self.job, True)
-        self.job = None
-        self.ask()
 
 
 def simulate(
@@ -381,52 +363,48 @@ def simulate(
     freezes: float = 12.0,
     harsh: bool = False,
 ) -> dict[str, float]:
-    """What happens to the cells of a planned request on so many nodes, half of them of either command.
+    """Run a planned request on so many nodes, half of them of either command; return what happened.
 
     `stale`: seconds after which others see what was written. `ahead`: each machine's clock is off by up to so many
-    seconds in either direction, and the file system takes its times from the machines. `kills`, `freezes`: mean hours
-    of a node between two; 0 for none.
+    seconds, and dates the files that it writes. `kills`, `freezes`: mean hours of a node between two; 0 for none.
     """
-    world = World(seed, stale, harsh)
-    jobs = request.jobs()
-    commands = [Command(world, request.results, jobs) for _ in range(2)]
+    world, jobs, results = World(seed, stale, harsh), request.jobs(), request.results
+    commands = [Command(world, results, jobs) for _ in range(2)]
     for index in range(nodes):
         Node(world, commands[index % 2], f"node {index}", world.random.uniform(-ahead, ahead), kills, freezes)
-    with counted() as operations:
+    with count_operations() as operations:
         world.run(lambda: not any(command.schedule for command in commands))
-    results, cells = request.results, len(request.cells)
-    outcomes = [read_json(job.folder(results) / "outcome.json") for job in jobs]
-    sound = sum(is_sound(job, job.folder(results), outcome) for job, outcome in zip(jobs, outcomes, strict=True))
-    replaced = sum((folder / "outcome.json").stat().st_ino != inode for folder, inode in world.inodes.items())
-    tally = world.tally
-    steps = tally.pop("steps")
-    size = sum(file.stat().st_size for job in jobs for file in job.folder(results).iterdir() if file.is_file())
+    folders = [job.folder(results) for job in jobs]
+    outcomes = [read_json(folder / "outcome.json") for folder in folders]
+    steps, per_job = world.tally.pop("steps"), 1 / len(jobs)
+    size = sum(file.stat().st_size for folder in folders for file in folder.iterdir() if file.is_file())
     return {
-        "cells": cells,
+        "cells": len(request.cells),
         "nodes": nodes,
         "simulated hours": (world.time - BEGIN) / HOUR,
-        **dict(sorted(tally.items())),
-        "steps that were taken again, %": 100 * (steps / (STEPS * len(jobs)) - 1),
-        "cells that were lost": sum(outcome is None for outcome in outcomes),
-        "cells that differ from the undisturbed run": len(jobs) - sound,
-        "outcomes that were replaced": replaced,
-        **{f"operations of a run: {name}": number / len(jobs) for name, number in sorted(operations.items())},
-        "operations of a run: all": sum(operations.values()) / len(jobs),
-        "files of a run": sum(len(list(job.folder(results).rglob("*"))) for job in jobs) / len(jobs),
-        "bytes of a run": size / len(jobs),
+        **dict(sorted(world.tally.items())),
+        "steps that were taken again, %": 100 * (steps / STEPS * per_job - 1),
+        WRONG[0]: sum(outcome is None for outcome in outcomes),
+        WRONG[1]: sum(not is_sound(job, outcome, results) for job, outcome in zip(jobs, outcomes, strict=True)),
+        WRONG[2]: sum((folder / "outcome.json").stat().st_ino != inode for folder, inode in world.inodes.items()),
+        **{f"operations of a run: {name}": number * per_job for name, number in sorted(operations.items())},
+        "operations of a run: all": sum(operations.values()) * per_job,
+        "files of a run": sum(len(list(folder.rglob("*"))) for folder in folders) * per_job,
+        "bytes of a run": size * per_job,
     }
 
 
-def is_sound(job: Job, folder: Path, outcome: dict[str, Any] | None) -> bool:
-    """Whether journal and outcome are those of the run that nothing disturbed."""
-    expected, journal = journal_sha256(job.signature), folder / "journal.jsonl"
+def is_sound(job: Job, outcome: dict[str, Any] | None, results: Results) -> bool:
+    """True if journal and outcome are those of a run that nothing disturbed."""
+    expected = hashlib.sha256(b"".join(line(row(job.signature, step)) for step in range(STEPS))).hexdigest()
+    journal = job.folder(results) / "journal.jsonl"
     written = hashlib.sha256(journal.read_bytes()).hexdigest() if journal.exists() else ""
     return outcome is not None and outcome["journal_sha256"] == expected == written
 
 
 @contextmanager
-def counted() -> Iterator[Counter[str]]:
-    """What the file system is asked meanwhile, by Python's audit events; looks at names (stat) are not among them."""
+def count_operations() -> Iterator[Counter[str]]:
+    """Count what the file system is asked meanwhile, by Python's audit events, which leave out looks at names."""
     operations: Counter[str] = Counter()
     is_on = True
 
@@ -440,35 +418,29 @@ def counted() -> Iterator[Counter[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plan, simulate, print; 1 where a cell is lost, differs or has had its outcome replaced."""
+    """Plan, simulate and print; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--variants", type=int, default=10_000)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--nodes", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0, help="of the simulation's own chance")
-    parser.add_argument("--stale", type=float, nargs=2, default=(3.0, 60.0), help="seconds until others see a change")
-    parser.add_argument("--ahead", type=float, default=0.0, help="seconds; the machines' clocks date the files")
-    parser.add_argument("--kills", type=float, default=6.0, help="mean hours between two of a node; 0: none")
-    parser.add_argument("--freezes", type=float, default=12.0, help="the same")
-    parser.add_argument("--harsh", action="store_true", help="looking at one's own folder is late too")
+    parser.add_argument("--ahead", type=float, default=0.0, help="seconds that the machines' clocks are off")
+    parser.add_argument("--harsh", action="store_true", help="what a node sees of its own folder is late too")
     parser.add_argument("--folder", type=Path, help="where the results folder is made and deleted; best in memory")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="simulate-scale-", dir=given.folder) as folder:
-        request, costs = planned(given.variants, given.seeds, Path(folder) / "results")
-        said(costs)
+        request, costs = make_plan(given.variants, given.seeds, Path(folder) / "results")
+        show(costs)
         began = time.process_time()
-        disturbed = {name: getattr(given, name) for name in ("seed", "ahead", "kills", "freezes", "harsh")}
-        found = simulate(request, given.nodes, stale=tuple(given.stale), **disturbed)
-        said(found | {"simulation: CPU s": time.process_time() - began})
+        happened = simulate(request, given.nodes, ahead=given.ahead, harsh=given.harsh)
+        show(happened | {"simulation: CPU s": time.process_time() - began})
         began = time.process_time()
         request.states()
-        said({"states of all cells, once: CPU s": time.process_time() - began})
-    return 1 if any(found[name] for name in WRONG) else 0
+        show({"states of all cells, once: CPU s": time.process_time() - began})
+    return int(any(happened[name] for name in WRONG))
 
 
-def said(found: dict[str, float]) -> None:
-    """A line for each."""
-    for name, value in found.items():
+def show(numbers: dict[str, float]) -> None:
+    for name, value in numbers.items():
         print(f"{name:<56} {value:>12,.{0 if value == int(value) else 2}f}", flush=True)
 
 

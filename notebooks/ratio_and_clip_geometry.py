@@ -12,8 +12,8 @@
 # # What does the clip do to a ratio?
 #
 # Two views. Without any run: objective and gradient weight of one token, from tables that `grpolab geometry` computes
-# with the product's own loss code, so that the picture is the code. And from runs: how far ratios went, where in the
-# completion, and how they spread.
+# with the product's own loss code, so that the picture is the code. And from runs: how far ratios went, and how they
+# spread.
 
 # %% tags=["parameters"]
 from IPython.display import Image, Markdown, display
@@ -40,10 +40,10 @@ for figure_name in ANALYTIC_FIGURES:
     display(Image(png(figure)), Markdown(f"**{figure_name}.** {manifest.caption}"))
 
 # %% [markdown]
-# In runs: spread of the log ratio (F5), its range at each rollout step (F6), and by position (F7).
+# In runs: spread of the log ratio (F5), and its range at each rollout step (F6).
 
 # %%
 for study in studies:
-    for figure_name in ("F5", "F6", "F7"):
+    for figure_name in ("F5", "F6"):
         figure, manifest = draw(study, figure_name)
         display(Image(png(figure)), Markdown(f"**{study.name} {figure_name}.** {manifest.caption}"))

@@ -12,7 +12,7 @@
 # # How steadily does each variant learn?
 #
 # For every study: learning curves, the table of stability quantities (each defined once, in
-# `grpolab/report/stability.py`), and their summary.
+# `grpolab/quantities.py`), and their summary.
 
 # %% tags=["parameters"]
 from IPython.display import Image, Markdown, display

@@ -16,7 +16,7 @@
 # %% tags=["parameters"]
 from IPython.display import Image, Markdown, display
 
-from grpolab.doctor import QUESTIONS
+from grpolab.doctor import SYMPTOMS
 from grpolab.doctor.pictures import passes, reach
 from grpolab.doctor.section import section
 from grpolab.report.load import load
@@ -54,6 +54,6 @@ display(Markdown(section(studies)))
 # Every cause that it knows, and what to try.
 
 # %%
-for question in QUESTIONS:
-    causes = [f"- `{cause.name}`: {cause.says} {cause.remedy}" for cause in question.causes]
-    display(Markdown("\n".join([f"**{question.text}**", "", *causes])))
+for symptom in SYMPTOMS:
+    causes = [f"- `{cause.name}`: {cause.says} {cause.remedy}" for cause in symptom.causes]
+    display(Markdown("\n".join([f"**{symptom.question}**", "", *causes])))

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
-from simulate_scale import WRONG, planned, simulate
+from simulate_scale import WRONG, make_plan, simulate
 
 from grpolab.run.lease import Lease
 
@@ -24,7 +24,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_kills_freezes_and_late_views_lose_no_cell_and_run_none_twice(tmp_path: Path) -> None:
-    request, cost = planned(20, 10, tmp_path)
+    request, cost = make_plan(20, 10, tmp_path)
     found = simulate(request, **CHANCE)
     assert [found[name] for name in WRONG] == [0, 0, 0]
     assert "second outcomes, refused" not in found
@@ -38,7 +38,7 @@ def test_kills_freezes_and_late_views_lose_no_cell_and_run_none_twice(tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", [{"harsh": True}, {"ahead": 600.0}], ids=["late in everything", "clocks"])
 def test_worse_file_systems_cost_work_and_nothing_else(trouble: dict, tmp_path: Path) -> None:
-    request, _ = planned(10, 10, tmp_path)
+    request, _ = make_plan(10, 10, tmp_path)
     found = simulate(request, **CHANCE, **trouble)
     assert [found[name] for name in WRONG] == [0, 0, 0]
 
@@ -56,6 +56,6 @@ def test_without_leases_the_same_simulation_sees_cells_begun_twice(
 
     monkeypatch.setattr(Lease, "check", lambda lease: None)
     monkeypatch.setattr(Lease, "attempt", take_without_asking)
-    request, _ = planned(10, 10, tmp_path)
+    request, _ = make_plan(10, 10, tmp_path)
     found = simulate(request, **CHANCE)
     assert found["begun"] > 2 * found["cells"]

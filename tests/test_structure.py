@@ -58,7 +58,7 @@ ARROWS = {
 IN_TRAINING = {
     "doctor/faults.py": {"grpo", "tasks"},
     "readers/trl_callback.py": {"run", "paths"},
-    "report/surrogate_tables.py": {"grpo", "run", "settings"},  # and two commands that compute with our own losses
+    "report/surrogate_tables.py": {"grpo", "settings"},  # and `grpolab geometry`, which computes with our own losses
 }
 HEAVY = {"torch", "transformers", "datasets", "mlflow", "tokenizers"}
 NEVER = {

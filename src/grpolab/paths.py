@@ -36,7 +36,7 @@ SMOLLM2 = Path("results", "models", "smollm2-135m-instruct")
 SIGNATURE = re.compile(r"[0-9a-f]{16}(-[1-9][0-9]*)?")
 STUDY_NAME = re.compile(r"\w[\w.+-]*")
 # What a report consists of, in `Results.output`, beside figures/ and tables/; the last is written last.
-REPORT_FILES = ("report.html", "gallery.html", "reproducibility.md", "report.md")
+REPORT_FILES = ("report.html", "report.md")
 
 # The place refuses to be written: full, over its quota, read-only, forbidden. No run's own fault, so no outcome.
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
@@ -138,7 +138,6 @@ class Results:
         self.artifacts = root / "mlartifacts"
         self.geometry = root / "geometry.csv"  # the table behind F9: objective and weight against the ratio
         self.surface = root / "geometry_surface.csv"  # behind F10: the weight over old and new probability
-        self.surrogate = root / "surrogate.csv"  # behind F11: surrogates between old and new policy, of some runs
 
     @classmethod
     def open(cls, root: str | Path) -> Results:

@@ -109,29 +109,29 @@ KL_ESTIMATORS = {
     "abs": "grpolab.grpo.kl:absolute",
 }
 
-# Advantage estimator (grpo/advantages.py): the baseline that rewards are compared with.
+# Advantage estimator (grpo/baselines.py): the baseline that rewards are compared with.
 ADVANTAGES = {
-    "none": "grpolab.grpo.advantages:no_baseline",
-    "group_mean": "grpolab.grpo.advantages:group_mean",
-    "batch_mean": "grpolab.grpo.advantages:batch_mean",
-    "leave_one_out": "grpolab.grpo.advantages:leave_one_out",
-    "length_weighted": "grpolab.grpo.advantages:length_weighted",
-    "second_best": "grpolab.grpo.advantages:second_best",
-    "given": "grpolab.grpo.advantages:given",
+    "none": "grpolab.grpo.baselines:no_baseline",
+    "group_mean": "grpolab.grpo.baselines:group_mean",
+    "batch_mean": "grpolab.grpo.baselines:batch_mean",
+    "leave_one_out": "grpolab.grpo.baselines:leave_one_out",
+    "length_weighted": "grpolab.grpo.baselines:length_weighted",
+    "second_best": "grpolab.grpo.baselines:second_best",
+    "given": "grpolab.grpo.baselines:given",
 }
 
 # Those that compare a completion with the others of its group, and have nothing to say about a group of one.
 GROUP_BASELINES = {"group_mean", "leave_one_out", "length_weighted", "second_best"}
 
-# Scale (grpo/advantages.py): what a reward less its baseline is divided by.
+# Scale (grpo/baselines.py): what a reward less its baseline is divided by.
 SCALES = {
-    "none": "grpolab.grpo.advantages:unscaled",
-    "group": "grpolab.grpo.advantages:group_std",
-    "group_population": "grpolab.grpo.advantages:group_population_std",
-    "batch": "grpolab.grpo.advantages:batch_std",
-    "leave_one_out": "grpolab.grpo.advantages:leave_one_out_std",
-    "group_mean": "grpolab.grpo.advantages:group_mean_reward",
-    "nonzero_share": "grpolab.grpo.advantages:nonzero_share",
+    "none": "grpolab.grpo.baselines:unscaled",
+    "group": "grpolab.grpo.baselines:group_std",
+    "group_population": "grpolab.grpo.baselines:group_population_std",
+    "batch": "grpolab.grpo.baselines:batch_std",
+    "leave_one_out": "grpolab.grpo.baselines:leave_one_out_std",
+    "group_mean": "grpolab.grpo.baselines:group_mean_reward",
+    "nonzero_share": "grpolab.grpo.baselines:nonzero_share",
 }
 
 # Faults of the training loop (doctor/faults.py), planted by conf/fault/: learners that do one thing wrong.

@@ -1,4 +1,4 @@
-"""What a user's source says of itself, read from its syntax: nothing of it is run."""
+"""Read a user's source by its syntax: folders that it puts on the path, variables that it reads. Nothing is run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-@functools.lru_cache(maxsize=16)  # asked thrice of each file, one after the other
+@functools.lru_cache(maxsize=16)  # each file is asked for three times in a row
 def nodes(source: bytes) -> tuple[ast.AST, ...]:
-    """Of the source's syntax, from the top down; none where it is an extension module, or its import will fail."""
+    """Return the nodes of the source's syntax, from the top down; none where it is no valid Python source."""
     try:
         return tuple(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -19,7 +19,7 @@ def nodes(source: bytes) -> tuple[ast.AST, ...]:
 
 
 def folders_added(source: bytes, file: Path) -> list[str]:
-    """Folders that a module puts on `sys.path`, as far as they are written down in terms of `__file__` and literals."""
+    """Return the folders that a module puts on `sys.path`, if they are written in terms of `__file__` and literals."""
     if b"sys.path" not in source and b"addsitedir" not in source:
         return []
     known: dict[str, str] = {}
@@ -32,7 +32,7 @@ def folders_added(source: bytes, file: Path) -> list[str]:
 
 
 def _added_to_path(node: ast.AST) -> Iterator[ast.expr]:
-    """What a statement adds to `sys.path`."""
+    """Yield the expressions that a statement adds to `sys.path`."""
     if isinstance(node, ast.AugAssign) and ast.unparse(node.target) == "sys.path" and isinstance(node.value, ast.List):
         yield from node.value.elts
     if not isinstance(node, ast.Call):
@@ -47,7 +47,7 @@ def _added_to_path(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _path(node: ast.expr, file: Path, known: dict[str, str]) -> str | None:
-    """The path that an expression gives; None where that cannot be said without running it."""
+    """Return the path that an expression gives; None where only running it could tell."""
 
     def of(*parts: ast.expr) -> list[str] | None:
         found = [_path(part, file, known) for part in parts]
@@ -91,7 +91,7 @@ def _path(node: ast.expr, file: Path, known: dict[str, str]) -> str | None:
 
 
 def variables_read(source: bytes) -> set[str]:
-    """Names of the variables of the environment that a module asks for by a name that is written down."""
+    """Return the environment variables that a module asks for by a literal name."""
     found: set[str] = set()
     for node in nodes(source) if b"env" in source else ():
         match node:

@@ -66,10 +66,10 @@ TAGS = {
 # --- what a study may ask its report for, besides metrics -----------------------------------------------------------
 # fmt: off
 FIGURES = (
-    "F1", "F2", "F3", "F4", "F5", "F6", "F7", "F8", "F9", "F10", "F11", "F12", "F13", "F14", "F15", "F16", "F17",
-    "F18", "F19", "F20", "F21", "F22", "F23", "F24", "F25", "F26", "F27", "F28", "F29", "F30", "F31", "F32", "F33", "F34",
-    "D1", "D2",
+    "F1", "F2", "F3", "F4", "F5", "F6", "F8", "F9", "F10", "F12", "F13", "F15", "F16", "F17", "F18", "F20", "F21", "F24",
+    "F25", "F26", "F27", "F28", "F32", "F34", "D1", "D2",
 )
+GONE_FIGURES = ("F7", "F11", "F14", "F19", "F22", "F23", "F29", "F30", "F31", "F33")  # plans of older programs have them
 # fmt: on
 ANALYTIC_FIGURES = ("F9", "F10")  # need no run: a collection of studies may ask for them
 

@@ -10,23 +10,13 @@ import numpy as np
 import pandas as pd
 
 from grpolab.doctor.evidence import Evidence, Weights
+from grpolab.vocabulary import METRICS
 
 STEPS, PASSES = 12, 4
 SETTINGS = {
-    "epsilon": 0.2,
-    "epsilon_high": 0.2,
-    "beta": 0.0,
-    "kl_placement": "loss",
-    "importance_sampling_level": "token",
-    "num_generations": 8,
-    "prompts_per_step": 8,
-    "staleness": 0,
-    "learning_rate": 3e-4,
-    "warmup_steps": 0,
-    "max_grad_norm": 1.0,
-    "adam_epsilon": 1e-8,
-    "scale_epsilon": 1e-4,
-    "max_completion_length": 6,
+    **{"epsilon": 0.2, "epsilon_high": 0.2, "beta": 0.0, "kl_placement": "loss", "importance_sampling_level": "token"},
+    **{"num_generations": 8, "prompts_per_step": 8, "staleness": 0, "learning_rate": 3e-4, "warmup_steps": 0},
+    **{"max_grad_norm": 1.0, "adam_epsilon": 1e-8, "scale_epsilon": 1e-4, "max_completion_length": 6},
     "dtype": "float32",
 }
 
@@ -37,7 +27,7 @@ def sound(passes: int = PASSES, **settings: Any) -> Evidence:
         run="made",
         state="completed",
         settings=SETTINGS | settings,
-        updates=_updates(passes),
+        updates=pd.DataFrame([_update(step, iteration) for step in range(STEPS) for iteration in range(passes)]),
         rollouts=_rollouts(),
         evaluations=pd.DataFrame({"rollout_step": [0, 6, 12], "eval/accuracy_expected": [0.3, 0.4, 0.5]}),
         samples=_samples(),
@@ -45,8 +35,10 @@ def sound(passes: int = PASSES, **settings: Any) -> Evidence:
     )
 
 
-def changed(run: Evidence, table: str, metrics: Mapping[str, Any], where: Any = None) -> Evidence:
-    """The run with other values in a table, where a mask says so, or everywhere."""
+def changed(run: Evidence, metrics: Mapping[str, Any], where: Any = None) -> Evidence:
+    """The run with other values of metrics of one kind, where a mask says so, or everywhere."""
+    is_update = METRICS[next(iter(metrics))].kind == "update"
+    table = "updates" if is_update else "rollouts"
     frame = getattr(run, table).copy()
     for metric, value in metrics.items():
         frame.loc[slice(None) if where is None else where(frame), metric] = value
@@ -63,50 +55,25 @@ def falling(first: float, last: float, n: int = STEPS) -> np.ndarray:
     return np.linspace(first, last, n)
 
 
-def _updates(passes: int) -> pd.DataFrame:
-    rows = []
-    for step in range(STEPS):
-        for iteration in range(passes):
-            far = 0.4 * iteration
-            rows.append(
-                {
-                    "rollout_step": step,
-                    "iteration": iteration,
-                    "minibatch": 0,
-                    "loss": -1e-9 if iteration == 0 else -0.01 * iteration,
-                    "grad_norm": 1.0 / (1 + iteration),
-                    "learning_rate": 3e-4,
-                    "ratio/token_min": 1 / (1 + far),
-                    "ratio/token_max": 1 + far,
-                    "ratio/token_max_neg": 1 + far / 2,
-                    "ratio/token_mean": 1.0,
-                    "kl_old/k1": 0.01 * iteration,
-                    "kl_old/k3": 0.01 * iteration,
-                    "clip/active": 6 / 296 * iteration,
-                    "clip/active_nz": 0.03 * iteration,
-                    "cf/token_0.2": 0.02 * iteration,
-                    "cf/sequence_0.0003": 0.3,
-                }
-            )
-    return pd.DataFrame(rows)
+def _update(step: int, iteration: int) -> dict[str, float]:
+    far = 0.4 * iteration
+    return {
+        **{"rollout_step": step, "iteration": iteration, "minibatch": 0, "learning_rate": 3e-4},
+        **{"loss": -1e-9 if iteration == 0 else -0.01 * iteration, "grad_norm": 1.0 / (1 + iteration)},
+        **{"ratio/token_min": 1 / (1 + far), "ratio/token_max": 1 + far, "ratio/token_max_neg": 1 + far / 2},
+        **{"ratio/token_mean": 1.0, "kl_old/k1": 0.01 * iteration, "kl_old/k3": 0.01 * iteration},
+        **{"clip/active": 6 / 296 * iteration, "clip/active_nz": 0.03 * iteration},
+        **{"cf/token_0.2": 0.02 * iteration, "cf/sequence_0.0003": 0.3},
+    }
 
 
 def _rollouts() -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "rollout_step": range(STEPS),
-            "reward/mean": falling(0.3, 0.5),
-            "zero_variance/share": 0.2,
-            "zero_variance/all_right": 0.1,
-            "zero_variance/all_wrong": 0.1,
-            "completions/unique": 0.5,
-            "entropy/behaviour": falling(0.6, 0.4),
-            "length/mean": 5.0,
-            "truncation/share": 0.05,
-            "gap/sampler_trainer": 5e-6,
-            "gap/first_pass": 0.0,
-            "weights/step_norm": 0.1,
-            "kl_ref/exact": falling(0.01, 0.1),
+            **{"rollout_step": range(STEPS), "reward/mean": falling(0.3, 0.5), "entropy/behaviour": falling(0.6, 0.4)},
+            **{"zero_variance/share": 0.2, "zero_variance/all_right": 0.1, "zero_variance/all_wrong": 0.1},
+            **{"completions/unique": 0.5, "length/mean": 5.0, "truncation/share": 0.05, "weights/step_norm": 0.1},
+            **{"gap/sampler_trainer": 5e-6, "gap/first_pass": 0.0, "kl_ref/exact": falling(0.01, 0.1)},
         }
     )
 

@@ -18,7 +18,7 @@ from grpolab.doctor.page import examine
 from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.readers import log_folders
-from grpolab.report.stability import stability_table
+from grpolab.report.measures import stability_table
 
 STEPS = 40
 

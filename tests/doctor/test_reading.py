@@ -18,7 +18,8 @@ from safetensors.numpy import save_file
 
 from grpolab.cli import main
 from grpolab.doctor import diagnose, diagnose_log, diagnose_rows, examine, page
-from grpolab.doctor.evidence import compare, read_run, to_evidence
+from grpolab.doctor.evidence import to_evidence
+from grpolab.doctor.run_folder import compare_weights, read_run
 from grpolab.errors import RequestError
 from grpolab.readers.logs import read_log
 
@@ -135,10 +136,10 @@ def test_weights_beside_their_start(tmp_path: Path) -> None:
     coarse = {"a": (start["a"].view(np.uint32) & 0xFFFF0000).view(np.float32), "b": start["b"]}
     save_file(start, tmp_path / "start.safetensors")
     save_file(coarse, tmp_path / "end.safetensors")
-    weights = compare(tmp_path / "end.safetensors", tmp_path / "start.safetensors")
+    weights = compare_weights(tmp_path / "end.safetensors", tmp_path / "start.safetensors")
     assert weights
     assert (weights.count, weights.on_grid, weights.still) == (1016, 1.0, ("b",))
-    assert compare(tmp_path / "none.safetensors", tmp_path / "start.safetensors") is None
+    assert compare_weights(tmp_path / "none.safetensors", tmp_path / "start.safetensors") is None
 
 
 # --- logs from elsewhere; the TRL files are from real GRPOTrainers (TRL 1.16, 12 steps, logging_steps=1) --------------

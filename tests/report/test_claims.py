@@ -25,7 +25,7 @@ from grpolab.report.claims import (
     Claim,
     decide,
 )
-from grpolab.report.load import Study, load, study_of
+from grpolab.report.load import StudyRuns, load, study_of
 from grpolab.report.questions import margins
 from grpolab.report.reference import read_all
 from grpolab.report.statistics.looks import level_at
@@ -39,7 +39,7 @@ RNG = np.random.default_rng(0)
 TASKS = ["addition", "sorting"]
 
 
-def asking(study: Study, *changes: dict, **plan: object) -> list[Claim]:
+def asking(study: StudyRuns, *changes: dict, **plan: object) -> list[Claim]:
     """The claims of a study, had it these hypotheses."""
     hypotheses = [HYPOTHESES[0] | {"id": f"H{n}"} | change for n, change in enumerate(changes)]
     return decide([dataclasses.replace(study, plan=study.plan | {"hypotheses": hypotheses} | plan)])

@@ -16,9 +16,9 @@ from grpolab.cli import main
 from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.report.compare import DIFFERS, OPEN, compare
+from grpolab.report.export import export_reference
 from grpolab.report.load import load
 from grpolab.report.measures import at, measure
-from grpolab.report.reference import export_reference
 from grpolab.report.statistics.tests import welch_difference
 
 FACTORS = {"clip": ["symmetric", "no_clip"], "task": ["addition"]}

@@ -16,9 +16,9 @@ from grpolab.paths import Results
 from grpolab.records import read_plan, read_result
 from grpolab.report import page
 from grpolab.report.compare import OPEN, compare
+from grpolab.report.export import export_reference
 from grpolab.report.figures import draw
 from grpolab.report.load import load
-from grpolab.report.reference import export_reference
 from grpolab.report.screen import screen
 from grpolab.vocabulary import DAMAGED
 

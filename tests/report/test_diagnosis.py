@@ -14,7 +14,7 @@ from grpolab.doctor.evidence import Evidence
 from grpolab.doctor.section import Examined, section, write
 from grpolab.paths import REFERENCE_STUDY, Results
 from grpolab.report.load import load
-from grpolab.report.stability import stability_table
+from grpolab.report.measures import stability_table
 
 COMMITTED = Results.open(Path(__file__).parents[2] / "results")
 

@@ -71,9 +71,7 @@ def test_of_a_sequence_ratio_show_prints_what_was_clipped_and_labels_the_tokens(
     text = with_level(study, level, clipped=["high", "high", "low", ""])
     head = text.splitlines()
     assert head[1].startswith("sequence:ratio in the last pass over the batch; ^ clipped above")
-    assert head[2] == (
-        "that is the geometric mean of its tokens' ratios, which stand behind it and are not what is clipped"
-    )
+    assert "geometric mean of its tokens' ratios" in head[2]
     assert "     sequence:1.11803^  of tokens: 2:1.250  <end>:1.000\n" in text  # the root of 1.25
     assert "     sequence:0.50000v  of tokens: <end>:0.500" in text
 
@@ -82,12 +80,6 @@ def test_of_a_segment_ratio_show_prints_each_run_of_tokens(study):
     text = with_level(study, "segment", sample=[0, 0, 0, 0], position=[0, 1, 3, 0], ratio=[1.21, 1.0, 0.5, 1.0])
     assert "     segment:1.10000  of tokens: 2:1.210^  <end>:1.000\n" in text  # the marks differ: each has its own
     assert "     segment:0.50000v  of tokens: <end>:0.500" in text
-
-
-def test_of_a_token_ratio_nothing_stands_for_the_tokens(study):
-    text = with_level(study, "token")
-    assert text.splitlines()[1].startswith("token:ratio in the last pass over the batch;")
-    assert "of tokens" not in text
 
 
 def test_show_refuses_a_step_that_was_not_kept(study):
@@ -126,11 +118,3 @@ def test_diff_names_the_content_that_differs(study):
     assert not any(line.startswith("content of task.evaluation_file") for line in lines)
     for name, text in before.items():
         (results.run(name) / "provenance.json").write_text(text)
-
-
-def test_diff_of_two_seeds_of_a_variant_has_no_effect(study):
-    results, names = study
-    text = diff(results, names[0], names[1])
-    assert "seed" in text
-    assert "paired" not in text
-    assert "the same run" in diff(results, names[0], names[0])

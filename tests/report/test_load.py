@@ -12,11 +12,12 @@ from grpolab.errors import RequestError
 from grpolab.paths import Results, write_json_atomic
 from grpolab.report import journals, page
 from grpolab.report.claims import decide
+from grpolab.report.export import export_reference
 from grpolab.report.figures import FIGURES, draw
 from grpolab.report.load import load
+from grpolab.report.measures import stability_table
 from grpolab.report.plans import read_plan
-from grpolab.report.reference import export_reference, read_all
-from grpolab.report.stability import stability_table
+from grpolab.report.reference import read_all
 from grpolab.report.tables import tables
 from grpolab.vocabulary import DIVERGED, FAILED, MISSING, RESULTS
 

@@ -17,10 +17,10 @@ from grpolab.report.statistics.looks import (
     Decisions,
     decide,
     disagreement,
-    evidence,
     interval,
     level_at,
     repeated_p,
+    run_tests,
     simulated,
 )
 
@@ -28,7 +28,7 @@ DIRECTIONS = (SUPPORTED, OPPOSITE)
 
 
 def decided(values_MS: NDArray, margin: float = 1.0, claimed: float = 1.0, beyond: float = 0.0) -> Decisions:
-    return decide(evidence(values_MS, margin, claimed, beyond))
+    return decide(run_tests(values_MS, margin, claimed, beyond))
 
 
 def sharing_a_baseline(studies: int, hypotheses: int, effect: float, rng: np.random.Generator) -> NDArray:
@@ -58,7 +58,7 @@ def test_one_hypothesis_with_one_look_is_three_t_tests_of_scipy() -> None:
     rng, seen = np.random.default_rng(1), set()
     for effect in (0.0, 0.3, 1.5, -1.5):
         for values_S in rng.normal(effect, 1, (200, 5)):
-            verdict = decide(evidence(values_S[None], 1.4, 1.0, looks=(5,))).verdict[0]
+            verdict = decide(run_tests(values_S[None], 1.4, 1.0, looks=(5,))).verdict[0]
             direction = stats.ttest_1samp(values_S, 0).pvalue
             inside = max(
                 stats.ttest_1samp(values_S, -1.4, alternative="greater").pvalue,
@@ -154,7 +154,7 @@ def test_more_than_so_much_is_claimed_and_less_is_the_opposite() -> None:
 
 
 def equalities(values_MS: NDArray) -> Decisions:
-    return decide(evidence(values_MS, 1.0, 1.0, equal_M=True), equal_M=True)
+    return decide(run_tests(values_MS, 1.0, 1.0, equal_M=True), equal_M=True)
 
 
 def test_where_equality_is_claimed_a_small_difference_supports_it_and_one_beyond_the_margin_does_not() -> None:
@@ -166,7 +166,7 @@ def test_where_equality_is_claimed_a_small_difference_supports_it_and_one_beyond
     small = rng.normal(0.3, 0.05, (1, 20))  # surely above 0, and surely inside the margin
     assert equalities(small).verdict.tolist() == [SUPPORTED]
     assert decided(small).verdict.tolist() == [SUPPORTED]  # of a claimed direction
-    assert decide(evidence(small, np.nan, 1.0, equal_M=True), equal_M=True).verdict.tolist() == [INCONCLUSIVE]
+    assert decide(run_tests(small, np.nan, 1.0, equal_M=True), equal_M=True).verdict.tolist() == [INCONCLUSIVE]
 
 
 def test_a_difference_that_is_not_0_does_not_refute_an_equality_that_holds() -> None:

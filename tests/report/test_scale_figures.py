@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from report_results import HYPOTHESES, series_of, texts_of, write_study
+from report_results import HYPOTHESES, series_of, write_study
 from test_comparison_figures import final, with_curves
 
 from grpolab.report import brief
@@ -12,7 +12,6 @@ from grpolab.report.claims import decide
 from grpolab.report.figures import draw
 from grpolab.report.figures.scale import expected, number_of
 from grpolab.report.load import load
-from grpolab.report.measures import run_numbers
 from grpolab.report.statistics.looks import INCONCLUSIVE, SUPPORTED
 from grpolab.report.style import arm_styles
 
@@ -57,16 +56,6 @@ def test_where_the_baseline_is_skipped_no_effect_is_drawn(cross):
     assert [panel.get_title() for panel in picture.axes] == ["11 tokens", "0.13M parameters"]
 
 
-def test_the_order_of_the_arms_is_compared_with_that_of_the_crossing(cross):
-    _, manifest = draw(cross, "F33")
-    rows = {series["facet"]: series for series in manifest.numbers if "arms" in series}
-    assert {series["at"] for series in rows.values()} == {"0.13M/11"}, "the first of the scales that most others touch"
-    assert rows["0.13M/48"]["mean"] == pytest.approx(1)
-    assert rows["1M/11"]["mean"] == pytest.approx(1 / 3), "one of three pairs of arms has changed places"
-    assert (rows["1M/48"]["n"], rows["1M/11"]["n"]) == (2, 3), "seeds that lack an arm are left out"
-    assert series_of(manifest, by="pairs of seeds")["mean"] == pytest.approx(1)
-
-
 def test_what_1_over_sqrt_T_makes_of_a_spread_and_of_a_clip_fraction():
     length_X = np.array([4.0, 16.0])
     assert expected(0.1, length_X, is_share=False) == pytest.approx([0.1, 0.05])
@@ -93,25 +82,6 @@ def test_clipping_over_length_has_its_theory_where_a_ratio_is_of_a_whole_answer(
     colours = {arm: style.colour for arm, style in arm_styles(study.arms).items()}
     assert dotted == [{colours["sequence"]}, set(colours.values())]
     assert len(set(colours.values())) == 3, "sequence and no_clip have one colour in studies of their own"
-
-
-def test_clipping_over_length_is_drawn_of_runs_whose_updates_are_not_kept(cross):
-    spread = {
-        f"ratio/sequence_{end}_{sign}": 2.0 ** (end == "p99") for end in ("p01", "p99") for sign in ("pos", "neg")
-    }
-    study = dataclasses.replace(cross, updates=cross.updates.assign(**spread, **{"clip/active_nz": 0.04}))
-    kept = dataclasses.replace(study, updates=cross.updates[:0], numbers=run_numbers(study, []))
-    whole, of_numbers = (draw(part, "F34")[1].numbers for part in (study, kept))
-    assert len(whole) == 6  # two rows of three arms
-    assert of_numbers == whole
-
-
-def test_without_scales_they_say_what_they_need(tmp_path):
-    study = load(write_study(tmp_path), "clip_range")[-1]
-    for figure in ("F32", "F33", "F34"):
-        picture, manifest = draw(study, figure)
-        assert manifest.numbers == []
-        assert f"{figure}: needs a factor" in " ".join(texts_of(picture))
 
 
 def test_the_first_page_says_what_carried(cross):

@@ -31,7 +31,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     done: list[str] = []
     whole = load.load
 
-    def counted(results: Results, name: str) -> list[load.Study]:
+    def counted(results: Results, name: str) -> list[load.StudyRuns]:
         done.append(name)
         return whole(results, name)
 
@@ -100,7 +100,7 @@ def test_a_commit_that_git_learns_of_later_computes_it_again(results, loads, mon
 def test_what_changed_while_it_was_computed_is_not_kept(results, loads, monkeypatch):
     whole = load.load
 
-    def slow(results: Results, name: str) -> list[load.Study]:
+    def slow(results: Results, name: str) -> list[load.StudyRuns]:
         studies = whole(results, name)
         (journal_of(results).parent / "outcome.json").unlink(missing_ok=True)
         return studies

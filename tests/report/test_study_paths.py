@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fake_runs import FakeRun
 from fake_runs import study as fake_study
 from fake_sweep import FakeSweep
 from report_results import write_study
@@ -91,7 +90,7 @@ def test_figures_report_and_what_reproduces_it(mine: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     "command",
     [
-        *("status", "figures", "report", "ui", "surrogate", "export-reference", "track verify"),
+        *("status", "figures", "report", "ui", "export-reference", "track verify"),
         *("track sync", "compare results/reference"),
     ],
 )
@@ -162,10 +161,6 @@ def test_a_collection_by_path_includes_the_studies_beside_it(project: Path) -> N
         plans("both.yaml")
 
 
-def test_tune_names_the_file_that_lacks_its_section(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"{mine} has no `tuning:`" in said(capsys, "tune", "studies/mine.yaml", code=2)
-
-
 def test_pages_of_nothing_are_refused_before_a_server_starts(
     tracked_results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,13 +170,3 @@ def test_pages_of_nothing_are_refused_before_a_server_starts(
     assert "study nope is not planned" in said(capsys, "ui", "nope", *here, code=2)
     empty = f"study clip_range has no run in {tracked_results.runs} yet: run `grpolab sweep clip_range` first"
     assert empty in said(capsys, "ui", "clip_range", *here, code=2)
-
-
-def test_pages_of_a_study_by_path(mine: Path, tracked_results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = fake_study(tracked_results, "mine")
-    FakeRun(tracked_results, plan["cells"][0])
-    tracked_results.run(plan["cells"][0]["signature"]).mkdir(parents=True, exist_ok=True)
-    served: list[str] = []
-    monkeypatch.setattr(ui, "serve", lambda results, uri, study, port: served.append(study))
-    assert main(["ui", "studies/mine.yaml", "--results", str(tracked_results.root)]) == 0
-    assert served == ["mine"]

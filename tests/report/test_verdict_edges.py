@@ -11,7 +11,7 @@ from scipy import stats
 from grpolab.report import claims, questions
 from grpolab.report.claims import VOID, decide
 from grpolab.report.load import load
-from grpolab.report.questions import Question
+from grpolab.report.questions import AskedQuestion
 from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
 
 RNG = np.random.default_rng(0)
@@ -30,7 +30,7 @@ def question(of, minus=None, margin=1.0, looks=LOOKS, **hypothesis):
     values_STA = np.stack([of, minus], axis=-1).reshape(len(of), -1, 2)
     tasks = [f"task{t}" for t in range(values_STA.shape[1])]
     margin_T = np.full(len(tasks), margin)
-    return Question(
+    return AskedQuestion(
         "s", HYPOTHESIS | hypothesis, "", tasks, ["a", "b"], values_STA, margin_T, looks, "s", "exploratory", "", "", ""
     )
 

@@ -15,8 +15,8 @@ from transformers import TrainerControl, TrainerState
 
 from grpolab.cli import main
 from grpolab.doctor import diagnose
-from grpolab.doctor.evidence import read_run
 from grpolab.doctor.other_runs import find_gaps, find_runs, make_study
+from grpolab.doctor.run_folder import read_run
 from grpolab.paths import Results, project_root
 from grpolab.readers.trl_callback import RunFolder
 from grpolab.sweep import housekeeping
@@ -163,25 +163,19 @@ def test_a_disk_that_refuses_stops_the_record_and_not_the_training(
 TRAINING = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import step_vs_trl as bench
+import run_vs_trl as bench
 from pathlib import Path
 from datasets import load_dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import GRPOConfig, GRPOTrainer
+from peer_trl import begin, make_trainer
 from grpolab.readers.trl_callback import RunFolder
 folder = Path(sys.argv[2])
-bench.begin()
-bench.prepare(folder)
-trainer = GRPOTrainer(
-    model=AutoModelForCausalLM.from_pretrained(folder / "model"),
-    processing_class=AutoTokenizer.from_pretrained(folder / "model"),
-    reward_funcs=bench.shares_of_a,
-    train_dataset=load_dataset("json", data_files=str(folder / "train.jsonl"), split="train"),
-    args=GRPOConfig(
-        output_dir=str(folder / "out"), seed=1, per_device_train_batch_size=32, num_generations=8,
-        max_completion_length=8, num_iterations=2, max_steps=6, epsilon=0.02, learning_rate=1e-3, logging_steps=1,
-        report_to="none", **bench.ON_CPU,
-    ),
+begin()
+bench.prepare(folder, "addition")
+trainer = make_trainer(
+    folder, folder / "addition", bench.score_exactly,
+    {"train_dataset": load_dataset("json", data_files=str(folder / "addition" / "train.jsonl"), split="train")},
+    seed=1, per_device_train_batch_size=32, num_generations=8, max_completion_length=8, num_iterations=2, max_steps=6,
+    epsilon=0.02, learning_rate=1e-3, logging_steps=1, report_to="none",
 )
 trainer.add_callback(RunFolder(folder / "results"))
 trainer.train()

@@ -93,10 +93,10 @@ def test_a_start_that_is_nowhere_near_its_target_is_said_and_used(results: Resul
     made = warm_start.ensure(taught(warm_start={"target_accuracy": 1.0, "max_steps": 10}), results)
     assert made.accuracy is not None
     assert made.accuracy < 0.5
-    told = made.told(1.0)
+    told = made.as_outcome(1.0)
     assert (told["outcome"], told["accuracy"]) == ("completed", made.accuracy)
     assert told["reason"] == f"accuracy {made.accuracy:.3f}, its target is 1: its runs may learn nothing"
-    assert made.told(1.9 * made.accuracy)["reason"] is made.told(None)["reason"] is None
+    assert made.as_outcome(1.9 * made.accuracy)["reason"] is made.as_outcome(None)["reason"] is None
 
 
 def test_micro_batches_change_only_the_rounding(results: Results) -> None:

@@ -109,3 +109,7 @@ def test_help_all_names_every_group_option_and_every_key():
     assert "token | sequence | sequence_token | segment; default token" in page
     assert "number >= 0 or null; default null" in page
     assert "Clip range below 1" in page
+
+
+def test_null_switches_a_launcher_off():
+    assert compose(["launcher=ray", "machine.launcher=null"]).machine.launcher is None

@@ -11,14 +11,11 @@ from grpolab.errors import RequestError
 from grpolab.paths import REFERENCE_STUDY, Results
 from grpolab.records import read_plan
 from grpolab.terminal import say
-from grpolab.vocabulary import RESULTS
 
 
 def add_commands(add: Add) -> None:
-    """geometry, surrogate, export-reference, track sync, track verify, prune-runs, runs import."""
+    """geometry, export-reference, track sync, track verify, prune-runs, runs import."""
     add("geometry", _geometry, "write the tables behind the analytic figures")
-    text = "replay the first updates of a study's runs and write the table behind F11; what is there stays"
-    add("surrogate", _surrogate, text).add_argument("study", metavar="STUDY")
     export = add("export-reference", _export_reference, "keep a study's outcome in results/reference/")
     export.add_argument(
         "study", nargs="?", default=REFERENCE_STUDY, metavar="STUDY", help=f"default: {REFERENCE_STUDY}"
@@ -50,27 +47,9 @@ def _geometry(arguments: argparse.Namespace) -> None:
     say(f"{results.geometry}\n{results.surface}")
 
 
-def _surrogate(arguments: argparse.Namespace) -> None:
-    from grpolab.sweep.ledger import study_states
-
-    results = results_of(arguments)
-    study = results.name_of(arguments.study)
-    states = study_states(results, study).values()  # of the study, or of those that it includes
-    here = [cell for cells in states for cell in cells if cell.state in RESULTS and not cell.committed]
-    done = [cell.cell["signature"] for cell in here]  # with a folder, whose first updates can be replayed
-    signatures = dict.fromkeys(done)
-    if not signatures:
-        raise RequestError(
-            f"study {arguments.study} has no finished run yet: run `grpolab sweep {arguments.study}` first"
-        )
-    from grpolab.report.surrogate_tables import extend_table
-
-    say(extend_table(results, list(signatures), say))
-
-
 def _export_reference(arguments: argparse.Namespace) -> None:
     from grpolab.report import screen
-    from grpolab.report.reference import export_reference
+    from grpolab.report.export import export_reference
 
     results = results_of(arguments)
     for file in export_reference(results, results.name_of(arguments.study), arguments.append):

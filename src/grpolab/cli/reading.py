@@ -34,7 +34,7 @@ SOURCES = ("trl", "verl", "mlflow", "wandb-export")
 
 
 def add_commands(add: Add) -> None:
-    """status, figures, report, compare, ui, show, diff, regimes, vocabulary, diagnose."""
+    """status, figures, report, compare, ui, show, diff, vocabulary, diagnose."""
     status = add("status", _status, "how far the cells of a study are")
     status.add_argument("study", nargs="?", metavar="STUDY")
     status.add_argument("--json", action="store_true")
@@ -71,7 +71,6 @@ def add_commands(add: Add) -> None:
     show.add_argument("--prompts", type=count, default=2, metavar="N", help="prompts to show")
     diff = add("diff", _diff, "settings in which two runs differ, and the paired effect where a study compares them")
     diff.add_argument("runs", nargs=2, metavar="RUN")
-    add("regimes", _regimes, "whether the committed baseline learns and clipping acts, as docs/regimes.md")
     add("vocabulary", _vocabulary, "every metric, tag and outcome with its meaning, as Markdown", results=False)
     diagnose = add("diagnose", _diagnose, "why a run looks the way it does: causes with evidence, and what is normal")
     diagnose.add_argument(
@@ -246,12 +245,6 @@ def _diff(arguments: argparse.Namespace) -> None:
     from grpolab.report import inspect
 
     say(inspect.diff(results_of(arguments), *arguments.runs))
-
-
-def _regimes(arguments: argparse.Namespace) -> None:
-    from grpolab.report import regimes
-
-    say(regimes.page(results_of(arguments)))
 
 
 def _vocabulary(_arguments: argparse.Namespace) -> None:

@@ -144,7 +144,7 @@ def quantities(results: Results, cell: Cell) -> Mapping[str, float]:
     """Return the stability quantities of a finished run, as the report of a study with this one cell has them."""
     from grpolab.report.journals import read_runs
     from grpolab.report.load import study_of
-    from grpolab.report.stability import stability_table
+    from grpolab.report.measures import stability_table
 
     plan = {"study": "", "compare": next(iter(cell.levels)), "primary_metric": "eval/accuracy_expected"}
     study = study_of(results, {**plan, "cells": [cell.document()]}, read_runs(results, [cell.signature]))

@@ -8,14 +8,14 @@ from typing import Any
 
 from grpolab.doctor.section import causes_of, examined
 from grpolab.paths import Results, write_json_atomic
-from grpolab.report.load import Study
-from grpolab.report.stability import stability_table
+from grpolab.report.load import StudyRuns
+from grpolab.report.measures import stability_table
 
 METRICS = ("final_score", "gain", "lost", "collapsed")
 NOT_LOST, NONE_KNOWN = "no", "none known"
 
 
-def assess(results: Results, studies: Sequence[Study]) -> None:
+def assess(results: Results, studies: Sequence[StudyRuns]) -> None:
     """Write each study's file anew: numbers and words of every run with a result."""
     for study in studies:
         if not len(study.done) or not results.plan(study.name).is_file():  # nothing is tracked of what is committed

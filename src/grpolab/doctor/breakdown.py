@@ -1,18 +1,18 @@
-"""Why does training break down: no clip, a KL or a gradient that outgrows the rest. What became of it: `decline.py`."""
+"""Why training breaks down: no clip, or a term that outgrows the rest. What becomes of the policy: `decline.py`."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from grpolab.doctor.causes import Finding, Question, certain, likely
-from grpolab.doctor.evidence import REWARD, STILL_REACH, USUAL_RANGE, Evidence, largest, median
+from grpolab.doctor.causes import Finding, Symptom, certain, likely, say_change
+from grpolab.doctor.evidence import REWARD, STILL_REACH, USUAL_RANGE, Evidence, median
 from grpolab.doctor.first_pass import ratio_is_off
 from grpolab.quantities import Thresholds
 from grpolab.report.journals import column
-from grpolab.report.text import begun, count, number, percent
+from grpolab.report.text import count, number, percent
 from grpolab.vocabulary import counterfactual
 
-TRAINING_GOES_WRONG = Question("Why does training break down, or go nowhere?")
+BREAKDOWN = Symptom("Why does training break down, or go nowhere?")
 
 UNCLIPPED = "ratio"  # the `kernel` that is the surrogate without a clip
 KL_HUGE = 10.0  # nat per token: a mean of exp(difference), which a few tokens make
@@ -24,14 +24,14 @@ CELL_RATIO = 5.0  # of a token with A < 0: the clip would have let a token with 
 CELL_SHARE = 0.2  # of the updates
 
 
-def fall(run: Evidence) -> str | None:
-    """That the run ended with less than it had, with the numbers; None where it did not, or nothing says so."""
+def describe_fall(run: Evidence) -> str | None:
+    """Say from where to where the score fell; None where it did not, or nothing says so."""
     metric, score = run.score
     if len(score) < 2:
         return None
     if metric == REWARD and not run.is_collapsed:  # of single batches: the first value and the peak are partly chance
         start, end = run.ends(metric)
-        if not start - end >= doubt_of(run) or number(end) == number(start):
+        if not start - end >= believable_fall(run) or number(end) == number(start):
             return None
         return f"{metric} fell from {number(start)} (first tenth of the run) to {number(end)} (last tenth)"
     start, peak, end = float(run.course[0]), float(run.course.max()), run.final_score
@@ -43,94 +43,90 @@ def fall(run: Evidence) -> str | None:
     return None
 
 
-def doubt_of(run: Evidence) -> float:
-    """What the score must have lost to be believed: of a mean reward, three times what neighbours differ by."""
+def believable_fall(run: Evidence) -> float:
+    """Return the least fall of the score that is believed: of a mean reward, three times what neighbours differ by."""
     metric, score = run.score
     if metric != REWARD:
         return Thresholds.collapse_drop
     return 3 * float(np.std(np.diff(score))) / np.sqrt(2) if len(score) > 2 else np.inf
 
 
-@TRAINING_GOES_WRONG.cause(
-    says="Nothing is clipped although the batch is reused and ratios go far from 1: the policy was driven away from the"
-    " one that sampled.",
-    remedy="Use a clip range that acts (epsilon=0.2), take fewer iterations, or a smaller learning rate.",
+@BREAKDOWN.cause(
+    "Nothing is clipped although the batch is reused and ratios go far from 1: the policy was driven away from the one"
+    " that sampled.",
+    "Use a clip range that acts (epsilon=0.2), take fewer iterations, or a smaller learning rate.",
 )
 def unclipped(run: Evidence) -> Finding | None:
     """No clip acts on a reused batch, ratios leave the usual range, and what the policy could do was lost.
 
-    Of a run without a clip whose updates are not kept their numbers say how far the ratio went.
+    Of a run whose updates are not kept, and that has no clip, its numbers say how far the ratio went.
     """
-    kernel = run.settings.get("kernel")
+    has_no_clip, farthest = run.settings.get("kernel") == UNCLIPPED, run.numbers.get("ratio_max", np.nan)
     clips = [column(run.later, f"clip/{part}") for part in ("active", "outer", "capped")]
-    idle = len(clips[0]) > 0 and not any(clip.any() for clip in clips)
-    if run.has_outer_cap or not (kernel == UNCLIPPED or idle):
+    is_idle = len(clips[0]) > 0 and not any(clip.any() for clip in clips)
+    if run.has_outer_cap or not (has_no_clip or is_idle):
         return None
-    what_fell, (metric, score), farthest = fall(run), run.score, run.numbers.get("ratio_max", np.nan)
-    if not what_fell or (run.is_still if len(run.reach) else not farthest - 1 > STILL_REACH):
+    fall, (metric, score), reach = describe_fall(run), run.score, run.reach
+    if not fall or (run.is_still if len(reach) else not farthest - 1 > STILL_REACH):
         return None
     if metric != REWARD and not run.is_collapsed:  # then by the report's definition of `below_start`
         start, items = float(score[0]), run.settings.get("evaluation.items")
-        error = Thresholds.collapse_drop
-        if items:
-            error = Thresholds.below_start_errors * float(np.sqrt(start * (1 - start) / items))
-        if not start - run.final_score > error:
+        error = Thresholds.below_start_errors * np.sqrt(start * (1 - start) / items) if items else None
+        if not start - run.final_score > (Thresholds.collapse_drop if error is None else error):
             return None
-    evidence = [
-        f"kernel={kernel}: it has no clip" if kernel == UNCLIPPED else "no token was clipped in any update",
-        what_fell,
-        f"on used batches the ratio is off 1 by {number(float(np.median(run.reach)))} (median over"
-        f" {count(len(run.reach), 'update')}), at most by {number(run.farthest)}"
-        if len(run.reach)
-        else f"the largest ratio of a token is {number(farthest)}",
-    ]
     usual = USUAL_RANGE["token"]
-    if len(would := column(run.later, counterfactual("token", usual))):
-        evidence.append(f"a range of {usual:g} would have clipped {percent(float(would.mean()))} of the tokens")
-    if kernel == UNCLIPPED:
-        remedy = "Use a kernel with a clip range (kernel=clipped, epsilon=0.2), take fewer iterations, or a smaller"
-        return likely(*evidence, remedy=f"{remedy} learning rate.")
-    return likely(*evidence)
+    would = column(run.later, counterfactual("token", usual))
+    return likely(
+        f"kernel={UNCLIPPED}: it has no clip" if has_no_clip else "no token was clipped in any update",
+        fall,
+        f"on used batches the ratio is off 1 by {number(median(reach))} (median over {count(len(reach), 'update')}), at"
+        f" most by {number(run.farthest)}"
+        if len(reach)
+        else f"the largest ratio of a token is {number(farthest)}",
+        f"a range of {usual:g} would have clipped {percent(float(would.mean()))} of the tokens" if len(would) else "",
+        remedy="Use a kernel with a clip range (kernel=clipped, epsilon=0.2), take fewer iterations, or a smaller"
+        " learning rate."
+        if has_no_clip
+        else "",
+    )
 
 
-@TRAINING_GOES_WRONG.cause(
-    says="The KL term overflows: the penalty outweighs every advantage, and what is learned is the KL.",
-    remedy="Clamp the KL's input, or use another estimator (k1, k2).",
+@BREAKDOWN.cause(
+    "The KL term overflows: the penalty outweighs every advantage, and what is learned is the KL.",
+    "Clamp the KL's input, or use another estimator (k1, k2).",
 )
 def kl_overflow(run: Evidence) -> Finding | None:
     """The KL to the reference is huge, and the penalty outweighs every advantage."""
     beta = run.setting("beta", 1)  # of a log without settings: the KL has to be huge anyway
-    worst, usual = largest(run.updates, "kl_ref/k3"), median(run.updates, "kl_ref/k3")
+    worst, usual = run.largest("kl_ref/k3"), run.median("kl_ref/k3")
     if not worst > KL_HUGE or not beta * worst > KL_DOMINATES:
         return None
-    where = run.updates.loc[run.updates["kl_ref/k3"].idxmax()]
-    times = f": times beta={beta:g} that is {number(beta * worst)}, where advantages are about 1"
-    evidence = (
-        f"KL to the reference (k3) reached {number(worst)} nat per token in rollout step {int(where['rollout_step'])}"
-        f"{times if 'beta' in run.settings else ''}",
-        f"its median is {number(usual)}",
-        f"the loss reached {number(largest(run.updates, 'loss'))}",
-    )
-    # Without its weight nobody knows what the KL does to the loss.
-    finding = certain if "beta" in run.settings else likely
+    step = int(run.updates.loc[run.updates["kl_ref/k3"].idxmax(), "rollout_step"])
+    says = "The KL term overflows: a few tokens that the reference finds far likelier dominate the penalty."
+    remedy = "Clamp the KL's input, or use another estimator (k1, k2) or a smaller beta."
     if usual > KL_FAR:
-        return finding(
-            *evidence,
-            says="The KL term overflows: the whole policy is far from its reference, and the penalty outweighs every"
-            " advantage.",
-            remedy="Take a smaller learning rate or fewer iterations, and check which reference it is; then clamp the"
-            " KL's input, or use another estimator (k1, k2).",
+        says = (
+            "The KL term overflows: the whole policy is far from its reference; the penalty outweighs all advantages."
         )
-    return finding(
-        *evidence,
-        says="The KL term overflows: a few tokens that the reference finds far likelier dominate the penalty.",
-        remedy="Clamp the KL's input, or use another estimator (k1, k2) or a smaller beta.",
+        remedy = (
+            "Take a smaller learning rate or fewer iterations, and check which reference it is; then clamp the KL's"
+            " input, or use another estimator (k1, k2)."
+        )
+    penalty = f": times beta={beta:g} that is {number(beta * worst)}, where advantages are about 1"
+    is_weighted = "beta" in run.settings  # else nobody knows what the KL does to the loss
+    return (certain if is_weighted else likely)(
+        f"KL to the reference (k3) reached {number(worst)} nat per token in rollout step {step}"
+        f"{penalty if is_weighted else ''}",
+        f"its median is {number(usual)}",
+        f"the loss reached {number(run.largest('loss'))}",
+        says=says,
+        remedy=remedy,
     )
 
 
-@TRAINING_GOES_WRONG.cause(
-    says="The KL to the reference exploded: the policy is another one than it was, and nothing holds it.",
-    remedy="Take a smaller learning rate, a KL penalty or a larger beta, and check that the reference is the model that"
+@BREAKDOWN.cause(
+    "The KL to the reference exploded: the policy is another one than it was, and nothing holds it.",
+    "Take a smaller learning rate, a KL penalty or a larger beta, and check that the reference is the model that"
     " training began with (the base under a LoRA adapter, no merged or other checkpoint).",
 )
 def kl_explosion(run: Evidence) -> Finding | None:
@@ -139,11 +135,10 @@ def kl_explosion(run: Evidence) -> Finding | None:
     One nat: under the reference a token is on average e times less likely. Single rows say nothing, since k3 is an
     exponential that one token can make large.
     """
-    divergence = column(run.updates, "kl_ref/k3")
-    half = divergence[len(divergence) // 2 :]
-    if len(divergence) < COURSE or not np.median(half) > KL_FAR or not divergence[0] < np.median(half) / 2:
+    divergence = run.values("kl_ref/k3")
+    end = median(divergence[len(divergence) // 2 :])
+    if len(divergence) < COURSE or not end > KL_FAR or not divergence[0] < end / 2:
         return None
-    first = int(np.argmax(divergence > KL_FAR))
     says = remedy = ""
     if "beta" in run.settings:
         beta = run.setting("beta")
@@ -154,57 +149,57 @@ def kl_explosion(run: Evidence) -> Finding | None:
             " that the reference is the model that training began with."
         )
     return likely(
-        f"the KL to the reference went from {number(float(divergence[0]))} to {number(float(np.median(half)))} nat per"
-        f" token (median of the second half), and at most {number(float(divergence.max()))}",
-        f"it was above 1 first in row {first} of {count(len(divergence), 'row')}",
-        *_rate(run),
+        f"{say_change('the KL to the reference', (float(divergence[0]), end))} nat per token (median of the second"
+        f" half), and at most {number(float(divergence.max()))}",
+        f"it was above 1 first in row {int(np.argmax(divergence > KL_FAR))} of {count(len(divergence), 'row')}",
+        _say_rate(run),
         says=says,
         remedy=remedy,
     )
 
 
-@TRAINING_GOES_WRONG.cause(
-    says="The gradient keeps growing.",
-    remedy="Take a smaller learning rate, clip the gradient (max_grad_norm), and look for what scales the loss: a"
-    " reward whose size grows, a sum over tokens, a penalty that outgrew the rest.",
+@BREAKDOWN.cause(
+    "The gradient keeps growing.",
+    "Take a smaller learning rate, clip the gradient (max_grad_norm), and look for what scales the loss: a reward whose"
+    " size grows, a sum over tokens, a penalty that outgrew the rest.",
 )
 def gradient_explosion(run: Evidence) -> Finding | None:
     """The typical gradient norm of the last fifth is ten times that of the first, where the reward did not rise.
 
     Where it did it is a hundred times: growth that goes with learning is less.
     """
-    norms = column(run.updates, "grad_norm")
+    norms = run.values("grad_norm")
     fifth = len(norms) // 5
     if fifth < 2 or not np.isfinite(norms).all():
         return None
     start, end = float(np.median(norms[:fifth])), float(np.median(norms[-fifth:]))
-    before, after = run.ends("reward/mean", 0.2)
+    before, after = run.ends(REWARD, 0.2)
     if not 0 < start * GRADIENT_GROWTH ** (2 if after > before else 1) < end:
         return None
     limit = run.setting("max_grad_norm", np.inf)
-    remedy = (
+    clipped = (
         f"It is clipped already (max_grad_norm={limit:g}), so look for what scales the loss: a reward whose size grows,"
         " a sum over tokens, a penalty that outgrew the rest; or take a smaller learning rate."
     )
     return likely(
         f"the gradient norm grew from {number(start)} to {number(end)} (medians of the first and the last fifth), and"
         f" at most {number(float(norms.max()))}",
-        f"the mean reward went from {number(before)} to {number(after)}",
-        *_rate(run),
-        remedy=remedy if end > limit else "",
+        say_change("the mean reward", (before, after)),
+        _say_rate(run),
+        remedy=clipped if end > limit else "",
     )
 
 
-def _rate(run: Evidence) -> list[str]:
+def _say_rate(run: Evidence) -> str:
     if np.isnan(run.peak_rate):
-        return []
+        return ""
     usual = " (language models are usually trained at about 1e-6, with LoRA at about 1e-5)"
-    return [f"the learning rate is {number(run.peak_rate)} at most{'' if run.framework == 'grpolab' else usual}"]
+    return f"the learning rate is {number(run.peak_rate)} at most{'' if run.framework == 'grpolab' else usual}"
 
 
-@TRAINING_GOES_WRONG.cause(
-    says="Tokens with A<0 and a large ratio are not clipped: their gradient grows with the ratio, and spikes.",
-    remedy="Set delta or dual_clip, take fewer iterations, or a smaller learning rate.",
+@BREAKDOWN.cause(
+    "Tokens with A<0 and a large ratio are not clipped: their gradient grows with the ratio, and spikes.",
+    "Set delta or dual_clip, take fewer iterations, or a smaller learning rate.",
 )
 def unbounded_cell(run: Evidence) -> Finding | None:
     """Tokens with A < 0 reach large ratios in many updates, where no clip bounds them, and the gradient spikes."""
@@ -216,23 +211,24 @@ def unbounded_cell(run: Evidence) -> Finding | None:
     ratios = run.updates["ratio/token_max_neg"]
     if "clip/active_nz" in run.updates:  # it is absent where every advantage is 0: there no ratio is large
         ratios = ratios[ratios.notna() | run.updates["clip/active_nz"].isna()]  # else: not measured
-    norms = column(run.updates, "grad_norm")
+    norms = run.values("grad_norm")
     spike = float(norms.max() / np.median(norms[norms > 0])) if (norms > 0).any() else 0.0
     share = float((ratios > CELL_RATIO).mean()) if len(ratios) else 0.0
     if share < CELL_SHARE or spike < Thresholds.spike_factor:
         return None
     worst = run.updates.loc[run.updates["ratio/token_max_neg"].idxmax()]
     # What drove the ratio so far: passes over the batch, or its age.
-    fresher = "fresher batches (staleness)" if run.setting("staleness") else ""
-    fewer = "" if run.updates_per_batch == 1 else "fewer iterations"
-    range_, less = "", " or ".join(filter(None, (fewer, fresher)))
-    if kernel == UNCLIPPED:
-        range_ = "Use a clip range (kernel=clipped), which leaves this cell open, and with it: "
-    remedy = f"{range_}set delta or dual_clip, take {f'{less}, or ' if less else ''}a smaller learning rate."
+    drivers = [] if run.updates_per_batch == 1 else ["fewer iterations"]
+    drivers += ["fresher batches (staleness)"] if run.setting("staleness") else []
+    range_ = "Use a clip range (kernel=clipped), which leaves this cell open, and with it: set"
+    remedy = (
+        f"{range_ if kernel == UNCLIPPED else 'Set'} delta or dual_clip, take"
+        f" {' or '.join(drivers)}{', or ' if drivers else ''}a smaller learning rate."
+    )
     return likely(
-        f"in {percent(share)} of the updates a token with A < 0 has a ratio above {CELL_RATIO:g}; the"
-        f" largest is {number(worst['ratio/token_max_neg'])}, in rollout step {int(worst['rollout_step'])}",
+        f"in {percent(share)} of the updates a token with A < 0 has a ratio above {CELL_RATIO:g}; the largest is"
+        f" {number(worst['ratio/token_max_neg'])}, in rollout step {int(worst['rollout_step'])}",
         f"the largest gradient norm is {number(float(norms.max()))}, {number(spike)} times the median",
         "neither delta nor dual_clip caps such a ratio",
-        remedy=begun(remedy),
+        remedy=remedy,
     )

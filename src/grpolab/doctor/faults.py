@@ -1,8 +1,7 @@
-"""Faults of a training loop, to be planted on purpose: learners that do one thing wrong, and rewards that mislead.
+"""Faults of a training loop, planted on purpose: learners that do one thing wrong, and rewards that mislead.
 
-`conf/fault/` names them, `make bench WHAT=doctor` plants them and asks the doctor which one it was. Nothing makes one
-unless `fault` of the settings says its name. What a fault breaks the loop's check would notice at once, so that some
-switch it off too.
+`conf/fault/` names them; `make bench WHAT=doctor` plants them and asks the doctor which one it was. Only the setting
+`fault` plants one. Where a fault breaks what the loop's own check would notice at once, that check is off.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ COOLER = 0.7  # the sampler's temperature over the trainer's
 PADDING = 3  # tokens of padding in front of every prompt
 SHORT = 2  # tokens at which a sampler stops too early
 GROWTH = 2.0  # of the loss, from one rollout step to the next
-BREAKS = 6  # rollout step from which on a loss is no number
+BREAKS = 6  # rollout step from which on the loss is NaN
 PIECE = 8  # rows in one forward of an old policy that is a model of its own
 
 
@@ -40,15 +39,14 @@ class FaultyLearner(Learner):
 
     @classmethod
     def plant(cls, learner: Learner, state: LearnerState) -> Learner:
-        """The same learner with the fault; `state` is the run's at its start."""
+        """Return the same learner with the fault; `state` is the run's at its start."""
         return cls(**vars(learner))
 
 
 class Unchecked(FaultyLearner):
-    """What its fault breaks the check of the first update would notice."""
+    """A learner whose fault the check of the first update would notice."""
 
     def check(self, update: Update) -> float:
-        """Largest |log ratio|, with nothing asserted."""
         return update.log_ratio_BT.abs().max().item()
 
 
@@ -56,31 +54,27 @@ class AliasedOldPolicy(FaultyLearner):
     """The old log-probs are the live ones at every update, and not those of its batch's first."""
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
-        """Without the old log-probs that are known: the update takes its own for them."""
-        return super().update(state, _not_yet_known(minibatch), rollout_tokens)
+        return super().update(state, _forget_old(minibatch), rollout_tokens)
 
 
 class ResynchronisedOldPolicy(Unchecked):
     """The old policy, a model of its own, gets the live weights before every update and is then asked."""
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
-        """With old log-probs of the live weights."""
-        return super().update(state, _with_old(state.policy, minibatch, PIECE), rollout_tokens)
+        return super().update(state, _compute_old(state.policy, minibatch, PIECE), rollout_tokens)
 
 
 class RecomputedOldLogProbs(FaultyLearner):
     """The old log-probs that the second pass and those after it use are computed after the first pass's update."""
 
     def minibatches(self, policy: Policy, batch: TrainingBatch, rollout_step: int) -> list[TrainingBatch]:
-        """Without old log-probs."""
-        return [_not_yet_known(minibatch) for minibatch in super().minibatches(policy, batch, rollout_step)]
+        return [_forget_old(minibatch) for minibatch in super().minibatches(policy, batch, rollout_step)]
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
-        """The first pass's batch goes on with old log-probs of the weights after the update."""
         update = super().update(state, minibatch, rollout_tokens)
         if minibatch.old_log_probs_BT is not None:
             return update
-        return replace(update, batch=_with_old(state.policy, update.batch, self.settings.forward_size))
+        return replace(update, batch=_compute_old(state.policy, update.batch, self.settings.forward_size))
 
 
 class FrozenParameters(FaultyLearner):
@@ -88,7 +82,6 @@ class FrozenParameters(FaultyLearner):
 
     @classmethod
     def plant(cls, learner: Learner, state: LearnerState) -> Learner:
-        """Copies for the optimiser."""
         for group in state.optimizer.param_groups:
             group["params"] = [parameter.detach().clone() for parameter in group["params"]]
         return learner
@@ -99,12 +92,10 @@ class LowPrecisionWeights(FaultyLearner):
 
     @classmethod
     def plant(cls, learner: Learner, state: LearnerState) -> Learner:
-        """The weights are rounded from the start."""
         _round_weights(state.policy)
         return super().plant(learner, state)
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
-        """An update, and its weights rounded."""
         update = super().update(state, minibatch, rollout_tokens)
         _round_weights(state.policy)
         return update
@@ -114,12 +105,10 @@ class Dropout(Unchecked):
     """Dropout is on in the trainer: in the pass that computes the old log-probs, and in every update."""
 
     def minibatches(self, policy: Policy, batch: TrainingBatch, rollout_step: int) -> list[TrainingBatch]:
-        """With old log-probs under dropout."""
         with _dropping(policy, self.settings.seed, "dropout of the old log-probs", rollout_step):
-            return super().minibatches(policy, _with_old(policy, batch, self.settings.forward_size), rollout_step)
+            return super().minibatches(policy, _compute_old(policy, batch, self.settings.forward_size), rollout_step)
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
-        """An update under dropout."""
         with _dropping(state.policy, self.settings.seed, "dropout", state.optimizer_step):
             return super().update(state, minibatch, rollout_tokens)
 
@@ -128,18 +117,16 @@ class VisiblePadding(Unchecked):
     """The trainer pads prompts in front, and neither masks the padding nor leaves it out of the positions."""
 
     def collect(self, state: LearnerState) -> Rollout:
-        """The batch with prompts that the sampler did not see."""
         rollout = super().collect(state)
         tokens_PL = rollout.batch.prompts.tokens_PL
-        padded = torch.nn.functional.pad(tokens_PL, (PADDING, 0), value=state.policy.pad)
-        return replace(rollout, batch=replace(rollout.batch, prompts=Prompts(padded, None)))
+        padded_PL = torch.nn.functional.pad(tokens_PL, (PADDING, 0), value=state.policy.pad)
+        return _with_batch(rollout, prompts=Prompts(padded_PL, None))
 
 
 class TemperatureMismatch(Unchecked):
     """The sampler divides its logits by another temperature than the trainer."""
 
     def collect(self, state: LearnerState) -> Rollout:
-        """A batch of the cooler policy."""
         cooler = replace(state.policy, temperature=COOLER * state.policy.temperature)
         return super().collect(replace(state, policy=cooler))
 
@@ -148,31 +135,29 @@ class MaskMismatch(Unchecked):
     """The sampler's log-probs stand one token too late: the first place holds what belongs to the prompt."""
 
     def collect(self, state: LearnerState) -> Rollout:
-        """The batch with shifted log-probs."""
         rollout = super().collect(state)
-        batch = rollout.batch
-        shifted_BT = torch.nn.functional.pad(batch.sampler_log_probs_BT[:, :-1], (1, 0))
-        shifted_BT = torch.where(batch.mask_BT, shifted_BT, 0.0)
-        return replace(rollout, batch=replace(batch, sampler_log_probs_BT=shifted_BT))
+        shifted_BT = torch.nn.functional.pad(rollout.batch.sampler_log_probs_BT[:, :-1], (1, 0))
+        return _with_batch(rollout, sampler_log_probs_BT=torch.where(rollout.batch.mask_BT, shifted_BT, 0.0))
 
 
 class PaddingInClipMetric(FaultyLearner):
     """Shares of clipped tokens are shares of all places, padding included."""
 
     def metrics(self, update: Update) -> dict[str, float]:
-        """The metrics with a wrong denominator."""
         real = update.mask_BT.double().mean().item()
-        metrics = super().metrics(update)
-        return {name: value * real if _is_share_of_clipped(name) else value for name, value in metrics.items()}
+        shares = {name for name, metric in METRICS.items() if metric.unit == "share of tokens"}
+        return {
+            name: value * real if name.startswith("clip/") and name in shares else value
+            for name, value in super().metrics(update).items()
+        }
 
 
 class GroupOfOne(FaultyLearner):
     """Every completion stands alone: its advantage is its reward."""
 
     def collect(self, state: LearnerState) -> Rollout:
-        """The batch without a baseline."""
         rollout = super().collect(state)
-        return replace(rollout, batch=replace(rollout.batch, advantages_B=rollout.batch.rewards_B))
+        return _with_batch(rollout, advantages_B=rollout.batch.rewards_B)
 
 
 class TruncatedFromTheStart(FaultyLearner):
@@ -180,7 +165,6 @@ class TruncatedFromTheStart(FaultyLearner):
 
     @classmethod
     def plant(cls, learner: Learner, state: LearnerState) -> Learner:
-        """A collector with a limit of its own."""
         short = learner.settings.model_copy(update={"max_completion_length": SHORT})
         return cls(**vars(learner) | {"collector": replace(learner.collector, settings=short)})
 
@@ -189,25 +173,22 @@ class ZeroGradient(FaultyLearner):
     """The loss leaves every completion out."""
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
-        """An update that nothing takes part in."""
-        return super().update(state, _scaled(minibatch, 0.0), rollout_tokens)
+        return super().update(state, _scale(minibatch, 0.0), rollout_tokens)
 
 
 class GradientExplosion(FaultyLearner):
     """The scale of the loss grows with every rollout step."""
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
-        """An update with advantages that are larger than the last ones."""
-        return super().update(state, _scaled(minibatch, GROWTH**state.rollout_step), rollout_tokens)
+        return super().update(state, _scale(minibatch, GROWTH**state.rollout_step), rollout_tokens)
 
 
 class NotFinite(FaultyLearner):
-    """From one rollout step on the loss is no number."""
+    """From one rollout step on the loss is NaN, which ends the run."""
 
     def update(self, state: LearnerState, minibatch: TrainingBatch, rollout_tokens: int) -> Update:
-        """The update that ends the run."""
-        broken = _scaled(minibatch, float("nan")) if state.rollout_step >= BREAKS else minibatch
-        return super().update(state, broken, rollout_tokens)
+        factor = float("nan") if state.rollout_step >= BREAKS else 1.0
+        return super().update(state, _scale(minibatch, factor), rollout_tokens)
 
 
 @dataclass(frozen=True)
@@ -218,11 +199,9 @@ class GrowingSamplerGap(Unchecked):
 
     @classmethod
     def plant(cls, learner: Learner, state: LearnerState) -> Learner:
-        """The sampler is the policy at the start."""
         return cls(**vars(learner), sampler=replace(state.policy, model=copy.deepcopy(state.policy.model)))
 
     def collect(self, state: LearnerState) -> Rollout:
-        """A batch of the policy at the start."""
         return super().collect(replace(state, policy=self.sampler or state.policy))
 
 
@@ -250,23 +229,26 @@ def the_longer_the_better(prompt: str, answer: str, completion: str) -> dict[str
     return {"correct": float(completion.lstrip(FILLER) == answer), "length": float(len(completion))}
 
 
-# --- what they are made of ------------------------------------------------------------------------------------------
+# --- parts of faults -------------------------------------------------------------------------------------------------
 
 
-def _not_yet_known(batch: TrainingBatch) -> TrainingBatch:
-    """Without old log-probs: the next update takes its own for them."""
+def _with_batch(rollout: Rollout, **changes: Any) -> Rollout:
+    return replace(rollout, batch=replace(rollout.batch, **changes))
+
+
+def _forget_old(batch: TrainingBatch) -> TrainingBatch:
+    """Leave out the old log-probs: the next update takes its own for them."""
     return replace(batch, old_log_probs_BT=None, old_entropy_BT=None)
 
 
-def _scaled(batch: TrainingBatch, factor: float) -> TrainingBatch:
-    """With advantages that are multiplied."""
-    return replace(batch, advantages_B=factor * batch.advantages_B)
-
-
-def _with_old(policy: Policy, batch: TrainingBatch, rows: int) -> TrainingBatch:
-    """With old log-probs of the policy as it is, computed in pieces of so many rows."""
+def _compute_old(policy: Policy, batch: TrainingBatch, rows: int) -> TrainingBatch:
+    """Take the old log-probs of the policy as it is, computed in pieces of so many rows."""
     old_BT, entropy_BT = old_log_probs(policy, batch, rows)
     return replace(batch, old_log_probs_BT=old_BT, old_entropy_BT=entropy_BT)
+
+
+def _scale(batch: TrainingBatch, factor: float) -> TrainingBatch:
+    return replace(batch, advantages_B=factor * batch.advantages_B)
 
 
 @torch.no_grad()
@@ -290,8 +272,3 @@ def _dropping(policy: Policy, seed: int, purpose: str, step: int) -> Iterator[No
         yield
     finally:
         hook.remove()
-
-
-def _is_share_of_clipped(name: str) -> bool:
-    metric = METRICS.get(name)
-    return name.startswith("clip/") and metric is not None and metric.unit == "share of tokens"

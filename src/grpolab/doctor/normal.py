@@ -1,24 +1,22 @@
-"""What looks odd in a sound run: said, so that nobody searches for its cause."""
+"""Name what looks odd in a sound run, so that nobody searches for its cause."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from grpolab.doctor.causes import Finding, Question, certain
+from grpolab.doctor.causes import Finding, Symptom, certain
 from grpolab.doctor.evidence import MOST, ROUNDING, Evidence, median
 from grpolab.report.journals import both, column
 from grpolab.report.text import count, number, percent
 
-NORMAL = Question("What looks odd and is normal?")
+NORMAL = Symptom("What looks odd and is normal?")
 
 ZERO_LOSS = 1e-6  # rounding of a mean of centred advantages
 PRINTED_LOSS = 5e-5  # what a loss can be that is printed as 0: transformers rounds to four places
 OF_THE_LOSS = 0.1  # by how much of itself the loss may differ from beta times KL, in all but a tenth of the rows
 
 
-@NORMAL.cause(
-    says="One optimiser step per on-policy batch: the ratio is exactly 1 and nothing can be clipped. This is normal.",
-)
+@NORMAL.cause("One optimiser step per on-policy batch: the ratio is exactly 1 and nothing can be clipped.")
 def no_reuse(run: Evidence) -> Finding | None:
     """Each batch has one update, and the ratio is 1 in all of them."""
     off, clipped = run.first_reach, column(run.first, "clip/active")
@@ -26,30 +24,28 @@ def no_reuse(run: Evidence) -> Finding | None:
     if run.updates_per_batch != 1 or moved:
         return None
     known = "the ratio is 1" if len(off) else "the clip fraction is 0"
-    return certain(
-        f"one update per batch in all {count(len(run.first), 'rollout step')}, and {known}, whatever epsilon is"
-    )
+    return certain(f"one update per batch in all {count(len(run.first), 'rollout step')}, and {known}, for any epsilon")
 
 
 @NORMAL.cause(
-    says="The loss is 0 because advantages are centred and the ratio is 1; its gradient is not 0. This is normal: watch"
-    " the reward, the loss is no measure of progress.",
+    "The loss is 0 because advantages are centred and the ratio is 1; its gradient is not 0. Watch the reward: the loss"
+    " is no measure of progress."
 )
 def zero_first_loss(run: Evidence) -> Finding | None:
     """The loss is 0 on a fresh batch (of a log that does not mark them: in nearly all rows), its gradient is not."""
-    told = len(run.first) > 0
-    losses, norm = np.abs(column(run.first if told else run.updates, "loss")), median(run.updates, "grad_norm")
+    is_marked, norm = len(run.first) > 0, run.median("grad_norm")
+    losses = np.abs(column(run.first if is_marked else run.updates, "loss"))
     if len(run.equal_groups) and run.equal_groups.min() >= 1:
         return None  # every advantage is 0, which is not normal
-    if not len(losses) or not norm > 0 or np.quantile(losses, 0.5 if told else MOST) > _zero(run):
+    if not len(losses) or not norm > 0 or np.quantile(losses, 0.5 if is_marked else MOST) > _zero(run):
         return None
-    where = "on the first update of a batch" if told else f"in {count(len(losses), 'row')}"
-    return certain(f"|loss| is {number(float(np.median(losses)))} {where} (median), the gradient norm {number(norm)}")
+    rows = "on the first update of a batch" if is_marked else f"in {count(len(losses), 'row')}"
+    return certain(f"|loss| is {number(median(losses))} {rows} (median), the gradient norm {number(norm)}")
 
 
 @NORMAL.cause(
-    says="The loss is beta times the KL: the rest of it is 0 at ratio 1, as advantages are centred. It rises and falls"
-    " with the distance from the reference. This is normal.",
+    "The loss is beta times the KL: the rest of it is 0 at ratio 1, as advantages are centred. It rises and falls with"
+    " the distance from the reference."
 )
 def loss_is_beta_kl(run: Evidence) -> Finding | None:
     """One factor explains nearly every loss by its row's KL."""
@@ -67,19 +63,14 @@ def loss_is_beta_kl(run: Evidence) -> Finding | None:
     )
 
 
-@NORMAL.cause(
-    says="The loss is negative: it is minus the advantage-weighted ratio, which centred advantages leave on either side"
-    " of 0. This is normal.",
-)
+@NORMAL.cause("The loss is negative: minus the advantage-weighted ratio, it lies on either side of 0.")
 def negative_loss(run: Evidence) -> Finding | None:
     """Most losses of a log are below 0."""
-    losses = column(run.updates, "loss")
+    losses = run.values("loss")
     if run.framework == "grpolab" or not len(losses) or not np.median(losses) < -_zero(run):
         return None
-    return certain(
-        f"the loss is below 0 in {percent(float(np.mean(losses < 0)))} of {count(len(losses), 'row')}, the"
-        f" least is {number(float(losses.min()))}"
-    )
+    share, least = percent(float(np.mean(losses < 0))), number(float(losses.min()))
+    return certain(f"the loss is below 0 in {share} of {count(len(losses), 'row')}, the least is {least}")
 
 
 def _zero(run: Evidence) -> float:

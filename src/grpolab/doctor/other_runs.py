@@ -16,15 +16,16 @@ import numpy as np
 import pandas as pd
 
 from grpolab.doctor import section
-from grpolab.doctor.evidence import REWARD, SPANS, TABLES, Evidence, least_fall, pieces, read_run, to_evidence
+from grpolab.doctor.evidence import REWARD, SPANS, TABLES, Evidence, least_fall, pieces, to_evidence
 from grpolab.doctor.page import examine
+from grpolab.doctor.run_folder import read_run
 from grpolab.errors import RequestError, printable
 from grpolab.framework_names import LOG_NAMES
 from grpolab.paths import Results
 from grpolab.readers.log_folders import FoundLog, find_logs, group_runs
 from grpolab.readers.logs import read_log
 from grpolab.report.journals import NUMBERS, column
-from grpolab.report.load import Study, study_of
+from grpolab.report.load import StudyRuns, study_of
 from grpolab.report.text import count, listing, markdown_table, number
 from grpolab.vocabulary import COMPLETED, DIVERGED, MISSING, POSITIONS
 
@@ -66,14 +67,15 @@ def find_runs(framework: str | None, folders: Sequence[str]) -> tuple[list[Found
     runs, refused = [], list[str]()
     for log in (log for folder in dict.fromkeys(folders) for log in find_logs(folder)):
         try:
-            evidence = read_run(log.path) if log.path.is_dir() else to_evidence(read_log(framework, log.path))
+            theirs = None if log.path.is_dir() else read_log(framework, log.path)
+            evidence = to_evidence(theirs) if theirs else read_run(log.path)
         except RequestError as refusal:
             refused.append(str(refusal))
             continue
         if framework not in (None, evidence.framework):
             refused.append(f"FILE={log.name} is the folder of a run of {evidence.framework}")
             continue
-        config = evidence.settings if log.path.is_dir() else {**evidence.config, **log.config}
+        config = {**theirs.config, **log.config} if theirs else evidence.settings
         runs.append(FoundRun(replace(log, name=printable(log.name), config=dict(config)), evidence))
     if not runs:
         why = f": {refused[0]}" if refused else ": no trainer_state.json, console's output, .csv or .jsonl is there"
@@ -100,7 +102,7 @@ def make_study(
     runs: Sequence[FoundRun],
     folders_of_arms: Mapping[str, Sequence[str]],
     baseline: str | None,
-) -> tuple[Study, list[FoundRun], list[str]]:
+) -> tuple[StudyRuns, list[FoundRun], list[str]]:
     """Return the study of these runs, the runs with their places in it, and how they were grouped.
 
     Raises RequestError where they are of several frameworks, or `baseline` is no arm.

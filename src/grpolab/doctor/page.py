@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
-from grpolab.doctor.breakdown import TRAINING_GOES_WRONG, fall
-from grpolab.doctor.causes import Cause, Confidence, Finding
-from grpolab.doctor.decline import GAPS, METRIC_MISLEADS
-from grpolab.doctor.evidence import Evidence, median, read_run, to_evidence
-from grpolab.doctor.first_pass import FIRST_RATIO_IS_NOT_ONE
+from grpolab.doctor.breakdown import BREAKDOWN, describe_fall
+from grpolab.doctor.causes import CONFIDENCES, Cause, Finding
+from grpolab.doctor.decline import GAPS
+from grpolab.doctor.evidence import Evidence, to_evidence
+from grpolab.doctor.first_pass import FIRST_RATIO_IS_NOT_ONE, METRIC_MISLEADS
 from grpolab.doctor.no_progress import NO_PROGRESS
 from grpolab.doctor.normal import NORMAL
 from grpolab.doctor.ratio_is_one import RATIO_IS_ONE
+from grpolab.doctor.run_folder import read_run
 from grpolab.framework_names import LOG_NAMES, in_their_names
 from grpolab.readers.logs import LoggedRow, read_log, read_rows
-from grpolab.report.journals import column
 from grpolab.report.text import count, listing, number
-from grpolab.vocabulary import METRICS
 
-QUESTIONS = (NO_PROGRESS, RATIO_IS_ONE, FIRST_RATIO_IS_NOT_ONE, TRAINING_GOES_WRONG, METRIC_MISLEADS)
-CAUSES = {cause.name: cause for question in QUESTIONS for cause in question.causes}
-NOTES = {cause.name: cause for cause in NORMAL.causes}
+SYMPTOMS = (NO_PROGRESS, RATIO_IS_ONE, FIRST_RATIO_IS_NOT_ONE, BREAKDOWN, METRIC_MISLEADS)
+CAUSES = {cause.name: cause for symptom in SYMPTOMS for cause in symptom.causes}
 WIDTH = 110
 
 # Metric -> what cannot be said without it, or where it is not finite.
@@ -63,74 +61,66 @@ class Diagnosis:
 
 
 def diagnose(folder: Path) -> Diagnosis:
-    """The causes in a run folder. Raises RequestError where its settings cannot be read."""
+    """Return the causes in a run folder. Raises RequestError where its settings cannot be read."""
     return examine(read_run(folder))
 
 
 def diagnose_log(framework: str | None, path: Path) -> Diagnosis:
-    """The causes in a log file of a framework, by default of that which its names are from.
-
-    Raises RequestError where it cannot be read as one.
-    """
+    """Return the causes in a log; None as framework: the one that most of its names belong to. Raises RequestError."""
     return examine(to_evidence(read_log(framework, path)))
 
 
-def diagnose_rows(run: str, rows: Sequence[LoggedRow]) -> Diagnosis:
-    """The causes in the metrics of a run that was tracked elsewhere. Raises RequestError where no name is known."""
+def diagnose_rows(run: str, rows: Iterable[LoggedRow]) -> Diagnosis:
+    """Return the causes in the metrics of a tracked run. Raises RequestError where no name is known."""
     return examine(to_evidence(read_rows(run, rows)))
 
 
 def examine(run: Evidence) -> Diagnosis:
-    """The causes in a run's evidence, surest first (among equals the one that explains the others), and the rest."""
-    findings = sorted(_findings(run, CAUSES), key=lambda finding: get_args(Confidence).index(finding.confidence))
-    notes = tuple(_findings(run, NOTES))
-    unknown = (*_not_looked_at(run), *run.unknown)
-    return Diagnosis(run.run, run.state, tuple(findings), notes, unknown, run.lost, fall(run))
+    """Return the causes in a run's evidence, surest first (among equals the one that explains the others)."""
+    findings = sorted(_apply(CAUSES.values(), run), key=lambda finding: CONFIDENCES.index(finding.confidence))
+    unknown = (*_find_gaps(run), *run.unknown)
+    notes = tuple(_apply(NORMAL.causes, run))
+    return Diagnosis(run.run, run.state, tuple(findings), notes, unknown, run.lost, describe_fall(run))
 
 
-def _findings(run: Evidence, causes: dict[str, Cause]) -> Iterator[Finding]:
-    for name, cause in causes.items():
+def _apply(causes: Iterable[Cause], run: Evidence) -> Iterator[Finding]:
+    for cause in causes:
         if finding := cause.rule(run):
             remedy = in_their_names(run.framework, finding.remedy or cause.remedy)
-            yield replace(finding, cause=name, says=finding.says or cause.says, remedy=remedy)
+            yield replace(finding, cause=cause.name, says=finding.says or cause.says, remedy=remedy)
 
 
-def _not_looked_at(run: Evidence) -> Iterator[str]:
-    """What the log leaves open, and what a metric would show that is missing or not finite, one sentence each."""
-    clipped = column(run.updates, "clip/active")
-    told = len(run.first_reach) or len(run.reach) or run.updates_per_batch == 1  # why nothing is clipped
-    if len(clipped) and not clipped.max() > 0 and not told:
-        rate, norm = median(run.updates, "learning_rate"), median(run.updates, "grad_norm")
+def _find_gaps(run: Evidence) -> Iterator[str]:
+    """Yield what the log leaves open, and what a metric would show that is missing or not finite."""
+    clipped = run.values("clip/active")
+    is_explained = len(run.first_reach) or len(run.reach) or run.updates_per_batch == 1
+    if len(clipped) and not clipped.max() > 0 and not is_explained:
+        rate, norm = number(run.median("learning_rate")), number(run.median("grad_norm"))
         yield (
             f"why the clip fraction is 0 in all {count(len(clipped), 'row')}: one update per batch (then it is normal),"
             " an old policy that follows the live one, or steps too small to matter; the log has neither the ratio nor"
-            f" the updates per batch (learning rate {number(rate)}, gradient norm {number(norm)}, medians)"
+            f" the updates per batch (learning rate {rate}, gradient norm {norm}, medians)"
         )
     for name, what in NEEDED.items():
-        values = column(run.updates if METRICS[name].kind == "update" else run.rollouts, name)
+        values = run.values(name)
         if odd := len(run.not_finite.get(name, ())) or int((~np.isfinite(values)).sum()):
             yield f"{what}: {name} is not finite in {count(odd, 'record')}"
         elif not len(values):
-            yield f"{what}: {name} is missing{_what_to_log(run.framework, name)}"
-    if run.framework != "grpolab":
-        yield from _not_in_this_log(run)
+            yield f"{what}: {name} is missing{_name_there(run.framework, name)}"
+    if run.framework != "grpolab":  # our own journal always has these
+        if not len(run.values("kl_ref/k3")):
+            kl = _name_there(run.framework, "kl_ref/k3")
+            yield f"how far the policy is from its reference: kl_ref/k3 is missing{kl} where there is a KL term"
+        if not any(len(run.values(metric)) for metric in GAPS):
+            theirs = [name for name, ours in LOG_NAMES.get(run.framework, {}).items() if ours in GAPS]
+            logged = f": {run.framework} logs {listing(theirs)} where it corrects for it" if theirs else ""
+            yield f"whether sampler and trainer have the same weights and log-probs{logged}"
     if not len(run.score[1]):
         yield "whether accuracy or reward fell: eval/accuracy_expected and reward/mean are missing or not finite"
 
 
-def _not_in_this_log(run: Evidence) -> Iterator[str]:
-    """What our own journal always shows and a log only where it was asked for."""
-    if not len(column(run.updates, "kl_ref/k3")):
-        kl = _what_to_log(run.framework, "kl_ref/k3")
-        yield f"how far the policy is from its reference: kl_ref/k3 is missing{kl} where there is a KL term"
-    if not any(len(column(run.rollouts, metric)) for metric in GAPS):
-        logged = [theirs for theirs, ours in LOG_NAMES.get(run.framework, {}).items() if ours in GAPS]
-        where = f": {run.framework} logs {listing(logged)} where it corrects for it" if logged else ""
-        yield f"whether sampler and trainer have the same weights and log-probs{where}"
-
-
-def _what_to_log(framework: str, metric: str) -> str:
-    """`, which trl logs as kl`; that it does not, where no name of its is known; nothing of a run of ours."""
+def _name_there(framework: str, metric: str) -> str:
+    """Return `, which trl logs as kl`, or that it does not log it; nothing of a run of ours."""
     if framework == "grpolab":
         return ""
     theirs = [name for name, ours in LOG_NAMES[framework].items() if ours == metric]
@@ -138,15 +128,15 @@ def _what_to_log(framework: str, metric: str) -> str:
 
 
 def text(diagnosis: Diagnosis) -> str:
-    """Several lines: the causes with evidence and advice, what is normal, what could not be looked at."""
+    """Return the diagnosis in lines: causes with evidence and advice, what is normal, what could not be looked at."""
     lines = [f"run {diagnosis.run}: {diagnosis.state}"]
 
     def write(head: str, sentence: str) -> None:
         lines.extend(textwrap.wrap(sentence, WIDTH, initial_indent=head, subsequent_indent=" " * len(head)))
 
     lost = f"lost, as reports count it ({diagnosis.lost})" if diagnosis.lost else ""
-    if told := list(filter(None, (lost, diagnosis.fall))):
-        write("", f"{': '.join(told)}.")
+    if course := list(filter(None, (lost, diagnosis.fall))):
+        write("", f"{': '.join(course)}.")
     for place, finding in enumerate(diagnosis.findings, start=1):
         lines += ["", f"{place}. {finding.cause} ({finding.confidence})"]
         write("   ", finding.says)
@@ -156,14 +146,13 @@ def text(diagnosis: Diagnosis) -> str:
             write("   ", f"Looks the same in this log: {', '.join(finding.instead)}.")
         write("   Try: ", finding.remedy)
     if not diagnosis.findings:
-        lines.append("")
+        none = "every number that the doctor knows is there, and none is known to be wrong"
         if diagnosis.lost or diagnosis.fall:
-            what = "run is lost" if diagnosis.lost else "fall is real"
-            write("", f"No cause found: the {what}, and nothing that the doctor knows explains it.")
+            none = f"the {'run is lost' if diagnosis.lost else 'fall is real'}, and no cause that the doctor knows fits"
         elif diagnosis.unknown:
-            write("", "No cause found in what could be looked at. What could not stands below, and may hide one.")
-        else:
-            write("", "No cause found: every number that the doctor knows is there, and none is known to be wrong.")
+            none = "the numbers below could not be looked at, and may hide one"
+        lines.append("")
+        write("", f"No cause found: {none}.")
     for note in diagnosis.notes:
         lines.append("")
         write("normal: ", f"{note.says} Here: {note.evidence[0]}.")
@@ -175,23 +164,17 @@ def text(diagnosis: Diagnosis) -> str:
 
 
 def record(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The same as plain values, for JSON."""
+    """Return the diagnosis as plain values, for JSON."""
+    causes = [
+        {
+            **{name: getattr(finding, name) for name in ("cause", "confidence", "says")},
+            **{"evidence": list(finding.evidence), "instead": list(finding.instead), "try": finding.remedy},
+        }
+        for finding in diagnosis.findings
+    ]
     return {
-        "run": diagnosis.run,
-        "state": diagnosis.state,
-        "lost": diagnosis.lost,
-        "fall": diagnosis.fall,
-        "causes": [
-            {
-                "cause": finding.cause,
-                "confidence": finding.confidence,
-                "says": finding.says,
-                "evidence": list(finding.evidence),
-                "instead": list(finding.instead),
-                "try": finding.remedy,
-            }
-            for finding in diagnosis.findings
-        ],
+        **{name: getattr(diagnosis, name) for name in ("run", "state", "lost", "fall")},
+        "causes": causes,
         "normal": [{"note": note.cause, "says": note.says, "evidence": note.evidence[0]} for note in diagnosis.notes],
         "unknown": list(diagnosis.unknown),
     }

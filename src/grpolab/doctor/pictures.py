@@ -9,38 +9,38 @@ from matplotlib.ticker import PercentFormatter
 
 from grpolab.doctor.evidence import USUAL_RANGE
 from grpolab.report.figures import panels
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.stability import after_first_step
 from grpolab.report.statistics.intervals import share_band
 from grpolab.report.style import paper_style
 
 
-def passes(study: Study) -> Figure:
+def passes(study: StudyRuns) -> Figure:
     """Clip fraction by pass over the batch: 0 on the first, by construction."""
     with paper_style():
         return _passes(study)
 
 
-def _passes(study: Study) -> Figure:
+def _passes(study: StudyRuns) -> Figure:
     sheet = panels.Sheet(study, study.facets, ["clipped tokens by pass over the batch"], share_x=False)
     for (facet, _), panel in sheet.grid.items():
         for arm, updates in study.by_arm("updates", facet):
             by_pass = panels.pivot_seeds(updates, "iteration", "clip/active")
             sheet.line(panel, by_pass, sheet.styles[arm], share_band)
         panel.yaxis.set_major_formatter(PercentFormatter(1))
-    panels.start_at_zero(sheet.grid)
-    panels.label_x(sheet.grid, "pass over the batch")
+    sheet.start_at_zero()
+    sheet.label_x("pass over the batch")
     sheet.legend()
     return sheet.figure
 
 
-def reach(study: Study) -> Figure:
+def reach(study: StudyRuns) -> Figure:
     """Largest ratio - 1 on updates after a batch's first, over the run, and the usual clip range."""
     with paper_style():
         return _reach(study)
 
 
-def _reach(study: Study) -> Figure:
+def _reach(study: StudyRuns) -> Figure:
     later = after_first_step(study.updates)
     shown = replace(study, updates=later.assign(reach=later["ratio/token_max"] - 1))
     sheet = panels.lines_by_arm(shown, {"largest ratio - 1": ("updates", "reach")})

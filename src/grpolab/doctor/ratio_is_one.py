@@ -5,21 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from grpolab.doctor.causes import Finding, Question, certain, likely, of_difficulty
-from grpolab.doctor.evidence import MOST, ROUNDING, STILL_REACH, USUAL_RANGE, Evidence, largest, median, reach_of
+from grpolab.doctor.causes import Finding, Symptom, certain, likely
+from grpolab.doctor.evidence import MOST, ROUNDING, STILL_REACH, USUAL_RANGE, Evidence, median, reach_of
 from grpolab.report.journals import column
 from grpolab.report.text import count, listing, number, percent
 from grpolab.vocabulary import counterfactual
 
-RATIO_IS_ONE = Question("Why is my ratio always 1, or my clip fraction always 0?")
+RATIO_IS_ONE = Symptom("Why is my ratio always 1, or my clip fraction always 0?")
 
 JUMP = 10.0  # the third pass's distance from 1 over the second's, which is 2 for steps of equal size
 EQUAL_GROUPS = 0.99  # share of groups with equal rewards that leaves no signal at all
 WARM_ROWS = 10  # of a log, which may be all warm-up
 FEW_ROWS = 3  # of a log: in fewer, equal rewards may be chance
-TINY_RATE = (
-    1e-8  # a hundredth of 1e-6, at which language models are usually trained: 10,000 steps move a weight by 1e-4
-)
+# A hundredth of 1e-6, at which language models are usually trained: 10,000 steps move a weight by 1e-4.
+TINY_RATE = 1e-8
 TINY_ADVANTAGE = 1e-2  # size of the advantages, in centred rewards, that no normalisation by a real std gives
 SMALL_FRACTION = 0.1  # of Adam's full step: a gradient of a ninth of adam_epsilon gives it (g / (g + epsilon))
 FLOAT32_SPACING = 6e-8  # of a weight of size 1: a smaller step is rounded to nothing
@@ -31,49 +30,46 @@ NARROW = 0.25  # what the usual range would have clipped, over what was clipped
 
 
 @RATIO_IS_ONE.cause(
-    says="The old log-probs are the live ones: the ratio is 1 whatever the weights do, and nothing is ever clipped.",
-    remedy="Compute the old log-probs once per batch, before its first update, without gradient, and keep them.",
+    "The old log-probs are the live ones: the ratio is 1 whatever the weights do, and nothing is ever clipped.",
+    "Compute the old log-probs once per batch, before its first update, without gradient, and keep them.",
 )
 def aliased_old_policy(run: Evidence) -> Finding | None:
-    """Every ratio of every later update is exactly 1, while the weights moved: old and new are one forward pass."""
+    """Every ratio of every later update is exactly 1 while the weights moved: old and new are one forward pass."""
     if not run.farthest <= 0 or not run.has_moved:
         return None
     return certain(
-        f"the ratio is exactly 1 for every token of all {count(len(run.reach), 'update')} that came after another one"
-        " on the same batch",
-        _movement(run),
+        f"the ratio is exactly 1 for every token in all {count(len(run.reach), 'update')} on a used batch",
+        _say_movement(run),
         instead=("resynchronised_old_policy",),
     )
 
 
 @RATIO_IS_ONE.cause(
-    says="The old policy is synchronised before every minibatch: each update starts at ratio 1, however often the"
-    " batch is reused.",
-    remedy="Synchronise the old policy once per rollout batch, not once per minibatch or iteration.",
+    "The old policy is synchronised before every minibatch: each update starts at ratio 1.",
+    "Synchronise the old policy once per rollout batch, not once per minibatch or iteration.",
 )
 def resynchronised_old_policy(run: Evidence) -> Finding | None:
-    """The same up to rounding: the old log-probs are made anew by another forward pass of the same weights."""
+    """The ratio is 1 up to rounding: another forward pass of the same weights made the old log-probs anew."""
     if not 0 < run.farthest < ROUNDING or not run.has_moved:
         return None
     return certain(
         f"|ratio - 1| is at most {number(run.farthest)}, which is rounding, in all {count(len(run.reach), 'update')}"
-        " that came after another one on the same batch",
-        _movement(run),
+        " on a used batch",
+        _say_movement(run),
     )
 
 
-def _movement(run: Evidence) -> str:
-    """That the old log-probs ought to differ from the live ones."""
-    sentence = f"the weights moved by {number(largest(run.rollouts, 'weights/step_norm'))} (L2) in a rollout step"
-    if (gap := largest(run.rollouts, "gap/sampler_trainer")) > ROUNDING:
+def _say_movement(run: Evidence) -> str:
+    """Say that the old log-probs ought to differ from the live ones."""
+    sentence = f"the weights moved by up to {number(run.largest('weights/step_norm'))} (L2) in a rollout step"
+    if (gap := run.largest("gap/sampler_trainer")) > ROUNDING:
         sentence += f"; the old log-probs are up to {number(gap)} nat away from the sampler's"
     return sentence
 
 
 @RATIO_IS_ONE.cause(
-    says="The old log-probs are recomputed after the batch's first update: the second pass starts at ratio 1 again,"
-    " and drift is missed by a step.",
-    remedy="Compute the old log-probs before the first optimiser step on the batch.",
+    "The old log-probs are recomputed after the batch's first update: the second pass starts at ratio 1 again.",
+    "Compute the old log-probs before the first optimiser step on the batch.",
 )
 def recomputed_old_log_probs(run: Evidence) -> Finding | None:
     """The second pass starts at ratio 1, which only the first can do, and the third does not."""
@@ -86,77 +82,82 @@ def recomputed_old_log_probs(run: Evidence) -> Finding | None:
     if second > ROUNDING or third <= max(ROUNDING, JUMP * second):
         return None
     return certain(
-        f"on the second pass over each batch |ratio - 1| is at most {number(second)}, on the third up to"
-        f" {number(third)}",
-        "the first update has moved the weights by then: the old log-probs were computed after it",
+        f"|ratio - 1| is at most {number(second)} on the second pass over each batch, up to {number(third)} on the"
+        " third: the weights moved before the old log-probs were computed"
     )
 
 
 @RATIO_IS_ONE.cause(
-    says="All rewards of nearly every group are equal: every advantage is 0, so the reward makes no gradient.",
-    remedy="Check the reward function and the answer parser; take prompts that are sometimes right and sometimes"
-    " wrong.",
+    "All rewards of nearly every group are equal: every advantage is 0, so the reward makes no gradient.",
+    "Check the reward function and the answer parser; take prompts that are sometimes right and sometimes wrong.",
 )
 def constant_reward(run: Evidence) -> Finding | None:
     """From the first batch on all rewards of a group are equal, although its completions differ."""
-    equal = run.equal_groups
+    equal, unique = run.equal_groups, run.values("completions/unique")
     if not len(equal) or equal[0] < EQUAL_GROUPS or np.mean(equal >= EQUAL_GROUPS) < MOST:
         return None
-    evidence = [
+    if len(unique) and unique[0] <= 1 / run.setting("num_generations", 1):
+        return None
+    norm = run.median("grad_norm")
+    check = {
+        "right": "Check that the reward function and the answer parser can refuse a completion; then ",
+        "wrong": "Check that the answer parser finds the answer, and that a right completion is paid; then ",
+    }.get(run.why_equal)
+    return (certain if len(equal) >= FEW_ROWS else likely)(
         f"all rewards of a group are equal in {percent(equal.mean())} of the groups, from the first batch on",
-        f"the mean reward is {number(median(run.rollouts, 'reward/mean'))},"
-        f" the gradient norm {number(median(run.updates, 'grad_norm'))}",
-    ]
-    if len(different := column(run.rollouts, "completions/unique")):
-        if different[0] <= 1 / run.setting("num_generations", 1):
-            return None
-        evidence.append(f"the completions do differ: {percent(different[0])} of a prompt's are distinct at the start")
-    if median(run.updates, "grad_norm") > 0:
-        evidence.append("the gradient that is left is that of other terms (KL, entropy): it follows no reward")
-    remedy = ""
-    if run.why_equal in ("right", "wrong"):
-        parser = {
-            "right": "Check that the reward function and the answer parser can refuse a completion",
-            "wrong": "Check that the answer parser finds the answer, and that a right completion is paid",
-        }[run.why_equal]
-        remedy = f"{parser}; then {of_difficulty(run)}."
-    return (certain if len(equal) >= FEW_ROWS else likely)(*evidence, remedy=remedy)
+        f"the mean reward is {number(run.median('reward/mean'))}, the gradient norm {number(norm)}",
+        f"{percent(unique[0])} of a prompt's completions are distinct at the start" if len(unique) else "",
+        "the gradient that is left comes from other terms (KL, entropy)" if norm > 0 else "",
+        remedy=f"{check}{choose_prompts(run)}." if check else "",
+    )
+
+
+def choose_prompts(run: Evidence) -> str:
+    """Return which prompts would tell completions apart, where groups have equal rewards."""
+    return {
+        "right": "draw harder prompts: these are solved",
+        "wrong": "draw easier prompts, or begin with a better model: nothing is right here that could be reinforced",
+        "mixed": "leave out the prompts that are always right and those that are always wrong",
+        "unknown": "draw harder prompts where the mean reward is near its largest value, easier ones where it is near"
+        " its least",
+    }[run.why_equal]
 
 
 @RATIO_IS_ONE.cause(
-    says="Rewards differ, but advantages are normalised to nearly nothing.",
-    remedy="Look at what divides the advantages (a wrong std, a second whitening, too large an epsilon).",
+    "Rewards differ, but advantages are normalised to nearly nothing.",
+    "Look at what divides the advantages (a wrong std, a second whitening, too large an epsilon).",
 )
 def overscaled_advantages(run: Evidence) -> Finding | None:
     """Advantages are a hundredth of the centred rewards or less: no division by a standard deviation does that."""
-    reward, advantage = _spread(run.samples)
+    reward, advantage = _spreads(run.samples)
     if not run.is_still or not reward > 0 or advantage >= TINY_ADVANTAGE * reward:
         return None
     divisor = f"scale_epsilon={run.settings['scale_epsilon']:g}" if "scale_epsilon" in run.settings else "their scale"
     return certain(
-        f"rewards differ by {number(reward)} within a group (root mean square),"
-        f" the advantages made of them by {number(advantage)}: look at {divisor}",
-        _gradient(run),
+        f"rewards differ by {number(reward)} within a group (root mean square), the advantages made of them by"
+        f" {number(advantage)}: look at {divisor}",
+        _say_gradient(run),
     )
 
 
 @RATIO_IS_ONE.cause(
-    says="Gradients are below Adam's epsilon: the steps shrink with the gradient and hardly move the policy.",
-    remedy="Raise the scale of reward or loss, or lower adam_epsilon.",
+    "Gradients are below Adam's epsilon: the steps shrink with the gradient and hardly move the policy.",
+    "Raise the scale of reward or loss, or lower adam_epsilon.",
 )
 def weak_signal(run: Evidence) -> Finding | None:
     """The gradient of a weight, unclipped, is below Adam's epsilon, though the advantages are what the rewards say."""
-    fraction = _step_fraction(run, np.inf)
+    fraction, reward = _step_fraction(run, np.inf), _spreads(run.samples)[0]
     if not run.is_still or not fraction < SMALL_FRACTION or overscaled_advantages(run):
         return None
-    evidence = [_gradient(run), f"Adam then takes about {percent(fraction)} of its full step"]
-    if (reward := _spread(run.samples)[0]) > 0:
-        evidence.append(f"rewards differ by only {number(reward)} within a group (root mean square)")
-    return certain(*evidence)
+    return certain(
+        _say_gradient(run),
+        f"Adam then takes about {percent(fraction)} of its full step",
+        f"rewards differ by only {number(reward)} within a group (root mean square)" if reward > 0 else "",
+    )
 
 
-def _spread(samples: pd.DataFrame) -> tuple[float, float]:
-    """Root mean square of the rewards about their group's mean, and of the advantages; NaN without completions."""
+def _spreads(samples: pd.DataFrame) -> tuple[float, float]:
+    """Return the root mean square of rewards about their group's mean, and of advantages; NaN without completions."""
     if samples.empty:
         return np.nan, np.nan
     group = ["rollout_step", "prompt_index"]
@@ -165,15 +166,14 @@ def _spread(samples: pd.DataFrame) -> tuple[float, float]:
     return float(np.sqrt((centred**2).mean())), float(np.sqrt((completions["advantage"] ** 2).mean()))
 
 
-def _gradient(run: Evidence) -> str:
-    norm, weights = number(median(run.updates, "grad_norm")), run.weights.count if run.weights else "all"
-    return f"the gradient norm is {norm} (median), over {weights} weights"
+def _say_gradient(run: Evidence) -> str:
+    weights = run.weights.count if run.weights else "all"
+    return f"the gradient norm is {number(run.median('grad_norm'))} (median), over {weights} weights"
 
 
 @RATIO_IS_ONE.cause(
-    says="There is a gradient and a learning rate, but weights do not move at all: the optimiser does not hold the"
-    " parameters that are used.",
-    remedy="Check requires_grad and that the optimiser was made from the parameters of the model that is trained.",
+    "There is a gradient and a learning rate, but weights do not move: the optimiser does not hold what is used.",
+    "Check requires_grad and that the optimiser was made from the parameters of the model that is trained.",
 )
 def frozen_parameters(run: Evidence) -> Finding | None:
     """The weights, or some tensors, stay bit for bit what they were, though the steps asked for exceed rounding."""
@@ -181,9 +181,9 @@ def frozen_parameters(run: Evidence) -> Finding | None:
         return None
     if "weights/step_norm" not in run.rollouts or (run.weights and run.weights.on_grid >= ON_GRID):
         return None
-    updates = run.updates.groupby("rollout_step")
-    asked = pd.DataFrame({"rate": updates["learning_rate"].sum(), "norm": updates["grad_norm"].max()})
-    steps = asked.reset_index().merge(run.rollouts[["rollout_step", "weights/step_norm"]].dropna(), on="rollout_step")
+    by_step = run.updates.groupby("rollout_step")
+    steps = pd.DataFrame({"rate": by_step["learning_rate"].sum(), "norm": by_step["grad_norm"].max()}).reset_index()
+    steps = steps.merge(run.rollouts[["rollout_step", "weights/step_norm"]].dropna(), on="rollout_step")
     fraction = _step_fraction(run)
     steps = steps[(steps["norm"] > 0) & (steps["rate"] * fraction > FLOAT32_SPACING)]
     if steps.empty:
@@ -194,13 +194,12 @@ def frozen_parameters(run: Evidence) -> Finding | None:
             f"the weights did not change at all in {count(int(unmoved.sum()), 'rollout step')} of {len(steps)} that"
             " had a gradient",
             f"gradient norm {number(steps['norm'].median())} (median), learning rate"
-            f" {number(largest(run.updates, 'learning_rate'))}",
+            f" {number(run.largest('learning_rate'))}",
         )
     if not still or not run.is_still or not fraction >= SMALL_FRACTION:
         return None
-    sentence = f"{count(len(still), 'tensor')} did not change at all from start to end: {listing(still)}"
     return likely(
-        sentence,
+        f"{count(len(still), 'tensor')} did not change at all from start to end: {listing(still)}",
         instead=("tiny_learning_rate",),
         says="Some tensors do not move at all: the optimiser does not hold them, or they are frozen on purpose.",
         remedy="Check requires_grad of these tensors and that the optimiser holds them, unless they are meant to stay"
@@ -209,90 +208,83 @@ def frozen_parameters(run: Evidence) -> Finding | None:
 
 
 @RATIO_IS_ONE.cause(
-    says="The weights are kept in bfloat16, whose spacing is wide beside an update: small updates round to nothing.",
-    remedy="Keep float32 master weights (or raise the learning rate); autocast only the forward pass.",
+    "The weights are kept in bfloat16, whose spacing is wide beside an update: small updates round to nothing.",
+    "Keep float32 master weights (or raise the learning rate); autocast only the forward pass.",
 )
 def low_precision_weights(run: Evidence) -> Finding | None:
     """The weights are bfloat16 numbers, and few of them moved."""
     weights = run.weights
     if not weights or weights.on_grid < ON_GRID or not (weights.moved < FEW_MOVED or run.is_still):
         return None
+    most = "The weights are kept in a precision whose spacing is wider than the update: most updates round to nothing."
     unmoved = f"{percent(1 - weights.moved)} of them are at the end what they were at the start"
     return certain(
         f"{percent(weights.on_grid)} of the weights are bfloat16 numbers: .4 to .8% of their size apart",
-        *([] if np.isnan(weights.moved) else [unmoved]),
-        f"a learning rate of {number(largest(run.updates, 'learning_rate'))} is the most that a step adds to a weight",
-        says="The weights are kept in a precision whose spacing is wider than the update, so most updates round to"
-        " nothing."
-        if weights.moved < FEW_MOVED
-        else "",
+        "" if np.isnan(weights.moved) else unmoved,
+        f"a step adds at most the learning rate of {number(run.largest('learning_rate'))} to a weight",
+        says=most if weights.moved < FEW_MOVED else "",
     )
 
 
 @RATIO_IS_ONE.cause(
-    says="Gradient clipping cuts the gradient to almost nothing before the step.",
-    remedy="Raise max_grad_norm to about the usual gradient norm.",
+    "Gradient clipping cuts the gradient to almost nothing before the step.",
+    "Raise max_grad_norm to about the usual gradient norm.",
 )
 def gradient_clipping(run: Evidence) -> Finding | None:
     """The clipped gradient of a weight is below Adam's epsilon, the unclipped one is not."""
-    fraction = _step_fraction(run)
+    fraction, limit, epsilon = _step_fraction(run), run.setting("max_grad_norm"), run.setting("adam_epsilon", 1e-8)
     if not run.is_still or not fraction < SMALL_FRACTION <= _step_fraction(run, np.inf):
         return None
-    limit = run.setting("max_grad_norm")
     return certain(
-        f"max_grad_norm={limit:g} cuts {percent(float(np.mean(column(run.updates, 'grad_norm') > limit)))} of the"
-        f" gradients; their norm is {number(median(run.updates, 'grad_norm'))} (median) before",
-        f"Adam then takes about {percent(fraction)} of its full step, adam_epsilon being"
-        f" {run.setting('adam_epsilon', 1e-8):g}",
+        f"max_grad_norm={limit:g} cuts {percent(float(np.mean(run.values('grad_norm') > limit)))} of the gradients;"
+        f" their norm is {number(run.median('grad_norm'))} (median) before",
+        f"Adam then takes about {percent(fraction)} of its full step (adam_epsilon={epsilon:g})",
     )
 
 
 @RATIO_IS_ONE.cause(
-    says="The warm-up lasts so long that the learning rate never gets near its peak.",
-    remedy="Shorten warmup_steps to a few percent of the run's optimiser steps.",
+    "The warm-up lasts so long that the learning rate never gets near its peak.",
+    "Shorten warmup_steps to a few percent of the run's optimiser steps.",
 )
 def endless_warmup(run: Evidence) -> Finding | None:
     """The learning rate rises to the end and stays far below its peak."""
-    rates, warm_up = column(run.updates, "learning_rate"), run.settings.get("warmup_steps", 0)
+    rates, warm_up = run.values("learning_rate"), run.settings.get("warmup_steps", 0)
     if not run.is_still or not warm_up or not len(rates) or rates.max() >= WARM * run.settings["learning_rate"]:
         return None
     return certain(
         f"warmup_steps={warm_up}, and the run took {count(len(rates), 'optimiser step')}",
         f"the learning rate came to {number(rates.max())} of a peak of {number(run.settings['learning_rate'])}",
-        _distance(run),
+        _say_distance(run),
     )
 
 
-def _distance(run: Evidence) -> str:
-    """How far a still policy came: on a used batch, or from the start where none is reused."""
+def _say_distance(run: Evidence) -> str:
+    """Say how far a still policy came: on a used batch, or from the start where none is reused."""
     if len(run.reach):
         return f"|ratio - 1| is at most {number(run.farthest)}"
-    return f"the KL from the start is {number(largest(run.rollouts, 'kl_ref/exact'))} nat per token at most"
+    return f"the KL from the start is at most {number(run.largest('kl_ref/exact'))} nat per token"
 
 
-@RATIO_IS_ONE.cause(
-    says="The learning rate is too small for the policy to move.",
-    remedy="Raise learning_rate.",
-)
+@RATIO_IS_ONE.cause("The learning rate is too small for the policy to move.", "Raise learning_rate.")
 def tiny_learning_rate(run: Evidence) -> Finding | None:
-    """Gradients are there and nothing shrinks the steps but the learning rate itself; the ratio never went far.
+    """Nothing shrinks the steps but the learning rate, and the ratio never went far.
 
     Of a log without ratios: the rate is tiny for any model.
     """
-    rate = largest(run.updates, "learning_rate")
+    rate = run.largest("learning_rate")
     if run.framework != "grpolab" and not len(run.reach):
-        rows = len(column(run.updates, "learning_rate"))
-        clips = largest(run.updates, "clip/active") > 0  # then the policy moves, and a rate of 0 is a rounded one
-        if not rate <= TINY_RATE or rows <= WARM_ROWS or clips:
+        rows = len(run.values("learning_rate"))
+        is_clipped = run.largest("clip/active") > 0  # then the policy moves, and a rate of 0 is a rounded one
+        if not rate <= TINY_RATE or rows <= WARM_ROWS or is_clipped:
             return None
-        sentence = f"the learning rate is {number(rate)} at most in {count(rows, 'row')}"
-        if rate > 0:
-            return likely(sentence)
+        schedule = (
+            "Look at the schedule (warm-up, the number of steps that it is made for), at the optimiser's groups, and"
+            " whether the log rounds."
+        )
         return likely(
-            sentence,
-            says="The learning rate is 0 in every row: no update is taken.",
-            remedy="Look at the schedule (warm-up, the number of steps that it is made for), at the optimiser's groups,"
-            " and whether the log rounds.",
+            f"the learning rate is {number(rate)} at most in {count(rows, 'row')}",
+            says="" if rate > 0 else "The learning rate is 0 in every row: no update is taken.",
+            remedy="" if rate > 0 else schedule,
         )
     if not run.is_still or run.has_moved or run.farthest >= STILL_REACH or np.isnan(rate):
         return None
@@ -301,19 +293,19 @@ def tiny_learning_rate(run: Evidence) -> Finding | None:
     if frozen_parameters(run) or low_precision_weights(run) or endless_warmup(run):
         return None
     return likely(
-        f"the learning rate is {number(rate)} at most, and {_distance(run)}",
-        f"gradient norm {number(median(run.updates, 'grad_norm'))} (median), and Adam took its full step",
+        f"the learning rate is {number(rate)} at most, and {_say_distance(run)}",
+        f"gradient norm {number(run.median('grad_norm'))} (median), and Adam took its full step",
     )
 
 
 def _step_fraction(run: Evidence, max_grad_norm: float | None = None) -> float:
-    """The share of Adam's full step that the gradients leave, clipped as the settings say; NaN without any.
+    """Return the share of Adam's full step that the gradients leave, clipped as the settings say; NaN without any.
 
     Adam divides a weight's gradient g by about |g| + epsilon; |g| is taken as the norm spread over all weights. Where
     their number is not known the whole norm is, which no weight's gradient can exceed. Gradients of 0 say nothing.
     """
     limit = run.setting("max_grad_norm", np.inf) if max_grad_norm is None else max_grad_norm
-    norms = np.minimum(column(run.updates, "grad_norm"), limit)
+    norms = np.minimum(run.values("grad_norm"), limit)
     if not (norms > 0).any():
         return np.nan
     gradient = float(np.median(norms[norms > 0])) / np.sqrt(run.weights.count if run.weights else 1)
@@ -321,8 +313,8 @@ def _step_fraction(run: Evidence, max_grad_norm: float | None = None) -> float:
 
 
 @RATIO_IS_ONE.cause(
-    says="The KL term outweighs the advantages: it draws the policy back to its reference before anything is clipped.",
-    remedy="Lower beta (GRPO today often uses 0).",
+    "The KL term outweighs the advantages: it draws the policy back to its reference before anything is clipped.",
+    "Lower beta (GRPO today often uses 0).",
 )
 def strong_kl(run: Evidence) -> Finding | None:
     """The KL in the loss lets no token's ratio to the reference leave the clip range, whatever its advantage.
@@ -335,25 +327,20 @@ def strong_kl(run: Evidence) -> Finding | None:
     size = float(np.sqrt(np.mean(advantages**2))) if len(advantages) else 1.0
     if not beta or run.settings.get("kl_placement") != "loss" or size / beta >= epsilon:
         return None
-    evidence = (
+    clipped = column(run.later, "clip/active")
+    held = "The KL term holds the policy at its reference: it never moves far enough to be clipped."
+    return (certain if run.is_still else likely)(
         f"beta={beta:g}: an advantage of {number(size)} (the usual size) balances the KL at a log ratio of"
         f" {number(size / beta)} to the reference, inside the clip range of {epsilon:g}",
-        f"KL to the reference: {number(median(run.updates, 'kl_ref/k3'))} nat per token (median)",
-        *(
-            [f"clip fraction on used batches: {percent(median(run.later, 'clip/active'))} (median)"]
-            if len(run.reach)
-            else []
-        ),
+        f"KL to the reference: {number(run.median('kl_ref/k3'))} nat per token (median)",
+        f"clip fraction on used batches: {percent(median(clipped))} (median)" if len(run.reach) else "",
+        says=held if run.is_still else "",
     )
-    if run.is_still:
-        says = "The KL term holds the policy at its reference: it never moves far enough to be clipped."
-        return certain(*evidence, says=says)
-    return likely(*evidence)
 
 
 @RATIO_IS_ONE.cause(
-    says="The clip range is so narrow that tokens are clipped as soon as the policy moves, most of those that can be.",
-    remedy="Widen epsilon and epsilon_high (0.2 for token ratios, 3e-4 and up for sequence ratios).",
+    "The clip range is so narrow that tokens are clipped as soon as the policy moves, most of those that can be.",
+    "Widen epsilon and epsilon_high (0.2 for token ratios, 3e-4 and up for sequence ratios).",
 )
 def tiny_epsilon(run: Evidence) -> Finding | None:
     """Most tokens that can be clipped are, from the second update on, and a usual range would have clipped few."""
@@ -362,11 +349,11 @@ def tiny_epsilon(run: Evidence) -> Finding | None:
     if not {"clip/active_nz", counterfactual(level, usual)} <= set(run.later):
         return None
     able = run.later[run.later["clip/active_nz"].notna()]  # some advantage is not 0
-    clipped, otherwise = median(able, "clip/active_nz"), median(able, counterfactual(level, usual))
+    clipped, otherwise = (median(column(able, name)) for name in ("clip/active_nz", counterfactual(level, usual)))
     if not clipped >= CLIPPED_AT_ONCE or not otherwise <= NARROW * clipped or narrow >= usual:
         return None
     tight = [key for key in ("epsilon", "epsilon_high") if run.setting(key) < usual]
-    second = median(able[able["iteration"] == able["iteration"].min()], "clip/active_nz")
+    second = median(column(able[able["iteration"] == able["iteration"].min()], "clip/active_nz"))
     return certain(
         f"the clip range of {narrow:g} clips {percent(clipped)} of the tokens with an advantage (median of the later"
         f" updates), {percent(second)} in the first of them",

@@ -9,11 +9,12 @@ from functools import lru_cache
 import pandas as pd
 
 from grpolab.doctor.causes import Finding
-from grpolab.doctor.evidence import PLANTED, TABLES, Evidence
+from grpolab.doctor.evidence import TABLES, Evidence
 from grpolab.doctor.page import examine
+from grpolab.doctor.run_folder import PLANTED
 from grpolab.report.journals import column, largest
-from grpolab.report.load import Study
-from grpolab.report.stability import numbers_of, stability_table
+from grpolab.report.load import StudyRuns
+from grpolab.report.measures import kept_quantities, stability_table
 from grpolab.report.text import count, markdown_table, number, spans
 
 ENDED = ("collapsed", "diverged", "stopped")  # the labels that make a run `lost`
@@ -39,7 +40,7 @@ class Examined:
         return "" if first == EFFECT else first.replace("_", " ")
 
 
-def section(parts: Sequence[Study]) -> str:
+def section(parts: Sequence[StudyRuns]) -> str:
     """What is wrong in the runs of some studies, from their journals alone. Empty where nothing was run."""
     runs: dict[str, Examined] = {}
     for part in parts:  # a run that several studies share is counted once
@@ -49,15 +50,15 @@ def section(parts: Sequence[Study]) -> str:
 
 
 @lru_cache(maxsize=32)
-def causes_of(part: Study) -> dict[str, tuple[Finding, ...]]:
+def causes_of(part: StudyRuns) -> dict[str, tuple[Finding, ...]]:
     """Signature -> what the doctor finds in each run of a study. Kept: the tracking store is told of it too."""
     return {signature: examine(run).findings for signature, run in _evidence(part)}
 
 
-def _evidence(part: Study) -> Iterator[tuple[str, Evidence]]:
+def _evidence(part: StudyRuns) -> Iterator[tuple[str, Evidence]]:
     """Signature and evidence of the runs of a study."""
     tables = {name: dict(iter(getattr(part, name).groupby("signature"))) for name in TABLES.values()}
-    kept = numbers_of(part)
+    kept = kept_quantities(part)
     for cell in part.done.to_dict("records"):
         signature = cell["signature"]
         own = {name: runs.get(signature, pd.DataFrame()).dropna(axis=1, how="all") for name, runs in tables.items()}
@@ -73,7 +74,7 @@ def _evidence(part: Study) -> Iterator[tuple[str, Evidence]]:
         )
 
 
-def examined(part: Study, causes: Mapping[str, tuple[Finding, ...]], prefix: str = "") -> Iterator[Examined]:
+def examined(part: StudyRuns, causes: Mapping[str, tuple[Finding, ...]], prefix: str = "") -> Iterator[Examined]:
     """The runs of a study whose signature is in `causes`, with the study's own labels and numbers."""
     for cell, labels in zip(part.done.itertuples(), stability_table(part).to_dict("records"), strict=True):
         if cell.signature in causes:

@@ -15,7 +15,8 @@ from torch import Tensor
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.grpo import loss as core
-from grpolab.grpo.advantages import Scored, advantages, group_std
+from grpolab.grpo.advantages import Scored, advantages
+from grpolab.grpo.baselines import group_std
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
 from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.registry import KL_ESTIMATORS, resolve

@@ -189,7 +189,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         reported = objective.but(**kl_axes(1.0, "k3", output_clamp=KL_CLAMP))
         k3_BT = shared.kl_everywhere(reported, inputs, loss.ratio)
         assert k3_BT is not None
-        logged["kl_loss@sum"] = weighted_sum(k3_BT * mask_BT, own_BT)
+        logged = {"kl_loss@sum": weighted_sum(k3_BT * mask_BT, own_BT), **logged}  # a journal keeps this order
     match objective.kernel:
         case "clipped":
             logged |= clip_metrics(objective, inputs, ratio_BT, own_BT)
@@ -220,11 +220,11 @@ def clip_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own
     low_BT, high_BT = (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
     everywhere_BT = token_weights("token_mean_minibatch", inputs)
     changed_BT = shared.clipped_losses(objective, inputs.advantages, ratio_BT).float()
-    logged: Logged = {"clipfrac@sum": weighted_sum(changed_BT, own_BT)}
+    logged: Logged = {}
     for side, outside_BT in (("high_", high_BT), ("low_", low_BT), ("", low_BT + high_BT)):
         logged[f"ppo_ratio_{side}clipfrac"] = outside_BT.mean()
         logged[f"ppo_ratio_{side}clipfrac@sum"] = weighted_sum(outside_BT, everywhere_BT)
-    return logged
+    return logged | {"clipfrac@sum": weighted_sum(changed_BT, own_BT)}
 
 
 def weight_metrics(objective: Objective, inputs: LossInputs, loss: Loss, rows_BT: Tensor) -> Logged:
@@ -232,7 +232,10 @@ def weight_metrics(objective: Objective, inputs: LossInputs, loss: Loss, rows_BT
     ratio_BT = loss.ratio.expand_as(inputs.mask_BT)
     low_BT, high_BT = (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
     cut_BT = ratio_BT.clamp(objective.low, objective.high)
+    shares = {"lower": low_BT.mean(), "upper": high_BT.mean(), "total": (low_BT + high_BT).mean()}
     logged: Logged = {
+        **{f"tis_{side}_clipfrac": share for side, share in shares.items()},
+        **{f"cispo_cispo_{side}_clipfrac": share for side, share in shares.items()},
         "tis_lower_bound": objective.low,
         "tis_upper_bound": objective.high,
         "cispo_cispo_epsilon_low": objective.epsilon,
@@ -243,8 +246,6 @@ def weight_metrics(objective: Objective, inputs: LossInputs, loss: Loss, rows_BT
         "tis_clipped_ratio_mean@sum": weighted_sum(cut_BT, rows_BT),
         "cispo_clipped_ratio_mean": mean_of_all_rows(cut_BT, inputs.mask_BT),
     }
-    for side, outside_BT in (("lower", low_BT), ("upper", high_BT), ("total", low_BT + high_BT)):
-        logged[f"tis_{side}_clipfrac"] = logged[f"cispo_cispo_{side}_clipfrac"] = outside_BT.mean()
     if objective.kernel == "cispo_masked":
         up_BT, down_BT = loss.surrogate.active_high, loss.surrogate.active_low
         logged["cispo_cispo_masked_positive_tokens"] = up_BT.float().mean()
@@ -261,20 +262,20 @@ def topr_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own
     gradient_BT = -inputs.advantages * inputs.log_probs_BT
     below_BT, above_BT = (ratio_BT < 0) & negative_B1, (ratio_BT > 1) & negative_B1
     cut_BT = ratio_BT.clamp(0, 1) * gradient_BT
-    logged: Logged = {
-        "topr_negative_lower_clipfrac": below_BT.float().mean(),
-        "topr_negative_upper_clipfrac": above_BT.float().mean(),
-        "topr_negative_total_clipfrac": (below_BT | above_BT).float().mean(),
-        "topr_scores_mean": scores_B1.mean(),
-        "topr_scores_std": sample_std(scores_B1),
-    }
+    logged: Logged = {}
     for name, chosen_B1, loss_BT in (("positive", positive_B1, gradient_BT), ("negative", negative_B1, cut_BT)):
         logged[f"topr_{name}_samples@sum"] = chosen_B1.sum()
         logged[f"topr_{name}_ratio"] = chosen_B1.sum() / (len(scores_B1) + 1e-8)
         logged[f"topr_{name}_weight"] = options[f"{name}_weight"]
         logged[f"topr_{name}_loss"] = loss = weighted_sum(loss_BT * chosen_B1, own_BT)
         logged[f"topr_weighted_{name}_loss"] = options[f"{name}_weight"] * loss
-    return logged
+    return logged | {
+        "topr_negative_lower_clipfrac": below_BT.float().mean(),
+        "topr_negative_upper_clipfrac": above_BT.float().mean(),
+        "topr_negative_total_clipfrac": (below_BT | above_BT).float().mean(),
+        "topr_scores_mean": scores_B1.mean(),
+        "topr_scores_std": sample_std(scores_B1),
+    }
 
 
 def kimi_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor) -> Logged:

@@ -1,4 +1,4 @@
-"""The one screen that answers: some lines for each axis, what not to conclude, limits, compute."""
+"""The screen that answers: some lines for each axis, what not to conclude, limits, compute."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from itertools import groupby
 import pandas as pd
 
 from grpolab.quantities import GAINS
-from grpolab.report.checklist import compute, damaged, runs_of
 from grpolab.report.claims import VERDICTS, VOID, Claim
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.measures import SCALES, by_cell
+from grpolab.report.provenance import compute, damaged, runs_of
 from grpolab.report.registered import CONFIRMATORY, EXPLORATORY
 from grpolab.report.statistics.looks import INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED
 from grpolab.report.text import count, listing, number, spans
@@ -20,11 +20,11 @@ from grpolab.report.text import count, listing, number, spans
 DECIDED = (SUPPORTED, OPPOSITE, NEGLIGIBLE)
 NO_SEED = "not trained"
 FOUND = (*VERDICTS, NO_SEED)
-MOST_SAID, MOST_OPEN = 3, 2  # of an axis; the page of its study has them all
+MOST_SAID, MOST_OPEN = 3, 2  # claims of an axis; the page of its study has them all
 
 
-def screen(studies: Sequence[Study], claims: Sequence[Claim]) -> str:
-    """Markdown of one screen: every axis of the question, what not to conclude, the limits, the compute.
+def screen(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> str:
+    """Write one screen of Markdown: every axis of the question, what not to conclude, the limits, the compute.
 
     Axes are the studies that have a title; where none has one, all of them.
     """
@@ -35,12 +35,12 @@ def screen(studies: Sequence[Study], claims: Sequence[Claim]) -> str:
 
 
 def plain(text: str) -> str:
-    """The screen for a terminal: without the marks of Markdown."""
+    """Remove the marks of Markdown, for a terminal."""
     return text.replace("**", "").replace("`", "")
 
 
 def _standing(claims: Sequence[Claim]) -> str:
-    """How much of what was asked is decided, and how much of it was registered before its runs."""
+    """Count the verdicts, those apart that were registered before their runs."""
     tested = [claim for claim in claims if claim.is_finding]
     if not tested:
         return "No hypothesis was tested."
@@ -58,10 +58,10 @@ def _standing(claims: Sequence[Claim]) -> str:
     return f"{'; '.join(parts)}. {' '.join(means[label] for label in means if any(c.label == label for c in tested))}"
 
 
-def _axis(study: Study, every: Sequence[Claim]) -> str:
-    """What one study answers: its decided claims, those about accuracy first; what is open; accuracies.
+def _axis(study: StudyRuns, every: Sequence[Claim]) -> str:
+    """Write the answers of one study: its decided claims, those about accuracy first; the open ones; accuracies.
 
-    Of a study that asks at several scales, how far each claim carries. `every`: the claims of all studies.
+    Of a study with several scales it says how far each claim carries. `every`: the claims of all studies.
     """
     claims = [claim for claim in every if claim.study == study.name]
     head = f"- **{study.plan.get('title') or study.name}**"
@@ -85,8 +85,8 @@ def _axis(study: Study, every: Sequence[Claim]) -> str:
     return "\n".join([head, *(f"  - {line}" for line in lines)])
 
 
-def _carried(study: Study, claims: Sequence[Claim]) -> list[str]:
-    """Which claims have one verdict at every scale; of each other one which where; what is open. Empty: no scales.
+def _carried(study: StudyRuns, claims: Sequence[Claim]) -> list[str]:
+    """List the claims that have one verdict at every scale, the others by scale, and the open ones; [] without scales.
 
     A scale is a combination of the levels that a hypothesis leaves open.
     """
@@ -119,21 +119,21 @@ def _more(n: int) -> str:
 
 
 def _sentence(claim: Claim, mixed: bool) -> str:
-    """`supported: says: size (seeds)`; with its label where others of the study have another."""
+    """Write `supported: says: size (seeds)`; with the label where a study has both."""
     label = f", {claim.label}" if mixed else ""
     return f"**{claim.found}**{label}: {_says(claim)}: {claim.short} ({count(claim.n, 'seed')})"
 
 
 def _at_own_rates(claim: Claim, every: Sequence[Claim]) -> str:
-    """What came of the same question where each arm has a learning rate of its own."""
+    """Write the verdict on the same question where each arm has a learning rate of its own."""
     found = [f"{c.found}, {c.short.rpartition('; ')[2]}" for c in every if f"{c.study}.{c.id}" == claim.also]
     return "".join(f"; each arm at its own learning rate: {text}" for text in found)
 
 
-def _accuracies(study: Study) -> Iterator[str]:
-    """`final accuracy (mean of 2 tasks): token .55, sequence .37`, for each combination of the other factors.
+def _accuracies(study: StudyRuns) -> Iterator[str]:
+    """Write `final accuracy (mean of 2 tasks): token .55, sequence .37` for each combination of the other factors.
 
-    Of the seeds that all of these arms have: looks add some to those alone that are not decided.
+    Over the seeds that all of these arms have: looks add seeds only to arms that are not decided.
     """
     factors = [f for f in study.plan["factors"] if f not in (study.plan["compare"], "task")]
     # Several levels may be one task of other sizes.
@@ -157,8 +157,8 @@ def _accuracies(study: Study) -> Iterator[str]:
             yield f"final accuracy ({', '.join(over)}): {listed}"
 
 
-def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
-    """What a reader must not take from it, the limits, and what it cost."""
+def _limits(studies: Sequence[StudyRuns], claims: Sequence[Claim]) -> Iterator[str]:
+    """Write what must not be concluded, the limits, and the cost."""
     disagree = [c for c in claims if c.is_finding and c.disagreement < 0.05]
     small = [c for c in claims if "smaller than the margin" in c.flags]
     no = ["what is not decided may still differ; shown to be too small to matter is only what is `negligible`"]
@@ -182,7 +182,7 @@ def _limits(studies: Sequence[Study], claims: Sequence[Claim]) -> Iterator[str]:
 
 
 def _looks(looks: Sequence[int], tested: Sequence[Claim]) -> Iterator[str]:
-    """At which of several planned looks each study stands, and whether it stopped there: all its questions decided."""
+    """Say at which of several planned looks each study is, and whether all its questions are decided."""
     if len(looks) == 1:
         return
     at: dict[tuple[bool, int], list[str]] = {}

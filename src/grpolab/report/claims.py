@@ -1,7 +1,7 @@
-"""What study files claim, decided: supported, opposite, negligible or inconclusive.
+"""Decide the hypotheses of study files: supported, opposite, negligible or inconclusive.
 
-`questions.py` says what is asked, in numbers; `statistics/looks.py` decides all questions of a family together. Tables,
-figures and sentences say what is decided here, and nothing else in the package calls a difference real or not.
+`questions.py` puts them in numbers; `statistics/looks.py` decides all questions of a family together. Tables, figures
+and sentences repeat the verdicts of this file, and nothing else in the package calls a difference real or not.
 
 Letters: S seeds, T tasks, K looks.
 """
@@ -28,59 +28,59 @@ from grpolab.report.effects import (
     trend_size,
 )
 from grpolab.report.journals import kind_of_cpu
-from grpolab.report.load import Study
-from grpolab.report.questions import Question, questions
+from grpolab.report.load import StudyRuns
+from grpolab.report.questions import AskedQuestion, ask
 from grpolab.report.registered import CONFIRMATORY
 from grpolab.report.statistics import looks as planned
-from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED, Evidence
+from grpolab.report.statistics.looks import ALPHA, INCONCLUSIVE, LOOKS, NEGLIGIBLE, OPPOSITE, SUPPORTED, LookTests
 from grpolab.report.statistics.tests import benjamini_hochberg, label_difference, rank_trend, sign_flip, sign_test
 from grpolab.report.text import NONE, count, listing, p_equals
 
 VOID = "void"  # nothing could be decided by any number of seeds
 DESCRIBED = "described"  # not among the primary hypotheses of the collection that is reported
-HOLDS, FAILS, NOT_RUN = "holds", "fails", "not run"  # of a check
-CHECK = "check"  # what holds by construction is no finding
+HOLDS, FAILS, NOT_RUN = "holds", "fails", "not run"  # verdicts of a check
+CHECK = "check"  # the label of a hypothesis that holds by construction
 VERDICTS = (SUPPORTED, OPPOSITE, NEGLIGIBLE, INCONCLUSIVE, VOID)
 SKEWED = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A hypothesis where it was asked, decided.
+    """A hypothesis in one combination of the levels that it leaves open, decided.
 
     `effect`, `low` and `high` are in units of the margin, so that claims of all kinds have one scale; NaN where there
-    is no margin, or the test is of no mean. `size` says the same for a reader. `p` is the repeated one (comparable over
-    looks), `adjusted_p` Holm's, `q` that of Benjamini and Hochberg over all studies of the report. `n`: seeds at the
-    decision, or at the last look; `seeds`: all that there are.
+    is no margin, or no mean is tested. `size` is the same in words. `p` is the repeated one (comparable over looks),
+    `adjusted_p` Holm's, `q` that of Benjamini and Hochberg over all studies of the report. `n`: seeds at the decision,
+    or at the last look; `seeds`: all that there are.
     """
 
     study: str
     id: str
     says: str  # what was tested
-    registered: str  # the words of the study file and its registration, where these are others; else empty
-    also: str  # the claim (`study.id`) that asks it at a learning rate of each arm's own; else empty
+    registered: str = ""  # the words of the study file and its registration, where they differ from `says`
+    also: str = ""  # the claim (`study.id`) that asks the same with a learning rate for each arm
     source: str
     metric: str
-    where: str
+    where: str = ""
     contrast: str
     verdict: str
     found: str  # the verdict for a reader: where tasks disagree, in which of them
     label: str  # confirmatory, exploratory or a check
-    why: str  # it is exploratory
+    why: str = ""  # the reason why it is exploratory
     n: int
     seeds: int
     size: str  # of a score accuracies first: the second arm's -> the first one's, and where both began
-    short: str  # the same without the intervals of single tasks
-    effect: float
-    low: float
-    high: float
-    tasks: tuple[TaskEffect, ...]
-    disagreement: float  # p that all tasks have one effect
-    p: float
-    adjusted_p: float
-    q: float
-    margin_sds: float  # the margin in standard deviations of the seeds' differences
-    flags: tuple[str, ...]
+    short: str = NONE  # the same without the intervals of single tasks
+    effect: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    tasks: tuple[TaskEffect, ...] = ()
+    disagreement: float = np.nan  # p that all tasks have one effect
+    p: float = np.nan
+    adjusted_p: float = np.nan
+    q: float = np.nan
+    margin_sds: float = np.nan  # the margin in standard deviations of the seeds' differences
+    flags: tuple[str, ...] = ()
     sentence: str
 
     @property
@@ -89,20 +89,20 @@ class Claim:
         return self.verdict in VERDICTS
 
 
-def decide(studies: Sequence[Study]) -> list[Claim]:
-    """Every hypothesis of a study, or of a collection's studies, which come before it; then checks and placebo pairs.
+def decide(studies: Sequence[StudyRuns]) -> list[Claim]:
+    """Decide every hypothesis of a study, or of a collection's studies, which come before it; then placebo pairs.
 
-    A family is what one registration holds, by its seeds, looks and margins; what is not registered is decided with the
-    study's other such hypotheses, by the seeds at hand. A collection with `primary` hypotheses decides these together,
+    A registration is one family, with its seeds, looks and margins; hypotheses that are not registered are decided with
+    the study's other such ones, by the seeds at hand. A collection with `primary` hypotheses decides these together,
     and describes the others.
     """
-    whole, asked = studies[-1], list[Question]()
+    whole, asked = studies[-1], list[AskedQuestion]()
     primary = whole.plan.get("primary") or []
     for study in studies:
         for hypothesis in study.plan.get("hypotheses", []):
             name = f"{study.name}.{hypothesis['id']}" if primary else hypothesis["id"]
             owner = whole if primary else study
-            asked += questions(study, hypothesis, owner, name in primary or not primary)
+            asked += ask(study, hypothesis, owner, name in primary or not primary)
     claims = dict[int, Claim]()
     for family in dict.fromkeys(question.family for question in asked):
         places = [n for n, question in enumerate(asked) if question.family == family]
@@ -117,8 +117,8 @@ def decide(studies: Sequence[Study]) -> list[Claim]:
     return decided
 
 
-def standing(study: Study, claims: Sequence[Claim]) -> str:
-    """Which of a study's claims were registered before their runs, for the captions of its figures."""
+def standing(study: StudyRuns, claims: Sequence[Claim]) -> str:
+    """Say which of a study's claims were registered before their runs, for the captions of its figures."""
     if study.done.empty:
         return ""
     found = [claim for claim in claims if claim.study == study.name and claim.is_finding]
@@ -126,8 +126,8 @@ def standing(study: Study, claims: Sequence[Claim]) -> str:
     return f"Confirmatory: {listing(sure)}; the rest is exploratory." if sure else "Exploratory."
 
 
-def _taken_back(family: str, studies: Sequence[Study]) -> int:
-    """How many hypotheses of a registration are no longer asked as they were: they keep their share of the level."""
+def _taken_back(family: str, studies: Sequence[StudyRuns]) -> int:
+    """Count hypotheses of a registration that are not asked as they were any more: they keep their share of ALPHA."""
     entries = [known.items() for study in studies if (known := study.plan.get("registered"))]
     left = {name for known in entries for name, entry in known if entry["line"] == family}
     return len(json.loads(family)["hypotheses"].keys() - left) if left else 0
@@ -137,14 +137,14 @@ def _taken_back(family: str, studies: Sequence[Study]) -> int:
 # From a question to its verdict.
 
 
-def _kind(question: Question) -> str:
-    """`label`: runs are counted; `trend`: levels are ranked; `mean`: differences are averaged."""
+def _kind(question: AskedQuestion) -> str:
+    """Return the kind of test: `label` counts runs, `trend` ranks levels, `mean` averages differences."""
     is_label = question.hypothesis["metric"] in LABELS
     return "label" if is_label else "trend" if question.hypothesis["trend"] else "mean"
 
 
-def _tested(question: Question, n: int) -> tuple[float, float, bool]:
-    """p of a direction, p of the margin and whether the estimate lies where it is claimed, by the first n seeds.
+def _tested(question: AskedQuestion, n: int) -> tuple[float, float, bool]:
+    """Test the first n seeds: p of a direction, p of the margin, and whether the estimate lies where it is claimed.
 
     The margin counts only where every task is inside its own, and the tasks (fewer than seeds) do not disagree.
     """
@@ -166,24 +166,24 @@ def _tested(question: Question, n: int) -> tuple[float, float, bool]:
         shifted_S = sign * y_S - beyond
         above = bool((shifted_S > 0).sum() > (shifted_S < 0).sum())
         return sign_test(shifted_S) if above or not equal else 1.0, 1.0, above
-    test = planned.evidence(y_S[None], 1.0 if has_margin else np.nan, sign, beyond, (n,), equal)
+    test = planned.run_tests(y_S[None], 1.0 if has_margin else np.nan, sign, beyond, (n,), equal)
     d_ST = question.differences(n)
-    untested = 1 < len(question.tasks) >= n  # whether they disagree
+    untested = 1 < len(question.tasks) >= n  # too few seeds to tell whether tasks disagree
     inside = bool((np.abs(d_ST.mean(axis=0)) < unit_T).all()) and not (untested or _disagreement(question, n) < ALPHA)
     return float(test.direction_p[0, 0]), float(test.margin_p[0, 0]) if inside else 1.0, bool(test.claimed[0, 0])
 
 
-def _disagreement(question: Question, n: int) -> float:
-    """p that all tasks have one effect, in units of their margins; NaN for one task or where no mean is tested."""
+def _disagreement(question: AskedQuestion, n: int) -> float:
+    """Return p that all tasks have one effect in units of their margins; NaN for one task, or if no mean is tested."""
     d_ST = question.differences(n) / question.unit_T if _kind(question) == "mean" else np.full((n, 1), np.nan)
     return planned.disagreement(d_ST.T) if np.isfinite(d_ST).all() else np.nan
 
 
-def _decide_together(family: Sequence[Question], gone: int = 0) -> list[Claim]:
-    """The claims of one family, of which so many are not asked any more."""
+def _decide_together(family: Sequence[AskedQuestion], gone: int = 0) -> list[Claim]:
+    """Decide the questions of one family; `gone` more hypotheses of it are not asked any more."""
     looks = family[0].looks
     tests_MK = [[_tested(question, n) for n in looks] for question in family]
-    found = Evidence(*(np.array([[test[i] for test in of] for of in tests_MK]) for i in range(3)))
+    found = LookTests(*(np.array([[test[i] for test in of] for of in tests_MK]) for i in range(3)))
     equal_M = np.array([question.hypothesis["direction"] == "equal" for question in family])
     decisions = planned.decide(found, equal_M=equal_M, gone=gone)
     claims = []
@@ -199,8 +199,8 @@ def _decide_together(family: Sequence[Question], gone: int = 0) -> list[Claim]:
     return claims
 
 
-def _described(question: Question) -> Claim:
-    """A check, or a hypothesis that is not asked: its numbers with an ordinary 95% interval, and no test."""
+def _described(question: AskedQuestion) -> Claim:
+    """Describe a check, or a hypothesis that is not asked: with an ordinary 95% interval, and no test."""
     n = len(question.values_STA)
     verdict = DESCRIBED
     if question.hypothesis["by_construction"]:
@@ -208,8 +208,8 @@ def _described(question: Question) -> Claim:
     return _claim(question, verdict, n, (False, ALPHA, 0, 1), np.nan, np.nan, np.nan)
 
 
-def _as_claimed(question: Question) -> NDArray:
-    """Whether each seed shows it in each task; (S, T)."""
+def _as_claimed(question: AskedQuestion) -> NDArray:
+    """Return whether each seed shows the claim in each task; (S, T)."""
     sign, values_STA = question.sign, question.values_STA
     if _kind(question) == "trend":
         return np.asarray((sign * np.diff(values_STA, axis=2) > 0).all(axis=2))
@@ -224,7 +224,7 @@ def _as_claimed(question: Question) -> NDArray:
 
 
 def _claim(
-    question: Question,
+    question: AskedQuestion,
     verdict: str,
     n: int,
     interval: tuple[bool, float, int, int],
@@ -232,7 +232,7 @@ def _claim(
     adjusted_p: float,
     q: float,
 ) -> Claim:
-    """The claim in numbers and in words; `interval` is what `looks.interval` is told besides the values."""
+    """Write the claim in numbers and in words; `interval` holds the other arguments of `looks.interval`."""
     hypothesis, kind, y_S = question.hypothesis, _kind(question), np.empty(0)
     effect = low = high = margin_sds = disagreement = np.nan
     tasks, size, short = tuple[TaskEffect, ...](), NONE, NONE
@@ -292,7 +292,7 @@ def _claim(
 
 
 def _found(verdict: str, tasks: Sequence[TaskEffect], disagree: bool) -> str:
-    """A verdict; of a direction on which tasks disagree, which of them show it by themselves."""
+    """Write a verdict; of a direction on which tasks disagree, with the tasks that show it by themselves."""
     if not disagree or verdict not in (SUPPORTED, OPPOSITE):
         return verdict
     shown = 1 if verdict == SUPPORTED else -1
@@ -304,13 +304,13 @@ def _found(verdict: str, tasks: Sequence[TaskEffect], disagree: bool) -> str:
     return ", ".join(parts + ([f"the other way on {other}"] if other else []))
 
 
-def _contrast(question: Question) -> str:
-    """The arms as they are compared."""
+def _contrast(question: AskedQuestion) -> str:
+    """Write the arms as they are compared."""
     return (", " if _kind(question) == "trend" else " / " if question.logarithmic else " - ").join(question.arms)
 
 
-def _sentence(question: Question, verdict: str, n: int, size: str, adjusted_p: float, flags: Sequence[str]) -> str:
-    """What was found, where, how surely, and what a reader should know of it."""
+def _sentence(question: AskedQuestion, verdict: str, n: int, size: str, adjusted_p: float, flags: Sequence[str]) -> str:
+    """Write the finding, its place, how sure it is, and its flags."""
     hypothesis, tasks = question.hypothesis, listing(question.tasks)
     of = f"`{hypothesis['metric']}` of {_contrast(question)}"
     if _kind(question) == "trend":
@@ -331,8 +331,8 @@ def _sentence(question: Question, verdict: str, n: int, size: str, adjusted_p: f
     return f"{head}: {of} is {size} ({count(n, 'seed')}, {tasks}{chance}{late}){question.gaps}{notes}."
 
 
-def _at_all_seeds(question: Question, n: int) -> str:
-    """What seeds after the decision say: description."""
+def _at_all_seeds(question: AskedQuestion, n: int) -> str:
+    """Describe the effect over all seeds, where some came after the decision."""
     seeds = len(question.values_STA)
     if seeds == n or _kind(question) != "mean":
         return ""
@@ -340,7 +340,7 @@ def _at_all_seeds(question: Question, n: int) -> str:
 
 
 def _flags(
-    question: Question,
+    question: AskedQuestion,
     verdict: str,
     n: int,
     y_S: NDArray,
@@ -348,7 +348,7 @@ def _flags(
     bounds: tuple[float, float],
     level: float,
 ) -> Iterator[str]:
-    """What a reader should know of a verdict; none of it changes one. `bounds`: its interval; `level`: what it had."""
+    """Yield warnings, which change no verdict. `bounds`: its interval; `level`: its share of ALPHA."""
     if question.void:
         yield question.void
     if not n or verdict not in VERDICTS:
@@ -374,8 +374,8 @@ def _flags(
         yield from _outlook(question, y_S, n, level)
 
 
-def _outlook(question: Question, y_S: NDArray, n: int, level: float) -> Iterator[str]:
-    """At which later look of its plan it would be decided at this level, were mean and spread as observed."""
+def _outlook(question: AskedQuestion, y_S: NDArray, n: int, level: float) -> Iterator[str]:
+    """Say at which later look it would be decided at this level, were mean and spread as observed."""
     mean, sd = float(y_S.mean()), float(np.std(y_S, ddof=1))
     distance = question.sign * mean - float((question.beyond / question.unit_T).mean())
     if question.hypothesis["direction"] == "equal":
@@ -393,11 +393,11 @@ def _outlook(question: Question, y_S: NDArray, n: int, level: float) -> Iterator
         yield f"{looks[-1]} seeds would not decide it, were mean and spread as observed (margin: {1 / sd:.1f} sd)"
 
 
-def _placebo(study: Study, first: str, second: str) -> Claim:
-    """Whether the runs of two arms that are one function are equal to the bit: journals and weights, by their hashes.
+def _placebo(study: StudyRuns, first: str, second: str) -> Claim:
+    """Check that the runs of two arms that are one function are equal to the bit, by hashes of journal and weights.
 
-    The journals of two dialects differ in any case: each has its framework's metrics. Runs of two kinds of CPU may
-    differ, and say nothing where they do.
+    The journals of two dialects differ in any case: each has its framework's metrics. Runs of two kinds of CPU that
+    differ are not compared.
     """
     planned_cells = study.cells[study.cells["arm"].isin((first, second))]
     pairs = int((planned_cells["arm"] == first).sum())
@@ -415,28 +415,19 @@ def _placebo(study: Study, first: str, second: str) -> Claim:
         different = [f"{facet} seed {seed}" for facet, seed in shared[~same & one_kind]]
     not_compared = f"; {count(elsewhere, 'pair')} of two kinds of CPU cannot be compared" if elsewhere else ""
     verdict = FAILS if different else HOLDS if equal == pairs > 0 else NOT_RUN
-    empty = dict.fromkeys(("effect", "low", "high", "disagreement", "p", "adjusted_p", "q", "margin_sds"), np.nan)
     return Claim(
         study=study.name,
         id="placebo",
         says=f"`{second}` and `{first}` are the same function.",
-        registered="",
-        also="",
         source="identity O3",
         metric=what,
-        where="",
         contrast=f"{second} - {first}",
         verdict=verdict,
         found=verdict,
         label=CHECK,
-        why="",
         n=equal + len(different),
         seeds=equal + len(different),
         size=f"bit-identical in {equal} of {count(pairs, 'planned pair')}",
-        short=NONE,
-        tasks=(),
-        flags=(),
-        **empty,
         sentence=f"`{second}` and `{first}` are bit-identical ({what}) in {equal} of {count(pairs, 'planned pair')}"
         + (f"; they differ in {listing(different)}" if different else "")
         + f"{not_compared}.",

@@ -16,7 +16,7 @@ import pandas as pd
 from grpolab.errors import RequestError
 from grpolab.paths import Results
 from grpolab.report.journals import NOT_RECORDED, kind_of_cpu
-from grpolab.report.load import Study, load
+from grpolab.report.load import StudyRuns, load
 from grpolab.report.measures import at, is_share, measure
 from grpolab.report.reference import outcome_at, studies_of
 from grpolab.report.statistics.power import POWER, detectable_difference, detectable_rate_difference
@@ -113,14 +113,14 @@ def _shared(results: Results, other: Results, study: str | None) -> list[str]:
     return shared
 
 
-def _same_runs(here: Study, there: Study) -> pd.DataFrame:
+def _same_runs(here: StudyRuns, there: StudyRuns) -> pd.DataFrame:
     """Cells with one signature in both: facet, arm, seed, and whether their journals are the same to the `bits`."""
     keys = ["facet", "arm", "seed", "signature"]
     both = here.done[[*keys, "journal_sha256"]].merge(there.done[[*keys, "journal_sha256"]], on=keys)
     return both.assign(bits=both["journal_sha256_x"] == both["journal_sha256_y"])
 
 
-def _rows(here: Study, there: Study, same: pd.DataFrame) -> Iterator[Row]:
+def _rows(here: StudyRuns, there: StudyRuns, same: pd.DataFrame) -> Iterator[Row]:
     """Every quantity of each variant that has a result in both; cells that are the very same are paired by seed."""
     values = {name: (measure(here, name), measure(there, name)) for name in (*QUANTITIES, LOST)}
     known = set(zip(there.done["facet"], there.done["arm"], strict=True))
@@ -174,7 +174,7 @@ def _detectable(row: Row, level: float) -> float | None:
     return detectable if detectable < row.largest else None
 
 
-def _summary(here: Study, there: Study, same: pd.DataFrame) -> str:
+def _summary(here: StudyRuns, there: StudyRuns, same: pd.DataFrame) -> str:
     """How many runs are the same ones, and which of them are not the same to the bit."""
     text = f"{here.name}: {count(len(here.done), 'run')} here, {len(there.done)} there"
     for where, side in (("here", here), ("there", there)):

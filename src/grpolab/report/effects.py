@@ -1,4 +1,4 @@
-"""Effects in words: of a score accuracies first, where both arms end and where they began; then differences.
+"""Effects in words: of a score the accuracies first, at the end and the start of both arms; then differences.
 
 Letters: S seeds, T tasks, A arms.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from grpolab.report.questions import Question
+from grpolab.report.questions import AskedQuestion
 from grpolab.report.statistics import looks as planned
 from grpolab.report.statistics.intervals import t_interval
 from grpolab.report.statistics.tests import rank_trend
@@ -22,7 +22,7 @@ FEWEST_VALUES = 4  # different ones, for a t-test; all of fewer seeds
 
 @dataclass(frozen=True)
 class TaskEffect:
-    """What one task shows, on the scale on which it is written, with its share of the decision's level."""
+    """The effect in one task, on the scale on which it is written, with its share of the decision's level."""
 
     task: str
     effect: float
@@ -34,7 +34,7 @@ class TaskEffect:
 
 
 def mean_with_interval(values_S: NDArray, interval: tuple[bool, float, int, int]) -> tuple[float, float, float]:
-    """Mean and interval; the median without one where a value is infinite, no interval without spread."""
+    """Return mean and interval; the median without one where a value is infinite, no interval without spread."""
     if not np.isfinite(values_S).all():
         return float(np.median(values_S)), np.nan, np.nan
     if len(np.unique(values_S)) < min(FEWEST_VALUES, len(values_S)):
@@ -42,8 +42,8 @@ def mean_with_interval(values_S: NDArray, interval: tuple[bool, float, int, int]
     return float(values_S.mean()), *planned.interval(values_S, *interval)
 
 
-def task_effect(question: Question, n: int, t: int, interval: tuple[bool, float, int, int]) -> TaskEffect:
-    """What task number t shows in the first n seeds; `interval` is what `looks.interval` is told besides the values."""
+def task_effect(question: AskedQuestion, n: int, t: int, interval: tuple[bool, float, int, int]) -> TaskEffect:
+    """Return the effect in task t over the first n seeds; `interval`: the other arguments of `looks.interval`."""
     bounds = mean_with_interval(question.differences(n)[:, t], interval)
     effect, low, high = (float(np.exp(bound)) for bound in bounds) if question.logarithmic else bounds
     form = _times if question.logarithmic else signed
@@ -51,8 +51,8 @@ def task_effect(question: Question, n: int, t: int, interval: tuple[bool, float,
     return TaskEffect(question.tasks[t], effect, low, high, side, estimate(effect, low, high, form), form(effect))
 
 
-def _side(question: Question, margin: float, low: float, high: float) -> int:
-    """1: the interval lies where it is claimed; -1: on the other side, of `equal` outside of the margin; 0: neither."""
+def _side(question: AskedQuestion, margin: float, low: float, high: float) -> int:
+    """Return 1 where the interval lies on the claimed side, -1 on the other (`equal`: outside the margin), else 0."""
     if question.hypothesis["direction"] == "equal":
         return int(-margin < low and high < margin) - int(low > margin or high < -margin)
     low, high = sorted((question.sign * low, question.sign * high))
@@ -60,11 +60,11 @@ def _side(question: Question, margin: float, low: float, high: float) -> int:
 
 
 def effect_in_words(
-    question: Question, n: int, together: str, tasks: Sequence[TaskEffect], disagree: bool, short: bool
+    question: AskedQuestion, n: int, together: str, tasks: Sequence[TaskEffect], disagree: bool, short: bool
 ) -> str:
-    """The effect for a reader: of one task as it is; of several their mean, and each. If they disagree, they lead.
+    """Write the effect: of one task as it is; of several their mean, and each. Where tasks disagree, they come first.
 
-    Of a score the accuracies lead, and a share of the gain ends it.
+    Of a score the accuracies come first, and a share of the gain last.
     """
     share = "" if disagree else _share_of_gain(question, n)
     if ends := _ends(question, n):
@@ -81,8 +81,8 @@ def effect_in_words(
     return f"{listed} (the tasks disagree; together {together})" if disagree else f"{together} ({listed}){share}"
 
 
-def _ends(question: Question, n: int) -> list[str]:
-    """`0.372 -> 0.008 (start 0.304)` of each task: where the arms end, and where they began; empty of other metrics."""
+def _ends(question: AskedQuestion, n: int) -> list[str]:
+    """Write the accuracies of each task as `0.372 -> 0.008 (start 0.304)`; nothing of other metrics."""
     metric = question.hypothesis["metric"]
     if not question.score_name or metric not in ("final_score", "gain"):
         return []
@@ -96,10 +96,10 @@ def _ends(question: Question, n: int) -> list[str]:
     return [" -> ".join(f"{end:.3f}" for end in of) + began for of, began in zip(end_TA, started, strict=True)]
 
 
-def _share_of_gain(question: Question, n: int) -> str:
-    """The difference of two arms as a share of what the baseline gains in the same seeds; empty where that may be 0.
+def _share_of_gain(question: AskedQuestion, n: int) -> str:
+    """Write the difference of two arms as a share of the baseline's gain in the same seeds; empty where that may be 0.
 
-    Of several tasks the mean of their shares.
+    Of several tasks it is the mean of their shares.
     """
     gain_ST = question.gain_ST[:n]
     if not question.score_name or len(question.arms) < 2 or n < 2 or np.isnan(gain_ST).any():
@@ -110,10 +110,10 @@ def _share_of_gain(question: Question, n: int) -> str:
     return f", {round(100 * share):+d}% of the baseline's gain"
 
 
-def in_points(question: Question, effect: float, low: float, high: float) -> str:
-    """An effect in units of the margins as it is said: a factor, or a difference.
+def in_points(question: AskedQuestion, effect: float, low: float, high: float) -> str:
+    """Write an effect that is in units of the margins: as a factor, or a difference.
 
-    Of tasks with different margins: their mean with weights of 1 / margin, as it is decided.
+    Of tasks with different margins it is their mean with weights of 1 / margin, as it is decided.
     """
     margin = float(1 / (1 / question.unit_T).mean())
     if question.logarithmic:
@@ -126,8 +126,8 @@ def _times(factor: float) -> str:
     return f"×{number(factor)}"
 
 
-def trend_size(question: Question, n: int) -> str:
-    """Kendall's tau with the order of the levels, and the level's means."""
+def trend_size(question: AskedQuestion, n: int) -> str:
+    """Write Kendall's tau with the order of the levels, and the levels' means."""
     values_STA = question.values_STA[:n]
     tau = rank_trend(values_STA).effect
     means = ", ".join(

@@ -1,10 +1,9 @@
-"""The report and its gallery as HTML files that need nothing else: pictures, style and a search of long tables."""
+"""The report as an HTML file that needs nothing else: pictures, style and a search of long tables are inside."""
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -15,12 +14,9 @@ from markdown_it.token import Token
 from PIL import Image
 
 from grpolab.report.claims import FAILS, HOLDS, VERDICTS
-from grpolab.report.figures import FIGURES
 from grpolab.report.style import Manifest
-from grpolab.report.text import count
 
-Picture = tuple[Manifest, Path]  # what a figure shows, and its PNG, relative to where the report lies
-THUMBNAIL = 440  # pixels: sharp at the 2.2 inches that a card is wide
+Picture = tuple[Manifest, Path]  # a figure's manifest, and its PNG relative to the report
 WORDS = (*VERDICTS, HOLDS, FAILS)  # coloured where they are a cell
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 _TEMPLATES = Environment(
@@ -33,7 +29,7 @@ _TEMPLATES = Environment(
 
 
 def from_markdown(text: str, folder: Path, root: Path | None = None) -> str:
-    """The page of a Markdown text in `folder`; the PNG files that it shows lie below it, or `root`, and stand inside.
+    """Return the page of a Markdown text in `folder`; its PNG files, which lie below it or `root`, stand inside.
 
     After its title stands a table of contents. A paragraph that is one picture, and the one below it, become a figure.
     """
@@ -54,50 +50,16 @@ def from_markdown(text: str, folder: Path, root: Path | None = None) -> str:
     )
 
 
-def gallery(name: str, pictures: Sequence[Picture], folder: Path, report: str) -> str:
-    """The page of the study `name`: every figure of the catalogue as a thumbnail, or why it is not drawn.
-
-    `pictures` lie below `folder`, and `report` is the file beside them. A card shows the first study's picture, and
-    links to those of all studies that draw it.
-    """
-    drawn: dict[str, list[Picture]] = {}
-    lacking: dict[str, list[Manifest]] = {}
-    for manifest, path in pictures:
-        if manifest.numbers:
-            drawn.setdefault(manifest.figure, []).append((manifest, path))
-        else:
-            lacking.setdefault(manifest.figure, []).append(manifest)
-    return _TEMPLATES.get_template("gallery.html").render(
-        name=name,
-        title=f"Figures of {name}",
-        catalogue=FIGURES,
-        drawn=drawn,
-        lacking=lacking,
-        thumbnails={figure: _embed(folder / first[1], THUMBNAIL)[0] for figure, (first, *_) in drawn.items()},
-        pictures=count(sum(map(len, drawn.values())), "picture"),
-        report=report,
-        page_of=lambda manifest: report if manifest.study == name else f"pages/{manifest.study}.html",
-        anchor=_anchor,
-        count=count,
-    )
-
-
 def _anchor(path: Path) -> str:
-    """Where a figure stands in the report: `figures/ranking/ranking_final_accuracy.png` at #ranking_final_accuracy."""
+    """Return a figure's anchor: `figures/ranking/ranking_final_accuracy.png` stands at #ranking_final_accuracy."""
     return path.stem
 
 
-def _embed(file: Path, width: int | None = None) -> tuple[str, float]:
-    """A PNG file as a data URI, made smaller to `width` pixels where given; and its width on paper in inches."""
+def _embed(file: Path) -> tuple[str, float]:
+    """Return a PNG file as a data URI, and its width on paper in inches."""
     content = file.read_bytes()
     with Image.open(BytesIO(content)) as image:
         inches = image.width / image.info.get("dpi", (96, 96))[0]
-        if width is not None:
-            small = image.convert("RGB")
-            small.thumbnail((width, width))
-            buffer = BytesIO()
-            small.quantize(64, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
-            content = buffer.getvalue()
     return f"data:image/png;base64,{base64.b64encode(content).decode()}", inches
 
 
@@ -121,7 +83,7 @@ def _frame_figures(tokens: list[Token], folder: Path, root: Path) -> None:
         (image,) = tokens[place].children or []
         path = Path(str(image.attrs["src"]))
         if not (folder / path).resolve().is_relative_to(root.resolve()) or not (folder / path).is_file():
-            image.attrs["src"] = ""  # of a study's words: what lies elsewhere is shown to nobody
+            image.attrs["src"] = ""  # a study's words may name any file; only pictures of the report are shown
             continue
         source, inches = _embed(folder / path)
         image.attrs |= {"src": source, "style": f"width: {inches:.2f}in"}

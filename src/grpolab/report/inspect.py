@@ -1,4 +1,4 @@
-"""Single runs, looked at: what a policy wrote and how it was clipped (`grpolab show`), how two runs differ (`diff`)."""
+"""Single runs: completions with reward, advantage and clipped ratios (`grpolab show`), two runs compared (`diff`)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ from grpolab.vocabulary import DAMAGED, METRICS
 
 WIDTH = 110
 CLIP_MARKS = {"low": "v", "high": "^", "": ""}
-# What the importance ratio of a level above the token is of.
-UNITS = {"sequence": "sequence", "sequence_token": "sequence", "segment": "segment"}
-SCORE = "final_score"  # what `diff` compares
+UNITS = {"sequence": "sequence", "sequence_token": "sequence", "segment": "segment"}  # by ratio level above the token
 
 
 def find_run(results: Results, name: str) -> Path:
-    """The run folder that a signature, the beginning of one, or a path names.
+    """Return the run folder that a signature, the beginning of one, or a path names.
 
     Raises RequestError where there is none, or more than one.
     """
@@ -48,9 +46,9 @@ def find_run(results: Results, name: str) -> Path:
 
 
 def show(results: Results, name: str, step: int | None, prompts: int) -> str:
-    """Completions of a rollout step: reward parts, advantage, and the ratio that the clip saw with its mark.
+    """Write the completions of a rollout step: reward parts, advantage, and the ratio that the clip saw with its mark.
 
-    That is each token's, or that of a sequence or segment, with the tokens' own below it. Of the first `prompts`
+    That ratio is each token's, or that of a sequence or segment, with the tokens' own beside it. Of the first `prompts`
     prompts; `step` None is the last step that was kept. Raises RequestError.
     """
     folder = find_run(results, name)
@@ -64,9 +62,7 @@ def show(results: Results, name: str, step: int | None, prompts: int) -> str:
     legend = f"{UNITS.get(level, 'token')}:ratio in the last pass over the batch; ^ clipped above, v clipped below"
     lines = [f"run {folder.name}, rollout step {step} (kept: {steps})", legend]
     if level in UNITS:
-        lines.append(
-            "that is the geometric mean of its tokens' ratios, which stand behind it and are not what is clipped"
-        )
+        lines.append("it is the geometric mean of its tokens' ratios, which stand beside it and are not clipped")
     tokens = read_samples(folder / "samples" / f"step_{step:06d}.parquet")
     for _, of_prompt in tokens[tokens["prompt_index"] < prompts].groupby("prompt_index"):
         lines.append(f"\nprompt {of_prompt['prompt'].iloc[0]!r}")
@@ -81,7 +77,7 @@ def show(results: Results, name: str, step: int | None, prompts: int) -> str:
 
 
 def _ratios(rows: pd.DataFrame, level: str) -> Iterator[str]:
-    """The ratios of one completion: its tokens', and before them that of the sequence or segment that they are in."""
+    """Write the ratios of one completion: of its tokens, or of each sequence or segment with its tokens."""
     if level not in UNITS:
         yield "  ".join(f"{row.token}:{row.ratio:.3f}{CLIP_MARKS[row.clipped]}" for row in rows.itertuples())
         return
@@ -90,15 +86,16 @@ def _ratios(rows: pd.DataFrame, level: str) -> Iterator[str]:
         with np.errstate(divide="ignore"):  # a ratio of 0
             ratio = np.exp(np.log(unit["ratio"].to_numpy(dtype=np.float64)).mean())
         marks = [CLIP_MARKS[clipped] for clipped in unit["clipped"]]
-        of_all = marks[0] if len(set(marks)) == 1 else ""  # its tokens may differ in their advantages
-        own = [
-            f"{row.token}:{row.ratio:.3f}{'' if of_all else m}" for row, m in zip(unit.itertuples(), marks, strict=True)
-        ]
-        yield f"{UNITS[level]}:{ratio:.5f}{of_all}  of tokens: {'  '.join(own)}"
+        shared = marks[0] if len(set(marks)) == 1 else ""  # tokens may differ in their advantages
+        tokens = (
+            f"{row.token}:{row.ratio:.3f}{'' if shared else mark}"
+            for row, mark in zip(unit.itertuples(), marks, strict=True)
+        )
+        yield f"{UNITS[level]}:{ratio:.5f}{shared}  of tokens: {'  '.join(tokens)}"
 
 
 def diff(results: Results, first: str, second: str) -> str:
-    """Settings and outcomes in which two runs differ; where a study compares their variants, the effect by seed.
+    """Write the settings and final metrics in which two runs differ, and the paired effect where a study has both.
 
     Raises RequestError where a name is no run.
     """
@@ -106,34 +103,30 @@ def diff(results: Results, first: str, second: str) -> str:
     if a == b:
         return f"{first} and {second} are the same run: {a.name}"
     left, right = _settings_of(a), _settings_of(b)
-    lines = [_row("setting", a.name, b.name)]
-    for key in dict.fromkeys([*left, *right]):
-        if left.get(key, NONE) != right.get(key, NONE):
-            lines.append(_row(key, left.get(key, NONE), right.get(key, NONE)))
     outcomes = [outcome_or_damage(run) or {} for run in (a, b)]
-    lines.append("\n" + _row("outcome", *(outcome.get("outcome", NONE) for outcome in outcomes)))
-    lines += [f"{outcome['reason']}" for outcome in outcomes if outcome.get("outcome") == DAMAGED]
     finals = [outcome.get("final") or {} for outcome in outcomes]
+    rows: list[tuple[str, object, object]] = [("setting", a.name, b.name)]
+    rows += [(key, left.get(key, NONE), right.get(key, NONE)) for key in dict.fromkeys([*left, *right])]
+    rows = [row for row in rows if row[1] != row[2]]
+    rows.append(("\noutcome", *(outcome.get("outcome", NONE) for outcome in outcomes)))
     for metric in METRICS:
         if any(final.get(metric) is not None for final in finals):
-            lines.append(_row(metric, *(number(final.get(metric)) for final in finals)))
-    return "\n".join([*lines, *_paired_effects(results, a.name, b.name)])
-
-
-def _row(key: str, left: object, right: object) -> str:
-    return f"{key:<34} {left!s:<20} {right}"
+            rows.append((metric, *(number(final.get(metric)) for final in finals)))
+    lines = [f"{key:<34} {value!s:<20} {other}" for key, value, other in rows]
+    damage = [str(outcome["reason"]) for outcome in outcomes if outcome.get("outcome") == DAMAGED]
+    return "\n".join([*lines, *damage, *_paired_effects(results, a.name, b.name)])
 
 
 def _settings_of(folder: Path) -> dict[str, Any]:
-    """Dotted settings of a run, and for what they name the hash of its content."""
+    """Return dotted settings of a run, and the hash of each data or code file that they name."""
     settings = dict(dotted(read_settings(folder)))
     content = read_provenance(folder).get("content") or {}
     return settings | {f"content of {key}": short_hash(value) for key, value in content.items()}
 
 
 def _paired_effects(results: Results, a: str, b: str) -> Iterator[str]:
-    """A sentence for each study that asks for both runs, as different variants."""
-    # Here, because what looks at one run needs no statistics.
+    """Yield a sentence for each study that has both runs, as different variants."""
+    # Imported here, because `show` needs no statistics.
     from grpolab.report.journals import read_runs
     from grpolab.report.load import study_of
     from grpolab.report.measures import at, measure
@@ -148,10 +141,10 @@ def _paired_effects(results: Results, a: str, b: str) -> Iterator[str]:
             cells = [cell for cell in plan["cells"] if cell["variant"] in (left, right)]
             runs = read_runs(results, {cell["signature"] for cell in cells})
             study = study_of(results, {**plan, "cells": cells}, runs)
-            scores = measure(study, SCORE)
+            scores = measure(study, "final_score")
             place = study.cells.drop_duplicates("variant").set_index("variant")[["facet", "arm"]].T
             effect = paired_difference(at(scores, *place[right]), at(scores, *place[left]))
             yield (
-                f"\nstudy {plan['study']}: {SCORE} of {right} minus {left}, paired over {count(effect.n, 'seed')}:"
+                f"\nstudy {plan['study']}: final_score of {right} minus {left}, paired over {count(effect.n, 'seed')}:"
                 f" {estimate(*effect[:3], signed)}, {p_equals(effect.p)}"
             )

@@ -1,6 +1,6 @@
-"""Run folders as tables: every journal is read once, however many studies share the run, and then from a cache.
+"""Run folders as tables: every journal is parsed once, however many studies share the run, and then read from a cache.
 
-Metrics are float32, as in the committed reference: a figure that is redrawn from that has the numbers, and the bytes,
+Metrics are float32, as in the committed outcome: a figure that is redrawn from that has the numbers, and the bytes,
 of the figure that was drawn from the run folders.
 """
 
@@ -29,23 +29,23 @@ from grpolab.run_files import JOURNAL, TIMING, Record, read_bytes, read_outcome
 from grpolab.vocabulary import DAMAGED, POSITIONS, RESULTS
 
 TABLES = ("updates", "rollouts", "evaluations", "histograms", "timings")
-KIND_OF_CPU = ("cpu", "cpu_capability", "mkl", "float32")  # what of a run's hardware decides the bits of its numbers
+KIND_OF_CPU = ("cpu", "cpu_capability", "mkl", "float32")  # these decide the bits of a run's numbers
 NOT_RECORDED = "not recorded"
 # Nullable integers, so that beside missing cells version 1 does not become 1.0.
 _COUNTS = ("rollout_steps", "optimizer_steps", "threads", "results_version", "evaluation_items")
 
 
-# Tables by name, each with a column `signature`: `outcomes` has a row for each run that has an outcome, with what its
-# provenance says; TABLES have one for each record of the journals (and timings) of runs whose outcome is a result.
-# `numbers` is of runs whose records a reference has not kept: what `measures.run_numbers` said of them.
+# Tables by name, each with a column `signature`: `outcomes` has a row for each run that has an outcome, with parts of
+# its provenance; TABLES have one for each record of the journals (and timings) of runs whose outcome is a result.
+# `numbers` has `measures.run_numbers` of runs whose records the committed outcome has not kept.
 Runs = dict[str, pd.DataFrame]
 NUMBERS = "numbers"
 
 
 def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
-    """The runs among `signatures` whose outcome is written. A run without one is not done, and is not read.
+    """Read the runs among `signatures` whose outcome is written; the others are not done yet.
 
-    Of a run whose files are not those that its outcome was written for nothing is read: its outcome is `damaged`.
+    A run whose files are not those that its outcome was written for has the outcome `damaged` and no records.
     """
     outcomes: list[dict[str, Any]] = []
     journals: list[pa.Table] = []
@@ -69,7 +69,7 @@ def read_runs(results: Results, signatures: Iterable[str]) -> Runs:
 
 
 def _flat(outcome: Record, provenance: Record) -> dict[str, Any]:
-    """The flat part of outcome.json, and of provenance.json what a report says about a run."""
+    """Return the keys of outcome.json and provenance.json that a report needs, flat."""
     warm_start, dataset = provenance.get("warm_start") or {}, provenance.get("dataset") or {}
     return {
         **{key: outcome.get(key) for key in ("outcome", "reason", "rollout_steps", "optimizer_steps", "seconds")},
@@ -87,12 +87,12 @@ def _flat(outcome: Record, provenance: Record) -> dict[str, Any]:
 
 
 def _touched(diff: str) -> str:
-    """The files of experiments/ that had changes which were not committed, separated by spaces."""
+    """Return the files of experiments/ that had uncommitted changes, separated by spaces."""
     return " ".join(sorted(set(re.findall(r"^diff --git a/(experiments/\S+)", diff, re.MULTILINE))))
 
 
 def _of_kind(journals: list[pa.Table], kind: str) -> pa.Table:
-    """The records of one kind of many runs; a column that none of them has is left out."""
+    """Return the records of one kind of many runs; a column that none of them has is left out."""
     rows = [journal.filter(pa.compute.equal(journal["kind"], kind)) for journal in journals]
     whole = pa.concat_tables(rows, promote_options="permissive") if rows else columns([])
     kept = [name for name in whole.column_names if name != "kind" and whole[name].null_count < len(whole)]
@@ -106,12 +106,12 @@ _FORMAT = " ".join(("1", *sorted(_EXACT)))  # raise the number when the same jou
 
 
 def read_journal(folder: Path, recorded: str | None = None, keep: bool = True) -> pa.Table:
-    """A run's journal and timing as one table: a row per record with its `kind` (of the latter: timing).
+    """Read a run's journal and timing as one table: a row per record with its `kind` (of the latter: timing).
 
-    Raises Damaged where the journal has not the hash that is `recorded` in outcome.json, if it is.
+    It is parsed once and then read from journal.arrow, which is used only where it was made from these very bytes. No
+    cache is made where the folder cannot be written, or without `keep`.
 
-    Parsed once, then read from journal.arrow, which is used only where it was made from these very bytes. A folder that
-    cannot be written has no cache, nor is one made where it is not to `keep` one.
+    Raises Damaged where the journal has another hash than the one `recorded` in outcome.json.
     """
     files = [folder / JOURNAL, folder / TIMING]
     journal, timing = (read_bytes(file) or b"" for file in files)
@@ -137,7 +137,7 @@ def read_journal(folder: Path, recorded: str | None = None, keep: bool = True) -
 
 
 def table(records: list[dict[str, Any]]) -> pd.DataFrame:
-    """Records of one kind as columns: the strings "inf", "-inf" and "nan" become numbers, an absent metric NaN."""
+    """Return records of one kind as columns: strings "inf", "-inf" and "nan" become numbers, an absent metric NaN."""
     return _frame(columns(records))
 
 
@@ -146,7 +146,7 @@ def _frame(table: pa.Table) -> pd.DataFrame:
 
 
 def columns(records: list[dict[str, Any]]) -> pa.Table:
-    """Records as columns, in the order in which they first appear; lists stay lists."""
+    """Return records as columns, in the order in which they first appear; lists stay lists."""
 
     def array(name: str) -> pa.Array:
         values = [record.get(name) for record in records]
@@ -160,13 +160,12 @@ def columns(records: list[dict[str, Any]]) -> pa.Table:
 
 
 QUARTERS = 4
-CLIPPED_COLUMNS = ["signature", "token", "tokens", "low", "high"]
 
 
 def at_quarters(updates: pd.DataFrame) -> pd.DataFrame:
-    """The last update of the rollout steps that end the quarters of each run, as far as it went; index as it was.
+    """Return the last update of the rollout steps that end the quarters of each run, with a column `quarter` from 1.
 
-    With a column `quarter`, from 1. A run of fewer than four rollout steps has no row for some quarters.
+    The index stays. A run of fewer than four rollout steps has no row for some quarters.
     """
     last = updates.groupby(["signature", "rollout_step"], sort=False).tail(1)
     runs = last.groupby("signature")["rollout_step"]
@@ -176,34 +175,15 @@ def at_quarters(updates: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_samples(file: Path, columns: list[str] | None = None) -> pd.DataFrame:
-    """The tokens that a rollout step kept, a row each; all columns unless given. Raises Damaged."""
+    """Read the tokens that a rollout step kept, a row each; all columns unless given. Raises Damaged."""
     try:
         return pd.read_parquet(file, columns=columns)
     except (OSError, ValueError) as error:  # of the latter are pyarrow's own
         raise Damaged(f"{file} cannot be read as samples: {str(error)[:120]}") from error
 
 
-def count_clipped(results: Results, signatures: Iterable[str]) -> pd.DataFrame:
-    """For each run and each token that was clipped in its samples: its occurrences, and how many were clipped.
-
-    Columns: CLIPPED_COLUMNS. `low` and `high` are clipped below and above, on the last pass over the batch. Runs
-    without samples have no rows. Raises Damaged where samples cannot be read.
-    """
-    counted = [pd.DataFrame(columns=CLIPPED_COLUMNS)]
-    for signature in signatures:
-        files = sorted((results.run(signature) / "samples").glob("*.parquet"))
-        if not files:
-            continue
-        samples = pd.concat([read_samples(file, ["token", "clipped"]) for file in files])
-        marks = pd.DataFrame({"tokens": 1, "low": samples["clipped"] == "low", "high": samples["clipped"] == "high"})
-        counts = marks.groupby(samples["token"].to_numpy()).sum().rename_axis("token").reset_index()
-        clipped = counts[counts["low"] + counts["high"] > 0]
-        counted.append(clipped.assign(signature=signature)[CLIPPED_COLUMNS])
-    return pd.concat(counted, ignore_index=True).astype(dict.fromkeys(CLIPPED_COLUMNS[2:], "int64"))
-
-
 def column(frame: pd.DataFrame, metric: str) -> NDArray:
-    """A metric's finite or infinite values in order; empty where the journal does not have it."""
+    """Return a metric's finite or infinite values in order; empty where the journal does not have it."""
     if metric not in frame:
         return np.empty(0)
     values = frame[metric].to_numpy(dtype=np.float64)  # and no dropna, which costs ten times as much on a short log
@@ -211,7 +191,7 @@ def column(frame: pd.DataFrame, metric: str) -> NDArray:
 
 
 def both(frame: pd.DataFrame, first: str, second: str) -> tuple[NDArray, NDArray]:
-    """Two metrics over the records that have both, in order; empty where there is none."""
+    """Return two metrics over the records that have both, in order; empty where there is none."""
     if first not in frame or second not in frame:
         return np.empty(0), np.empty(0)
     values = [frame[name].to_numpy(dtype=np.float64) for name in (first, second)]
@@ -220,22 +200,22 @@ def both(frame: pd.DataFrame, first: str, second: str) -> tuple[NDArray, NDArray
 
 
 def mean(values: NDArray) -> float:
-    """The mean, or NaN."""
+    """Return the mean, or NaN."""
     return float(np.mean(values)) if len(values) else np.nan
 
 
 def largest(values: NDArray) -> float:
-    """The largest value, or NaN."""
+    """Return the largest value, or NaN."""
     return float(np.max(values)) if len(values) else np.nan
 
 
 def tail_length(n: int, share: float) -> int:
-    """How many of `n` points a tail of `share` holds: at least one."""
+    """Return how many of `n` points a tail of `share` holds: at least one."""
     return max(1, round(share * n))
 
 
 def kind_of_cpu(hardware: str) -> str:
-    """What of a run's hardware (JSON of provenance.json) decides the bits of its numbers, in words."""
+    """Write in words what decides the bits of a run's numbers: parts of its hardware (JSON of provenance.json)."""
     machine = json.loads(hardware)
     # A run from before it was written down has no `float32`.
     return ", ".join(f"{key} {machine[key]}" for key in KIND_OF_CPU) if "float32" in machine else NOT_RECORDED

@@ -1,6 +1,6 @@
 """A study as tidy tables: its plan, its cells with their outcomes, and the journals of its runs.
 
-The plan says which cells there ought to be, so what is missing is known without asking anybody else.
+The plan says which cells there ought to be, so a missing one is known at once.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from grpolab.report.reference import read_all
 from grpolab.report.text import count, listing
 from grpolab.vocabulary import MISSING, RESULTS
 
-# What of a cell stands beside every record of its run.
-_CELL_KEYS = ["study", "variant", "arm", "facet", "seed"]
+KEYS = ["facet", "arm", "seed"]  # the index of a run's numbers within a study
+_CELL_KEYS = ["study", "variant", "arm", "facet", "seed"]  # columns of a cell that every record of its run has too
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
-    """One study. Each table has the columns study, variant, arm, facet, seed, signature and `factor/<name>`.
+class StudyRuns:
+    """The runs of one study. Each table has the columns study, variant, arm, facet, seed, signature, `factor/<name>`.
 
     `arm` is the level of the factor that the study compares; `facet` joins the levels of all other factors: arms are
     compared within a facet. `cells` has one row per planned cell with its outcome (`missing` where it has none), its
     settings as `setting/<key>`, and its provenance. `evaluations` carries the last finite evaluation of a run that
-    ended early (it diverged, was stopped, or its time was up) forward to its planned end, in rows with `carried` set.
-    `numbers` says of runs whose records the reference has not kept what `measures.run_numbers` said of them.
-    `single_seeds`: its figures show a thin line for each seed too. `standing`: what their captions say of its claims.
+    ended early forward to its planned end, in rows with `carried` set. `numbers` holds `measures.run_numbers` of runs
+    whose records the committed outcome has not kept. `single_seeds`: figures show a thin line for each seed too.
+    `standing`: the sentence about confirmatory claims that captions end with.
     """
 
     results: Results
@@ -68,17 +68,17 @@ class Study:
 
     @property
     def score_name(self) -> str:
-        """What the evaluation metric measures, in words."""
+        """The evaluation metric in words."""
         return "accuracy" if self.metric.startswith("eval/") else "training reward"
 
     @property
     def is_paired(self) -> bool:
-        """Whether runs of one seed share their noise; runs of other frameworks may not even say their seed."""
+        """Whether runs of one seed share their noise; runs of other frameworks may not even record their seed."""
         return bool(self.plan.get("paired", True))
 
     @property
     def thresholds(self) -> Thresholds:
-        """Where a quantity becomes a label, as the plan says; plans of older programs leave it to the defaults."""
+        """The values at which a quantity becomes a label; plans of older programs leave them to the defaults."""
         return Thresholds(**self.plan.get("stability", {}))
 
     @property
@@ -107,29 +107,28 @@ class Study:
         return self.cells[~self.cells["outcome"].isin(RESULTS)]
 
     def by_arm(self, table: str | pd.DataFrame, facet: str) -> Iterator[tuple[str, pd.DataFrame]]:
-        """The arms that have rows in a table of this facet, with those rows, in the order of the study file."""
+        """Yield the arms that have rows in a table of this facet, with those rows, in the order of the study file."""
         frame: pd.DataFrame = getattr(self, table) if isinstance(table, str) else table
         here = frame[frame["facet"] == facet]
         yield from ((arm, here[here["arm"] == arm]) for arm in self.arms if (here["arm"] == arm).any())
 
     def of_cell(self, table: str, cell: Any) -> pd.DataFrame:
-        """The rows of a table that belong to one row of `cells`."""
+        """Return the rows of a table that belong to one row of `cells`."""
         frame: pd.DataFrame = getattr(self, table)
         return frame.iloc[self._rows[table].get((cell.variant, cell.seed), [])]
 
     @cached_property
     def _rows(self) -> dict[str, dict[tuple[str, int], NDArray]]:
-        """Where the rows of each cell are in each table: looked up once, not searched for every cell."""
+        """The places of each cell's rows in each table, looked up once."""
         return {table: getattr(self, table).groupby(["variant", "seed"]).indices for table in TABLES}
 
 
-def load(results: Results, name: str) -> list[Study]:
-    """The study `name`, preceded by the studies that it includes (it then has no cells of its own).
+def load(results: Results, name: str) -> list[StudyRuns]:
+    """Load the study `name`, preceded by the studies that it includes (it then has no cells of its own).
 
-    Its plan is that of this folder, else that of the committed reference; a run is read from its folder, else from the
-    reference.
+    Its plan is that of this folder, else that of the committed outcome; so is each run.
 
-    Raises RequestError when neither knows the study, or seeds that chose its tuned values are to judge them.
+    Raises RequestError when neither knows the study, or where seeds that chose its tuned values are to judge them.
     """
     plans = plans_of(results, name)
     for plan in plans:
@@ -140,7 +139,7 @@ def load(results: Results, name: str) -> list[Study]:
 
 
 def _refuse_tuning_seeds(plan: Plan) -> None:
-    """Seeds that chose tuned values do not judge them: raise RequestError where a plan has cells with such seeds."""
+    """Raise RequestError where a plan has cells with seeds that chose its tuned values: they cannot judge them."""
     for tuning in plan.get("tuned", []):
         mixed = [cell["seed"] for cell in plan["cells"] if cell["seed"] in tuning["seeds"]]
         if mixed:
@@ -151,8 +150,8 @@ def _refuse_tuning_seeds(plan: Plan) -> None:
             )
 
 
-def study_of(results: Results, plan: Plan, runs: Runs) -> Study:
-    """Join a plan's cells with what their runs left behind.
+def study_of(results: Results, plan: Plan, runs: Runs) -> StudyRuns:
+    """Join a plan's cells with the records of their runs.
 
     Raises RequestError where the runs are not of one results_version and one lock file.
     """
@@ -162,11 +161,11 @@ def study_of(results: Results, plan: Plan, runs: Runs) -> Study:
     keys = cells[[*_CELL_KEYS, "signature", *(c for c in cells if c.startswith("factor/"))]]
     tables = {table: keys.merge(runs[table], on="signature") for table in TABLES}
     tables["evaluations"] = _carry_forward(tables["evaluations"], cells, plan.get("primary_metric", ""))
-    return Study(results, plan, cells, **tables, numbers=runs[NUMBERS])
+    return StudyRuns(results, plan, cells, **tables, numbers=runs[NUMBERS])
 
 
 def _cells(plan: Plan) -> pd.DataFrame:
-    """One row per planned cell."""
+    """Return one row per planned cell."""
     rows = [
         {
             "study": plan["study"],
@@ -189,9 +188,9 @@ def _cells(plan: Plan) -> pd.DataFrame:
 
 
 def _refuse_mixtures(plan: Plan, cells: pd.DataFrame) -> None:
-    """Runs of different programs are not compared: their difference could be the program's. Raises RequestError."""
+    """Raise RequestError where runs are of different programs: their difference could be the program's."""
     done = cells[cells["outcome"].isin(RESULTS)]
-    for column, what in (("results_version", "results_version"), ("lock_sha256", "lock file (lock_sha256)")):
+    for column, name in (("results_version", "results_version"), ("lock_sha256", "lock file (lock_sha256)")):
         if column not in done:  # nothing has been run yet
             continue
         runs = {str(value)[:12]: names for value, names in done.groupby(column)["signature"].unique().items()}
@@ -199,14 +198,14 @@ def _refuse_mixtures(plan: Plan, cells: pd.DataFrame) -> None:
             kinds = ", ".join(f"{value} ({count(len(names), 'run')})" for value, names in runs.items())
             fewest = min(runs.values(), key=len)
             raise RequestError(
-                f"study={plan['study']} mixes runs of more than one {what}: {kinds}; no figure or claim may: delete the"
-                f" run folders of all but one ({listing(fewest, 2)}) and run"
+                f"study={plan['study']} mixes runs of more than one {name}: {kinds}, which cannot be compared: delete"
+                f" the run folders of all but one ({listing(fewest, 2)}) and run"
                 f" `grpolab sweep {plan.get('file', plan['study'])}` again"
             )
 
 
 def _carry_forward(evaluations: pd.DataFrame, cells: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Evaluations whose `metric` is finite; the last of a run that ended early is repeated up to its planned end."""
+    """Keep evaluations whose `metric` is finite; repeat the last of a run that ended early up to its planned end."""
     if metric not in evaluations:
         return evaluations.assign(carried=False)
     finite = evaluations[np.isfinite(evaluations[metric])].assign(carried=False)

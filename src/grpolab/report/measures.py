@@ -1,9 +1,10 @@
-"""One number per run: what tables, claims and figures compare. Indexed by facet, arm and seed."""
+"""One number per run, indexed by facet, arm and seed: what tables, claims and figures compare."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -11,61 +12,101 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from grpolab.errors import RequestError, near_matches
-from grpolab.quantities import QUANTITIES, SCORES, SHARES
-from grpolab.report.load import Study
-from grpolab.report.stability import after_first_step, in_one_word, largest_clip_share, stability_table
+from grpolab.quantities import QUANTITIES, SCORES, SHARES, Thresholds
+from grpolab.report.journals import column
+from grpolab.report.load import KEYS, StudyRuns
+from grpolab.report.stability import after_first_step, largest_clip_share, run_quantities
 from grpolab.report.statistics import intervals
-from grpolab.report.statistics.intervals import LEAST_FOR_BOOTSTRAP, LEAST_RUNS, LEAST_TASKS, Band, Interval
+from grpolab.report.statistics.intervals import LEAST_RUNS, LEAST_TASKS, Band, Interval
 from grpolab.report.statistics.tests import Difference, paired_difference, welch_difference
 from grpolab.report.text import count
 from grpolab.vocabulary import METRICS, SIGNS, quantile_metric
 
-_KEYS = ["facet", "arm", "seed"]
-# Factors along which a study asks how far its findings carry, with what their levels (`0.13M`, `48`) count.
+# Factors along which a study asks how far its findings carry, with the unit of their levels (`0.13M`, `48`).
 SCALES = {"size": "parameters", "length": "tokens"}
 
 
-def measure(study: Study, metric: str) -> pd.Series:
-    """A number for each run, indexed by (facet, arm, seed).
+CELL_COLUMNS = ["variant", "arm", "facet", "seed", "outcome"]
+
+
+@lru_cache(maxsize=32)
+def stability_table(study: StudyRuns) -> pd.DataFrame:
+    """Return one row per cell with a result: CELL_COLUMNS, and `run_quantities` of its run.
+
+    Labels are by the thresholds of the study's plan. Cached, because figures, tables and claims all need it. Do not
+    change it in place.
+    """
+    quantities, done = kept_quantities(study), study.done
+    unknown = done[~done["signature"].isin(quantities.keys())]
+    settings = unknown.filter(like="setting/").rename(columns=lambda name: name.removeprefix("setting/"))
+    for cell, of_run in zip(unknown.itertuples(), settings.to_dict("records"), strict=True):
+        quantities[cell.signature] = run_quantities(
+            accuracy_E=column(study.of_cell("evaluations", cell), study.metric),
+            updates=study.of_cell("updates", cell),
+            rollouts=study.of_cell("rollouts", cell),
+            outcome=cell.outcome,
+            items=cell.evaluation_items,
+            settings=of_run,
+            thresholds=study.thresholds,
+        )
+    cells = done[[*CELL_COLUMNS, "signature"]].to_dict("records")
+    rows = [cell | quantities[cell["signature"]] for cell in cells]
+    return pd.DataFrame(rows, columns=[*CELL_COLUMNS, *QUANTITIES])
+
+
+def kept_quantities(study: StudyRuns) -> dict[str, dict[str, float | bool]]:
+    """Return signature -> `run_quantities` of the runs of which they are kept, at the study's thresholds and metric."""
+    numbers = study.numbers
+    if numbers.empty:
+        return {}
+    kept = numbers[(numbers["thresholds"] == _key_of(study.thresholds)) & (numbers["metric"] == study.metric)]
+    return dict(zip(kept["signature"], kept[list(QUANTITIES)].to_dict("records"), strict=True))
+
+
+def _key_of(thresholds: Thresholds) -> str:
+    """Return thresholds as one word of a table."""
+    return json.dumps(asdict(thresholds), sort_keys=True)
+
+
+def measure(study: StudyRuns, metric: str) -> pd.Series:
+    """Return a number for each run, indexed by (facet, arm, seed).
 
     `metric` is a column of the stability table (`final_score`, `drawdown`, ...; labels count as 0 and 1), or any metric
-    of the journal: its mean over the run's records.
-
-    Raises RequestError for any other word.
+    of the journal: its mean over the run's records. Raises RequestError for any other word.
     """
     if metric in METRICS:
         return run_means(study, metric)
     if metric in QUANTITIES:
-        return stability_table(study)[[*_KEYS, metric]].set_index(_KEYS)[metric].astype("float64")
+        return stability_table(study)[[*KEYS, metric]].set_index(KEYS)[metric].astype("float64")
     near = near_matches(metric, [*METRICS, *QUANTITIES])
     raise RequestError(f"metric={metric} is neither a journal metric nor a stability quantity{near}")
 
 
-def run_means(study: Study, metric: str) -> pd.Series:
-    """Mean of a journal metric over each run's records; runs whose journals lack it are left out."""
-    return _kept(study, f"mean {metric}", _means(getattr(study, f"{METRICS[metric].kind}s"), metric))
+def run_means(study: StudyRuns, metric: str) -> pd.Series:
+    """Return the mean of a journal metric over each run's records; runs whose journals lack it are left out."""
+    return _with_kept(study, f"mean {metric}", _means(getattr(study, f"{METRICS[metric].kind}s"), metric))
 
 
-def means_after_first_step(study: Study, metric: str) -> pd.Series:
-    """The same over the updates that can clip: all but the first optimiser step on each batch."""
-    return _kept(study, f"later {metric}", _means(after_first_step(study.updates), metric))
+def means_after_first_step(study: StudyRuns, metric: str) -> pd.Series:
+    """Return the same over the updates that can clip: all but the first optimiser step on each batch."""
+    return _with_kept(study, f"later {metric}", _means(after_first_step(study.updates), metric))
 
 
 SPREAD = "later |log ratio|"
 
 
-def log_ratio_spread(study: Study) -> pd.Series:
-    """Half the width of the central 98% of the log sequence ratios, mean of both signs of A, over the same updates."""
+def log_ratio_spread(study: StudyRuns) -> pd.Series:
+    """Return half the width of the central 98% of the log sequence ratios, mean of both signs of A, same updates."""
     updates = after_first_step(study.updates)
     names = {(sign, end): quantile_metric("sequence", end, sign) for sign in SIGNS for end in ("p01", "p99")}
     updates = updates.reindex(columns=[*updates.columns, *(set(names.values()) - set(updates))])
     with np.errstate(divide="ignore"):
         logs = {key: np.log(updates[name].astype("float64")) for key, name in names.items()}
     half = sum(logs[sign, "p99"] - logs[sign, "p01"] for sign in SIGNS) / (2 * len(SIGNS))
-    return _kept(study, SPREAD, half[np.isfinite(half)].groupby([updates[key] for key in _KEYS]).mean())
+    return _with_kept(study, SPREAD, half[np.isfinite(half)].groupby([updates[key] for key in KEYS]).mean())
 
 
-# Means over a run's updates that tables and sentences ask for, besides those that hypotheses do.
+# Means over a run's updates that tables and sentences need, besides those that hypotheses name.
 MEANS = (
     *("clip/active", "clip/active_low", "clip/active_high", "clip/out_of_range", "clip/capped", "clip/outer"),
     *("cf/token_0.2", "cf/sequence_0.2", "p_old/up_clipped", "p_old/all"),
@@ -73,91 +114,90 @@ MEANS = (
 LATER_MEANS = ("clip/active_nz", "clip/active_low_nz", "clip/active_high_nz")
 
 
-def run_numbers(study: Study, asked: Iterable[str]) -> pd.DataFrame:
-    """One row for each run: signature, thresholds, metric, every quantity, and means over its updates.
+def run_numbers(study: StudyRuns, metrics: Iterable[str]) -> pd.DataFrame:
+    """Return one row for each run: signature, thresholds, metric, every quantity, and means over its updates.
 
-    What is kept of a run of which the updates are not; `asked` are the metrics that hypotheses name.
+    The committed outcome keeps them of runs whose updates it does not keep. `metrics` are those that hypotheses name.
     """
-    means = [
-        name for name in (*MEANS, *sorted(set(asked) - {*MEANS})) if name in METRICS and METRICS[name].kind == "update"
-    ]
+    wanted = (*MEANS, *sorted(set(metrics) - {*MEANS}))
+    means = [name for name in wanted if name in METRICS and METRICS[name].kind == "update"]
     frame = stability_table(study)[["seed", "arm", "facet", *QUANTITIES]].merge(
-        study.done[[*_KEYS, "signature"]], on=_KEYS
+        study.done[[*KEYS, "signature"]], on=KEYS
     )
-    index = pd.MultiIndex.from_frame(frame[_KEYS])
+    index = pd.MultiIndex.from_frame(frame[KEYS])
     columns = {f"mean {name}": run_means(study, name).reindex(index).to_numpy() for name in means}
     columns |= {f"later {name}": means_after_first_step(study, name).reindex(index).to_numpy() for name in LATER_MEANS}
     columns[SPREAD] = log_ratio_spread(study).reindex(index).to_numpy()
     numbers = pd.DataFrame(columns).dropna(axis=1, how="all")
-    of = {"thresholds": in_one_word(study.thresholds), "metric": study.metric}
-    return pd.concat([frame.drop(columns=_KEYS), numbers], axis=1).assign(**of)
+    of = {"thresholds": _key_of(study.thresholds), "metric": study.metric}
+    return pd.concat([frame.drop(columns=KEYS), numbers], axis=1).assign(**of)
 
 
-def _kept(study: Study, column: str, means: pd.Series) -> pd.Series:
-    """Means of runs, those that are kept in place of records included."""
+def _with_kept(study: StudyRuns, column: str, means: pd.Series) -> pd.Series:
+    """Add the means of runs of which these are kept in place of their records."""
     if column not in study.numbers:
         return means
     by_signature = study.numbers[["signature", column]].drop_duplicates("signature").set_index("signature")[column]
     values = study.done["signature"].map(by_signature).to_numpy(dtype=np.float64)
-    return pd.Series(values, pd.MultiIndex.from_frame(study.done[_KEYS])).dropna().combine_first(means)
+    return pd.Series(values, pd.MultiIndex.from_frame(study.done[KEYS])).dropna().combine_first(means)
 
 
 def _means(frame: pd.DataFrame, metric: str) -> pd.Series:
     if metric not in frame:
-        return pd.Series(dtype="float64", index=pd.MultiIndex.from_arrays([[], [], []], names=_KEYS))
-    return frame[metric].astype("float64").groupby([frame[key] for key in _KEYS]).mean().dropna()
+        return pd.Series(dtype="float64", index=pd.MultiIndex.from_arrays([[], [], []], names=KEYS))
+    return frame[metric].astype("float64").groupby([frame[key] for key in KEYS]).mean().dropna()
 
 
-def clip_ceiling(study: Study) -> pd.Series:
-    """What a rule that clips everything it can would clip, per run (`stability.largest_clip_share`)."""
+def clip_ceiling(study: StudyRuns) -> pd.Series:
+    """Return the share that a rule would clip that clips everything it can, per run (`largest_clip_share`)."""
     updates = study.cells["setting/num_iterations"] * study.cells["setting/num_minibatches"]
-    index = pd.MultiIndex.from_frame(study.cells[_KEYS])
+    index = pd.MultiIndex.from_frame(study.cells[KEYS])
     shares = run_means(study, "zero_variance/share").reindex(index)
     return largest_clip_share(shares, pd.Series(updates.to_numpy(dtype=float), index)).dropna()
 
 
-def is_share(study: Study, metric: str) -> bool:
-    """Whether `metric` of a run lies between 0 and 1, so that the interval of its mean has to."""
+def is_share(study: StudyRuns, metric: str) -> bool:
+    """Return whether `metric` of a run lies between 0 and 1, so that the interval of its mean has to."""
     name = study.metric if metric in SCORES else metric
     unit = METRICS[name].unit if name in METRICS else ""
     return name in SHARES or unit.startswith(("share", "mean share", "probability"))
 
 
-def band_of(study: Study, metric: str) -> Callable[[ArrayLike], Band]:
-    """How means of `metric` over seeds get their 95% band: Student's, of a share `share_band`."""
+def band_of(study: StudyRuns, metric: str) -> Callable[[ArrayLike], Band]:
+    """Return the function that gives means of `metric` their 95% band: `t_band`, of a share `share_band`."""
     return intervals.share_band if is_share(study, metric) else intervals.t_band
 
 
-def mean_interval(study: Study, metric: str, values_S: ArrayLike) -> Interval:
-    """Mean over seeds of what `measure` gives with its 95% interval: Student's, of a share `share_interval`."""
+def mean_interval(study: StudyRuns, metric: str, values_S: ArrayLike) -> Interval:
+    """Return the mean over seeds of a measure with its 95% interval: Student's, of a share `share_interval`."""
     return (intervals.share_interval if is_share(study, metric) else intervals.t_interval)(values_S)
 
 
 def at(values: pd.Series, facet: str, arm: str) -> pd.Series:
-    """The values of one arm in one facet, by seed; empty where there are none."""
+    """Return the values of one arm in one facet, by seed; empty where there are none."""
     index = values.index
     here = values[(index.get_level_values("facet") == facet) & (index.get_level_values("arm") == arm)]
     return here.droplevel(["facet", "arm"]).sort_index()
 
 
-def difference(study: Study, values: pd.Series, facet: str, arm: str, other: str) -> Difference:
-    """What an arm has more than another in one facet: paired by seed, else Welch's, where runs are not paired."""
+def difference(study: StudyRuns, values: pd.Series, facet: str, arm: str, other: str) -> Difference:
+    """Return an arm minus another in one facet: paired by seed, else Welch's, where runs are not paired."""
     compared = paired_difference if study.is_paired else welch_difference
     return compared(at(values, facet, arm), at(values, facet, other))
 
 
 @lru_cache(maxsize=1024)
-def by_cell(study: Study, metric: str) -> pd.Series:
-    """`measure` for each row of `study.cells`; NaN where it has no run, or the run no such number.
+def by_cell(study: StudyRuns, metric: str) -> pd.Series:
+    """Return `measure` for each row of `study.cells`; NaN where it has no run, or the run no such number.
 
-    Kept, because every hypothesis about a metric asks for it. Do not change it in place.
+    Cached, because every hypothesis about a metric needs it. Do not change it in place.
     """
-    values = measure(study, metric).reindex(pd.MultiIndex.from_frame(study.cells[_KEYS]))
+    values = measure(study, metric).reindex(pd.MultiIndex.from_frame(study.cells[KEYS]))
     return pd.Series(values.to_numpy(dtype=np.float64), study.cells.index)
 
 
-def by_setting(study: Study, values: pd.Series, facet: str, setting: str) -> pd.DataFrame:
-    """Values in one facet by seed (index) and the arms' value of a numeric setting (columns, rising).
+def by_setting(study: StudyRuns, values: pd.Series, facet: str, setting: str) -> pd.DataFrame:
+    """Return values in one facet by seed (index) and the arms' value of a numeric setting (columns, rising).
 
     Only where that setting tells the arms apart; else there are no columns.
     """
@@ -168,15 +208,15 @@ def by_setting(study: Study, values: pd.Series, facet: str, setting: str) -> pd.
     return pd.DataFrame(columns).dropna(axis=1, how="all")
 
 
-def completions_learnt(study: Study, evaluations: pd.DataFrame) -> pd.Series:
-    """How many completions a run has learnt from by each of its evaluations, those carried forward included."""
+def completions_learnt(study: StudyRuns, evaluations: pd.DataFrame) -> pd.Series:
+    """Return how many completions a run has learnt from by each of its evaluations."""
     variants = study.cells.drop_duplicates("variant").set_index("variant")
     batch = variants["setting/prompts_per_step"] * variants["setting/num_generations"]
     return evaluations["rollout_step"] * evaluations["variant"].map(batch)
 
 
 def add_ragged(rows: pd.Series) -> NDArray:
-    """Sum of lists that may differ in length, entry by entry. Shape: (longest,)."""
+    """Return the sum of lists that may differ in length, entry by entry. Shape: (longest,)."""
     total = np.zeros(max((len(row) for row in rows), default=0))
     for row in rows:
         total[: len(row)] += row
@@ -189,8 +229,8 @@ _TASK = "factor/task"
 
 
 @dataclass(frozen=True, eq=False)
-class Pool:
-    """Runs that differ in arm, task and seed alone.
+class TaskScores:
+    """Scores of runs that differ in arm, task and seed alone.
 
     `scores_ATS` is 0 where a run ends as accurate as its warm start, and 1 where it is always right. It holds the seeds
     that every arm has on every task; arms without any run are left out.
@@ -204,15 +244,15 @@ class Pool:
 
     @property
     def lack(self) -> str:
-        """Why its scores must not be averaged over tasks; empty where they may."""
+        """Why scores must not be averaged over the tasks; empty where they may."""
         if len(self.tasks) >= LEAST_TASKS and len(self.seeds) >= LEAST_RUNS:
             return ""
         needs = f"needs {LEAST_TASKS} tasks with {LEAST_RUNS} seeds that every arm has on every task"
         return f"{needs}; has {count(len(self.tasks), 'task')} with {count(len(self.seeds), 'such seed')}"
 
 
-def pools(study: Study) -> list[Pool]:
-    """One for each combination of the levels of the factors that are neither `task` nor the arms."""
+def pools(study: StudyRuns) -> list[TaskScores]:
+    """Pool scores over tasks, once for each combination of the levels of the other factors than `task` and the arms."""
     start, final = by_cell(study, "start"), by_cell(study, "final_score")
     cells = study.cells.assign(score=(final - start) / (1 - start))
     if _TASK not in cells:
@@ -225,26 +265,5 @@ def pools(study: Study) -> list[Pool]:
         wide = frame[frame["arm"].isin(arms)].set_index(["seed", "arm", _TASK])["score"].unstack(["arm", _TASK])
         complete = wide.reindex(columns=pd.MultiIndex.from_product([arms, tasks])).dropna().sort_index()
         scores_ATS = complete.to_numpy(dtype=np.float64).T.reshape(len(arms), len(tasks), len(complete))
-        groups.append(Pool(" · ".join(levels), arms, tasks, [int(seed) for seed in complete.index], scores_ATS))
+        groups.append(TaskScores(" · ".join(levels), arms, tasks, [int(seed) for seed in complete.index], scores_ATS))
     return groups
-
-
-def estimated(
-    scores_TS: NDArray, statistic: Callable[[NDArray], NDArray], replicates: int
-) -> tuple[NDArray, NDArray, NDArray]:
-    """A statistic with the bounds of its bootstrap interval, which are NaN below LEAST_FOR_BOOTSTRAP runs.
-
-    Shapes as in `bootstrap`; its generator is seeded with 0. Raises TooFewError as the statistic does.
-    """
-    if scores_TS.shape[-1] >= LEAST_FOR_BOOTSTRAP:
-        return intervals.bootstrap(scores_TS, statistic, np.random.default_rng(0), replicates)
-    value = statistic(scores_TS)
-    return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
-
-
-def interval_note(replicates: int) -> str:
-    """How `estimated` comes to its interval, for a manifest."""
-    return (
-        f"95% percentile interval of a bootstrap of seeds within tasks, the same seeds for every arm ({replicates:,}"
-        f" replicates, generator seed 0), where there are {LEAST_FOR_BOOTSTRAP} runs of each task or more"
-    )

@@ -1,4 +1,4 @@
-"""Which study a notebook reads, and the sentence that says so."""
+"""Choose the study that a notebook reads."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from grpolab.report.text import listing
 
 
 def chosen(committed: str = SWEEP_STUDY, only: bool = False) -> tuple[Results, str, str]:
-    """The results folder, the study, and the sentence about them.
+    """Return the results folder, the study, and a sentence about them.
 
-    `GRPOLAB_STUDY` and `GRPOLAB_RESULTS` name others than `results` and what was swept there last. Where nothing was
-    swept, it is the `committed` one, or another that is committed where that is not. `only`: no other than that one.
+    `GRPOLAB_STUDY` and `GRPOLAB_RESULTS` name others than `results` and the study that was swept there last. Where none
+    was swept, it is the `committed` one, or another committed one. `only`: no other than that one.
     """
     results = Results.open(os.environ.get("GRPOLAB_RESULTS", "results"))
     own = {study: at for study, at in own_studies(results).items() if not only or study == committed}
@@ -33,9 +33,9 @@ def chosen(committed: str = SWEEP_STUDY, only: bool = False) -> tuple[Results, s
 
 
 def own_studies(results: Results) -> dict[str, datetime]:
-    """Studies that are planned here and when, the newest first.
+    """Return the studies that are planned here and when, the newest first.
 
-    A part of a newer collection is none by itself, and a single run (`grpolab train`) compares nothing.
+    Parts of a newer collection are left out, and single runs (`grpolab train`), which compare nothing.
     """
     plans = [read_plan(file) for file in results.studies.glob("*/plan.json")]
     plans = [plan for plan in plans if plan.get("created") and (plan["includes"] or len(plan["cells"]) > 1)]

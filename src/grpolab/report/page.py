@@ -6,36 +6,34 @@ inside.
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from grpolab import RESULTS_VERSION
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results, write_text_atomic
-from grpolab.report import brief, checklist, forest, html, screen, tuning
-from grpolab.report.checklist import compute, runs_of
+from grpolab.report import brief, html, provenance, screen
 from grpolab.report.claims import CHECK, DESCRIBED, Claim, decide, standing
 from grpolab.report.figures import FIGURES
 from grpolab.report.figures import draw as draw_figure
 from grpolab.report.html import Picture
-from grpolab.report.load import Study, load
+from grpolab.report.load import StudyRuns, load
 from grpolab.report.regimes import unmet
 from grpolab.report.sentences import findings
 from grpolab.report.style import Manifest, cell_names, save
 from grpolab.report.tables import Table, checks, described, tables, verdicts
-from grpolab.report.text import BITS, begun, count, listing, markdown_table, number, spans
+from grpolab.report.text import begun, count, listing, markdown_table, spans
 from grpolab.vocabulary import COMPLETED, DAMAGED, OUTCOMES
 
-# Said of every study, once; with how its arms are compared, and where it is decided.
+# A note below the sentences of every study.
 BRACKETS = (
     "Brackets: 95% intervals, not corrected. Means over seeds: Student's t; of shares Wilson's at the effective sample"
     " size, m(1 - m)/se² for a mean m with standard error se, and Student's t, so that no share leaves [0, 1]."
@@ -48,17 +46,17 @@ COMMITTED = (
 )
 MANY_FIGURES, MOST_WORKERS = 12, 4  # a process takes some seconds to begin
 Progress = Callable[[str], None]
-Section = Callable[[Sequence[Study]], str]  # Markdown about some studies; empty where there is nothing to say
+Section = Callable[[Sequence[StudyRuns]], str]  # writes Markdown about some studies; empty where there is none
 
 
 @dataclass(frozen=True)
-class Part:
-    """One study with what was made of it; paths are relative to where the report lies."""
+class StudyPage:
+    """One study with its figures and tables; paths are relative to the report's folder."""
 
-    study: Study
+    study: StudyRuns
     pictures: list[Picture]
     tables: list[Table]
-    tuning: tuning.Section
+    tuning: Any = None  # `tuning.Section`; None of runs that others made
 
 
 def write(
@@ -67,20 +65,20 @@ def write(
     progress: Progress = lambda line: None,
     diagnosis: Section = lambda studies: "",
 ) -> Path:
-    """Draw every figure, write every table and the report of a study; the path of report.md.
+    """Draw every figure, write every table and the report of a study; return the path of report.md.
 
-    Beside it stand report.html and gallery.html. `progress` is told what is being done, and at the end the screen that
-    the report begins with; `diagnosis` writes the section about runs in which something is wrong
-    (`doctor.section.section`). Raises RequestError when the study has not been planned, or mixes runs that must not be
-    compared.
+    Beside it stands report.html. `progress` gets a line for each step, and at the end the screen that
+    the report begins with; `diagnosis` writes the section about runs in which something is wrong. Raises RequestError
+    when the study has not been planned, or mixes runs that must not be compared.
     """
     output = results.output(study)
     state = screen.state_of(results, study)
     parts, claims = _make(results, study, output, progress, shown=True)
     progress("report")
-    studies, first = [part.study for part in parts], brief.screen([part.study for part in parts], claims)
+    studies = [part.study for part in parts]
+    first = brief.screen(studies, claims)
     screen.keep(results, study, state, studies, first)
-    picture = forest.write_figure(studies[-1], claims, output)
+    picture = _verdict_picture(studies[-1], claims, output)
     alone = len(parts) == 1
     sections = [
         f"# {study}\n\n{studies[-1].plan['question']}",
@@ -91,40 +89,40 @@ def write(
         _preconditions(studies),
         *(_study(part) for part in parts if alone or part.study is studies[-1]),
         _pages(parts[:-1]),
-        tuning.join_sections([part.tuning for part in parts]),
+        _tuning().join_sections([part.tuning for part in parts]),
         diagnosis(studies),
-        _provenance(studies),
+        *provenance.section(studies),
         _missing(studies),
         *_verdicts(claims, output),
     ]
-    text, pictures = _blocks(sections) + "\n", [picture for part in parts for picture in part.pictures]
     for part in parts[:-1]:
         _write_page(part, [claim for claim in claims if claim.study == part.study.name], output)
-    write_text_atomic(output / "reproducibility.md", checklist.page(studies, claims))
-    write_text_atomic(output / "report.html", html.from_markdown(text, output))
-    write_text_atomic(output / "gallery.html", html.gallery(study, pictures, output, "report.html"))
-    write_text_atomic(output / "report.md", text)  # last: it says that all is drawn
+    path = _write_report(sections, output)
     progress(f"\n{brief.plain(first)}\n")
-    return output / "report.md"
+    return path
 
 
-def write_found(study: Study, output: Path, found: str, lacks: Sequence[str], diagnosis: str) -> Path:
-    """The report of runs that others made, report.md and report.html in `output`; the path of report.md.
+def write_found(study: StudyRuns, output: Path, found: str, lacks: Sequence[str], diagnosis: str) -> Path:
+    """Write the report of runs that others made, report.md and report.html in `output`; return the path of report.md.
 
-    In Markdown, `found` says which runs they are, `lacks` what their logs do not hold, `diagnosis` what is wrong there.
+    In Markdown, `found` names the runs, `lacks` what their logs do not hold, `diagnosis` what is wrong there.
     """
     pictures = _drawn([study], output, lambda line: None, shown=False)[study.name]
-    written = [said for table in tables(study) if (said := table.said)]
+    written = [kept for table in tables(study) if (kept := table.without_empty_columns)]
     for table in written:
         table.write(output / "tables")
-    none = tuning.Section([], [], [])
     sections = [
         f"# {study.name}\n\n{study.plan['question']}",
         found,
         f"## What the logs lack\n\n{_bullets(lacks)}",
-        _study(Part(study, pictures, written, none)),
+        _study(StudyPage(study, pictures, written)),
         diagnosis,
     ]
+    return _write_report(sections, output)
+
+
+def _write_report(sections: Iterable[str], output: Path) -> Path:
+    """Write report.html, then report.md, whose presence says that everything is drawn."""
     text = _blocks(sections) + "\n"
     write_text_atomic(output / "report.html", html.from_markdown(text, output))
     write_text_atomic(output / "report.md", text)
@@ -132,7 +130,7 @@ def write_found(study: Study, output: Path, found: str, lacks: Sequence[str], di
 
 
 def draw(results: Results, study: str, single_seeds: bool = False) -> list[Path]:
-    """Draw the figures of a study and write its tables; the paths of the PNG files.
+    """Draw the figures of a study and write its tables; return the paths of the PNG files.
 
     Beside each stand its PDF and its manifest. `single_seeds`: with a thin line for each seed. Raises RequestError as
     `write`.
@@ -145,31 +143,42 @@ def draw(results: Results, study: str, single_seeds: bool = False) -> list[Path]
 
 def _make(
     results: Results, name: str, output: Path, progress: Progress, single_seeds: bool = False, shown: bool = False
-) -> tuple[list[Part], list[Claim]]:
-    """Figures and tables, study by study, so that what one study needs is computed once; and every claim, decided.
+) -> tuple[list[StudyPage], list[Claim]]:
+    """Make figures and tables, study by study, and decide every claim.
 
-    `shown`: of the figures those that the collection chooses, where it does.
+    `shown`: only the figures that the collection chooses, where it does.
     """
     loaded = load(results, name)
     claims = decide(loaded)
     studies = [replace(study, single_seeds=single_seeds, standing=standing(study, claims)) for study in loaded]
-    pictures, parts = _drawn(studies, output, progress, shown), list[Part]()
+    pictures, parts = _drawn(studies, output, progress, shown), list[StudyPage]()
     for study in studies:
         place = _place(study, studies)
         written = tables(study) if len(study.cells) else []
         for table in written:
             table.write(output / "tables" / place)
-        parts.append(Part(study, pictures[study.name], written, tuning.make_section(study, output, place)))
+        parts.append(StudyPage(study, pictures[study.name], written, _tuning().make_section(study, output, place)))
     return parts, claims
 
 
-def _place(study: Study, studies: Sequence[Study]) -> Path:
-    """Included studies have folders of their own."""
+def _tuning() -> Any:
+    """Load the report of tunings by name: it draws with libraries of its own."""
+    return import_module("grpolab.report.tuning")
+
+
+def _verdict_picture(study: StudyRuns, claims: Sequence[Claim], output: Path) -> Picture | None:
+    """Write the forest plot of the verdicts, which is loaded by name as all figures are."""
+    picture: Picture | None = import_module("grpolab.report.figures.verdicts").write_figure(study, claims, output)
+    return picture
+
+
+def _place(study: StudyRuns, studies: Sequence[StudyRuns]) -> Path:
+    """Return the folder of a study's figures: included studies have folders of their own."""
     return Path() if study is studies[-1] else Path(study.name)
 
 
-def _drawn(studies: Sequence[Study], output: Path, progress: Progress, shown: bool) -> dict[str, list[Picture]]:
-    """Every figure of each study, drawn and written; where there are many, by a process for each core.
+def _drawn(studies: Sequence[StudyRuns], output: Path, progress: Progress, shown: bool) -> dict[str, list[Picture]]:
+    """Draw and write every figure of each study; where there are many, in a process for each core.
 
     The processes are started anew and are given the studies: a fork would copy the locks of this one's threads.
     """
@@ -185,15 +194,15 @@ def _drawn(studies: Sequence[Study], output: Path, progress: Progress, shown: bo
     drawn: dict[str, list[Picture]] = {study.name: [] for study in studies}
     with (
         _safe_path(),
-        ProcessPoolExecutor(workers, get_context("spawn"), _given, (studies,))
+        ProcessPoolExecutor(workers, get_context("spawn"), _keep_studies, (studies,))
         if workers > 1
         else nullcontext() as pool,
     ):
-        asked = [
-            pool.submit(_draw_given, study.name, figure, output / path) if pool else None
+        futures = [
+            pool.submit(_draw_kept, study.name, figure, output / path) if pool else None
             for study, figure, path in wanted
         ]
-        for number, (future, (study, figure, path)) in enumerate(zip(asked, wanted, strict=True), start=1):
+        for number, (future, (study, figure, path)) in enumerate(zip(futures, wanted, strict=True), start=1):
             progress(f"figure {number}/{len(wanted)}: {study.name} {figure}")
             manifest = future.result() if future else _draw_one(study, figure, output / path)
             drawn[study.name].append((manifest, path))
@@ -202,7 +211,7 @@ def _drawn(studies: Sequence[Study], output: Path, progress: Progress, shown: bo
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """The -P of `paths.PYTHON` for processes whose command is Python's own."""
+    """Give processes that Python itself starts the -P of `paths.PYTHON`."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -212,32 +221,31 @@ def _safe_path() -> Iterator[None]:
             del os.environ["PYTHONSAFEPATH"]
 
 
-def _draw_one(study: Study, figure: str, path: Path) -> Manifest:
+def _draw_one(study: StudyRuns, figure: str, path: Path) -> Manifest:
     """Draw a figure and write it as PNG, PDF and manifest; nothing where the study lacks what it needs."""
     drawing, manifest = draw_figure(study, figure)
     if manifest.numbers:
         save(drawing, path.with_suffix(""))
         manifest.write(path.with_suffix(".json"))
-    else:  # no picture of earlier runs stays
+    else:  # remove the picture of earlier runs
         for end in (".png", ".pdf", ".json"):
             path.with_suffix(end).unlink(missing_ok=True)
     return manifest
 
 
-_STUDIES: dict[str, Study] = {}  # of a process that draws
+_STUDIES: dict[str, StudyRuns] = {}  # in a process that draws
 
 
-def _given(studies: Sequence[Study]) -> None:
-    """What a process that draws is begun with."""
+def _keep_studies(studies: Sequence[StudyRuns]) -> None:
     _STUDIES.update({study.name: study for study in studies})
 
 
-def _draw_given(study: str, figure: str, path: Path) -> Manifest:
+def _draw_kept(study: str, figure: str, path: Path) -> Manifest:
     return _draw_one(_STUDIES[study], figure, path)
 
 
 def _blocks(blocks: Iterable[str]) -> str:
-    """Those that say something, with an empty line between them."""
+    """Join the blocks that are not empty, with an empty line between them."""
     return "\n\n".join(filter(None, blocks))
 
 
@@ -245,8 +253,8 @@ def _bullets(sentences: Iterable[str]) -> str:
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
-def _other_version(studies: Sequence[Study]) -> str:
-    """What stands at the top where this program would compute other numbers than those of the runs; else empty."""
+def _other_version(studies: Sequence[StudyRuns]) -> str:
+    """Warn at the top where this program would compute other numbers than those of the runs; else empty."""
     done = [study.done for study in studies if "results_version" in study.done]  # nothing has been run yet
     versions = sorted({int(version) for runs in done for version in runs["results_version"].dropna()})
     if versions in ([], [RESULTS_VERSION]):
@@ -258,17 +266,17 @@ def _other_version(studies: Sequence[Study]) -> str:
     )
 
 
-def _preconditions(studies: Sequence[Study]) -> str:
-    """What stands at the top of a report whose studies fail what they presuppose; empty where they do not."""
+def _preconditions(studies: Sequence[StudyRuns]) -> str:
+    """Warn at the top where studies fail their preconditions; else empty."""
     sentences = unmet(studies)
     if not sentences:
         return ""
     failed = f"**{count(len(sentences), 'precondition')} not met**"
-    return f"{failed} (`grpolab regimes` explains them; with more seeds they may be):\n\n{_bullets(sentences)}"
+    return f"{failed} (docs/regimes.md explains them; with more seeds they may be):\n\n{_bullets(sentences)}"
 
 
 def _verdicts(claims: Sequence[Claim], output: Path | None = None) -> list[str]:
-    """Every claim that was tested, each with its sentence, the checks, and what is only described; as tables too."""
+    """Write every claim that was tested with its sentence, the checks, and what is only described; as tables too."""
     kinds = {
         "Verdicts": ([claim for claim in claims if claim.is_finding], verdicts),
         "Checks": ([claim for claim in claims if claim.label == CHECK], checks),
@@ -289,7 +297,7 @@ def _verdicts(claims: Sequence[Claim], output: Path | None = None) -> list[str]:
 
 
 def _as_registered(claims: Sequence[Claim]) -> str:
-    """The words that were registered, of claims of which the page says less; empty where it says all as it is."""
+    """List the registered words of claims of which the page says less; empty where there are none."""
     words = {f"{claim.study} {claim.id}": claim.registered for claim in claims if claim.registered}
     if not words:
         return ""
@@ -298,15 +306,15 @@ def _as_registered(claims: Sequence[Claim]) -> str:
 
 
 def _picture(manifest: Manifest, path: Path, seeds: str = "") -> str:
-    """A picture and what it shows, as two paragraphs."""
+    """Write a picture and its caption, as two paragraphs."""
     alt = "".join(letter for letter in manifest.alt if letter not in "`[]*\\")  # Markdown reads these
     absent = len(manifest.missing) + len(manifest.failed)
     gaps = f" **{count(absent, 'cell')} missing.**" if absent else ""
     return f"![{alt}]({path})\n\n**{manifest.figure}.** {manifest.caption} {begun(manifest.statistic)}.{seeds}{gaps}"
 
 
-def _study(part: Part, above: Path = Path()) -> str:
-    """What the runs of a study show: sentences, figures, tables. `above`: the way from its page to the report."""
+def _study(part: StudyPage, above: Path = Path()) -> str:
+    """Write what the runs of a study show: sentences, figures, tables. `above`: the way from its page to the report."""
     study, has_cells = part.study, len(part.study.cells) > 0
     differences = "paired by seed, and factors (in logarithms) too" if study.is_paired else "Welch's, unpaired"
     decided = "what is decided stands under Verdicts" if study.score_name == "accuracy" else "nothing is decided"
@@ -324,8 +332,8 @@ def _study(part: Part, above: Path = Path()) -> str:
     return _blocks([f"## {title}", *blocks]) if blocks else ""
 
 
-def _write_page(part: Part, claims: Sequence[Claim], output: Path) -> None:
-    """The page of one study of a collection: pages/<study>.md and .html."""
+def _write_page(part: StudyPage, claims: Sequence[Claim], output: Path) -> None:
+    """Write the page of one study of a collection: pages/<study>.md and .html."""
     head = f"# {part.study.name}\n\n{part.study.plan['question']}\n\n[The whole report](../report.md)"
     text = _blocks([head, *_verdicts(claims), _study(part, Path(".."))]) + "\n"
     page = output / "pages" / f"{part.study.name}.md"
@@ -333,74 +341,17 @@ def _write_page(part: Part, claims: Sequence[Claim], output: Path) -> None:
     write_text_atomic(page.with_suffix(".html"), html.from_markdown(text, page.parent, page.parents[1]))
 
 
-def _pages(parts: Sequence[Part]) -> str:
-    """Where the figures, tables and verdicts of each study of a collection stand."""
+def _pages(parts: Sequence[StudyPage]) -> str:
+    """Link the page of each study of a collection."""
     if not parts:
         return ""
     lines = [f"[{part.study.name}](pages/{part.study.name}.md): {part.study.plan['question']}" for part in parts]
     return _blocks(["## The studies, a page each", _bullets(lines)])
 
 
-def _provenance(parts: Sequence[Study]) -> str:
-    """Where the numbers come from: every run once, however many studies share it; and the commands that make them."""
-    runs = runs_of(parts)
-    if runs.empty:
-        return ""
-    studies, accuracy = [part for part in parts if len(part.cells)], runs["warm_start_accuracy"]
-    timings, period = pd.concat([part.timings for part in parts if len(part.timings)] or [pd.DataFrame()]), ""
-    if len(timings) and set(runs["signature"]) <= set(timings["signature"]):  # the reference keeps those of some runs
-        ends = timings["time_ms"].agg(["min", "max"]).astype("float64") / 1000
-        first, last = (f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M}" for end in ends)
-        period = f", trained from {first} to {last} UTC"
-    machines = [json.loads(text) for text in sorted(runs["hardware"].dropna().unique())]
-    without = int(runs["journal_sha256"].isna().sum())
-    unchecked = count(without, "run") if without else ""
-    has_content = "content" in runs and runs["content"].notna().any()
-    lines = [
-        f"{count(len(runs), 'run')} for {count(sum(len(part.done) for part in parts), 'cell')},"
-        f" {compute(runs)}{period}",
-        f"commit {_distinct(runs['commit'])}" + (" (with uncommitted changes)" if runs["dirty"].any() else ""),
-        *([f"without a recorded hash of the journal, so that it was not checked: {unchecked}"] if unchecked else []),
-        f"results_version {_distinct(runs['results_version'])}, lock {_distinct(runs['lock_sha256'].str[:12])}",
-        f"Python {_distinct(runs['python'])}, {_distinct(runs['threads'])} thread(s) a run",
-        *("hardware: " + ", ".join(f"{key} {value}" for key, value in machine.items()) for machine in machines),
-        *([f"data and code of the user's: {_distinct(runs['content'])}"] if has_content else []),
-        "seeds: " + "; ".join(f"{part.name} {', '.join(map(str, part.plan['seeds']))}" for part in studies),
-        f"warm starts: {runs['warm_start'].nunique()}, accuracy {number(accuracy.min())} to {number(accuracy.max())},"
-        " sampled on training prompts where each ended (a run's `start` is its first evaluation, on held-out prompts)",
-    ]
-    commits = runs["commit"].value_counts().index
-    whole_plan = parts[-1].plan
-    commit = whole_plan.get("commit") if len(commits) > 1 else next(iter(commits), None)
-    seeds = [{tuple(sorted(of)) for of in part.cells.groupby("variant")["seed"].unique()} for part in studies]
-    asked = ""  # where studies have seeds of their own, their files say which
-    different = set().union(*seeds)
-    if any(len(of_study) > 1 for of_study in seeds) or (len(different) > 1 and whole_plan.get("looks")):
-        asked = " --until-decided"
-    elif len(different) == 1:
-        (same,) = different
-        listed = ",".join(map(str, same)) + ("," if len(same) == 1 else "")
-        asked = f" --seeds {len(same) if same == (*range(len(same)),) else listed}"
-    named = shlex.quote(whole_plan.get("file", parts[-1].name))
-    commands = [
-        *([f"git checkout {commit}"] if commit else []),
-        f"grpolab sweep {named}{asked}",
-        f"grpolab report {named}",
-    ]
-    note = f" The runs are of {len(commits)} commits; each run's is in its manifest." if len(commits) > 1 else ""
-    reproduce = f"Reproduce (what has an outcome is not trained again):{note}"
-    return _blocks(["## Provenance", _bullets(lines), BITS, reproduce, "\n".join(["```", *commands, "```"])])
-
-
-def _distinct(column: pd.Series) -> str:
-    """The values of a column; more than one is said, not hidden."""
-    values = sorted(column.dropna().astype(str).unique()) or ["unknown"]
-    return ", ".join(values) + (f" (**mixed: {len(values)}**)" if len(values) > 1 else "")
-
-
-def _missing(parts: Sequence[Study]) -> str:
-    """Every cell without a result; every run that diverged or was stopped."""
-    cells = pd.concat([part.cells for part in parts])
+def _missing(studies: Sequence[StudyRuns]) -> str:
+    """List every cell without a result, and every run that diverged or was stopped."""
+    cells = pd.concat([study.cells for study in studies])
     names = {outcome: cell_names(cells[cells["outcome"] == outcome]) for outcome in OUTCOMES}
     reasons = cells.loc[cells["outcome"] == DAMAGED, "reason"].unique() if "reason" in cells else []
     head = f"{len(names.pop(COMPLETED))} of {count(len(cells), 'planned cell')} completed."

@@ -1,7 +1,4 @@
-"""Plans, as a sweep or the committed reference has them: which cells there ought to be, and which study is meant.
-
-Nothing here needs a table, so that a command can begin with it.
-"""
+"""Read plans, as a sweep or the committed outcome has them: the cells of a study. Needs neither numpy nor pandas."""
 
 from __future__ import annotations
 
@@ -11,15 +8,15 @@ from typing import Any
 from grpolab import records
 from grpolab.errors import Damaged
 from grpolab.paths import REFERENCE_STUDY, SWEEP_STUDY, Results
-from grpolab.vocabulary import FIGURES, LOOKS
+from grpolab.vocabulary import FIGURES, GONE_FIGURES, LOOKS
 
 Plan = dict[str, Any]
-_COMPARED = {"compare", "baseline", "factors", "question", "seeds", "figures", "hypotheses"}  # what a report asks of it
+_COMPARED = {"compare", "baseline", "factors", "question", "seeds", "figures", "hypotheses"}  # keys that a report needs
 _CELL_KEYS = {"levels", "settings", "rollout_steps"}
 
 
 def default_study(results: Results) -> str:
-    """The study that is meant where none is named: what is planned here, else what the committed reference holds."""
+    """Return the study that a command means which names none: one that is planned here, else a committed one."""
     names = (REFERENCE_STUDY, SWEEP_STUDY)
     planned = [name for name in names if results.plan(name).is_file()]
     committed = [name for name in names if results.committed_plan(name).is_file()]
@@ -27,7 +24,7 @@ def default_study(results: Results) -> str:
 
 
 def plans_of(results: Results, name: str) -> list[Plan]:
-    """The plan of a study, after those of the studies that it includes: of this folder, else of the reference.
+    """Return the plan of a study, after those of the studies that it includes: of this folder, else of the reference.
 
     Raises RequestError when neither knows the study.
     """
@@ -44,7 +41,7 @@ def plans_of(results: Results, name: str) -> list[Plan]:
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan as it was written, or as it was packed for the reference. Raises Damaged where none can be read."""
+    """Read a plan as it was written, or as it was packed for the reference. Raises Damaged where none can be read."""
     plan = records.read_plan(path)
     if plan is None:
         raise Damaged(f"{path} is not there")
@@ -57,6 +54,8 @@ def read_plan(path: Path) -> Plan:
     for cell in plan["cells"]:
         if not cell.keys() >= _CELL_KEYS or not needed <= cell["levels"].keys():
             raise Damaged(f"{path} is no plan that a report can be made of: {cell!r:.60} lacks something")
+    if "figures" in plan:
+        plan["figures"] = [figure for figure in plan["figures"] if figure not in GONE_FIGURES]
     if strange := [figure for figure in plan.get("figures", []) if figure not in FIGURES]:
         raise Damaged(f"{path} asks for figures={strange[0]!r:.60}, which is not one of {', '.join(FIGURES)}")
     if plan["cells"] and (lacking := _COMPARED - plan.keys()):

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grpolab.quantities import GAINS, LABELS
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.measures import by_cell
 from grpolab.report.registered import label as label_of
 from grpolab.report.statistics.looks import LOOKS
@@ -26,14 +26,14 @@ from grpolab.report.text import count, number
 from grpolab.vocabulary import DIVERGED, LOW_START, MARGIN_FACTOR, MARGIN_OF_GAIN, RESULTS
 
 ALL_TASKS = "all tasks"
-DIGITS = 12  # of a number that is compared; what lies behind is rounding, which no test may take for a spread
+DIGITS = 12  # of a compared number; digits behind these are rounding, which no test may take for a spread
 Hypothesis = dict[str, Any]  # as the plan has it
-# Of a cell's columns, besides its factors, those that a question reads: tables of all its settings are slow to cut.
+# The columns of a cell, besides its factors, that a question reads: tables of all its settings are slow to cut.
 _COLUMNS = ("seed", "arm", "outcome", "commit", "touched", "warm_start_accuracy", "setting/task")
 
 
 @dataclass(frozen=True)
-class Question:
+class AskedQuestion:
     """A hypothesis in one combination of the levels that it leaves open, with the numbers that decide it."""
 
     study: str
@@ -42,14 +42,14 @@ class Question:
     tasks: list[str]
     arms: list[str]
     values_STA: NDArray  # of the seeds that have all of them, in the order in which they are looked at
-    margin_T: NDArray  # on the scale that is tested; NaN: every difference matters
+    margin_T: NDArray  # on the tested scale; NaN: every difference matters
     looks: tuple[int, ...]
-    family: str  # the registration, or the study: what is decided together
+    family: str  # the registration, or the study; questions of one family are decided together
     label: str
     why: str
-    void: str  # why nothing can be decided
-    gaps: str  # which runs ended early or are left out, and which seeds began low
-    score_name: str = ""  # what a score measures, in words; empty: the metric is none
+    void: str  # the reason why nothing can be decided
+    gaps: str  # a note about runs that ended early or are left out, and seeds that began low
+    score_name: str = ""  # the score in words; empty where the metric is no score
     start_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # a score's, NaN where arms begin apart
     gain_ST: NDArray = field(default_factory=lambda: np.empty((0, 0)))  # the baseline's, of the same seeds
 
@@ -65,12 +65,12 @@ class Question:
 
     @property
     def beyond(self) -> float:
-        """How far beyond 0 it is claimed to be, on the scale that is tested."""
+        """The claimed distance beyond 0, on the tested scale."""
         given = self.hypothesis["beyond"]
         return float(np.log(given or 1)) if self.logarithmic else given
 
     def differences(self, n: int) -> NDArray:
-        """The first arm minus the second (or 0) of the first n seeds, as logarithms where these are tested; (n, T)."""
+        """Return the first arm minus the second (or 0) of the first n seeds, as logarithms if so tested; (n, T)."""
         of = self.values_STA[:n, :, 0]
         minus = self.values_STA[:n, :, 1] if len(self.arms) > 1 else np.zeros_like(of)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -81,11 +81,11 @@ class Question:
 
     @property
     def unit_T(self) -> NDArray:
-        """What a difference is divided by, task by task: its margin, where each task has one."""
+        """The unit of a difference, task by task: its margin, where each task has one."""
         return self.margin_T if np.isfinite(self.margin_T).all() else np.ones(len(self.tasks))
 
     def pooled(self, n: int) -> NDArray:
-        """One number a seed: the mean over tasks of its differences in units of the margins; (n,)."""
+        """Return one number a seed: the mean over tasks of its differences in units of the margins; (n,)."""
         d_ST = self.differences(n) / self.unit_T
         with np.errstate(invalid="ignore"):
             mean_S = d_ST.mean(axis=1)
@@ -94,16 +94,16 @@ class Question:
 
 
 def _rounded(values: NDArray, of: NDArray) -> NDArray:
-    """Values to DIGITS of the largest numbers that they were computed `of`."""
+    """Round values to DIGITS of the largest numbers that they were computed from."""
     known = np.isfinite(of) & (of > 0)
     scale = 10.0 ** (DIGITS - np.ceil(np.log10(np.where(known, of, 1.0))))
     return np.where(known, np.round(np.where(known, values, 0.0) * scale) / scale, values)
 
 
-def questions(study: Study, hypothesis: Hypothesis, owner: Study, decided: bool) -> Iterator[Question]:
-    """A hypothesis once for each combination of open levels that has all its arms in some task.
+def ask(study: StudyRuns, hypothesis: Hypothesis, owner: StudyRuns, decided: bool) -> Iterator[AskedQuestion]:
+    """Ask a hypothesis once for each combination of open levels that has all its arms in some task.
 
-    `owner`: the study or collection that registers it.
+    `owner`: the study or collection that registers it; `decided`: it belongs to a family.
     """
     name = hypothesis["id"] if owner is study else f"{study.name}.{hypothesis['id']}"
     entry = owner.plan.get("registered", {}).get(name)
@@ -113,9 +113,11 @@ def questions(study: Study, hypothesis: Hypothesis, owner: Study, decided: bool)
         yield replace(question, family=family)
 
 
-def _asked(study: Study, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataFrame, list[str], list[str]]]:
-    """Each combination of open levels, the cells of those tasks that have all arms there (the metric as `value`),
-    these tasks, and the arms. Arms with a task of their own each (lengths of answers) are compared over all tasks.
+def _asked(study: StudyRuns, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataFrame, list[str], list[str]]]:
+    """Yield each combination of open levels, its cells (the metric as `value`), its tasks, and the arms.
+
+    Only tasks that have all arms count. Arms with a task of their own each (lengths of answers) are compared over all
+    tasks.
     """
     plan, columns = study.plan, [name for name in study.cells if name in _COLUMNS or name.startswith("factor/")]
     cells = study.cells[columns].assign(value=by_cell(study, hypothesis["metric"]))
@@ -139,16 +141,16 @@ def _asked(study: Study, hypothesis: Hypothesis) -> Iterator[tuple[str, pd.DataF
 
 
 def _question(
-    study: Study,
+    study: StudyRuns,
     hypothesis: Hypothesis,
     where: str,
     here: pd.DataFrame,
     tasks: list[str],
     arms: list[str],
     entry: dict[str, Any] | None,
-    owner: Study,
-) -> Question:
-    """`here` are the cells of the tasks, with the metric as `value`; `entry` its registration."""
+    owner: StudyRuns,
+) -> AskedQuestion:
+    """Put a hypothesis in numbers. `here`: cells of the tasks with the metric as `value`; `entry`: its registration."""
     cells = here[here["arm"].isin(arms)]
     deciding = {*arms, (hypothesis["provided"] or {}).get("of")}
     label, why = label_of(entry, {study.name, owner.name}, here[here["arm"].isin(deciding)])
@@ -188,7 +190,7 @@ def _question(
     else:
         margin_T = np.array([_margin(study, hypothesis, first[first["task"] == task]) for task in tasks])
     values_STA = wide.to_numpy(dtype=np.float64).reshape(len(wide), len(tasks), len(arms))
-    question = Question(
+    question = AskedQuestion(
         study.name, hypothesis, where, tasks, arms, values_STA, margin_T, looks, "", label, why, "", gaps
     )
     is_score = hypothesis["metric"] in GAINS and hypothesis["contrast"] and not hypothesis["range_over"]
@@ -203,15 +205,15 @@ def _question(
     return replace(question, void=void)
 
 
-def _shared(study: Study, cells: pd.DataFrame, quantity: str, seeds: pd.Index, tasks: list[str]) -> NDArray:
-    """The number that all cells of a seed and a task have; NaN where they have none, or several; (S, T)."""
+def _shared(study: StudyRuns, cells: pd.DataFrame, quantity: str, seeds: pd.Index, tasks: list[str]) -> NDArray:
+    """Return the number that all cells of a seed and a task share; NaN where they have none, or several; (S, T)."""
     of = by_cell(study, quantity)[cells.index].groupby([cells["seed"], cells["task"]])
     one = of.first().where(of.nunique(dropna=False) == 1)
     return one.unstack("task").reindex(index=seeds, columns=tasks).to_numpy(dtype=np.float64)
 
 
 def _low_starts(cells: pd.DataFrame) -> str:
-    """Seeds whose warm start did not take; said and kept, for which seeds count was decided before."""
+    """Name seeds whose warm start did not take; they are kept, because the deciding seeds were fixed before."""
     if cells.empty:
         return ""
     starts = cells["warm_start_accuracy"].astype("float64").groupby([cells["task"], cells["seed"]]).min()
@@ -224,8 +226,8 @@ def _low_starts(cells: pd.DataFrame) -> str:
     )
 
 
-def _margin(study: Study, hypothesis: Hypothesis, here: pd.DataFrame) -> float:
-    """The smallest difference that matters in one task, on the scale that is tested; NaN: every one does."""
+def _margin(study: StudyRuns, hypothesis: Hypothesis, here: pd.DataFrame) -> float:
+    """Return the smallest difference that matters in one task, on the tested scale; NaN: every one does."""
     given = hypothesis["margin"]
     if hypothesis["scale"] == "log":
         return float(np.log(given or MARGIN_FACTOR))
@@ -236,8 +238,8 @@ def _margin(study: Study, hypothesis: Hypothesis, here: pd.DataFrame) -> float:
     return np.nan if given is None else given
 
 
-def _condition_fails(study: Study, hypothesis: Hypothesis, here: pd.DataFrame) -> str:
-    """Why the test would say nothing: the condition of the hypothesis, in the first task where it does not hold."""
+def _condition_fails(study: StudyRuns, hypothesis: Hypothesis, here: pd.DataFrame) -> str:
+    """Say in which task the condition of the hypothesis does not hold; empty where it holds."""
     condition = hypothesis["provided"]
     if not condition:
         return ""
@@ -253,8 +255,11 @@ def _condition_fails(study: Study, hypothesis: Hypothesis, here: pd.DataFrame) -
     return ""
 
 
-def _nothing_differs(question: Question, n: int) -> str:
-    """Why no number of seeds would decide it: all values of the first n are one. Rare labels may come with more."""
+def _nothing_differs(question: AskedQuestion, n: int) -> str:
+    """Say that arms have one value in each of the first n seeds: no number of seeds would decide it.
+
+    Empty for labels: a rare one may come with more seeds.
+    """
     values_STA = question.values_STA[:n]
     is_label = question.hypothesis["metric"] in LABELS
     if not len(values_STA) or is_label or len(question.arms) == 1 or not (values_STA == values_STA[..., :1]).all():
@@ -262,10 +267,10 @@ def _nothing_differs(question: Question, n: int) -> str:
     return f"its arms have one value in each of {count(len(values_STA), 'seed')}"
 
 
-def margins(study: Study, hypothesis: Hypothesis) -> dict[str, float]:
-    """The smallest difference that matters, for each place (levels of the other factors) and task, as tested.
+def margins(study: StudyRuns, hypothesis: Hypothesis) -> dict[str, float]:
+    """Return the smallest difference that matters, for each place (levels of the other factors) and task, as tested.
 
-    Of a score a share of the baseline's gain there, over all runs that the study holds: what a registration keeps as
+    Of a score it is a share of the baseline's gain there, over all runs of the study. A registration keeps these as
     constants, from seeds that decide nothing.
     """
     return {

@@ -1,7 +1,7 @@
-"""The committed outcome: plans and compact tables of studies under results/reference/ (not the study `reference`).
+"""Read the committed outcome: plans and compact tables of studies under results/reference/ (`export.py` writes it).
 
-Of every run it holds the outcome, the evaluations, the rollout steps, and the numbers that tables and claims are about;
-of those that a committed figure shows (`shown:` of the collection) the updates too, in float32. A fresh clone says the
+Of every run it holds the outcome, the evaluations, the rollout steps, and the numbers that tables and claims need; of
+those that a committed figure shows (`shown:` of the collection) the updates too, in float32. A fresh clone says the
 same of the claims without training, and draws these figures.
 """
 
@@ -11,52 +11,18 @@ import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from grpolab import records
 from grpolab.errors import Damaged, RequestError
-from grpolab.paths import Results, write_json_atomic
-from grpolab.report.journals import NUMBERS, TABLES, Runs, at_quarters, count_clipped, kind_of_cpu, read_runs
-from grpolab.report.plans import Plan, read_plan
-from grpolab.report.statistics.looks import LOOKS
-from grpolab.vocabulary import (
-    CLIP_METRIC,
-    DAMAGED,
-    LEVELS,
-    METRICS,
-    POSITIONS,
-    QUANTILES,
-    SIGNS,
-    convention,
-    quantile_metric,
-)
-
-# Of the other tables everything is kept; updates and histograms are the bulk.
-_UPDATE_METRICS = (
-    *("clip/out_of_range", "clip/active", "clip/active_low", "clip/active_high", "clip/outer", "clip/capped"),
-    *("clip/active_nz", "clip/active_low_nz", "clip/active_high_nz"),
-    *("cf/token_0.2", "cf/sequence_0.2", "cf/token_0.28", "cf/sequence_0.02", "cf/sequence_0.0003"),
-    *("p_old/up_clipped", "p_old/down_clipped", "p_old/all"),
-    *("grad_norm", "kl_old/k3", "ratio/ess", "ratio/token_mean", "ratio/sequence_mean_pos", "ratio/sequence_mean_neg"),
-    *(f"ratio/{level}_{end}" for level in LEVELS for end in ("min", "max")),
-    *(convention(framework) for framework in CLIP_METRIC),
-)
-# Of the rollout steps of runs that no committed figure shows: what claims and the usual figures are about.
-_ROLLOUT_METRICS = {
-    *("reward/mean", "reward/correct", "entropy/behaviour", "length/mean", "truncation/share", "zero_variance/share"),
-}
-# Kept of the updates at the ends of a run's quarters alone.
-_QUARTER_METRICS = [quantile_metric(level, q, sign) for level in LEVELS for q in QUANTILES for sign in SIGNS]
-_OF_SHOWN = ("updates", "histograms", "timings")
-_HISTOGRAM_PREFIXES = ("excess/", "position/", "position_end/", "probability/")
+from grpolab.paths import Results
+from grpolab.report.journals import Runs, kind_of_cpu, read_runs
+from grpolab.report.plans import read_plan
 
 
 def outcome_at(folder: Path) -> Results:
-    """A results folder, or an exported reference. Raises RequestError where the folder is neither."""
+    """Return a results folder, or an exported reference. Raises RequestError where the folder is neither."""
     results = Results(folder)
     results.is_ours = False
     if (folder / "plans").is_dir():
@@ -67,264 +33,51 @@ def outcome_at(folder: Path) -> Results:
 
 
 def studies_of(results: Results) -> list[str]:
-    """Studies, collections left out, that are planned in a results folder or that its reference holds."""
+    """List studies, collections left out, that are planned in a results folder or that its reference holds."""
     files = [*results.studies.glob("*/plan.json"), *results.reference.glob("plans/*.json")]
     return sorted({plan["study"] for plan in map(read_plan, files) if plan["cells"]})
 
 
-def _packed(plan: Plan) -> Plan:
-    """A plan with its cells as variants, each with its runs, seed -> signature: what seeds share is said once.
-
-    So are the settings that all variants share, under `settings`.
-    """
-    variants = dict[str, dict[str, Any]]()
-    for cell in plan["cells"]:
-        shared = {key: value for key, value in cell.items() if key not in ("seed", "signature")}
-        shared["settings"] = {key: value for key, value in cell["settings"].items() if key != "seed"}
-        variant = variants.setdefault(json.dumps(shared, sort_keys=True), {**shared, "runs": {}})
-        variant["runs"][str(cell["seed"])] = cell["signature"]
-    rest = {key: value for key, value in plan.items() if key != "cells"}
-    kept = list(variants.values())
-    first = kept[0]["settings"] if kept else {}
-    common = {
-        key: value
-        for key, value in first.items()
-        if all(key in of["settings"] and of["settings"][key] == value for of in kept)
-    }
-    for variant in kept:
-        variant["settings"] = {key: value for key, value in variant["settings"].items() if key not in common}
-    return {**rest, "settings": common, "variants": kept}
+def read_all(results: Results, signatures: Iterable[str]) -> Runs:
+    """Read the runs among `signatures` that have an outcome: from their folders, the others from the reference."""
+    wanted = list(signatures)
+    committed = _of_reference(results, wanted)
+    runs = read_runs(results, (signature for signature in wanted if signature not in committed))
+    if not committed:
+        return runs
+    return {table: _joined(frame, _read_table(results, table, committed)) for table, frame in runs.items()}
 
 
-def read_reference(results: Results, table: str, signatures: Iterable[str]) -> pd.DataFrame:
-    """What the reference holds of some runs: a table of `Runs`, or the `tokens` that `count_clipped` counted."""
+def _read_table(results: Results, table: str, signatures: Iterable[str]) -> pd.DataFrame:
     return pd.read_parquet(results.reference / f"{table}.parquet", filters=[("signature", "in", list(signatures))])
 
 
-def read_all(results: Results, signatures: Iterable[str]) -> Runs:
-    """The runs among `signatures` that have an outcome: from their folders, where there is none from the reference."""
-    asked = list(signatures)
-    committed = _of_reference(results, asked)
-    runs = read_runs(results, (signature for signature in asked if signature not in committed))
-    if not committed:
-        return runs
-    return {table: _joined(frame, read_reference(results, table, committed)) for table, frame in runs.items()}
+def _of_reference(results: Results, wanted: Sequence[str]) -> set[str]:
+    """Return the runs that are read from the reference: those without a folder.
 
-
-def _of_reference(results: Results, asked: Sequence[str]) -> set[str]:
-    """The runs that are read from the reference: those without a folder.
-
-    And where there are such, those too whose folder is of another kind of CPU. Rounding makes that another draw of the
-    seed, and arms of one seed are compared with each other.
+    Where there are such, so are those whose folder is of another kind of CPU. Its rounding makes a run another draw of
+    the seed, and arms of one seed are compared with each other.
     """
-    here = {signature for signature in asked if (results.run(signature) / "outcome.json").is_file()}
-    if not (results.reference / "outcomes.parquet").is_file() or here >= set(asked):
+    here = {signature for signature in wanted if (results.run(signature) / "outcome.json").is_file()}
+    if not (results.reference / "outcomes.parquet").is_file() or here >= set(wanted):
         return set()
-    hardware = read_reference(results, "outcomes", asked).set_index("signature")["hardware"]
+    hardware = _read_table(results, "outcomes", wanted).set_index("signature")["hardware"]
     absent = set(hardware.index) - here
     if not absent:
         return set()
     both = here.intersection(hardware.index)
-    return absent | {name for name in both if _is_of_another(results, name, kind_of_cpu(hardware[name]))}
+    return absent | {name for name in both if _is_of_another_cpu(results, name, kind_of_cpu(hardware[name]))}
 
 
-def _is_of_another(results: Results, signature: str, kind: str) -> bool:
-    """Whether a run folder is of another kind of CPU; a damaged one is said to be damaged, by whoever reads it."""
+def _is_of_another_cpu(results: Results, signature: str, kind: str) -> bool:
+    """Return whether a run folder is of another kind of CPU. False for a damaged one: its reader names the damage."""
     with suppress(Damaged):
         provenance = records.read_provenance(results.run(signature))
         return kind_of_cpu(json.dumps(provenance.get("hardware") or {})) != kind
     return False
 
 
-def tokens_clipped(results: Results, signatures: Iterable[str]) -> pd.DataFrame:
-    """`count_clipped` of runs with a folder, and what the reference holds of the others."""
-    asked = list(signatures)
-    committed = _of_reference(results, asked)
-    counted = count_clipped(results, [signature for signature in asked if signature not in committed])
-    kept = (results.reference / "tokens.parquet").is_file() and committed
-    return _joined(counted, read_reference(results, "tokens", committed)) if kept else counted
-
-
 def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """The rows of both; a table without rows says nothing about the columns of the other."""
+    """Join the rows of both; a table without rows says nothing about the columns of the other."""
     frames = [frame for frame in (first, second) if len(frame)]
     return pd.concat(frames, ignore_index=True) if frames else first
-
-
-def export_reference(results: Results, study: str, append: bool = False) -> list[Path]:
-    """Write results/reference/ from the runs of a study, in place of what was there; the files written.
-
-    `append`: what is there stays, and the seeds of the study that are finished in every variant are added; a run folder
-    is then not needed any more. A collection there that has `shown` says of these too which are kept whole.
-
-    Raises RequestError when the study has not been planned here, a run is damaged, a cell has no outcome (a reference
-    with holes would be taken for the truth), or what is there is of another results_version or lock file.
-    """
-    if not results.plan(study).is_file():
-        raise results.not_planned(study)
-    whole = read_plan(results.plan(study))
-    plans = [whole, *(read_plan(results.plan(part)) for part in whole["includes"])]
-    runs = read_all(results, dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"]))
-    _refuse_damaged(runs["outcomes"], study)
-    done = set(runs["outcomes"]["signature"])
-    kept = [read_plan(file) for file in results.reference.glob("plans/*.json")] if append else []
-    shown: list[str] = next((plan["shown"] for plan in (whole, *kept) if plan.get("shown")), [])
-    if append:
-        finished = [_finished_seeds(plan, done) for plan in plans]
-        if not any(plan["cells"] for plan in finished):
-            raise RequestError(f"study={study}: no seed has an outcome in every variant yet, so --append adds nothing")
-        plans = _begun(_with_committed(results, finished))
-    signatures = dict.fromkeys(cell["signature"] for plan in plans for cell in plan["cells"])
-    whole_runs = _shown(shown, plans)
-    if append:
-        runs = read_all(results, signatures)
-        _refuse_damaged(runs["outcomes"], study)
-        _refuse_mixture(runs["outcomes"])
-        # What has its updates in the reference alone keeps them.
-        folders = {name for name in signatures if (results.run(name) / "outcome.json").is_file()}
-        whole_runs |= set(runs["updates"]["signature"]) - folders
-    elif missing := len(signatures) - len(done):
-        raise RequestError(
-            f"study={study}: {missing} of {len(signatures)} runs have no outcome yet: --append keeps the seeds that"
-            " are finished"
-        )
-    hypotheses = [hypothesis for plan in plans for hypothesis in plan.get("hypotheses", [])]
-    asked = {of["metric"] for hypothesis in hypotheses for of in (hypothesis, hypothesis["provided"]) if of}
-    tables = {table: _compact(table, runs[table], asked, whole_runs) for table in ("outcomes", *TABLES)}
-    tables["tokens"] = tokens_clipped(results, signatures)
-    for table in (*_OF_SHOWN, "tokens"):
-        tables[table] = tables[table][tables[table]["signature"].isin(whole_runs)]
-    tables[NUMBERS] = _numbers(results, plans, runs, asked)
-    for file in results.reference.glob("plans/*.json"):
-        file.unlink()
-    for plan in plans:
-        write_json_atomic(results.committed_plan(plan["study"]), _packed(plan))
-    for table, frame in tables.items():
-        _write_table(results.reference / f"{table}.parquet", frame)
-    return sorted(path for path in results.reference.rglob("*") if path.is_file())
-
-
-def _numbers(results: Results, plans: list[Plan], runs: Runs, asked: set[str]) -> pd.DataFrame:
-    """What `measures.run_numbers` says of every run, once for each metric and set of thresholds."""
-    from grpolab.report.load import study_of  # which reads the reference
-    from grpolab.report.measures import run_numbers
-
-    frames = [run_numbers(study_of(results, plan, runs), asked) for plan in plans if plan["cells"]]
-    return pd.concat(frames, ignore_index=True).drop_duplicates(["signature", "thresholds", "metric"])
-
-
-def _shown(shown: list[str], plans: list[Plan]) -> set[str]:
-    """The runs of which everything is kept: all, or those of the first look in the studies that have a shown figure."""
-    studies = {name.partition(".")[0] for name in shown}
-    kept = set[str]()
-    for plan in (plan for plan in plans if plan["cells"]):
-        first = sorted(plan["seeds"])[: plan.get("looks", LOOKS)[0]]
-        some = {cell["signature"] for cell in plan["cells"] if plan["study"] in studies and cell["seed"] in first}
-        kept |= some if studies else {cell["signature"] for cell in plan["cells"]}
-    return kept
-
-
-def _finished_seeds(plan: Plan, done: set[str]) -> Plan:
-    """The plan without the seeds of which a variant has no outcome yet; a collection has no cells, and stays."""
-    if not plan["cells"]:
-        return plan
-    open_ = {cell["seed"] for cell in plan["cells"] if cell["signature"] not in done}
-    cells = [cell for cell in plan["cells"] if cell["seed"] not in open_]
-    return {**plan, "cells": cells, "seeds": [seed for seed in plan["seeds"] if seed not in open_]}
-
-
-def _with_committed(results: Results, plans: list[Plan]) -> list[Plan]:
-    """Plans with the cells that are committed under their names, and the other plans of the reference as they are."""
-    new = {plan["study"]: plan for plan in plans}
-    for file in sorted(results.reference.glob("plans/*.json")):
-        kept = read_plan(file)
-        plan = new.setdefault(kept["study"], kept)
-        if kept["cells"]:  # a collection has none
-            _refuse_changed(kept, plan)
-            cells = {(cell["variant"], cell["seed"]): cell for cell in [*kept["cells"], *plan["cells"]]}
-            seeds = sorted({*kept["seeds"], *plan["seeds"]})
-            new[kept["study"]] = {**plan, "cells": list(cells.values()), "seeds": seeds}
-    return list(new.values())
-
-
-def _refuse_changed(kept: Plan, plan: Plan) -> None:
-    """Seeds of one variant are of one setting. Raises RequestError with the first key that has changed since."""
-    then = {cell["variant"]: cell for cell in kept["cells"]}
-    for cell in plan["cells"]:
-        old, new = (
-            {**of["settings"], "rollout_steps": of["rollout_steps"], "seed": 0}
-            for of in (then.get(cell["variant"], cell), cell)
-        )
-        for key in old.keys() & new.keys():
-            if old[key] != new[key]:
-                raise RequestError(
-                    f"study={kept['study']}: {key}={new[key]} in variant {cell['variant']}, and {old[key]} in the"
-                    " committed outcome: without --append it is replaced"
-                )
-
-
-def _begun(plans: list[Plan]) -> list[Plan]:
-    """The plans without studies that have no finished seed; a collection names these under `waiting`."""
-    collections = {plan["study"] for plan in plans if plan["includes"]}
-    begun = {plan["study"] for plan in plans if plan["cells"]}
-    kept = []
-    for plan in plans:
-        if plan["study"] in collections:
-            every = [*plan["includes"], *plan.get("waiting", [])]
-            waiting = [part for part in every if part not in begun]
-            kept.append({**plan, "includes": [part for part in every if part in begun], "waiting": waiting})
-        elif plan["cells"]:
-            kept.append(plan)
-    return kept
-
-
-def _refuse_damaged(outcomes: pd.DataFrame, study: str) -> None:
-    """What is kept is what was trained. Raises RequestError with every run that is damaged."""
-    damaged = outcomes[outcomes["outcome"] == DAMAGED]
-    if len(damaged):
-        raise RequestError(
-            [
-                *(f"run {run.signature} is damaged: {run.reason}" for run in damaged.itertuples()),
-                f"study={study}: nothing was written; `grpolab sweep {study} --retry-failed` trains them anew",
-            ]
-        )
-
-
-def _refuse_mixture(outcomes: pd.DataFrame) -> None:
-    """One reference is of one program. Raises RequestError."""
-    for column in ("results_version", "lock_sha256"):
-        kinds = sorted({str(value)[:12] for value in outcomes[column].dropna()})
-        if len(kinds) > 1:
-            raise RequestError(
-                f"the committed outcome would mix runs of {column} {' and '.join(kinds)}: without --append it is"
-                " replaced"
-            )
-
-
-def _compact(table: str, frame: pd.DataFrame, asked: set[str], whole_runs: set[str]) -> pd.DataFrame:
-    """What is kept of a table; `asked` are the metrics that hypotheses name, `whole_runs` keep more of theirs."""
-    if table == "rollouts":
-        of_whole = frame["signature"].isin(whole_runs)
-        rare = frame.columns.difference([*POSITIONS, "signature", *_ROLLOUT_METRICS, *asked])
-        return frame.assign(**{str(name): frame[name].where(of_whole) for name in rare})
-    if table == "updates":
-        keep = {*POSITIONS, "signature", *_UPDATE_METRICS, *_QUARTER_METRICS, *(asked & METRICS.keys())}
-        quarters = frame.index.isin(at_quarters(frame).index)
-        rare = {column: frame[column].where(quarters) for column in frame if column in _QUARTER_METRICS}
-        return frame[[column for column in frame if column in keep]].assign(**rare)
-    if table == "histograms":
-        return frame[[column for column in frame if "/" not in column or column.startswith(_HISTOGRAM_PREFIXES)]]
-    return frame
-
-
-def _write_table(path: Path, frame: pd.DataFrame) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    fields = [pa.field(f.name, pa.list_(pa.float32()) if pa.types.is_list(f.type) else f.type) for f in table.schema]
-    part = path.with_suffix(".part")
-    # Bytes of the same weight side by side: a quarter smaller than dictionaries, and nothing is lost.
-    floats = [f.name for f in fields if pa.types.is_float32(f.type)]
-    others = [f.name for f in fields if f.name not in floats]
-    packed = {"compression": "zstd", "compression_level": 19, "use_byte_stream_split": floats, "use_dictionary": others}
-    pq.write_table(table.cast(pa.schema(fields)), part, **packed)
-    part.replace(path)

@@ -1,4 +1,4 @@
-"""Which verdicts are confirmatory: the tool says it from hashes and commits, not the author."""
+"""Label verdicts as confirmatory or exploratory, from hashes and commits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CONFIRMATORY, EXPLORATORY = "confirmatory", "exploratory"
 
 
 def label(entry: dict[str, Any] | None, studies: set[str], cells: pd.DataFrame) -> tuple[str, str]:
-    """Confirmatory, or exploratory and why; `cells` are those that the hypothesis is about, `entry` its registration.
+    """Return the label, and why it is exploratory; `cells` are those of the hypothesis, `entry` its registration.
 
-    Confirmatory is a verdict on runs whose recorded commit has the line that registers the hypothesis as it is, while
-    neither the registry nor the `studies` that it is of had changes that were not committed.
+    A verdict is confirmatory where the recorded commit of every run has the line that registers the hypothesis as it
+    is, and neither the registry nor the files of its `studies` had uncommitted changes.
     """
     if entry is None:
         return EXPLORATORY, "not registered as it is"
@@ -31,8 +31,8 @@ def label(entry: dict[str, Any] | None, studies: set[str], cells: pd.DataFrame) 
     if before:
         commits = listing([str(commit)[:8] for commit in before], 3)
         return EXPLORATORY, f"runs of commit {commits} began without its registration"
-    said = runs["touched"].dropna() if "touched" in runs else ()
-    touched = {name for text in said for name in text.split()}
+    names = runs["touched"].dropna() if "touched" in runs else ()
+    touched = {name for text in names for name in text.split()}
     if edited := touched & {REGISTRY, *(f"experiments/{name}.yaml" for name in studies)}:
         return EXPLORATORY, f"{listing(sorted(edited))} had changes that were not committed when its runs began"
     return CONFIRMATORY, ""
@@ -44,8 +44,8 @@ def _has(commit: str | None, line: str) -> bool:
 
 @lru_cache(maxsize=256)
 def registry_at(commit: str) -> frozenset[str]:
-    """The lines of the registry at a commit; none where it, or git, does not know it."""
-    if not set(commit) <= set(hexdigits):  # of a file that anybody may have written: git would read an option
+    """Return the lines of the registry at a commit; none where git does not know it."""
+    if not set(commit) <= set(hexdigits):  # anybody may have written the file, and git would read an option
         return frozenset()
     text = git(project_root(), "show", f"{commit}:{REGISTRY}")
     return frozenset(text.splitlines() if text else ())

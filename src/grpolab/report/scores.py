@@ -1,4 +1,4 @@
-"""The score of a run by its evaluations, for report and doctor: at the end, lost on the way, collapsed or not."""
+"""The score of a run by its evaluations, for report and doctor: its end, its largest fall, whether it collapsed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ DEFAULT = Thresholds()
 
 
 def final_score(accuracy_E: NDArray, share: float = Thresholds.score_tail) -> float:
-    """Mean accuracy over the last evaluations; never the best one, which is biased upwards. NaN without any."""
+    """Return the mean accuracy over the last evaluations, not the best, which is biased upwards. NaN without any."""
     return float(np.mean(accuracy_E[-math.ceil(share * len(accuracy_E)) :])) if len(accuracy_E) else np.nan
 
 
 def drawdown(accuracy_E: NDArray) -> float:
-    """Largest fall below an earlier peak: max over e of (max up to e) - accuracy_e."""
+    """Return the largest fall below an earlier peak: max over e of (max up to e) - accuracy_e."""
     return float(np.max(np.maximum.accumulate(accuracy_E) - accuracy_E)) if len(accuracy_E) else np.nan
 
 
 def collapsed(accuracy_E: NDArray, thresholds: Thresholds = DEFAULT) -> bool:
-    """A drawdown of at least `collapse_drop` and `collapse_share` of the gain (peak - start), not mended at the end.
+    """Return whether accuracy fell by `collapse_drop` and `collapse_share` of the gain (peak - start) and stayed there.
 
-    Not mended: the final score is still that far below the peak.
+    It stayed there where the final score is still that far below the peak.
     """
     if not len(accuracy_E):
         return False

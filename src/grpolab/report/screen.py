@@ -22,7 +22,7 @@ from grpolab.report.plans import plans_of
 from grpolab.report.registered import registry_at
 
 if TYPE_CHECKING:
-    from grpolab.report.load import Study
+    from grpolab.report.load import StudyRuns
 
 OF_A_RUN = ("outcome.json", "provenance.json", "journal.jsonl", "timing.jsonl")  # what of its folder a report reads
 COMPUTED_BY = ("numpy", "pandas", "pyarrow", "scipy")
@@ -84,7 +84,7 @@ def write_committed(results: Results) -> list[Path]:
     return files
 
 
-def _record(state: str, studies: Sequence[Study], markdown: str) -> dict[str, Any]:
+def _record(state: str, studies: Sequence[StudyRuns], markdown: str) -> dict[str, Any]:
     """Return what is kept of a screen."""
     from grpolab.report.brief import plain
 
@@ -93,7 +93,7 @@ def _record(state: str, studies: Sequence[Study], markdown: str) -> dict[str, An
     return {"state": state, "registered": _registered(sorted(commits)), "text": text}
 
 
-def keep(results: Results, name: str, state: str, studies: Sequence[Study], markdown: str) -> str:
+def keep(results: Results, name: str, state: str, studies: Sequence[StudyRuns], markdown: str) -> str:
     """The screen as text, kept for the next who asks; `state` is that from before its studies were loaded.
 
     Not kept where that has changed since, nor in a folder that cannot be written or is a reference alone.

@@ -1,19 +1,18 @@
-"""What the runs of a study show, in sentences computed from the numbers. No data, no sentence."""
+"""Sentences about the runs of a study, computed from the numbers. No data, no sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.measures import at, by_setting, difference, means_after_first_step, measure, run_means
-from grpolab.report.stability import count_lost, stability_table
 from grpolab.report.statistics.intervals import geometric_interval, share_interval, t_interval
 from grpolab.report.statistics.tests import wilson
 from grpolab.report.text import bounds, count, estimate, number, percent, signed
 
 
-def findings(study: Study) -> list[str]:
-    """All sentences that this study's factors and runs allow."""
+def findings(study: StudyRuns) -> list[str]:
+    """Return all sentences that this study's factors and runs allow."""
     if study.done.empty:
         return ["No run of this study has a result yet."]
     makers = (_baseline_learns, _clipping_acts, _clip_is_zero, _reuse, _ratio_levels, _unclipped, _against_baseline)
@@ -24,8 +23,8 @@ def _in(facet: str) -> str:
     return f" in {facet}" if facet else ""
 
 
-def _baseline_learns(study: Study) -> Iterator[str]:
-    """An arm that does not learn would compare noise."""
+def _baseline_learns(study: StudyRuns) -> Iterator[str]:
+    """Say whether the baseline learns: if it does not, arms differ by noise."""
     gains = measure(study, "gain")
     for facet in study.facets:
         gain = t_interval(at(gains, facet, study.baseline))
@@ -37,8 +36,8 @@ def _baseline_learns(study: Study) -> Iterator[str]:
             yield f"The baseline `{study.baseline}` {verdict}{_in(facet)}: {size}."
 
 
-def _clipping_acts(study: Study) -> Iterator[str]:
-    """Below about 1% a side, arms that differ in the clip range are the same arm."""
+def _clipping_acts(study: StudyRuns) -> Iterator[str]:
+    """Say how much the baseline clips: below about 1% a side, arms that differ in the clip range are the same arm."""
     low, high = (means_after_first_step(study, f"clip/active_{side}_nz") for side in ("low", "high"))
     for facet in study.facets:
         sides = [share_interval(at(values, facet, study.baseline)) for values in (low, high)]
@@ -50,8 +49,8 @@ def _clipping_acts(study: Study) -> Iterator[str]:
             )
 
 
-def _clip_is_zero(study: Study) -> Iterator[str]:
-    """Before the first optimiser step on a batch every ratio is 1, so nothing can be out of range."""
+def _clip_is_zero(study: StudyRuns) -> Iterator[str]:
+    """Say that the clip fraction is 0 before the first optimiser step on a batch, where every ratio is 1."""
     if not {"clip/out_of_range", "iteration", "minibatch"} <= set(study.updates):
         return
     first = study.updates[(study.updates["iteration"] == 0) & (study.updates["minibatch"] == 0)]
@@ -69,8 +68,8 @@ def _clip_is_zero(study: Study) -> Iterator[str]:
         yield f"{where} the clip fraction is {f'exactly 0 in all {size}' if (share == 0).all() else value}."
 
 
-def _reuse(study: Study) -> Iterator[str]:
-    """Clip fraction and final accuracy against num_iterations."""
+def _reuse(study: StudyRuns) -> Iterator[str]:
+    """Give clip fraction and final accuracy by num_iterations."""
     for metric, words in (("clip/active", "The clip fraction"), ("final_score", "Final accuracy")):
         values = measure(study, metric)
         for facet in study.facets:
@@ -81,8 +80,8 @@ def _reuse(study: Study) -> Iterator[str]:
                 yield f"{words} is {means} at num_iterations {passes}{_in(facet)}."
 
 
-def _ratio_levels(study: Study) -> Iterator[str]:
-    """Token against sequence clipping, as factors: the arms' own rules, then both levels on the same runs."""
+def _ratio_levels(study: StudyRuns) -> Iterator[str]:
+    """Compare token and sequence clipping as factors: the arms' own rules, then both levels on the same runs."""
     if study.cells["setting/importance_sampling_level"].nunique() < 2:
         return
     clip = run_means(study, "clip/active")
@@ -101,21 +100,23 @@ def _ratio_levels(study: Study) -> Iterator[str]:
             )
 
 
-def _unclipped(study: Study) -> Iterator[str]:
-    """Runs lost without clipping against those of the baseline."""
-    runs = stability_table(study)
+def _unclipped(study: StudyRuns) -> Iterator[str]:
+    """Compare the lost runs without clipping with those of the baseline."""
+    runs = measure(study, "lost")
     for facet in study.facets:
         for arm in study.cells.loc[study.cells["setting/kernel"] == "ratio", "arm"].unique():
-            counts = [count_lost(runs, facet, name) for name in (arm, study.baseline)]
-            if all(n for _, n in counts):
+            both = [at(runs, facet, name) for name in (arm, study.baseline)]
+            if all(map(len, both)):
                 rate, base = (
-                    f"{lost} of {count(n, 'run')} (95%: {bounds(*wilson(lost, n)[1:3])})" for lost, n in counts
+                    f"{int(lost.sum())} of {count(len(lost), 'run')}"
+                    f" (95%: {bounds(*wilson(int(lost.sum()), len(lost))[1:3])})"
+                    for lost in both
                 )
                 yield f"Without clipping (`{arm}`), {rate} are lost{_in(facet)}; of `{study.baseline}`, {base}."
 
 
-def _against_baseline(study: Study) -> Iterator[str]:
-    """How far every arm ends from the baseline, in accuracy and in entropy."""
+def _against_baseline(study: StudyRuns) -> Iterator[str]:
+    """Say how far every arm ends from the baseline, in accuracy and in entropy."""
     for metric, words in (("final_score", f"Final {study.score_name}"), ("entropy_last", "Entropy at the end")):
         values = measure(study, metric)
         for facet in study.facets:

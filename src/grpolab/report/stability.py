@@ -1,77 +1,25 @@
-"""What a report says about a whole run: how steadily it learns, and how its objective works.
+"""The quantities and labels of a whole run: how steadily it learns, and how its objective works.
 
-`quantities.py` says what each number and label means. Letters: E evaluations, R rollout steps. What has nothing to be
-computed from, because the journal lacks its metrics, is NaN.
+`quantities.py` says what each number and label means. Letters: E evaluations, R rollout steps. A quantity whose metrics
+the journal lacks is NaN.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grpolab.quantities import QUANTITIES, Thresholds
+from grpolab.quantities import Thresholds
 from grpolab.report.journals import both, column, largest, mean, tail_length
 from grpolab.report.scores import collapsed, drawdown, final_score
 from grpolab.report.statistics.intervals import interquartile_range
 from grpolab.vocabulary import COMPLETED, DIVERGED, STOPPED
 
-if TYPE_CHECKING:
-    from grpolab.report.load import Study
-
 DEFAULT = Thresholds()
-CELL_COLUMNS = ["variant", "arm", "facet", "seed", "outcome"]
-
-
-@lru_cache(maxsize=32)
-def stability_table(study: Study) -> pd.DataFrame:
-    """One row per cell with a result: variant, arm, facet, seed, outcome, and what `run_quantities` says of its run.
-
-    Labels are by the thresholds of the study's plan. Kept for each study: figures, tables and claims all ask for it. Do
-    not change it in place.
-    """
-    quantities, done = numbers_of(study), study.done
-    unknown = done[~done["signature"].isin(quantities.keys())]
-    settings = unknown.filter(like="setting/").rename(columns=lambda name: name.removeprefix("setting/"))
-    for cell, of_run in zip(unknown.itertuples(), settings.to_dict("records"), strict=True):
-        quantities[cell.signature] = run_quantities(
-            accuracy_E=column(study.of_cell("evaluations", cell), study.metric),
-            updates=study.of_cell("updates", cell),
-            rollouts=study.of_cell("rollouts", cell),
-            outcome=cell.outcome,
-            items=cell.evaluation_items,
-            settings=of_run,
-            thresholds=study.thresholds,
-        )
-    cells = done[[*CELL_COLUMNS, "signature"]].to_dict("records")
-    rows = [cell | quantities[cell["signature"]] for cell in cells]
-    return pd.DataFrame(rows, columns=[*CELL_COLUMNS, *QUANTITIES])
-
-
-def numbers_of(study: Study) -> dict[str, dict[str, float | bool]]:
-    """Signature -> `run_quantities` of the runs of which they are kept, at the study's thresholds and of its metric."""
-    numbers = study.numbers
-    if numbers.empty:
-        return {}
-    kept = numbers[(numbers["thresholds"] == in_one_word(study.thresholds)) & (numbers["metric"] == study.metric)]
-    return dict(zip(kept["signature"], kept[list(QUANTITIES)].to_dict("records"), strict=True))
-
-
-def in_one_word(thresholds: Thresholds) -> str:
-    """Thresholds as the key of a table."""
-    return json.dumps(asdict(thresholds), sort_keys=True)
-
-
-def count_lost(runs: pd.DataFrame, facet: str, arm: str) -> tuple[int, int]:
-    """How many runs of one arm in one facet are lost, and how many it has."""
-    of_arm = runs[(runs["facet"] == facet) & (runs["arm"] == arm)]
-    return int(of_arm["lost"].sum()), len(of_arm)
 
 
 def run_quantities(
@@ -83,10 +31,10 @@ def run_quantities(
     settings: Mapping[str, Any],
     thresholds: Thresholds = DEFAULT,
 ) -> dict[str, float | bool]:
-    """Every quantity and every label of one run.
+    """Return every quantity and every label of one run.
 
     accuracy_E are its evaluations (of `items` items each, the first one before training), carried forward where it
-    ended early; `updates` and `rollouts` its journal; `settings` what it was run with.
+    ended early; `updates` and `rollouts` are its journal.
     """
     start, final = mean(accuracy_E[:1]), final_score(accuracy_E, thresholds.score_tail)
     error = np.sqrt(start * (1 - start) / items)
@@ -152,7 +100,7 @@ def run_quantities(
 
 
 def _label(applies: bool, *of: float) -> float | bool:
-    """A label by quantities, NaN where none of them is known: its run has not kept them, or never had them."""
+    """Return a label that follows from quantities; NaN where none of them is known."""
     return np.nan if np.isnan(of).all() else applies
 
 
@@ -166,15 +114,15 @@ _LAST = {
 
 
 def jitter(accuracy_E: NDArray) -> float:
-    """Interquartile range of the accuracy's first differences, which have no trend left (Chan et al. 2020, 1912.05663).
+    """Return the interquartile range of the accuracy's first differences (Chan et al. 2020, arXiv:1912.05663).
 
-    NaN below three evaluations.
+    They have no trend left. NaN below three evaluations.
     """
     return interquartile_range(np.diff(accuracy_E)) if len(accuracy_E) > 2 else np.nan
 
 
 def gradient_spikes(norm_R: NDArray, thresholds: Thresholds = DEFAULT) -> NDArray:
-    """Rollout steps with a norm above `spike_factor` times the median of the `spike_window` before. Shape: (R,).
+    """Mark rollout steps with a norm above `spike_factor` times the median of the `spike_window` before. Shape: (R,).
 
     norm_R must be the maximum over a rollout step's updates: within a batch the norm falls as tokens are clipped, so
     over single updates every new batch would look like a spike. Norms of 0 (a batch in which no group has different
@@ -189,7 +137,7 @@ Share = TypeVar("Share", float, pd.Series)
 
 
 def largest_clip_share(zero_variance: Share, updates_per_batch: Share) -> Share:
-    """What a rule that clips everything it can would clip, as a share of all tokens.
+    """Return the share of all tokens that a rule would clip that clips everything it can.
 
     Zero-variance groups have no gradient to lose, and before the first optimiser step on a batch every ratio is 1.
     """
@@ -199,7 +147,7 @@ def largest_clip_share(zero_variance: Share, updates_per_batch: Share) -> Share:
 def mechanism_quantities(
     updates: pd.DataFrame, rollouts: pd.DataFrame, settings: Mapping[str, float], tail: float
 ) -> dict[str, float]:
-    """Every quantity of a run that says how its objective works. `tail`: share of the run that 'last' means."""
+    """Return every quantity that says how the run's objective works. `tail`: the share of the run that 'last' means."""
     clip_R = _of_steps(updates, "clip/active", "mean").astype(np.float64)
     n = tail_length(len(clip_R), tail)
     sequence, token = (mean(column(updates, f"cf/{level}_0.2")) for level in ("sequence", "token"))
@@ -232,7 +180,7 @@ def mechanism_quantities(
 
 
 def _of_steps(updates: pd.DataFrame, metric: str, how: Literal["max", "min", "mean"]) -> NDArray:
-    """What a metric is over the updates of each rollout step; NaN where they have none of it. Shape: (R,)."""
+    """Reduce a metric over the updates of each rollout step; NaN where they have none of it. Shape: (R,)."""
     values = updates.get(metric, pd.Series(np.nan, updates.index))
     if _is_each_a_step(updates):
         return values.to_numpy()
@@ -240,15 +188,15 @@ def _of_steps(updates: pd.DataFrame, metric: str, how: Literal["max", "min", "me
 
 
 def _is_each_a_step(updates: pd.DataFrame) -> bool:
-    """Whether each update is the only one of its rollout step: then nothing is grouped, which takes milliseconds.
+    """Return whether each update is the only one of its rollout step: then nothing need be grouped.
 
-    Most logs of other frameworks are such, and a folder can hold thousands.
+    Most logs of other frameworks are such, a folder can hold thousands, and grouping takes milliseconds.
     """
     return bool((np.diff(updates["rollout_step"]) > 0).all())
 
 
 def after_first_step(updates: pd.DataFrame) -> pd.DataFrame:
-    """The updates but the first on each batch, before which every ratio is 1; none where that is not known."""
+    """Return all updates but the first on each batch, at which every ratio is 1; none where that is not known."""
     if not {"iteration", "minibatch"} <= set(updates):
         return updates.iloc[:0]
     return updates[(updates["iteration"] > 0) | (updates["minibatch"] > 0)]

@@ -1,4 +1,4 @@
-"""How every figure looks: one colour per arm everywhere, two-column paper width, no byte that time could change."""
+"""The look of every figure: one colour per arm everywhere, two-column paper width, the same bytes each time."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 from PIL import Image
 
-from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.paths import write_text_atomic
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.text import listing
 from grpolab.vocabulary import DAMAGED, DIVERGED, FAILED, STOPPED
 
@@ -49,6 +48,10 @@ _SLOTS: list[tuple[str, Any, str]] = [
     ("#6b3d1e", (0, (3, 1, 1, 1)), "p"),
     ("#9e7bb5", (0, (1, 2)), "*"),
 ]
+_FRAMEWORKS = (
+    *("deepspeed_chat", "trl", "verl", "roll", "openrlhf", "slime", "areal", "nemo_rl", "open_instruct", "prime_rl"),
+    *("skyrl", "torchtune"),
+)
 # The same settings have the same colour under every name that a study gives them: slot 0 is plain GRPO.
 _KNOWN = {
     **dict.fromkeys(("symmetric", "token", "min_positive", "grpo", "4", "clip 0.2 / 0.2", "trainer", "base"), 0),
@@ -59,7 +62,7 @@ _KNOWN = {
     **dict.fromkeys(("lower_only", "dr_grpo", "8", "lower clip only"), 4),
     **dict.fromkeys(("cispo", "1", "cispo, cap 1.28"), 5),
     **dict.fromkeys(("bnpo", "2"), 6),
-    **{framework: slot for slot, framework in enumerate(FRAMEWORK_METRICS, 1)},
+    **{framework: slot for slot, framework in enumerate(_FRAMEWORKS, 1)},
 }
 
 
@@ -77,7 +80,7 @@ class ArmStyle(NamedTuple):
 
 
 def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
-    """A style for each arm: fixed for known names, else a slot that follows from the name.
+    """Return a style for each arm: fixed for known names, else a slot that follows from the name.
 
     Where two arms of one study would share a slot, the later one takes the next free slot (and a used one only when
     there are more arms than slots).
@@ -108,7 +111,7 @@ _PAPER: Any = {
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Inside, matplotlib draws for print: seaborn's ticks style, fonts of 7-8 points, embedded TrueType."""
+    """Let matplotlib draw for print: seaborn's ticks style, fonts of 7-8 points, embedded TrueType."""
     with sns.axes_style("ticks"), sns.plotting_context("paper"), mpl.rc_context(_PAPER):
         yield
 
@@ -125,9 +128,9 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG file, in 256 colours: they are plenty, and a third of the bytes of full colour.
+    """Return the figure as a PNG file in 256 colours, which take a third of the bytes of full colour.
 
-    Drawn on the canvas itself: `savefig` would draw everything twice.
+    It is drawn on the canvas itself: `savefig` would draw everything twice.
     """
     with paper_style(), BytesIO() as file:
         figure.set_dpi(DPI)
@@ -147,8 +150,7 @@ Series = dict[str, Any]
 class Manifest:
     """Everything needed to draw the figure again and to check it.
 
-    `alt` says what the picture shows to those who cannot see it; `numbers` are what it shows: none where the study
-    lacks what it needs.
+    `alt` describes the picture for those who cannot see it; `numbers` are empty where the study lacks what it needs.
     """
 
     figure: str
@@ -168,28 +170,28 @@ class Manifest:
     numbers: list[Series]
 
     def write(self, path: Path) -> Path:
-        """As JSON with five digits a number."""
+        """Write it as JSON with five digits a number."""
         write_text_atomic(path, json.dumps(_rounded(asdict(self)), allow_nan=False, ensure_ascii=False) + "\n")
         return path
 
 
-def _uneven(study: Study) -> str:
-    """That variants have seeds of different numbers, as looks leave them: their means are not over the same ones."""
+def _notes(study: StudyRuns) -> Iterator[str]:
+    """Yield what a caption says of the study's runs."""
     seeds = study.done.groupby("variant")["seed"].nunique()
-    return f"Variants have {seeds.min()} to {seeds.max()} seeds." if seeds.nunique() > 1 else ""
+    if seeds.nunique() > 1:  # looks add seeds to some: means are not over the same ones
+        yield f"Variants have {seeds.min()} to {seeds.max()} seeds."
+    if names := cell_names(study.cells[study.cells["outcome"] == DAMAGED]):
+        yield f"Damaged and left out: {listing(names, 2)}."
+    if study.standing:
+        yield study.standing
 
 
-def _damaged(study: Study) -> str:
-    """That runs are damaged, and therefore not in the figure."""
-    names = cell_names(study.cells[study.cells["outcome"] == DAMAGED])
-    return f"Damaged and left out: {listing(names, 2)}." if names else ""
-
-
-def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: list[Series], alt: str = "") -> Manifest:
-    """The manifest of a figure that shows `study`; the alt text is the caption with the arms, unless it is given."""
+def manifest(
+    study: StudyRuns, figure: str, caption: str, statistic: str, numbers: list[Series], alt: str = ""
+) -> Manifest:
+    """Return the manifest of a figure; the alt text is the caption with the arms, unless it is given."""
     done, absent = study.done, study.absent
     failed = absent["outcome"] == FAILED
-    notes = (_uneven(study), _damaged(study), study.standing) if numbers else ()
 
     def distinct(column: str) -> list:
         return sorted(done[column].dropna().unique().tolist()) if column in done else []
@@ -197,7 +199,7 @@ def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: l
     return Manifest(
         figure=figure,
         study=study.name,
-        caption=" ".join(filter(None, (caption, *notes))),
+        caption=" ".join([caption, *(_notes(study) if numbers else ())]),
         alt=alt or caption + ("" if study.cells.empty else f" Arms of {study.name}: {', '.join(study.arms)}."),
         statistic=statistic,
         seeds=sorted(int(seed) for seed in done["seed"].unique()),
@@ -214,12 +216,12 @@ def manifest(study: Study, figure: str, caption: str, statistic: str, numbers: l
 
 
 def cell_names(cells: pd.DataFrame) -> list[str]:
-    """`variant seed 2` of each cell."""
+    """Write `variant seed 2` of each cell."""
     return [f"{cell.variant} seed {cell.seed}" for cell in cells.itertuples()]
 
 
 def _rounded(value: Any) -> Any:
-    """Strict JSON: five digits, null for NaN, a string for an infinity."""
+    """Return a value as strict JSON: five digits, null for NaN, a string for an infinity."""
     if isinstance(value, dict):
         return {str(key): _rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

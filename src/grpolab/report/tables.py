@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pandas as pd
 
 from grpolab.paths import write_text_atomic
 from grpolab.report.claims import Claim
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.measures import (
     at,
     clip_ceiling,
@@ -21,8 +22,8 @@ from grpolab.report.measures import (
     means_after_first_step,
     measure,
     run_means,
+    stability_table,
 )
-from grpolab.report.stability import stability_table
 from grpolab.report.statistics.intervals import interquartile_range, sd_interval, share_interval, t_interval, worst_mean
 from grpolab.report.statistics.looks import ALPHA, LOOKS
 from grpolab.report.statistics.tests import wilson
@@ -32,7 +33,6 @@ from grpolab.report.text import (
     OF_SHARES,
     bounds,
     estimate,
-    latex_table,
     markdown_table,
     number,
     percent,
@@ -41,7 +41,7 @@ from grpolab.report.text import (
 )
 from grpolab.vocabulary import MARGIN_FACTOR, MARGIN_OF_GAIN
 
-Rows = Sequence[Mapping[str, Any]]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -54,30 +54,32 @@ class Table:
     shown: pd.DataFrame
 
     @property
-    def said(self) -> Table | None:
-        """Without the columns that show nothing; None where none is left besides the arms and their runs."""
+    def without_empty_columns(self) -> Table | None:
+        """The table without columns that show nothing; None where only the arms and their runs are left."""
         kept = self.shown.loc[:, (self.shown.astype(str) != NONE).any()]
         return replace(self, shown=kept) if set(kept) - {"arm", "n"} else None
 
-    def write(self, folder: Path) -> list[Path]:
-        """`folder`/name.csv, .md and .tex."""
+    def write(self, folder: Path) -> None:
+        """Write `folder`/name.csv, .md and .tex (which needs the LaTeX package booktabs)."""
+        latex = self.shown.replace("`", "", regex=True).style.hide(axis="index").format(escape="latex")
+        latex = latex.format_index(escape="latex", axis="columns")
+        caption = re.sub(r"([%_&#$])", r"\\\1", self.caption.replace("`", ""))
         texts = {
             "csv": self.numbers.to_csv(index=False, float_format="%.6g"),
             "md": f"{self.caption}\n\n{markdown_table(self.shown)}\n",
-            "tex": latex_table(self.shown, self.caption) + "\n",
+            "tex": latex.to_latex(hrules=True, caption=caption),
         }
         for suffix, text in texts.items():
             write_text_atomic(folder / f"{self.name}.{suffix}", text)
-        return [folder / f"{self.name}.{suffix}" for suffix in texts]
 
 
-def tables(study: Study) -> list[Table]:
-    """All tables of a study."""
+def tables(study: StudyRuns) -> list[Table]:
+    """Make all tables of a study."""
     return [scores(study), dispersion(study), stability(study), clipping(study)]
 
 
 def verdicts(claims: Sequence[Claim]) -> Table:
-    """Every claim that was tested, decided; a row each."""
+    """List every claim that was tested, decided; a row each."""
     shown = [
         {
             "claim": f"{claim.study} {claim.id}",
@@ -108,30 +110,31 @@ def verdicts(claims: Sequence[Claim]) -> Table:
         " unless a study says another; with less than about 1.5 sd no difference is called negligible with"
         f" {LOOKS[-1]} seeds. Confirmatory: its runs began after it was registered; exploratory: all others."
     )
-    return Table("verdicts", caption, _numbers(claims), pd.DataFrame(shown))
+    return Table("verdicts", caption, _numbers_of(claims), pd.DataFrame(shown))
 
 
 def checks(claims: Sequence[Claim]) -> Table:
-    """What holds by construction, and pairs of arms that are one function: no findings, so they are listed apart."""
-    keys = ("says", "contrast", "size", "verdict")
-    shown = [{"check": f"{claim.study} {claim.id}"} | {key: getattr(claim, key) for key in keys} for claim in claims]
+    """List what holds by construction, and pairs of arms that are one function."""
     caption = "What must hold by construction: checks of the program, in each seed and task; they count as no finding."
-    return Table("checks", caption, _numbers(claims), pd.DataFrame(shown))
+    return _listed("checks", caption, claims, "check", ("says", "contrast", "size", "verdict"))
 
 
 def described(claims: Sequence[Claim]) -> Table:
-    """Hypotheses that a collection does not decide: effects alone."""
-    keys = ("says", "contrast", "metric", "size")
-    shown = [{"claim": f"{claim.study} {claim.id}"} | {key: getattr(claim, key) for key in keys} for claim in claims]
+    """List hypotheses that a collection does not decide: their effects."""
     caption = (
         "Hypotheses that this collection does not decide: mean effects with ordinary 95% intervals, as description."
         " `claims` decides them, with seeds of its own."
     )
-    return Table("described", caption, _numbers(claims), pd.DataFrame(shown))
+    return _listed("described", caption, claims, "claim", ("says", "contrast", "metric", "size"))
 
 
-def _numbers(claims: Sequence[Claim]) -> pd.DataFrame:
-    """Everything but the sentences, with one column for each task's effect where there are any."""
+def _listed(name: str, caption: str, claims: Sequence[Claim], title: str, keys: Sequence[str]) -> Table:
+    shown = [{title: f"{claim.study} {claim.id}"} | {key: getattr(claim, key) for key in keys} for claim in claims]
+    return Table(name, caption, _numbers_of(claims), pd.DataFrame(shown))
+
+
+def _numbers_of(claims: Sequence[Claim]) -> pd.DataFrame:
+    """Return every field of the claims but their sentences, lists as words."""
     rows = [{key: value for key, value in vars(claim).items() if key not in ("tasks", "sentence")} for claim in claims]
     for row, claim in zip(rows, claims, strict=True):
         row["flags"] = "; ".join(claim.flags)
@@ -139,56 +142,58 @@ def _numbers(claims: Sequence[Claim]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def scores(study: Study) -> Table:
-    """Final score, gain and paired difference to the baseline, with t-intervals: description, no verdict."""
+def scores(study: StudyRuns) -> Table:
+    """Give final score, gain and paired difference to the baseline, with t-intervals: description, no verdict."""
     final, gain = measure(study, "final_score"), measure(study, "gain")
-    rows, shown = [], []
-    for facet, arm in _variants(study):
+
+    def row(facet: str, arm: str) -> tuple[int, Row, Row]:
         score, gained = mean_interval(study, "final_score", at(final, facet, arm)), t_interval(at(gain, facet, arm))
         minus = difference(study, final, facet, arm, study.baseline)
-        names = {"facet": facet, "arm": arm, "n": score.n}
-        rows.append(
-            names
-            | {"final_score": score.mean, "final_low": score.low, "final_high": score.high}
+        numbers = (
+            {"final_score": score.mean, "final_low": score.low, "final_high": score.high}
             | {"gain": gained.mean, "gain_low": gained.low, "gain_high": gained.high}
             | {"difference": minus.effect, "difference_low": minus.low, "difference_high": minus.high}
             | {"pairs": minus.n if study.is_paired else 0}
         )
-        compared = "baseline" if arm == study.baseline else estimate(*minus[:3], signed)
-        estimates = {"final score": estimate(*score[:3]), "gain over start": estimate(*gained[:3], signed)}
-        shown.append(names | estimates | ({f"minus {study.baseline}": compared} if len(study.arms) > 1 else {}))
+        shown = {"final score": estimate(*score[:3]), "gain over start": estimate(*gained[:3], signed)}
+        if len(study.arms) > 1:
+            compared = "baseline" if arm == study.baseline else estimate(*minus[:3], signed)
+            shown[f"minus {study.baseline}"] = compared
+        return score.n, numbers, shown
+
     caption = (
         f"final score (`{study.metric}`, mean of the last quarter of the evaluations), gain over the"
         f" {'warm ' if study.score_name == 'accuracy' else ''}start, and difference to the baseline"
         f" {'paired by seed' if study.is_paired else '(Welch, unpaired)'}; mean over seeds [95% interval: {OF_MEANS};"
         " description, not corrected]."
     )
-    return _table(study, "scores", caption, rows, shown)
+    return _table(study, "scores", caption, row)
 
 
-def dispersion(study: Study) -> Table:
-    """How much the runs of an arm differ: spread over seeds, the worst fifth, and how much a run wavers by itself."""
+def dispersion(study: StudyRuns) -> Table:
+    """Say how much the runs of an arm differ, what its worst fifth is, and how much a run wavers by itself."""
     final, area, jitter = (measure(study, metric) for metric in ("final_score", "mean_score", "jitter"))
     titles = ("IQR", "mean of the worst fifth", "mean over all evaluations", "jitter within a run")
-    rows, shown = [], []
-    for facet, arm in _variants(study):
+
+    def row(facet: str, arm: str) -> tuple[int, Row, Row]:
         scores_S = at(final, facet, arm).dropna()
-        names, spread = {"facet": facet, "arm": arm, "n": len(scores_S)}, sd_interval(scores_S)
+        spread = sd_interval(scores_S)
         values = {
             "iqr": interquartile_range(scores_S.to_numpy()) if len(scores_S) else np.nan,
             "worst_fifth": worst_mean(scores_S),
             "mean_score": float(at(area, facet, arm).mean()),
             "jitter": float(at(jitter, facet, arm).mean()),
         }
-        rows.append(names | {"sd": spread.mean, "sd_low": spread.low, "sd_high": spread.high} | values)
+        numbers = {"sd": spread.mean, "sd_low": spread.low, "sd_high": spread.high} | values
         written = dict(zip(titles, map(number, values.values()), strict=True))
-        shown.append(names | {"sd over seeds": estimate(*spread[:3])} | written)
+        return len(scores_S), numbers, {"sd over seeds": estimate(*spread[:3])} | written
+
     caption = (
         "dispersion of the final score over seeds (standard deviation [95% chi² interval], interquartile"
         " range, mean of the worst fifth of the runs), mean over all evaluations (area under the curve), and jitter"
         " (interquartile range of a run's first differences)."
     )
-    return _table(study, "dispersion", caption, rows, shown)
+    return _table(study, "dispersion", caption, row)
 
 
 # Columns of the stability table that are shown: (title, how seeds become one number, how it is written).
@@ -208,38 +213,38 @@ _STABILITY: dict[str, tuple[str, Callable, Callable[[float], str]]] = {
 _LABELS = {"collapsed": "collapsed", "diverged": "diverged", "stopped": "stopped", "below_start": "below start"}
 
 
-def stability(study: Study) -> Table:
-    """Rates of the labels (collapsed, diverged, ...), and the worst or mean of each stability quantity over seeds."""
+def stability(study: StudyRuns) -> Table:
+    """Give rates of the labels (collapsed, diverged, ...), and the worst or mean of each stability quantity."""
     runs = stability_table(study)
-    rows, shown = [], []
-    for facet, arm in _variants(study):
+
+    def row(facet: str, arm: str) -> tuple[int, Row, Row]:
         of_arm = runs[(runs["facet"] == facet) & (runs["arm"] == arm)]
         n = len(of_arm)
         counts = {label: int(of_arm[label].sum()) if n else 0 for label in _LABELS}
-        # A log of others says neither who ended a run, nor its evaluation items.
+        # Logs of other frameworks record neither who ended a run, nor its evaluation items.
         unknown = () if study.score_name == "accuracy" else ("stopped", "below_start")
         known = {label: 0 if label in unknown else n for label in _LABELS}
         rates = {label: wilson(labelled, known[label]) for label, labelled in counts.items()}
         values = {name: summary(of_arm[name]) if n else np.nan for name, (_, summary, _) in _STABILITY.items()}
-        names, collapse = {"facet": facet, "arm": arm, "n": n}, rates["collapsed"]
-        rows.append(
-            names
-            | {label: rate.mean for label, rate in rates.items()}
+        collapse = rates["collapsed"]
+        numbers = (
+            {label: rate.mean for label, rate in rates.items()}
             | {f"{label}_{end}": getattr(rate, end) for label, rate in rates.items() for end in ("low", "high")}
             | values
         )
-        shown.append(
-            names
-            | {title: f"{counts[label]}/{n}" if known[label] else NONE for label, title in _LABELS.items()}
+        shown = (
+            {title: f"{counts[label]}/{n}" if known[label] else NONE for label, title in _LABELS.items()}
             | {"collapse rate, 95%": bounds(collapse.low, collapse.high)}
             | {title: form(values[name]) for name, (title, _, form) in _STABILITY.items()}
         )
+        return n, numbers, shown
+
     caption = "stability per variant over its seeds; the collapse rate with its Wilson interval."
-    return _table(study, "stability", caption, rows, shown)
+    return _table(study, "stability", caption, row)
 
 
-def clipping(study: Study) -> Table:
-    """Clip fractions per variant: over all updates, and over those that can clip (all but the first on each batch)."""
+def clipping(study: StudyRuns) -> Table:
+    """Give clip fractions: over all updates, and over those that can clip (all but the first on each batch)."""
     columns = {
         "clip/active": ("clipped, all updates", run_means(study, "clip/active")),
         "ceiling": ("its ceiling", clip_ceiling(study)),
@@ -250,29 +255,36 @@ def clipping(study: Study) -> Table:
         "cf/token_0.2": ("token ratio at .2 would clip", run_means(study, "cf/token_0.2")),
         "cf/sequence_0.2": ("sequence ratio at .2 would clip", run_means(study, "cf/sequence_0.2")),
     }
-    rows, shown = [], []
-    for facet, arm in _variants(study):
-        names = {"facet": facet, "arm": arm, "n": max(len(at(values, facet, arm)) for _, values in columns.values())}
+
+    def row(facet: str, arm: str) -> tuple[int, Row, Row]:
         means = {name: share_interval(at(values, facet, arm)) for name, (_, values) in columns.items()}
         ends = ("mean", "low", "high")
-        rows.append(names | {f"{name} {end}": getattr(mean, end) for name, mean in means.items() for end in ends})
-        shown.append(names | {columns[name][0]: estimate(*mean[:3], percent) for name, mean in means.items()})
+        numbers = {f"{name} {end}": getattr(mean, end) for name, mean in means.items() for end in ends}
+        shown = {columns[name][0]: estimate(*mean[:3], percent) for name, mean in means.items()}
+        return max(len(at(values, facet, arm)) for _, values in columns.values()), numbers, shown
+
     caption = (
         "share of tokens that clipping silenced, or would have; mean over seeds [95%"
         f" interval: {OF_SHARES}]."
         " `after first`: without the first optimiser step on each batch; `A≠0`: among tokens with an advantage."
     )
-    return _table(study, "clipping", caption, rows, shown)
+    return _table(study, "clipping", caption, row)
 
 
-def _variants(study: Study) -> Iterator[tuple[str, str]]:
-    """Every planned (facet, arm), the arms of a facet together."""
+def _table(study: StudyRuns, name: str, caption: str, row: Callable[[str, str], tuple[int, Row, Row]]) -> Table:
+    """Make a table with a row for every planned facet and arm; `row` returns its n, its numbers and its strings.
+
+    `facet` is shown under the names of its factors, and not where there is only the compared factor.
+    """
+    numbers, shown, facets = list[Row](), list[Row](), study.facet_factors
+    for facet, arm in _variants(study):
+        n, values, words = row(facet, arm)
+        numbers.append({"facet": facet, "arm": arm, "n": n} | values)
+        shown.append(({facets: facet} if facets else {}) | {"arm": arm, "n": n} | words)
+    return Table(name, f"{study.name}: {caption}", pd.DataFrame(numbers), pd.DataFrame(shown))
+
+
+def _variants(study: StudyRuns) -> Iterator[tuple[str, str]]:
+    """Yield every planned (facet, arm), the arms of a facet together."""
     planned = set(zip(study.cells["facet"], study.cells["arm"], strict=True))
     yield from ((facet, arm) for facet in study.facets for arm in study.arms if (facet, arm) in planned)
-
-
-def _table(study: Study, name: str, caption: str, rows: Rows, shown: Rows) -> Table:
-    """`facet` is shown under the names of its factors, and not where there is only the compared factor."""
-    numbers, texts, facets = pd.DataFrame(rows), pd.DataFrame(shown), study.facet_factors
-    texts = texts.rename(columns={"facet": facets}) if facets else texts.drop(columns="facet")
-    return Table(name, f"{study.name}: {caption}", numbers, texts)

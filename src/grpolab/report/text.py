@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NONE = "–"
-# What stands in brackets behind a mean over seeds, and what a band is (`share_band`).
+# The interval that stands in brackets behind a mean over seeds, and that a band shows (`share_band`).
 OF_SHARES = "Wilson's at the effective sample size"
 OF_MEANS = f"Student's t, of shares {OF_SHARES}"
-# Said wherever runs are compared bit by bit, or may be.
+# A note wherever runs are compared bit by bit, or may be.
 BITS = (
     "Equality to the bit is promised on one kind of CPU only: one model, and the code that torch and MKL choose there."
     " On another one float32 rounds otherwise, and two runs part within a few rollout steps; a run's final score then"
@@ -22,7 +22,7 @@ BITS = (
 
 
 def number(value: float | None) -> str:
-    """About three digits; a dash where there is none."""
+    """Write a number with about three digits; a dash where there is none."""
     if value is None or math.isnan(value):
         return NONE
     if math.isinf(value):
@@ -35,56 +35,56 @@ def number(value: float | None) -> str:
 
 
 def begun(text: str) -> str:
-    """`text` with a capital letter, as a sentence begins; names in it keep theirs."""
+    """Write the first letter as a capital, as a sentence begins."""
     return text[:1].upper() + text[1:]
 
 
 def signed(value: float) -> str:
-    """The same with its sign."""
+    """Write a number with its sign."""
     return f"+{number(value)}" if value > 0 else number(value)
 
 
 def bounds(low: float, high: float, form: Callable[[float], str] = number) -> str:
-    """`[low, high]`, or a dash where one seed is too few for an interval."""
+    """Write `[low, high]`, or a dash where one seed is too few for an interval."""
     return NONE if math.isnan(low) else f"[{form(low)}, {form(high)}]"
 
 
 def estimate(mean: float, low: float, high: float, form: Callable[[float], str] = number) -> str:
-    """`mean [low, high]`."""
+    """Write `mean [low, high]`."""
     return form(mean) if math.isnan(low) else f"{form(mean)} {bounds(low, high, form)}"
 
 
 def probability(p: float) -> str:
-    """A p-value."""
+    """Write a p-value."""
     if math.isnan(p):
         return NONE
     return "< .001" if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 1 else "1"
 
 
 def p_equals(p: float) -> str:
-    """`p = .012` or `p < .001`."""
+    """Write `p = .012` or `p < .001`."""
     text = probability(p)
     return f"p {text}" if text.startswith("<") else f"p = {text}"
 
 
 def percent(value: float) -> str:
-    """A share in percent."""
+    """Write a share in percent."""
     return NONE if math.isnan(value) else f"{number(100 * value)}%"
 
 
 def count(n: int, noun: str) -> str:
-    """`1 run`, `3 runs`."""
+    """Write `1 run`, `3 runs`."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def listing(words: Sequence[str], limit: int = 6) -> str:
-    """`a, b and 3 more`."""
+    """Write `a, b and 3 more`."""
     shown = ", ".join(words[:limit])
     return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """`2005 to 2009, 2025`: each stretch of consecutive numbers; `none` of none."""
+    """Write `2005 to 2009, 2025`, each stretch of consecutive numbers; `none` where there is none."""
     stretches: list[tuple[int, int]] = []
     for value in sorted({*numbers}):
         first, _ = stretches.pop() if stretches and stretches[-1][1] == value - 1 else (value, value)
@@ -93,46 +93,12 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def markdown_table(frame: pd.DataFrame) -> str:
-    """A frame of strings as a Markdown table."""
-    head, *rows = ("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in _rows(frame))
+    """Write a frame of strings as a Markdown table."""
+    lines = [list(frame.columns), *frame.itertuples(index=False)]
+    head, *rows = ("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
     return "\n".join([head, "|" + "---|" * frame.shape[1], *rows])
 
 
 def _rows(frame: pd.DataFrame) -> list[Sequence]:
     """The titles, then every row."""
     return [list(frame.columns), *frame.itertuples(index=False)]
-
-
-# fmt: off
-_LATEX = str.maketrans({
-    "\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
-    "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#",
-    "<": "$<$", ">": "$>$", "≥": r"$\geq$", "≤": r"$\leq$", "≠": r"$\neq$", "±": r"$\pm$",
-    "–": "--", "∞": r"$\infty$", "×": r"$\times$", "²": "$^2$", "τ": r"$\tau$",
-})
-# fmt: on
-_LONG = 30  # a column with a longer entry is set as a paragraph
-
-
-def latex_table(frame: pd.DataFrame, caption: str) -> str:
-    """The same as a LaTeX table over both columns of a page (needs the packages booktabs and adjustbox)."""
-    columns = ["p{4.5cm}" if frame[name].astype(str).str.len().max() > _LONG else "l" for name in frame]
-    head, *rows = (" & ".join(_latex(str(cell)) for cell in row) + r" \\" for row in _rows(frame))
-    return "\n".join(
-        [
-            r"\begin{table*}",
-            rf"\caption{{{_latex(caption)}}}",
-            r"\begin{adjustbox}{max width=\textwidth, max totalheight=0.9\textheight}",
-            rf"\begin{{tabular}}{{{''.join(columns)}}}",
-            *[r"\toprule", head, r"\midrule", *rows, r"\bottomrule"],
-            r"\end{tabular}",
-            r"\end{adjustbox}",
-            r"\end{table*}",
-        ]
-    )
-
-
-def _latex(text: str) -> str:
-    """Text in which nothing is a command but what stands between backticks, which is code."""
-    words = text.translate(_LATEX).split("`")
-    return "".join(rf"\texttt{{{word}}}" if n % 2 else word for n, word in enumerate(words))

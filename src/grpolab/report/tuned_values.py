@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from grpolab.report.figures.panels import MEAN, note_gaps, panel_grid
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.measures import at, mean_interval, measure
 from grpolab.report.statistics.intervals import Interval
 from grpolab.report.statistics.tests import Difference, holm, paired_difference
@@ -35,7 +35,7 @@ class ArmAtBoth:
     overrides: str
 
 
-def compare(study: Study) -> list[ArmAtBoth]:
+def compare(study: StudyRuns) -> list[ArmAtBoth]:
     """Compare each arm at both values wherever a study has both and differs in nothing else.
 
     Common is the first level of the factor whose level names the tuning that names none itself.
@@ -71,7 +71,7 @@ def compare(study: Study) -> list[ArmAtBoth]:
     return rows
 
 
-def table(study: Study, rows: list[ArmAtBoth]) -> Table:
+def table(study: StudyRuns, rows: list[ArmAtBoth]) -> Table:
     """Scores at both values, their paired difference (Holm over the arms), and each arm's lead over the baseline."""
     numbers, shown = [], []
     for row, p in zip(rows, holm([row.gain.p for row in rows]), strict=True):
@@ -121,7 +121,7 @@ def sentences(rows: Sequence[ArmAtBoth]) -> Iterator[str]:
         yield f"Order of the means{place}: {means[COMMON]} at common values; {means[TUNED]} at tuned ones ({same})."
 
 
-def draw(study: Study, rows: list[ArmAtBoth]) -> tuple[Figure, Manifest]:
+def draw(study: StudyRuns, rows: list[ArmAtBoth]) -> tuple[Figure, Manifest]:
     """Draw each arm's score at common (hollow) and tuned values, and the paired difference, one line per arm."""
     places, titles = list(dict.fromkeys(row.place for row in rows)), ["final score", "tuned minus common"]
     figure, grid = panel_grid(places, titles, height=0.45 + 0.32 * len(study.arms), share_x=False)

@@ -22,7 +22,7 @@ from optuna.visualization import matplotlib as plots
 from grpolab.errors import RequestError
 from grpolab.paths import Results, write_text_atomic
 from grpolab.report import tuned_values
-from grpolab.report.load import Study
+from grpolab.report.load import StudyRuns
 from grpolab.report.style import QUIET, Manifest, paper_style, save
 from grpolab.report.tables import Table
 from grpolab.report.text import NONE, begun, count, listing, markdown_table, number, percent
@@ -69,7 +69,7 @@ class TrialTable:
         """Return the number of the arm's best trial; with several objectives its front, the chosen one first."""
         return self.document["best"].get(arm, [])
 
-    def optuna_study(self, arm: str) -> optuna.Study:
+    def optuna_study(self, arm: str) -> optuna.StudyRuns:
         """Return the arm's trials as an Optuna study in memory, for Optuna's plots; diverged ones have no value."""
         space: dict[str, BaseDistribution] = {
             key: CategoricalDistribution(bounds["choices"])
@@ -325,7 +325,7 @@ class _Writer:
         yield f"<details><summary>every trial ({rows})</summary>\n\n{table}\n\n</details>"
 
 
-def make_section(study: Study, output: Path, inner: Path = Path()) -> Section:
+def make_section(study: StudyRuns, output: Path, inner: Path = Path()) -> Section:
     """Write what a study's report says about tuning: nothing where it neither was tuned nor names tuned values.
 
     Figures and tables go to `output`/figures/`inner` and `output`/tables/`inner`.

@@ -190,7 +190,7 @@ def is_begun(folder: Path) -> bool:
     return (folder / "settings.yaml").exists() or (folder / "outcome.json").exists()
 
 
-def standing_outcome(folder: Path) -> dict[str, Any] | None:
+def find_outcome(folder: Path) -> dict[str, Any] | None:
     """Return a run's outcome; None where there is none, or a damaged one: the run is then done again."""
     try:
         return read_outcome(folder)
@@ -203,7 +203,7 @@ def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """Write a run's outcome unless it has one, and return the one that it has."""
     record, file = without_secrets_in(asdict(outcome)), folder / "outcome.json"
     if not write_new(file, json_bytes(record)):
-        if standing := standing_outcome(folder):
+        if standing := find_outcome(folder):
             record = standing
         else:  # damaged
             write_json_atomic(file, record)
@@ -216,7 +216,7 @@ def record_failure(folder: Path, reason: str, rollout_steps: int, error: str | N
     return conclude(folder, Outcome(FAILED, reason, rollout_steps, error=error))
 
 
-def reason_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error as a sentence, with the place in front where user code raised it."""
     text = str(error) if isinstance(error, RequestError) else f"{type(error).__name__}: {error}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

@@ -9,7 +9,7 @@ import sys
 
 from grpolab.credentials import masked_output
 from grpolab.paths import Results
-from grpolab.run.folder import reason_of, standing_outcome
+from grpolab.run.folder import describe_error, find_outcome
 from grpolab.run.parallel import die_with_parent, joined
 from grpolab.settings.resolved import Resolved
 from grpolab.terminal import say
@@ -21,7 +21,7 @@ def follow(settings: Resolved, results: Results, place: int, meeting: str | None
     from grpolab.grpo.processes import LostProcess
     from grpolab.run import train
 
-    outcome = standing_outcome(results.run(settings.signature))
+    outcome = find_outcome(results.run(settings.signature))
     if outcome and outcome["outcome"] in RESULTS:  # the first process has found the same, and waits for nobody
         return 0
     _leave_signals_to_the_first()
@@ -31,7 +31,7 @@ def follow(settings: Resolved, results: Results, place: int, meeting: str | None
     except LostProcess:  # whoever was lost, or the first, has said why
         return 1
     except Exception as error:
-        say(f"grpolab: process {place} of {settings.data_parallel}: {reason_of(error)}", error=True, flush=True)
+        say(f"grpolab: process {place} of {settings.data_parallel}: {describe_error(error)}", error=True, flush=True)
         return 1
     return 0
 

@@ -32,7 +32,7 @@ from grpolab.paths import Results, is_refusal, plain, remove_parts, write_json_a
 from grpolab.registry import DATA_PARALLEL, ENVIRONMENT_READ, resolve
 from grpolab.run import checkpoint, provenance, warm_start
 from grpolab.run.assembly import RunParts, assemble
-from grpolab.run.folder import Outcome, conclude, reason_of, record_failure, standing_outcome
+from grpolab.run.folder import Outcome, conclude, describe_error, find_outcome, record_failure
 from grpolab.run.lease import Lease, LeaseLost, leased
 from grpolab.run.recorder import Recorder, SilentRecorder, journal_misfit, say_recovery
 from grpolab.settings.resolved import Resolved
@@ -56,9 +56,9 @@ def run(
     and OSError where the results folder cannot be written: the run then has no outcome, and the next call goes on.
     """
     folder = results.run(settings.signature)
-    while not (outcome := standing_outcome(folder)):
+    while not (outcome := find_outcome(folder)):
         with contextlib.suppress(LeaseLost), leased(folder) as lease:  # waits for another process that has the folder
-            return standing_outcome(folder) or _run_leased(settings, results, lease, on_step, stop)
+            return find_outcome(folder) or _run_leased(settings, results, lease, on_step, stop)
     return outcome
 
 
@@ -88,7 +88,7 @@ def _run_leased(
         if is_refusal(error, results.root):
             raise
         finished = parts.state.rollout_step if parts else 0
-        return record_failure(folder, reason_of(error), finished, traceback.format_exc())
+        return record_failure(folder, describe_error(error), finished, traceback.format_exc())
     finally:
         with contextlib.suppress(OSError, LeaseLost):  # an error on its way says more
             lease.check()

@@ -56,7 +56,7 @@ class WarmStart:
         """Load the weights; None where the warm start has no step and the model is used as it is."""
         return load_weights(self.folder / WEIGHTS) if self.steps else None
 
-    def told(self, target: float | None) -> dict[str, Any]:
+    def as_outcome(self, target: float | None) -> dict[str, Any]:
         """Return the outcome as a sweep shows it, with a `reason` where the accuracy is far below the target."""
         reason = None
         if target is not None and self.accuracy is not None and self.accuracy < LOW_START * target:

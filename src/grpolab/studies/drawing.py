@@ -10,7 +10,7 @@ from grpolab.paths import Results, write_csv_atomic
 from grpolab.terminal import say
 
 if TYPE_CHECKING:
-    from grpolab.report.load import Study
+    from grpolab.report.load import StudyRuns
 
 # Report and doctor are imported when they are needed: a command that trains must not wait for pandas.
 
@@ -21,7 +21,7 @@ def draw_all(results: Results, study: str) -> None:
     from grpolab.doctor.section import section
     from grpolab.report import page
 
-    def diagnosis(studies: Sequence[Study]) -> str:
+    def diagnosis(studies: Sequence[StudyRuns]) -> str:
         assess(results, studies)
         return section(studies)
 

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from grpolab.paths import Results, commit, is_refusal, project_root
-from grpolab.run.folder import reason_of, record_failure
+from grpolab.run.folder import describe_error, record_failure
 from grpolab.studies import drawing
 from grpolab.sweep.engine import TICK_SECONDS
 from grpolab.sweep.jobs import RUN, WARM_START, Job, check_runs, run_job, warm_start_jobs, write_plan
@@ -108,7 +108,7 @@ def _do(cell: Cell, todo: list[Job], results: Results, events: Events | None) ->
             try:
                 if job.kind == WARM_START:
                     made = warm_start.ensure(cell.settings, results, on_step)
-                    outcome = made.told(cell.settings.warm_start.target_accuracy)
+                    outcome = made.as_outcome(cell.settings.warm_start.target_accuracy)
                 else:
                     outcome = train.run(cell.settings, results, on_step=on_step, stop=lambda: bool(requests))
             except train.Interrupted:
@@ -117,7 +117,7 @@ def _do(cell: Cell, todo: list[Job], results: Results, events: Events | None) ->
                 if is_refusal(error, results.root):
                     outcome = no_outcome(error, results.root)
                 elif job.kind == RUN:
-                    outcome = record_failure(job.folder(results), reason_of(error), 0)
+                    outcome = record_failure(job.folder(results), describe_error(error), 0)
                 else:
-                    outcome = {"outcome": FAILED, "reason": reason_of(error)}
+                    outcome = {"outcome": FAILED, "reason": describe_error(error)}
             progress.finished(job, outcome)

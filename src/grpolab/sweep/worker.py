@@ -104,7 +104,7 @@ def do_job(
     """
     from grpolab.paths import Results, is_refusal
     from grpolab.run import train, warm_start
-    from grpolab.run.folder import reason_of
+    from grpolab.run.folder import describe_error
     from grpolab.settings.resolved import Resolved
     from grpolab.sweep.ledger import no_outcome
 
@@ -117,14 +117,14 @@ def do_job(
             if is_run:
                 return train.run(settings, results, on_step=lambda step: on_step(step, steps), stop=stop)
             made = warm_start.ensure(settings, results, lambda step: on_step(step, steps))
-            return made.told(settings.warm_start.target_accuracy)
+            return made.as_outcome(settings.warm_start.target_accuracy)
     except train.Interrupted:
         return LEFT
     except Exception as error:
         if is_refusal(error, results.root):
             return no_outcome(error, results.root)
         trace = "".join(traceback.format_exception(error))
-        return without_secrets_in({"outcome": FAILED, "reason": reason_of(error), "error": trace})
+        return without_secrets_in({"outcome": FAILED, "reason": describe_error(error), "error": trace})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A user's own task or reward, named by import path or by file."""
+"""Import a user's own task or reward, named by import path or by file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from grpolab.content import place_of, sources
 from grpolab.errors import RequestError
 from grpolab.registry import resolve
 
-_imported: dict[str, dict[str, str]] = {}  # the sources of a module as they were when it was imported
+_imported: dict[str, dict[str, str]] = {}  # hashes of a module's sources when it was imported
 
 
 def load_object(key: str, path: str) -> Any:
-    """The object at `package.module:name`, or at `path/to/file.py:name` as seen from the working directory.
+    """Import the object at `package.module:name`, or at `path/to/file.py:name` as seen from the working directory.
 
-    Python finds what is installed; a module of one's own is found in the working directory too, a file in its folder,
-    with what it imports beside it. That folder goes to the end of `sys.path`, and only when it is named here: what lies
-    in it never stands in for an installed module. Raises RequestError, naming the settings key, where the path is
-    malformed, nothing is there, an installed module of the same name is found instead, or the source is no longer that
-    which this process runs.
+    A user's module is searched in the working directory too, a file in its folder. That folder goes to the end of
+    `sys.path`, and only when it is named here: nothing in it replaces an installed module. Raises RequestError, naming
+    the settings key, where the path is malformed, nothing is there, an installed module of the same name is found
+    instead, or the source has changed since this process imported it.
     """
     try:
         folder, module, name = place_of(path)
@@ -35,7 +34,7 @@ def load_object(key: str, path: str) -> Any:
     if before != {name: digest for name, digest in now.items() if name in before}:
         raise RequestError(f"{key}={path} was changed after this process had imported it: start the command again")
     try:
-        found = resolve(f"{module}:{name}")
+        imported = resolve(f"{module}:{name}")
     except Exception as error:  # a module of one's own may raise anything
         sought = f" (sought in {folder} too)" if isinstance(error, ModuleNotFoundError) else ""
         raise RequestError(f"{key}={path} cannot be imported: {error}{sought}{_elsewhere(module, folder)}") from error
@@ -45,14 +44,14 @@ def load_object(key: str, path: str) -> Any:
     if unread := sources(module, folder).keys() - before.keys():
         raise RequestError(
             f"{key}={path} imports {', '.join(sorted(unread))} from a folder that it puts on sys.path in a way that"
-            " cannot be read without running it, so that nobody could tell when that changes: write"
+            " cannot be read without running it, so that a change there would not be noticed: write"
             " sys.path.insert(0, str(Path(__file__).parent / 'FOLDER')), or put them beside it"
         )
-    return found
+    return imported
 
 
 def _elsewhere(module: str, folder: Path) -> str:
-    """A sentence where a module of the folder has the name of one that lies elsewhere, which Python took; else ''."""
+    """Return a sentence if Python took another module of the same name from elsewhere; else an empty string."""
     top = module.partition(".")[0]
     if not ((folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()) or top not in sys.modules:
         return ""

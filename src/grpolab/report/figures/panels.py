@@ -1,11 +1,12 @@
-"""What figures share: the catalogue, a grid of panels, lines with bands, rows with intervals, legends, notes."""
+"""The drawing kit of all figures: a grid of panels, lines with bands, rows with intervals, legends, notes."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -16,19 +17,34 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 from numpy.typing import NDArray
 
-from grpolab.report.load import Study
+from grpolab.errors import RequestError
+from grpolab.report.load import StudyRuns
 from grpolab.report.measures import band_of
 from grpolab.report.statistics.intervals import Band, Interval, geometric_band
-from grpolab.report.style import COLUMN_WIDTH, NOTE_COLOUR, QUIET, TEXT_WIDTH, ArmStyle, Series, arm_styles, cell_names
+from grpolab.report.style import (
+    COLUMN_WIDTH,
+    NOTE_COLOUR,
+    QUIET,
+    TEXT_WIDTH,
+    ArmStyle,
+    Manifest,
+    Series,
+    arm_styles,
+    cell_names,
+    manifest,
+    paper_style,
+)
 from grpolab.report.text import OF_MEANS, count, listing
-from grpolab.vocabulary import DIVERGED, STOPPED
+from grpolab.vocabulary import ANALYTIC_FIGURES, DIVERGED, STOPPED
 
 MEAN = f"mean over seeds, 95% interval ({OF_MEANS})"
 MEAN_DOTS = f"{MEAN}; dots are seeds"
 SMOOTHED = "of each seed first the moving mean over about a tenth of the rollout steps (fewer at the start)"
+OVER_TIME = f"{MEAN}; {SMOOTHED}"
+GEOMETRIC = f"geometric mean over seeds, 95% t-interval of the logarithms; {SMOOTHED}"
 MOST_BANDS = 6  # more would hide the lines
 MOST_COLUMNS = 5  # of panels beside each other
 LEAST_SCALED = 3  # seeds; the interval of two is many times as long as they lie apart
@@ -37,37 +53,12 @@ Grid = dict[tuple[str, str], Axes]
 
 
 class Drawing(NamedTuple):
-    """A figure and what its manifest says of it; `lacks` are notes about what it lacks besides cells."""
+    """A figure, and what its manifest says of it."""
 
     figure: Figure
     caption: str
     statistic: str
     numbers: list[Series]
-    lacks: tuple[str, ...] = ()
-
-
-Draw = Callable[[Study], Drawing]
-
-
-class Entry(NamedTuple):
-    """A figure of the catalogue: what draws it, what its files are called behind the study's name, and its title."""
-
-    draw: Draw
-    name: str
-    title: str
-
-
-CATALOGUE: dict[str, Entry] = {}  # by the figure's id
-
-
-def figure(identity: str, name: str, title: str) -> Callable[[Draw], Draw]:
-    """Enter what draws a study's figure into the catalogue, under the figure's id."""
-
-    def enter(draw: Draw) -> Draw:
-        CATALOGUE[identity] = Entry(draw, name, title)
-        return draw
-
-    return enter
 
 
 class NotDrawnError(Exception):
@@ -77,7 +68,7 @@ class NotDrawnError(Exception):
 def panel_grid(
     rows: Sequence[str], columns: Sequence[str], height: float = 1.45, share_y: bool = True, share_x: bool = True
 ) -> tuple[Figure, Grid]:
-    """A figure with one panel per (row, column): row names label the y axes, column names stand above.
+    """Return a figure with one panel per (row, column): row names label the y axes, column names stand above.
 
     A single column is laid on its side, one panel beside the other; more than MOST_COLUMNS go on below the first ones.
     """
@@ -115,7 +106,9 @@ def panel_grid(
 class Sheet:
     """A study's figure while it is drawn: its panels by (row, facet), the arms' styles, the numbers drawn so far."""
 
-    def __init__(self, study: Study, rows: Iterable[str], columns: Sequence[str] | None = None, **options: Any) -> None:
+    def __init__(
+        self, study: StudyRuns, rows: Iterable[str], columns: Sequence[str] | None = None, **options: Any
+    ) -> None:
         self.study, self.styles = study, arm_styles(study.arms)
         self.figure, self.grid = panel_grid(list(rows), study.facets if columns is None else columns, **options)
         for (_, facet), panel in self.grid.items():
@@ -129,17 +122,27 @@ class Sheet:
         """All panels, row by row."""
         return list(self.grid.values())
 
+    @property
+    def baseline(self) -> str:
+        """The baseline as the figure names it."""
+        return arm_label(self.study, self.study.baseline)
+
     def row(self, row: str) -> list[Axes]:
-        """The panels of a row."""
+        """Return the panels of a row."""
         return [panel for (name, _), panel in self.grid.items() if name == row]
 
     def mark(self, y: float) -> None:
-        """A quiet line across every panel, which is scaled to show it."""
+        """Draw a quiet line across every panel, which is scaled to show it."""
         for panel in self.panels:
             panel.axhline(y, color=QUIET, linewidth=0.6, zorder=0)
 
+    def mark_zero(self, row: str) -> None:
+        """Draw a dotted line at 0 in the panels of a row."""
+        for panel in self.row(row):
+            panel.axhline(0, color=QUIET, linewidth=0.7, linestyle=":")
+
     def arms(self, row: str, table: str | pd.DataFrame) -> Iterator[tuple[Axes, str, str, pd.DataFrame]]:
-        """In each panel of a row every arm with records there: panel, facet, arm, and its records (`Study.by_arm`)."""
+        """Yield panel, facet, arm and its records for every arm with records in each panel of a row."""
         for facet in self.study.facets:
             for arm, records in self.study.by_arm(table, facet):
                 yield self.grid[row, facet], facet, arm, records
@@ -149,14 +152,14 @@ class Sheet:
         self.numbers.append(labels | series)
 
     def say(self, panel: Axes, lack: str, **labels: Any) -> None:
-        """Why a panel is empty, in it and in the manifest."""
+        """Write why a panel is empty, in it and in the manifest."""
         say(panel, lack)
         self.add({"lacks": lack}, **labels)
 
     def line(
         self, panel: Axes, values_XS: pd.DataFrame, style: ArmStyle, band: Callable[[NDArray], Band], **labels: Any
     ) -> None:
-        """A line for the mean over seeds (columns), with its 95% band; with many arms the baseline's alone has one.
+        """Draw a line for the mean over seeds (columns) with its 95% band; of many arms only the baseline has a band.
 
         `band`: `t_band`, `share_band` for values between 0 and 1, `geometric_band` for a log axis (what is not above 0
         is left out). Seeds have thin lines where the study asks for them.
@@ -174,35 +177,68 @@ class Sheet:
         self.add(band_series(values_XS, (mean, low, high, n)), **labels)
         self.has_lines = True
 
-    def lines(
-        self,
-        row: str,
-        table: str | pd.DataFrame,
-        metric: str,
-        x: str = "rollout_step",
-        log: bool = False,
-        how: str = "mean",
-    ) -> None:
-        """A line over x for each arm, in each panel of a row; `log`: on log axes.
+    def lines(self, row: str, table: str | pd.DataFrame, metric: str, log: bool = False, how: str = "mean") -> None:
+        """Draw a line over rollout steps for each arm, in each panel of a row; `log`: on a log axis.
 
-        Several values at one x of a seed are joined by `how`; what rollout steps record is smoothed, not evaluations.
+        Several values of a seed at one step are joined by `how`; what rollout steps record is smoothed, evaluations
+        are not.
         """
         band = geometric_band if log else band_of(self.study, metric)
         for panel, facet, arm, records in self.arms(row, table):
-            values_XS = pivot_seeds(records, x, metric, how)
-            if x == "rollout_step" and not metric.startswith("eval/"):
+            values_XS = pivot_seeds(records, "rollout_step", metric, how)
+            if not metric.startswith("eval/"):
                 values_XS = smoothed(values_XS, log)
             self.line(panel, values_XS, self.styles[arm], band, metric=metric, facet=facet, arm=arm)
         for panel in self.row(row) if log else []:
             log_axis(panel, "y")
 
+    def interval_row(
+        self, panel: Axes, place: float, values_S: NDArray | pd.Series, interval: Interval, arm: str, **labels: Any
+    ) -> None:
+        """Draw one arm across a panel and keep its numbers: interval as a line, mean as a marker, seeds as dots."""
+        draw_row(panel, place, np.asarray(values_S), interval, self.styles[arm])
+        seeds = {"seeds": by_seed(values_S)} if isinstance(values_S, pd.Series) else {}
+        self.add({**interval._asdict(), **seeds}, **labels, arm=arm)
+
+    def along(
+        self,
+        panel: Axes,
+        places: Sequence[float],
+        values_XS: pd.DataFrame,
+        style: ArmStyle,
+        band: Callable[[NDArray], Band],
+        **labels: Any,
+    ) -> Series:
+        """Draw seeds (columns) as dots and their mean with its 95% interval at places of an axis; return numbers."""
+        mean, low, high, n = bounds = band(values_XS.to_numpy())
+        panel.plot(places, values_XS.to_numpy(), ".", color=style.colour, markersize=3, alpha=0.5)
+        with interval_over(panel, n.max()):
+            error = [mean - low, high - mean]
+            panel.errorbar(places, mean, yerr=error, capsize=2, elinewidth=0.8, **style.line_options)
+        series = band_series(values_XS, bounds)
+        self.add(series, **labels)
+        return series
+
     def name_rows(self, panel: Axes, arms: Sequence[str]) -> None:
-        """Arms beside the rows of a panel, the first on top."""
+        """Write arms beside the rows of a panel, the first on top."""
         panel.set_yticks(range(len(arms)), [arm_label(self.study, arm) for arm in arms])
         panel.set_ylim(max(1, len(arms)) - 0.5, -0.5)
 
+    def label_x(self, label: str) -> None:
+        """Name the x axis below the lowest panels."""
+        label_x(self.grid, label)
+
+    def start_at_zero(self, as_percent: bool = False) -> None:
+        """Let the y axes begin at 0 and end above the data of all panels that share them."""
+        for panel in self.panels:
+            tops = [other.dataLim.ymax for other in panel.get_shared_y_axes().get_siblings(panel)]
+            top = max((top for top in tops if np.isfinite(top)), default=0.0)
+            panel.set_ylim(0, 1.06 * top if top > 0 else 1)
+            if as_percent:
+                panel.yaxis.set_major_formatter(PercentFormatter(1))
+
     def legend(self, extra: Sequence[Artist] = (), arms: Iterable[str] | None = None) -> None:
-        """One legend below all panels: all arms of the study, or those that are drawn."""
+        """Draw one legend below all panels: all arms of the study, or those given; then `extra`."""
         shown = self.styles if arms is None else set(arms)
         drawn = [handle(arm_label(self.study, arm), style) for arm, style in self.styles.items() if arm in shown]
         if handles := [*drawn, *extra]:
@@ -210,43 +246,35 @@ class Sheet:
             columns = math.ceil(len(handles) / rows)
             self.figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=2.6)
 
-    def drawing(self, caption: str, statistic: str, lacks: tuple[str, ...] = ()) -> Drawing:
-        """What is drawn, as a whole. Raises NotDrawnError where no panel shows a number."""
-        if not any(map(_shows, self.numbers)):
+    def drawing(self, caption: str, statistic: str) -> Drawing:
+        """Return what is drawn as a whole. Raises NotDrawnError where no panel shows a number."""
+        if not any(map(_has_number, self.numbers)):
             said = dict.fromkeys(series["lacks"] for series in self.numbers if "lacks" in series)
             raise NotDrawnError("; ".join(said) or "no run here has recorded what it shows")
         if self.has_lines and self.study.single_seeds:
             statistic += "; thin lines are seeds"
         if self.has_lines and len(self.styles) > MOST_BANDS:
             caption += f" Of {len(self.styles)} lines the baseline's alone has its band: more would hide them."
-        return Drawing(self.figure, caption, statistic, self.numbers, lacks)
+        return Drawing(self.figure, caption, statistic, self.numbers)
 
 
-def _shows(series: Series) -> bool:
-    """Whether there is a number in it."""
+def _has_number(series: Series) -> bool:
     return bool(np.any(pd.notna(series.get("mean", series.get("x", [])))))
 
 
 def lines_by_arm(
-    study: Study, rows: dict[str, tuple[str | pd.DataFrame, str]], height: float = 1.45, log: bool = False
+    study: StudyRuns, rows: dict[str, tuple[str | pd.DataFrame, str]], height: float = 1.45, log: bool = False
 ) -> Sheet:
-    """Rows of metrics over rollout steps, one panel per facet, one line per arm; `log`: on log axes.
+    """Draw rows of metrics over rollout steps, one panel per facet, one line per arm; `log`: on log axes.
 
     `rows` maps a label to (table, metric); updates are averaged over the optimiser steps of a rollout step.
     """
     sheet = Sheet(study, rows, height=height)
     for row, (table, metric) in rows.items():
         sheet.lines(row, table, metric, log=log)
-    label_x(sheet.grid, "rollout steps")
+    sheet.label_x("rollout steps")
     sheet.legend()
     return sheet
-
-
-def name_arms(panel: Axes, arms: Sequence[str]) -> None:
-    """An x axis with one place for each arm."""
-    panel.set_xticks(range(len(arms)), arms, rotation=35, ha="right", rotation_mode="anchor")
-    panel.set_xlim(-0.6, len(arms) - 0.4)
-    panel.grid(axis="x", visible=False)
 
 
 def label_x(grid: Grid, label: str) -> None:
@@ -262,36 +290,33 @@ def label_x(grid: Grid, label: str) -> None:
 
 
 def whole_numbers(panel: Axes) -> None:
-    """Ticks of the x axis at whole numbers alone."""
+    """Set ticks of the x axis at whole numbers alone."""
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def log_axis(panel: Axes, which: Literal["x", "y"]) -> None:
-    """A log scale with plain numbers at 1 and 3 of each decade; at 1 alone where there is no room for more."""
+    """Set a log scale with plain numbers at 1 and 3 of each decade; at 1 alone where there is no room for more."""
     panel.set(**{f"{which}scale": "log"})
     axis = panel.xaxis if which == "x" else panel.yaxis
     decades, inches = np.ptp(np.log10(axis.get_view_interval())), panel.bbox.width / mpl.rcParams["figure.dpi"]
     axis.set_major_locator(LogLocator(subs=(1, 3) if decades < (inches if which == "x" else 4) else (1,)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: write_plainly(value)))
     axis.set_minor_formatter(NullFormatter())
 
 
-def plain(value: float) -> str:
-    """Three digits at most, and never an exponent."""
+def write_plainly(value: float) -> str:
+    """Write a number with three digits at most, and never an exponent."""
     return np.format_float_positional(value, precision=3, unique=False, fractional=False, trim="-")
 
 
-def start_at_zero(grid: Grid) -> None:
-    """Let the y axes begin at 0 and end above the data of all panels that share them."""
-    for panel in grid.values():
-        tops = [other.dataLim.ymax for other in panel.get_shared_y_axes().get_siblings(panel)]
-        top = max((top for top in tops if np.isfinite(top)), default=0.0)
-        panel.set_ylim(0, 1.06 * top if top > 0 else 1)
+def as_percent(share: float, _place: int = 0) -> str:
+    """Write a share on an axis, e.g. 0.002 as `0.2%`."""
+    return f"{100 * share:g}%"
 
 
 @contextmanager
 def interval_over(panel: Axes, seeds: int) -> Iterator[None]:
-    """What is drawn inside is an interval over so many seeds; of fewer than LEAST_SCALED it may leave the panel."""
+    """Let an interval over fewer than LEAST_SCALED seeds, drawn inside this block, leave the panel."""
     limits = panel.dataLim.frozen()
     yield
     if seeds < LEAST_SCALED:
@@ -299,28 +324,28 @@ def interval_over(panel: Axes, seeds: int) -> Iterator[None]:
 
 
 def pivot_seeds(frame: pd.DataFrame, x: str, y: str, how: str = "mean") -> pd.DataFrame:
-    """y at each x (index) for each seed (columns), several at one x by `how`; x without any y is left out."""
+    """Return y at each x (index) for each seed (columns), several at one x by `how`; x without any y is left out."""
     if y not in frame or frame[y].isna().all():
         return pd.DataFrame()
     return frame[y].astype("float64").groupby([frame[x], frame["seed"]]).agg(how).unstack().dropna(how="all")
 
 
 def by_seed(values: pd.Series | pd.DataFrame) -> dict[int, Any]:
-    """The value of each seed (index), or its list of values (columns are seeds), as the manifest keeps them."""
+    """Return the value of each seed (index), or its list of values (columns are seeds), as the manifest keeps them."""
     return {int(seed): item.tolist() if isinstance(item, pd.Series) else float(item) for seed, item in values.items()}
 
 
 def band_series(values_XS: pd.DataFrame, band: Band) -> Series:
-    """What the manifest keeps of a band over seeds (columns), and of the seeds."""
+    """Return what the manifest keeps of a band over seeds (columns), and of the seeds."""
     bounds = {name: values.tolist() for name, values in zip(("mean", "low", "high", "n"), band, strict=True)}
     return {"x": values_XS.index.tolist(), **bounds, "seeds": by_seed(values_XS)}
 
 
 def smoothed(values_XS: pd.DataFrame, log: bool = False) -> pd.DataFrame:
-    """The moving mean of each seed (columns) over the tenth of the rollout steps around each; `log`: the geometric one.
+    """Return the moving mean of each seed (columns) over a tenth of the rollout steps; `log`: the geometric one.
 
-    Fewer at the start, where a run changes most. Steps that fewer than half of the seeds have are left out: a mean of
-    others would follow who is left.
+    Fewer steps at the start, where a run changes most. Steps that fewer than half of the seeds have are left out: a
+    mean of the others would depend on which are left.
     """
     values_XS = np.log(values_XS.where(values_XS > 0)) if log else values_XS
     half = round(len(values_XS) / 20)
@@ -331,49 +356,27 @@ def smoothed(values_XS: pd.DataFrame, log: bool = False) -> pd.DataFrame:
     return np.exp(means_XS) if log else means_XS
 
 
-def minus_baseline(study: Study, records: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The records of all other arms with `metric` minus the baseline's of the same seed and rollout step."""
-    places, is_baseline = ["facet", "seed", "rollout_step"], records["arm"] == study.baseline
-    own, others = records[is_baseline].set_index(places)[metric], records[~is_baseline]
-    return others.assign(**{metric: others[metric] - own.reindex(pd.MultiIndex.from_frame(others[places])).to_numpy()})
-
-
-def draw_row(
-    panel: Axes, place: float, values_S: NDArray, interval: Interval, style: ArmStyle, hollow: bool = False
-) -> None:
-    """One arm across a panel: its interval as a line, its mean as a marker, which may be hollow, its seeds as dots."""
+def draw_row(panel: Axes, place: float, values_S: NDArray, interval: Interval, style: ArmStyle) -> None:
+    """Draw one arm across a panel: its interval as a line, its mean as a marker, its seeds as dots."""
     panel.plot(values_S, np.full(len(values_S), place + 0.2), ".", color=style.colour, alpha=0.6, markersize=3)
     with interval_over(panel, interval.n):
         panel.hlines(place, interval.low, interval.high, color=style.colour, linewidth=1)
-    face = "white" if hollow else style.colour
-    panel.plot(interval.mean, place, style.marker, color=style.colour, markerfacecolor=face)
-
-
-def draw_along(
-    panel: Axes, places: Sequence[float], values_XS: pd.DataFrame, style: ArmStyle, band: Callable[[NDArray], Band]
-) -> Series:
-    """Seeds (columns) as dots and their mean with its 95% interval at places of an axis."""
-    mean, low, high, n = bounds = band(values_XS.to_numpy())
-    panel.plot(places, values_XS.to_numpy(), ".", color=style.colour, markersize=3, alpha=0.5)
-    with interval_over(panel, n.max()):
-        error = [mean - low, high - mean]
-        panel.errorbar(places, mean, yerr=error, capsize=2, elinewidth=0.8, **style.line_options)
-    return band_series(values_XS, bounds)
+    panel.plot(interval.mean, place, style.marker, color=style.colour, markerfacecolor=style.colour)
 
 
 def handle(label: str, style: ArmStyle) -> Line2D:
-    """What the legend shows of a line."""
+    """Return what the legend shows of a line."""
     return Line2D([], [], **style.line_options, label=label)
 
 
-def arm_label(study: Study, arm: str) -> str:
-    """The arm; one that is a number with the name of its factor."""
+def arm_label(study: StudyRuns, arm: str) -> str:
+    """Return the arm; one that is a number with the name of its factor."""
     return f"{study.plan['compare']} = {arm}" if arm.replace(".", "").isdigit() else arm
 
 
-def note_gaps(figure: Figure, study: Study, lacks: Sequence[str] = ()) -> None:
-    """Say in the picture what it lacks: the notes `lacks`, planned cells; and which runs diverged or were stopped."""
-    notes, absent = list(lacks), study.absent
+def note_gaps(figure: Figure, study: StudyRuns) -> None:
+    """Say in the picture which planned cells are missing, and which runs diverged or were stopped."""
+    notes, absent = list[str](), study.absent
     if len(absent):
         cells = f"{len(absent)} of {count(len(study.cells), 'cell')}"
         notes.append(f"Missing: {cells} ({listing(cell_names(absent), 2)})")
@@ -386,7 +389,36 @@ def note_gaps(figure: Figure, study: Study, lacks: Sequence[str] = ()) -> None:
 
 
 def say(panel: Axes, words: str) -> None:
-    """A sentence in an otherwise empty panel."""
+    """Write a sentence in an otherwise empty panel."""
     letters = max(12, int(15 * panel.bbox.width / mpl.rcParams["figure.dpi"]))
     text = textwrap.fill(words, letters)
     panel.text(0.5, 0.5, text, transform=panel.transAxes, ha="center", va="center", color=NOTE_COLOUR)
+
+
+def draw_figure(study: StudyRuns, figure: str, catalogue: Mapping[str, tuple[str, str]]) -> tuple[Figure, Manifest]:
+    """Draw a figure of the catalogue, which maps its id to the file that draws it and its name.
+
+    Where the study lacks what the figure needs, the manifest has no numbers, and its caption and the picture say what
+    is lacking. Raises RequestError for a figure that does not exist, or that needs runs where the plan has no cells.
+    """
+    if figure not in catalogue:
+        raise RequestError(f"figures={figure} of study={study.name} is not one of {', '.join(catalogue)}")
+    needs_runs = figure not in ANALYTIC_FIGURES
+    if needs_runs and study.cells.empty:
+        able = ", ".join(ANALYTIC_FIGURES)
+        raise RequestError(f"figures={figure} of study={study.name} needs cells; such a study can ask for {able}")
+    file, name = catalogue[figure]
+    draw = getattr(import_module(f"grpolab.report.figures.{file}"), f"draw_{name}")
+    with paper_style():
+        try:
+            if needs_runs and study.done.empty:
+                raise NotDrawnError("no run has a result yet")
+            drawing: Drawing = draw(study)
+        except NotDrawnError as lack:
+            sentence, grid = panel_grid([""], [""], height=0.3)
+            grid["", ""].set_axis_off()
+            say(grid["", ""], f"{figure}: {lack}")
+            drawing = Drawing(sentence, f"Not drawn: {lack}.", "none", [])
+        if needs_runs:
+            note_gaps(drawing.figure, study)
+    return drawing.figure, manifest(study, figure, drawing.caption, drawing.statistic, drawing.numbers)

@@ -1,4 +1,4 @@
-"""Figures of the objective itself: its shape, its gradient weight over probabilities, and along an update."""
+"""Figures of the objective itself: its shape, and its gradient weight over probabilities."""
 
 from __future__ import annotations
 
@@ -10,59 +10,18 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from grpolab.report.figures.panels import MEAN, Drawing, NotDrawnError, Sheet, figure, label_x, panel_grid
-from grpolab.report.load import Study
+from grpolab.report.figures.panels import Drawing, NotDrawnError, panel_grid
+from grpolab.report.load import StudyRuns
 from grpolab.report.style import QUIET, TEXT_WIDTH, Series, arm_styles
-from grpolab.report.text import count
 
 
-@figure(
-    "F11", "surrogate_along_update", "Surrogate objectives and KL on the way from the old to the new weights of a batch"
-)
-def draw_surrogate(study: Study) -> Drawing:
-    """As far again beyond the new weights, from the table that `grpolab surrogate` writes."""
-    rows = {
-        "surrogate,\nnot clipped": "l_cpi",
-        "surrogate,\nclipped": "l_clip",
-        "KL(old || there)\n(nat per token)": "kl",
-    }
-    path = study.results.surrogate
-    columns = ["signature", "rollout_step", "alpha", *rows.values()]
-    table = pd.read_csv(path, dtype={"signature": str}) if path.is_file() else pd.DataFrame(columns=columns)
-    table = table.merge(study.done[["signature", "facet", "arm", "seed"]], on="signature")
-    runs = set(study.done["signature"])
-    lacking = len(runs - set(table["signature"]))
-    note = f"{lacking} of {count(len(runs), 'run')} not in {path.name}: `grpolab surrogate {study.name}` adds them"
-    if lacking == len(runs):
-        raise NotDrawnError(note)
-    sheet = Sheet(study, rows, height=1.5)
-    for row, metric in rows.items():
-        sheet.lines(row, table, metric, x="alpha")
-    for panel in sheet.panels:
-        panel.axvline(1, color=QUIET, linewidth=0.6, zorder=0)
-    label_x(sheet.grid, "weights: 0 = old, 1 = new")
-    sheet.legend()
-    batches = table["rollout_step"].nunique()
-    caption = (
-        "The unclipped surrogate, the clipped one at the arm's ratio level, clip range and averaging (whatever rule it"
-        " trains with), and the exact KL divergence from the old policy, on the weights old + alpha (new - old) and on"
-        f" the batch of the update: mean over the first {batches} rollout steps of each run, made again from its warm"
-        " start."
-    )
-    return sheet.drawing(caption, MEAN, (note,) if lacking else ())
-
-
-@figure(
-    "F9",
-    "objective_shape",
-    "Shape of the objective and its gradient weight against the ratio, from the loss code itself",
-)
-def draw_geometry(study: Study) -> Drawing:
+def draw_objective_shape(study: StudyRuns) -> Drawing:
+    """Draw F9."""
     rows = {"objective": "objective\n(maximised)", "weight": "weight on the gradient\nof the log-prob"}
     signs = {"advantage +1": 1, "advantage -1": -1}
     figure, grid = panel_grid(list(rows.values()), list(signs), height=2.0)
     path = study.results.geometry
-    table = _analytic(path)
+    table = _read_analytic(path)
     styles = arm_styles(list(dict.fromkeys(table["curve"])))
     numbers: list[Series] = []
     for quantity, row in rows.items():
@@ -87,18 +46,17 @@ def draw_geometry(study: Study) -> Drawing:
 
 
 def is_surrogate(points: pd.DataFrame) -> bool:
-    """Whether the weight is the objective's slope against the log ratio; not so for CISPO's detached cap."""
+    """Return whether the weight is the objective's slope against the log ratio; not so for CISPO's detached cap."""
     slope = np.gradient(points["objective"], np.log(points["ratio"]))
     return bool(np.mean(np.abs(slope - points["weight"]) < 0.01) > 0.9)  # not at the kinks
 
 
-@figure("F10", "gradient_weight", "Gradient weight over old and new probability, for either sign of the advantage")
-def draw_weight_surface(study: Study) -> Drawing:
-    """One column per rule, one row per sign; grey where there is no gradient."""
+def draw_gradient_weight(study: StudyRuns) -> Drawing:
+    """Draw F10: one column per rule, one row per sign of the advantage; grey where there is no gradient."""
     rows, silent = {"new probability,\nadvantage +1": 1, "new probability,\nadvantage -1": -1}, "0.8"
     norm = mpl.colors.LogNorm(0.1, 10, clip=True)
     path = study.results.surface
-    table = _analytic(path)
+    table = _read_analytic(path)
     rules = list(dict.fromkeys(table["rule"]))
     figure, grid = panel_grid(list(rows), rules, height=1.2)
     figure.set_figwidth(TEXT_WIDTH)
@@ -134,8 +92,8 @@ def draw_weight_surface(study: Study) -> Drawing:
     return Drawing(figure, caption, "analytic", numbers)
 
 
-def _analytic(path: Path) -> pd.DataFrame:
-    """A table that `grpolab geometry` writes. Raises NotDrawnError where it has not."""
+def _read_analytic(path: Path) -> pd.DataFrame:
+    """Read a table that `grpolab geometry` writes. Raises NotDrawnError where it has not."""
     if not path.is_file():
         raise NotDrawnError(f"{path.name} is not there: run `grpolab geometry`")
     return pd.read_csv(path)

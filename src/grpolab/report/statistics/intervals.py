@@ -34,7 +34,7 @@ Band = tuple[NDArray, NDArray, NDArray, NDArray]  # mean, lower bound, upper bou
 
 
 def t_band(values_XS: ArrayLike) -> Band:
-    """Mean with its t-interval at each X over the seeds that have a value there. Shapes: (X, S) -> four times (X,).
+    """Return mean and t-interval at each X over the seeds with a value there. Shapes: (X, S) -> four times (X,).
 
     Bounds are NaN where fewer than two seeds have a value.
     """
@@ -48,7 +48,7 @@ def t_band(values_XS: ArrayLike) -> Band:
 
 
 def share_band(values_XS: ArrayLike) -> Band:
-    """`t_band` for values between 0 and 1, whose bounds stay there: Wilson's interval at the effective sample size.
+    """Return a `t_band` for values between 0 and 1 whose bounds stay there: Wilson's at the effective sample size.
 
     That size, m(1 - m) / se^2, gives a count the standard error that the seeds show; Student's t stands in place of the
     normal quantile (Kott and Carr 1997, for surveys). Where the spread is small against the distance to 0 and 1 it is
@@ -65,24 +65,24 @@ def share_band(values_XS: ArrayLike) -> Band:
 
 
 def geometric_band(values_XS: ArrayLike) -> Band:
-    """`t_band` of the logarithms, back on the scale of the values; what is not above 0 is left out."""
+    """Return `t_band` of the logarithms, back on the scale of the values; what is not above 0 is left out."""
     values = np.asarray(values_XS, dtype=np.float64)
     mean_X, low_X, high_X, n_X = t_band(np.log(np.where(values > 0, values, np.nan)))
     return np.exp(mean_X), np.exp(low_X), np.exp(high_X), n_X
 
 
 def t_interval(values_S: ArrayLike) -> Interval:
-    """Mean over seeds with its t-interval; NaN entries are left out. Shape: (S,)."""
+    """Return the mean over seeds with its t-interval; NaN entries are left out. Shape: (S,)."""
     return _of_one(t_band(np.asarray(values_S, dtype=np.float64)[None]))
 
 
 def share_interval(values_S: ArrayLike) -> Interval:
-    """Mean share over seeds with the interval of `share_band`; NaN entries are left out. Shape: (S,)."""
+    """Return the mean share over seeds with the interval of `share_band`; NaN entries are left out. Shape: (S,)."""
     return _of_one(share_band(np.asarray(values_S, dtype=np.float64)[None]))
 
 
 def geometric_interval(values_S: ArrayLike) -> Interval:
-    """Geometric mean over seeds with the interval of `geometric_band`. Shape: (S,)."""
+    """Return the geometric mean over seeds with the interval of `geometric_band`. Shape: (S,)."""
     return _of_one(geometric_band(np.asarray(values_S, dtype=np.float64)[None]))
 
 
@@ -100,26 +100,23 @@ LEAST_FOR_BOOTSTRAP = min(n for n in COVERAGE["IQM"] if min(held[n] for held in 
 Statistic = Callable[[NDArray], NDArray]
 
 
-def bootstrap(
-    scores_TS: ArrayLike, statistic: Statistic, generator: np.random.Generator, replicates: int = REPLICATES
-) -> tuple[NDArray, NDArray, NDArray]:
-    """A statistic of runs with its percentile interval (`resample`), where that interval holds what it says.
+def estimate_with_bounds(scores_TS: ArrayLike, statistic: Statistic) -> tuple[NDArray, NDArray, NDArray]:
+    """Return a statistic of runs with its bootstrap interval (`resample`, generator seed 0).
 
-    Raises TooFewError below LEAST_FOR_BOOTSTRAP runs of each task, and as `resample` does.
+    The bounds are NaN below LEAST_FOR_BOOTSTRAP runs of each task, where the interval would not hold what it says.
+    Raises TooFewError as `resample` and the statistic do.
     """
-    runs = np.asarray(scores_TS).shape[-1]
-    if runs < LEAST_FOR_BOOTSTRAP:
-        raise TooFewError(
-            f"a bootstrap interval needs at least {LEAST_FOR_BOOTSTRAP} runs of each task, has {runs}: it would hold"
-            f" less than {LEAST_COVERAGE:.0%} where it says 95%"
-        )
-    return resample(scores_TS, statistic, generator, replicates)
+    scores = np.asarray(scores_TS)
+    if scores.shape[-1] >= LEAST_FOR_BOOTSTRAP:
+        return resample(scores, statistic, np.random.default_rng(0))
+    value = statistic(scores)
+    return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
 
 
 def resample(
     scores_TS: ArrayLike, statistic: Statistic, generator: np.random.Generator, replicates: int = REPLICATES
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """A statistic of runs with its percentile interval, whatever that holds: value, lower and upper bound.
+    """Return a statistic of runs with its percentile interval, whatever its coverage: value, lower and upper bound.
 
     Shapes: scores (T, S), or (A, T, S) for arms that share seeds. In each replicate every task draws its own S seeds
     with replacement, and all arms the same ones (paired). `statistic` maps (R, [A,] T, S) to (R,) or (R, X); the three
@@ -140,7 +137,7 @@ def resample(
 
 
 def sd_interval(values_S: ArrayLike) -> Interval:
-    """Standard deviation over seeds with the chi-squared interval of normal values; NaN below two. Shape: (S,)."""
+    """Return the standard deviation over seeds with its chi-squared interval; NaN below two. Shape: (S,)."""
     values = np.asarray(values_S, dtype=np.float64)
     n = len(values)
     if n < 2:
@@ -151,13 +148,13 @@ def sd_interval(values_S: ArrayLike) -> Interval:
 
 
 def worst_mean(values_S: ArrayLike, share: float = 0.2) -> float:
-    """Mean of the worst (smallest) share of runs, of one run at least: the conditional value at risk. Shape: (S,)."""
+    """Return the mean of the worst (smallest) share of runs, at least one (conditional value at risk). Shape: (S,)."""
     values = np.sort(np.asarray(values_S, dtype=np.float64))
     return float(values[: max(1, round(share * len(values)))].mean()) if len(values) else np.nan
 
 
 def interquartile_range(values_S: NDArray) -> float:
-    """The third quartile minus the first, with linear interpolation: `scipy.stats.iqr` to the bit. Shape: (S,)."""
+    """Return the third quartile minus the first, linearly interpolated: `scipy.stats.iqr` to the bit. Shape: (S,)."""
     ordered = np.sort(np.asarray(values_S, dtype=np.float64))
 
     def quantile(share: float) -> float:
@@ -174,7 +171,7 @@ LEAST_TASKS, LEAST_RUNS = 3, 5
 
 
 def iqm(scores_TS: ArrayLike) -> NDArray:
-    """Interquartile mean: the mean of the middle half of all runs of all tasks. Shape: (..., T, S) -> (...).
+    """Return the interquartile mean: the mean of the middle half of all runs of all tasks. Shape: (..., T, S) -> (...).
 
     Raises TooFewError below 3 tasks or 5 runs each.
     """
@@ -184,45 +181,18 @@ def iqm(scores_TS: ArrayLike) -> NDArray:
 
 
 def optimality_gap(scores_TS: ArrayLike, optimum: float = 1.0) -> NDArray:
-    """How far runs stay below `optimum` on average; what is above it counts as reaching it. (..., T, S) -> (...).
+    """Return how far runs stay below `optimum` on average; a run above it counts as reaching it. (..., T, S) -> (...).
 
     Raises TooFewError below 3 tasks or 5 runs each.
     """
     return optimum - np.minimum(_pooled(scores_TS, "an optimality gap"), optimum).mean(axis=-1)
 
 
-def performance_profile(scores_TS: ArrayLike, thresholds_X: ArrayLike) -> NDArray:
-    """Share of runs with a score above each threshold. Shapes: (..., T, S), (X,) -> (..., X).
-
-    Raises TooFewError below 3 tasks or 5 runs each.
-    """
-    pooled = _pooled(scores_TS, "a performance profile")
-    # A threshold at a time: all at once would be X times the memory of all replicates.
-    return np.stack([(pooled > threshold).mean(axis=-1) for threshold in np.asarray(thresholds_X)], axis=-1)
-
-
-def probability_of_improvement(scores_ATS: ArrayLike) -> NDArray:
-    """P(a run of arm 0 beats a run of arm 1), a tie being half of it, averaged over tasks. (..., 2, T, S) -> (...).
-
-    Runs are compared with all runs of the other arm, not by seed: it is about a run that somebody else will make.
-
-    Raises TooFewError below 3 tasks or 5 runs each.
-    """
-    scores = _enough(scores_ATS, "a probability of improvement")
-    first, second = scores[..., 0, :, :, None], scores[..., 1, :, None, :]
-    return ((first > second).mean(axis=(-3, -2, -1)) + (first >= second).mean(axis=(-3, -2, -1))) / 2
-
-
 def _pooled(scores_TS: ArrayLike, what: str) -> NDArray:
-    scores = _enough(scores_TS, what)
-    return scores.reshape(*scores.shape[:-2], -1)
-
-
-def _enough(scores_TS: ArrayLike, what: str) -> NDArray:
     scores = np.asarray(scores_TS, dtype=np.float64)
     tasks, runs = scores.shape[-2:]
     if tasks < LEAST_TASKS or runs < LEAST_RUNS:
         raise TooFewError(
             f"{what} needs at least {LEAST_TASKS} tasks with {LEAST_RUNS} runs each, has {tasks} with {runs}"
         )
-    return scores
+    return scores.reshape(*scores.shape[:-2], -1)

@@ -53,8 +53,8 @@ _LEVELS = np.array([
 ])  # fmt: skip
 
 
-class Evidence(NamedTuple):
-    """What each look knows of each hypothesis; p-values are two-sided and NaN where a look has not happened."""
+class LookTests(NamedTuple):
+    """The tests of each hypothesis at each look; p-values are two-sided and NaN where a look has not happened."""
 
     direction_p: NDArray  # (..., M, K): that the difference is 0, or no larger than is claimed
     margin_p: NDArray  # (..., M, K): that it is at the margin or beyond; 1 where the estimate is
@@ -62,7 +62,7 @@ class Evidence(NamedTuple):
 
 
 class Decisions(NamedTuple):
-    """What was decided, of each hypothesis (..., M); of what is open the state at the last look that happened."""
+    """The decision of each hypothesis (..., M); of an open one the state at the last look that happened."""
 
     verdict: NDArray  # a word
     by_margin: NDArray  # whether the test of the margin decided
@@ -72,7 +72,7 @@ class Decisions(NamedTuple):
 
 
 def level_at(spent: ArrayLike, look: int, looks: int = len(LOOKS)) -> NDArray:
-    """The two-sided level of the test at a look, where `spent` is the chance of all looks together.
+    """Return the two-sided level of the test at a look, where `spent` is the chance of all looks together.
 
     A plan with a single look has the level itself.
     """
@@ -83,7 +83,7 @@ def level_at(spent: ArrayLike, look: int, looks: int = len(LOOKS)) -> NDArray:
 
 
 def repeated_p(p: ArrayLike, look: int, looks: int = len(LOOKS)) -> NDArray:
-    """The chance of all looks together at which a test with this p would just reject at this look; 1 beyond .7."""
+    """Return the chance of all looks together at which a test with this p just rejects at this look; 1 beyond .7."""
     p = np.asarray(p, dtype=np.float64)
     if looks == 1:
         return p
@@ -94,21 +94,21 @@ def repeated_p(p: ArrayLike, look: int, looks: int = len(LOOKS)) -> NDArray:
 
 
 def _log_log(value: NDArray, falling: NDArray, there: NDArray) -> NDArray:
-    """Logarithm of what belongs to a value in a table of two falling columns; below the last row in proportion."""
+    """Look up a value in a table of two falling columns, in logarithms; below the last row in proportion."""
     log = np.log(np.maximum(value, np.finfo(float).tiny))
     inside = np.interp(log, np.log(falling[::-1]), np.log(there[::-1]))
     return np.where(value < falling[-1], log + np.log(there[-1] / falling[-1]), inside)
 
 
-def evidence(
+def run_tests(
     values_MS: ArrayLike,
     margin_M: ArrayLike,
     claimed_M: ArrayLike,
     beyond_M: ArrayLike = 0.0,
     looks: tuple[int, ...] = LOOKS,
     equal_M: ArrayLike = False,
-) -> Evidence:
-    """t-tests of the first seeds at each look. `values_MS`: a difference a seed, in order; (..., M, S).
+) -> LookTests:
+    """Run t-tests of the first seeds at each look. `values_MS`: a difference a seed, in order; (..., M, S).
 
     `claimed_M` is 1 where the difference should be above `beyond_M`, -1 where below -`beyond_M`: a direction is that
     the mean lies on one side of that. `margin_M`: the smallest difference that matters; NaN: every one does. Where
@@ -132,17 +132,17 @@ def evidence(
         inside_M = 2 * special.stdtr(n - 1, -(margin_M - np.abs(mean_M)) / error_M)
         inside_M = np.where(np.isnan(margin_M) & ~np.isnan(direction_M), 1.0, np.minimum(inside_M, 1.0))
         tests.append((direction_M, inside_M, towards_M >= 0))
-    return Evidence(*(np.stack(column, axis=-1) for column in zip(*tests, strict=True)))
+    return LookTests(*(np.stack(column, axis=-1) for column in zip(*tests, strict=True)))
 
 
-def decide(found: Evidence, alpha: float = ALPHA, equal_M: ArrayLike = False, gone: int = 0) -> Decisions:
-    """Two Holm procedures, a look after the other; a hypothesis is asked at the current look alone.
+def decide(found: LookTests, alpha: float = ALPHA, equal_M: ArrayLike = False, gone: int = 0) -> Decisions:
+    """Decide by two Holm procedures, a look after the other; a hypothesis is asked at the current look alone.
 
     A direction is decided where its repeated p is at most alpha over the hypotheses whose direction is not decided yet;
     once no direction falls any more, 'negligible' by the same rule with a count of its own. The counts go down as
     decisions fall, never with what is undecided: that would not hold its level. Where `equal_M`, a difference inside
     the margin is what is claimed: the margin supports it, and a difference that is surely beyond the margin
-    (`evidence`) is the opposite. `gone`: hypotheses that count besides these, and are not asked.
+    (`run_tests`) is the opposite. `gone`: hypotheses that count besides these, and are not asked.
     """
     *leading, M, K = found.direction_p.shape
     equal_M = np.broadcast_to(np.asarray(equal_M, dtype=bool), (*leading, M))
@@ -176,10 +176,10 @@ def decide(found: Evidence, alpha: float = ALPHA, equal_M: ArrayLike = False, go
 def interval(
     values_S: ArrayLike, by_margin: bool, level: float, look: int, looks: int = len(LOOKS)
 ) -> tuple[float, float]:
-    """The repeated confidence interval of the mean at the level of the decision, from the seeds of that look; (S,).
+    """Return the repeated confidence interval of the mean at the level of the decision, from that look's seeds; (S,).
 
-    It excludes what is claimed to be exceeded (of an equality all that is inside the margin) exactly where a direction
-    was decided, and lies inside the margin exactly where that decided (`by_margin`): both tests are its own.
+    It excludes the claimed bound (of an equality the whole margin) exactly where a direction was decided, and lies
+    inside the margin exactly where the margin decided (`by_margin`).
     """
     values = np.asarray(values_S, dtype=np.float64)
     n = len(values)
@@ -189,7 +189,7 @@ def interval(
 
 
 def disagreement(values_TS: ArrayLike) -> float:
-    """p of Hotelling's test (1931) that all tasks have one mean, from differences that share their seeds; (T, S).
+    """Return p of Hotelling's test (1931) that all tasks have one mean; differences share their seeds; (T, S).
 
     NaN for a single task, or with no more seeds than tasks.
     """
@@ -207,7 +207,7 @@ def disagreement(values_TS: ArrayLike) -> float:
 
 
 def simulated(spent: float, paths: int, generator: np.random.Generator, looks: tuple[int, ...] = LOOKS) -> list[float]:
-    """The levels of `level_at` found again, so that each look rejects its share of paths without effect."""
+    """Simulate the levels of `level_at` anew, so that each look rejects its share of paths without effect."""
     sums, squares, seen = np.zeros(paths), np.zeros(paths), 0
     alive, levels, before = np.ones(paths, bool), list[float](), 0.0
     for n in looks:

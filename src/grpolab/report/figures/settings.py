@@ -1,4 +1,4 @@
-"""Figures along the settings that a study's factors move: sensitivity, maps of two settings, staleness."""
+"""Figures along the settings that a study's factors move: sensitivity, maps of two settings, passes over a batch."""
 
 from __future__ import annotations
 
@@ -13,32 +13,29 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from grpolab.report.figures import panels
-from grpolab.report.figures.panels import MEAN, MEAN_DOTS, Drawing, NotDrawnError, Sheet, draw_along, figure
-from grpolab.report.load import Study
-from grpolab.report.measures import band_of, by_cell
-from grpolab.report.statistics.intervals import geometric_band
-from grpolab.report.style import NOTE_COLOUR, QUIET, ArmStyle, Series
+from grpolab.report.figures.panels import MEAN_DOTS, Drawing, NotDrawnError, Sheet
+from grpolab.report.load import StudyRuns
+from grpolab.report.measures import band_of, by_cell, by_setting, measure
+from grpolab.report.statistics.intervals import share_band, t_band
+from grpolab.report.style import NOTE_COLOUR, ArmStyle, Series
 from grpolab.report.text import number
 
 DECADES = 100.0  # values that are this far apart get a log scale
+_BLACK = ArmStyle("black", "-", "o")
 
 
-def numeric_axes(study: Study) -> dict[str, str]:
-    """{factor: setting} for the factors whose levels differ in nothing but numbers, all of them different.
+def numeric_axes(study: StudyRuns) -> dict[str, str]:
+    """Return {factor: setting} for the factors whose levels differ in nothing but numbers, all of them different.
 
     They may be other numbers for each arm. The first such setting stands for a factor that moves several together
     (epsilon and epsilon_high).
     """
     one_seed = study.cells[study.cells["seed"] == study.cells["seed"].min()]
+    settings = [column for column in one_seed if column.startswith("setting/")]
     axes = {}
     for factor in study.plan["factors"]:
-        others = [c for c in one_seed if c.startswith("factor/") and c != f"factor/{factor}"]
-        groups = [frame for _, frame in one_seed.groupby(others)] if others else [one_seed]
-        moved = [
-            c
-            for c in one_seed
-            if c.startswith("setting/") and any(frame[c].astype(str).nunique() > 1 for frame in groups)
-        ]
+        groups = list(split(one_seed, [factor]).values())
+        moved = [c for c in settings if any(frame[c].astype(str).nunique() > 1 for frame in groups)]
         numeric = all(isinstance(value, Real) for column in moved for value in one_seed[column])
         distinct = [c for c in moved if numeric and all(frame[c].nunique() == len(frame) for frame in groups)]
         if distinct:
@@ -47,7 +44,7 @@ def numeric_axes(study: Study) -> dict[str, str]:
 
 
 def split(values: pd.DataFrame, without: Collection[str], join: str = " · ") -> dict[str, pd.DataFrame]:
-    """Rows with the columns of `study.cells`, by the joined levels of all factors but those in `without`."""
+    """Return rows with the columns of `cells`, by the joined levels of all factors but those in `without`."""
     within = [column for column in values if column.startswith("factor/") and column[7:] not in without]
     if not within:
         return {"": values}
@@ -75,18 +72,18 @@ class Axis:
         return min(self.values) > 0 and max(finite) >= DECADES * min(finite)
 
     def places(self, values: Sequence[float], shift: float = 0.0) -> list[float]:
-        """Where some of its values stand; `shift`, in steps, parts lines that would lie on each other."""
+        """Return the places of some of its values; `shift`, in steps, parts lines that would lie on each other."""
         if not self.is_log:
             return [self.values.index(value) + shift for value in values]
         return [min(value, self._beyond) * 10**shift for value in values]
 
     @property
     def _beyond(self) -> float:
-        """Where an infinite value stands on the log scale."""
+        """The place of an infinite value on the log scale."""
         return 4 * max(value for value in self.values if np.isfinite(value))
 
     def label(self, panel: Axes) -> None:
-        """Ticks and name of the x axis."""
+        """Set ticks and name of the x axis."""
         panel.set_xlabel(self.name)
         if self.is_log:
             panels.log_axis(panel, "x")
@@ -97,9 +94,8 @@ class Axis:
             panel.set_xticks(range(len(self.values)), [_tick(value) for value in self.values])
 
 
-@figure("F24", "accuracy_by_setting", "Final accuracy against each setting that a factor moves")
-def draw_sensitivity(study: Study) -> Drawing:
-    """One line per arm; one line where the arms are the axis."""
+def draw_accuracy_by_setting(study: StudyRuns) -> Drawing:
+    """Draw F24: one line per arm, or one line where the arms are the axis."""
     scores = study.cells.assign(score=by_cell(study, "final_score"))
     shown = {
         (setting, title): cells
@@ -114,13 +110,14 @@ def draw_sensitivity(study: Study) -> Drawing:
         arms_are_the_axis = cells.groupby("arm")[setting].nunique().eq(1).all()
         lines = [("all", cells)] if arms_are_the_axis else list(cells.groupby("arm", sort=False))
         for place, (arm, of_arm) in enumerate(lines):
-            style, shift = sheet.styles.get(arm, ArmStyle("black", "-", "o")), 0.06 * (place - (len(lines) - 1) / 2)
+            style, shift = sheet.styles.get(arm, _BLACK), 0.06 * (place - (len(lines) - 1) / 2)
+            labels = {"setting": setting, "facet": title, "arm": arm}
             values_XS = panels.pivot_seeds(of_arm, setting, "score")
-            series: Series = {"x": []}
-            if len(values_XS):
-                places = axis.places(values_XS.index.tolist(), shift)
-                series = draw_along(panel, places, values_XS, style, band_of(study, "final_score"))
-            sheet.add(series, setting=setting, facet=title, arm=arm)
+            if values_XS.empty:
+                sheet.add({"x": []}, **labels)
+                continue
+            places = axis.places(values_XS.index.tolist(), shift)
+            sheet.along(panel, places, values_XS, style, band_of(study, "final_score"), **labels)
         axis.label(panel)
     sheet.legend(arms=[series["arm"] for series in sheet.numbers])
     caption = (
@@ -130,9 +127,43 @@ def draw_sensitivity(study: Study) -> Drawing:
     return sheet.drawing(caption, MEAN_DOTS)
 
 
-@figure("F13", "setting_map", "Map of lower against upper clip range: entropy, accuracy, KL")
-def draw_factor_map(study: Study) -> Drawing:
-    """Over the first two factors that move a number; what other factors do stands apart."""
+def draw_batch_reuse(study: StudyRuns) -> Drawing:
+    """Draw F18: clip fraction and final accuracy against num_iterations, and the clip fraction of each pass."""
+    passes = "setting/num_iterations"
+    clipped, by_pass = "clipped tokens\n(share)", "clipped, by pass\nover the batch"
+    gain = f"final accuracy minus\nthat of {panels.arm_label(study, study.baseline)}"
+    own = study.cells.loc[study.cells["arm"] == study.baseline, passes].iloc[0]
+    sheet = Sheet(study, [clipped, by_pass, gain], share_x=False)
+    for facet in study.facets:
+        for row, metric in ((clipped, "clip/active"), (gain, "final_score")):
+            labels = {"metric": metric, "facet": facet, **({"minus": study.baseline} if row == gain else {})}
+            values_LS = by_setting(study, measure(study, metric), facet, passes).T
+            if values_LS.empty:
+                sheet.add({"x": []}, **labels)
+                continue
+            if row == gain:
+                values_LS = values_LS - values_LS.reindex([own]).iloc[0]
+            axis, band = Axis(values_LS.index.tolist(), "num_iterations"), share_band if row == clipped else t_band
+            sheet.along(sheet.grid[row, facet], axis.places(axis.values), values_LS, _BLACK, band, **labels)
+            axis.label(sheet.grid[row, facet])
+        panel = sheet.grid[by_pass, facet]
+        for arm, updates in study.by_arm("updates", facet):
+            values_XS = panels.pivot_seeds(updates, "iteration", "clip/active")
+            labels = {"metric": "clip/active", "by": "iteration", "facet": facet, "arm": arm}
+            sheet.line(panel, values_XS, sheet.styles[arm], share_band, **labels)
+        panels.whole_numbers(panel)
+        panel.set_xlabel("pass (0 = first)")
+    sheet.mark_zero(gain)
+    sheet.legend()
+    caption = (
+        "Clip fraction (mean over all optimiser steps) against num_iterations; the clip fraction of each pass over the"
+        f" batch; and final accuracy against num_iterations, minus that of `{study.baseline}` with the same seed."
+    )
+    return sheet.drawing(caption, f"{MEAN_DOTS}; differences paired by seed")
+
+
+def draw_setting_map(study: StudyRuns) -> Drawing:
+    """Draw F13, over the first two factors that move a number; the levels of other factors have panels of their own."""
     axes = dict(list(numeric_axes(study).items())[:2])
     if len(axes) < 2:
         raise NotDrawnError(f"two factors must move a number each; here: {', '.join(axes) or 'none'}")
@@ -161,9 +192,10 @@ def draw_factor_map(study: Study) -> Drawing:
 
 
 def _draw_map(panel: Axes, cells: pd.DataFrame, y: str, x: str) -> Series:
-    """Mean in each square of y (rows, rising) by x (columns, rising), coloured by how far seeds are from their mean.
+    """Draw the mean in each square of y (rows) by x (columns), both rising.
 
-    That is over the settings that every seed has. Hatched where there is no value.
+    The colour is the distance of seeds to their own means over the settings that every seed has. Squares without a
+    value are hatched.
     """
     values_PS = cells.pivot(index=[y, x], columns="seed", values="value")
     apart_PS = values_PS - (shared if len(shared := values_PS.dropna()) else values_PS).mean()
@@ -195,50 +227,3 @@ def _draw_map(panel: Axes, cells: pd.DataFrame, y: str, x: str) -> Series:
     panel.set(xlim=(-0.5, mean_YX.shape[1] - 0.5), ylim=(-0.5, mean_YX.shape[0] - 0.5))
     lists = {name: table.to_numpy(dtype=np.float64).tolist() for name, table in tables.items()}
     return {"x": mean_YX.columns.tolist(), "y": mean_YX.index.tolist(), **lists}
-
-
-@figure("F30", "stale_batches", "Stale data and a sampler that differs: accuracy, clipping, largest ratio")
-def draw_staleness(study: Study) -> Drawing:
-    staleness, on_log_scale = "setting/staleness", ("ratio_max",)
-    rows = {
-        "final accuracy": "final_score",
-        f"accuracy minus\nthat of {panels.arm_label(study, study.baseline)}": "difference",
-        "clipped tokens\n(share)": "clip/active",
-        "largest\ntoken ratio": "ratio_max",
-    }
-    factors = [factor for factor, setting in numeric_axes(study).items() if setting == staleness]
-    if not factors:
-        raise NotDrawnError("needs a factor that moves staleness alone")
-    measured = {metric: by_cell(study, metric) for metric in rows.values() if metric != "difference"}
-    cells = study.cells.assign(**measured)
-    baseline = cells[cells["arm"] == study.baseline].set_index(["facet", "seed"])["final_score"].rename("baseline")
-    cells = cells.join(baseline, on=["facet", "seed"])
-    cells["difference"] = cells["final_score"] - cells["baseline"]
-    parts = split(cells, (factors[0], study.plan["compare"]))
-    sheet = Sheet(study, rows, list(parts), height=1.3)
-    for title, part in parts.items():
-        axis = Axis(sorted(part[staleness].unique()), "staleness")
-        for row, metric in rows.items():
-            panel = sheet.grid[row, title]
-            shown = part.where(part[metric] > 0) if metric in on_log_scale else part
-            for place, (arm, of_arm) in enumerate(shown.dropna(subset=[metric]).groupby("arm", sort=False)):
-                if metric == "difference" and arm == study.baseline:
-                    continue
-                values_XS = panels.pivot_seeds(of_arm, staleness, metric)
-                places = axis.places(values_XS.index.tolist(), 0.08 * place)
-                band = geometric_band if metric in on_log_scale else band_of(study, metric)
-                series = draw_along(panel, places, values_XS, sheet.styles[arm], band)
-                sheet.add(series, metric=metric, facet=title, arm=arm)
-            axis.label(panel)
-            if metric in on_log_scale:
-                panels.log_axis(panel, "y")
-            if metric == "difference":
-                panel.axhline(0, color=QUIET, linewidth=0.7, linestyle=":")
-    sheet.legend(arms=[series["arm"] for series in sheet.numbers])
-    caption = (
-        "Against staleness (rollout steps between sampling a batch and learning from it): final accuracy; its"
-        f" difference to `{study.baseline}` at the same staleness, seed by seed; clipped tokens (`clip/active`, mean"
-        " of the run); largest token ratio of the run, on a log scale."
-    )
-    statistic = f"{MEAN}, of the difference paired by seed, of the ratio geometric; dots are seeds"
-    return sheet.drawing(caption, statistic)

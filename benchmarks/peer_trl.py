@@ -1,0 +1,132 @@
+"""What the comparisons with TRL share: processes, a trainer of TRL's, a run of ours, and the cost of its mirror."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import multiprocessing
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from grpolab.sweep.jobs import Request
+
+PACKAGES = ("grpolab", "trl", "torch", "transformers", "mlflow")
+ENVIRONMENT = {  # read when torch, transformers and mlflow are imported; the processes that are started inherit it
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_EXPERIMENT_NAME": "benchmark",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])),
+}
+
+
+def begin() -> None:
+    """Set up a process of either system: one torch thread, no chatter."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    logging.disable(logging.ERROR)
+    warnings.simplefilter("ignore")
+
+
+# An executor with one process of its own, which keeps its imports.
+fresh_process = partial(ProcessPoolExecutor, 1, multiprocessing.get_context("spawn"), begin)
+
+
+def print_versions() -> None:
+    """Print the processor and the versions that were measured."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "a processor")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    print(f"{processor}, {os.cpu_count()} cores; Python {platform.python_version()}, {versions}")
+
+
+def make_trainer(
+    folder: Path,
+    model: Path,
+    reward: Callable[..., list[float]],
+    data: dict[str, Any],
+    callbacks: Sequence[Any] = (),
+    **options: Any,
+) -> Any:
+    """Return a trainer of TRL's on the CPU: float32, nothing saved, no bar. `data`: its data sets by argument."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/trl.db"
+    common = {"loss_type": "grpo", "beta": 0.0, "lr_scheduler_type": "constant", "save_strategy": "no"}
+    on_cpu = {"bf16": False, "gradient_checkpointing": False, "use_cpu": True, "disable_tqdm": True}
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(model),
+        processing_class=AutoTokenizer.from_pretrained(model),
+        reward_funcs=reward,
+        callbacks=list(callbacks),
+        args=GRPOConfig(output_dir=str(folder / "trl"), **common | on_cpu | options),
+        **data,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def plan_ours(folder: Path, name: str, overrides: Sequence[str], is_tracked: bool = False) -> Request:
+    """Return a checked run of ours, with the plan that its mirror reads."""
+    from grpolab.sweep.jobs import Request
+    from grpolab.sweep.multirun import expand_multirun
+
+    machine = [
+        "device=cpu",
+        f"machine.results={folder}/{'tracked' if is_tracked else 'bare'}",
+        f"machine.tracking_uri={f'sqlite:///{folder}/ours.db' if is_tracked else 'null'}",
+    ]
+    request = Request([expand_multirun([*overrides, *machine], name)])
+    request.write_plans()
+    return request
+
+
+def train_ours(request: Request, on_step: Callable[[int], None] | None = None) -> dict[str, Any]:
+    """Train a planned run and return its outcome. Raises RuntimeError unless it is completed."""
+    from grpolab.run.train import run
+
+    (cell,) = request.cells.values()
+    outcome = run(cell.settings, request.results, on_step=on_step or (lambda step: None))
+    if outcome["outcome"] != "completed":
+        raise RuntimeError(f"GRPO Lab's run {outcome['outcome']}: {outcome['reason']}")
+    return outcome
+
+
+def mirror_seconds(request: Request) -> float:
+    """Return the CPU seconds that it takes to mirror a run into MLflow while it trains, imports left out.
+
+    This is what `python -m grpolab.run.tracking` does, which cannot be asked for its CPU time.
+    """
+    from grpolab.run.tracking import ENVIRONMENT as MIRROR_ENVIRONMENT
+    from grpolab.run.tracking.__main__ import POLL_SECONDS
+
+    os.environ.update(MIRROR_ENVIRONMENT)
+    from grpolab.run.tracking.mirror import StudyMirror
+
+    outcome = request.results.run(next(iter(request.cells))) / "outcome.json"
+    begun = time.process_time()
+    mirror = StudyMirror(request.results, str(request.tracking_uri), [request.name])
+    while not outcome.exists():
+        mirror.attempt()
+        polled = time.monotonic()
+        while not outcome.exists() and time.monotonic() < polled + POLL_SECONDS:
+            time.sleep(0.1)
+    if problem := mirror.attempt(last=True):
+        raise RuntimeError(f"tracking: {problem}")
+    return time.process_time() - begun

@@ -1,0 +1,108 @@
+"""Where the numbers of a report come from: its runs, what they cost, which are damaged, and how to make them again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pandas as pd
+
+from grpolab.report.load import StudyRuns
+from grpolab.report.text import BITS, count, listing, number
+from grpolab.vocabulary import DAMAGED
+
+
+def runs_of(studies: Sequence[StudyRuns]) -> pd.DataFrame:
+    """Return every run that has a result, once, however many studies share it."""
+    return pd.concat([study.done for study in studies]).drop_duplicates("signature")
+
+
+def damaged(studies: Sequence[StudyRuns]) -> str:
+    """Name the damaged runs and what to do about them; empty where none is."""
+    cells = pd.concat([study.cells for study in studies])
+    ill = cells[cells["outcome"] == DAMAGED].drop_duplicates("signature")
+    if ill.empty:
+        return ""
+    names = [f"{cell.study} {cell.variant} seed {cell.seed} ({cell.signature})" for cell in ill.itertuples()]
+    again = f"`grpolab sweep {studies[-1].name} --retry-failed` trains them anew"
+    return f"{count(len(ill), 'run')}, whose files have changed since they ended: {listing(names, 3)}; {again}"
+
+
+def compute(runs: pd.DataFrame) -> str:
+    """Say how many hours of one worker went into runs and their warm starts, each once; `runs` as from `runs_of`."""
+    warm = runs.drop_duplicates("warm_start").get("warm_start_seconds", pd.Series([None])).astype("float64")
+    warm_hours = f" and {number(warm.sum() / 3600)} for {count(len(warm), 'warm start')}" if warm.notna().all() else ""
+    return f"{number(runs['seconds'].sum() / 3600)} hours of one worker for {count(len(runs), 'run')}{warm_hours}"
+
+
+def section(studies: Sequence[StudyRuns]) -> list[str]:
+    """Write the report's section about provenance, a paragraph each; empty where no run has a result."""
+    runs = runs_of(studies)
+    if runs.empty:
+        return []
+    with_cells, accuracy = [study for study in studies if len(study.cells)], runs["warm_start_accuracy"]
+    machines = [json.loads(text) for text in sorted(runs["hardware"].dropna().unique())]
+    unchecked = int(runs["journal_sha256"].isna().sum())
+    lines = [
+        f"{count(len(runs), 'run')} for {count(sum(len(study.done) for study in studies), 'cell')},"
+        f" {compute(runs)}{_period(studies, runs)}",
+        f"commit {_distinct(runs['commit'])}" + (" (with uncommitted changes)" if runs["dirty"].any() else ""),
+        f"without a recorded hash of the journal, so that it was not checked: {count(unchecked, 'run')}"
+        if unchecked
+        else "",
+        f"results_version {_distinct(runs['results_version'])}, lock {_distinct(runs['lock_sha256'].str[:12])}",
+        f"Python {_distinct(runs['python'])}, {_distinct(runs['threads'])} thread(s) a run",
+        *("hardware: " + ", ".join(f"{key} {value}" for key, value in machine.items()) for machine in machines),
+        f"data and code of the user's: {_distinct(runs['content'])}"
+        if "content" in runs and runs["content"].notna().any()
+        else "",
+        "seeds: " + "; ".join(f"{study.name} {', '.join(map(str, study.plan['seeds']))}" for study in with_cells),
+        f"warm starts: {runs['warm_start'].nunique()}, accuracy {number(accuracy.min())} to {number(accuracy.max())},"
+        " sampled on training prompts where each ended (a run's `start` is its first evaluation, on held-out prompts)",
+    ]
+    return [
+        "## Provenance",
+        "\n".join(f"- {line}" for line in lines if line),
+        BITS,
+        *_reproduction(studies[-1], with_cells, runs),
+    ]
+
+
+def _period(studies: Sequence[StudyRuns], runs: pd.DataFrame) -> str:
+    """Say when the runs were trained; empty where the committed outcome keeps the timings of some alone."""
+    timings = pd.concat([study.timings for study in studies if len(study.timings)] or [pd.DataFrame()])
+    if timings.empty or not set(runs["signature"]) <= set(timings["signature"]):
+        return ""
+    ends = timings["time_ms"].agg(["min", "max"]).astype("float64") / 1000
+    first, last = (f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M}" for end in ends)
+    return f", trained from {first} to {last} UTC"
+
+
+def _reproduction(whole: StudyRuns, with_cells: Sequence[StudyRuns], runs: pd.DataFrame) -> list[str]:
+    """Give the commands that make the report again."""
+    commits = runs["commit"].value_counts().index
+    commit = whole.plan.get("commit") if len(commits) > 1 else next(iter(commits), None)
+    seeds = [{tuple(sorted(of)) for of in study.cells.groupby("variant")["seed"].unique()} for study in with_cells]
+    different, option = set().union(*seeds), ""  # studies with seeds of their own have them in their files
+    if any(len(of_study) > 1 for of_study in seeds) or (len(different) > 1 and whole.plan.get("looks")):
+        option = " --until-decided"
+    elif len(different) == 1:
+        (same,) = different
+        listed = ",".join(map(str, same)) + ("," if len(same) == 1 else "")
+        option = f" --seeds {len(same) if same == (*range(len(same)),) else listed}"
+    named = shlex.quote(whole.plan.get("file", whole.name))
+    commands = [f"grpolab sweep {named}{option}", f"grpolab report {named}"]
+    commands = [f"git checkout {commit}", *commands] if commit else commands
+    note = f" The runs are of {len(commits)} commits; each run's is in its manifest." if len(commits) > 1 else ""
+    return [
+        f"Reproduce (what has an outcome is not trained again):{note}",
+        "\n".join(["```", *commands, "```"]),
+    ]
+
+
+def _distinct(column: pd.Series) -> str:
+    """List the values of a column, marked where they are several."""
+    values = sorted(column.dropna().astype(str).unique()) or ["unknown"]
+    return ", ".join(values) + (f" (**mixed: {len(values)}**)" if len(values) > 1 else "")
