@@ -70,7 +70,7 @@ class TrialTable:
         """Return the number of the arm's best trial; with several objectives its front, the chosen one first."""
         return self.document["best"].get(arm, [])
 
-    def optuna_study(self, arm: str) -> optuna.StudyRuns:
+    def optuna_study(self, arm: str) -> optuna.Study:
         """Return the arm's trials as an Optuna study in memory, for Optuna's plots; diverged ones have no value."""
         space: dict[str, BaseDistribution] = {
             key: CategoricalDistribution(bounds["choices"])
