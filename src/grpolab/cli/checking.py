@@ -121,7 +121,7 @@ def _export(arguments: argparse.Namespace) -> None:
     from grpolab.settings.task import without_the_hub
     from grpolab.sweep.compose import Composer
 
-    compose = Composer().compose  # one for all guesses: what Hydra made of the presets is kept
+    compose = Composer().compose  # one for all that is tried, which keeps what Hydra made of the presets
     with without_the_hub():
         exported = export(arguments.framework, compose(arguments.overrides), compose)
     say(exported.text)

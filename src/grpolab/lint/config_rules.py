@@ -1,4 +1,4 @@
-"""What a config of TRL or verl does unasked that has no place in our settings: sampler, batches, learning rate.
+"""Find what a config of TRL or verl does unasked that has no place in our settings: sampler, batches, learning rate.
 
 The rules read the keys as they are written in the file, not their defaults: what everybody has is no finding. A rule
 whose keys are missing, or hold what no number can be read from, is silent.
@@ -25,12 +25,12 @@ ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 
 
 def check_written(framework: str, written: Written) -> list[Finding]:
-    """What the rules find in the keys of a framework's config file."""
+    """Return what the rules find in the keys of a framework's config file."""
     return CONFIG_RULES[framework].findings(written)
 
 
 def _number(written: Written, key: str) -> float | None:
-    """A key's number; None where it is absent, open or no number."""
+    """Return a key's number; None where it is absent, open or no number."""
     try:
         return float(written[key])
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 from grpolab.readers.python import calculate
 
-MOST_CHARACTERS = 1 << 20  # that expansions make, in all
+MOST_SPENT = 1 << 20  # characters that expansions make, and variables that branches copy
+LONGEST_OPEN = 2000  # characters of what two ways leave different
 DEEPEST = 30  # quotations and brackets inside each other
 
 # An open part of a value is a mark, its source and END; GAP separates the words that an expansion makes.
@@ -226,7 +227,7 @@ class _Reader:
         self.found: dict[tuple[str, ...], None] = {}  # words of each training command, with marks
         self.variables: Variables = {}
         self.live, self.has_left, self.has_arguments = True, False, False
-        self.made = self.depth = 0
+        self.spent = self.depth = 0
 
     def read(self, text: str) -> None:
         """Read a script. Raises ScriptError where it cannot be read to its end."""
@@ -234,6 +235,7 @@ class _Reader:
         outcome: bool | None = True
         is_negated = False
         for joint, words in split_commands(text):
+            self.spend(1 + len(frames) + (len(self.variables) if frames or joint != ";" else 0))
             live = self.live and not self.has_left
             # Behind `&&` or `||` a command is taken (True), left out, or only a run can tell.
             taken = None if joint != ";" and outcome is None else joint == ";" or outcome is (joint == "&&")
@@ -354,6 +356,12 @@ class _Reader:
 
     # Values.
 
+    def spend(self, count: int) -> None:
+        """Count characters that are made and variables that are copied. Raises ScriptError where they are too many."""
+        self.spent += count
+        if self.spent > MOST_SPENT:
+            raise ScriptError("it is too long, or its variables become too large")
+
     def get_known(self, text: str) -> str | None:
         """Return a value in which nothing is open; what nothing sets is empty."""
         return None if OPEN in text else PART.sub("", text)
@@ -396,9 +404,7 @@ class _Reader:
                 pieces.append(mark_open(piece))
             else:
                 pieces.append(piece.lstrip("$")[1:-1] if piece.endswith("'") and len(piece) > 1 else piece)
-        self.made += sum(map(len, pieces))
-        if self.made > MOST_CHARACTERS:
-            raise ScriptError(f"its variables become more than {MOST_CHARACTERS} characters")
+        self.spend(sum(map(len, pieces)))
         return "".join(pieces)
 
     def expand_parameter(self, source: str) -> str:
@@ -455,5 +461,5 @@ def merge_ways(ways: list[Variables]) -> Variables:
                 pairs = enumerate(zip(one, other, strict=False))
                 same = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(one), len(other)))
                 texts = [unmark(" ".join(part[same:])) or "nothing" for part in (one, other)]
-                result[name] = [*one[:same], mark_open(" or ".join(texts))]
+                result[name] = [*one[:same], mark_open(" or ".join(texts)[:LONGEST_OPEN])]
     return result
