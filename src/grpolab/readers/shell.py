@@ -36,7 +36,6 @@ LONGEST_OPEN = 2000  # characters of what two ways leave different
 PARAMETER = re.compile(
     r"\$(?:([A-Za-z_]\w*|[@*#?$!0-9-])|\{([A-Za-z_]\w*|[@*#]|\d+)(?:\[([^\]]*)\])?(.*)\})", re.DOTALL
 )
-KEYWORDS = {"if", "then", "elif", "else", "fi", "do", "done", "while", "until", "esac", "{", "}", "!"}
 DECLARATIONS = {"export", "declare", "typeset", "local", "readonly"}
 SUCCEED = {
     ":",

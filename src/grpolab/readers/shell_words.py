@@ -15,6 +15,7 @@ BLANKS = re.compile(r"(?:(?:[ \t\r]|\\\r?\n)*(?:#[^\n]*)?)")
 OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&?|&(?!>)|[;()\n]")
 REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|<<-?|>>|>\||>&|<&|<>|[<>])(?!\()[ \t]*")
 BRACKETS = (("$((", "))"), ("${", "}"), ("$(", ")"), ("`", "`"), ("<(", ")"), (">(", ")"), ('"', '"'))
+KEYWORDS = {"if", "then", "elif", "else", "fi", "do", "done", "while", "until", "esac", "{", "}", "!"}
 
 
 class ScriptError(ValueError):
