@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpolab.lint.rules import Finding, Rules
+from grpolab.lint.rules import LintFinding, Rules
 
 Written = Mapping[str, Any]  # keys of a config file, dotted as the framework has them
 
@@ -24,7 +24,7 @@ NARROW = 0.01  # a clip range as GSPO's, which rounding in bfloat16 reaches
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 
 
-def check_written(framework: str, written: Written) -> list[Finding]:
+def check_written(framework: str, written: Written) -> list[LintFinding]:
     """Return what the rules find in the keys of a framework's config file."""
     return CONFIG_RULES[framework].findings(written)
 
