@@ -86,8 +86,7 @@ check: $(READY) ## style and types: ruff, mypy
 
 # Those that compare with TRL run in an environment of their own.
 WITH_TRL := trl language-model conformance
-BENCH_trl = .venv-bench/bin/python benchmarks/step_vs_trl.py && \
-  .venv-bench/bin/python benchmarks/run_vs_trl.py $(if $(FULL),--full)
+BENCH_trl = .venv-bench/bin/python benchmarks/run_vs_trl.py $(if $(FULL),--full)
 BENCH_language-model = .venv-bench/bin/python benchmarks/language_model_vs_trl.py $(or $(MODEL),results/models/smollm2-135m-instruct)
 BENCH_conformance = rm -rf .venv-bench/trl_vectors && \
   .venv-bench/bin/python benchmarks/trl_vectors.py .venv-bench/trl_vectors $(or $(SEED),0) && \

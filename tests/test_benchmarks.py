@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -147,21 +146,6 @@ def with_trl(script: str, *arguments: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.mark.slow  # three processes that import TRL, torch and MLflow
-@pytest.mark.skipif(not TRL_PYTHON.exists(), reason="no TRL: make bench WHAT=trl makes its environment")
-def test_step_vs_trl() -> None:
-    shown = with_trl("step_vs_trl.py", "--steps", "8", "--rounds", "1")
-    rows = re.findall(
-        r"^(bare|bare, diagnostics off|tracking) +([14]) +([\d.]+) ms +([\d.]+) ms +([\d.]+)x$", shown, re.M
-    )
-    assert len(rows) == 6
-    for _, _, theirs, ours, ratio in rows:
-        assert float(ratio) == pytest.approx(float(theirs) / float(ours), rel=0.02)
-        assert 0.2 < float(ratio) < 50
-    least = min(float(ratio) for name, *_, ratio in rows if name == "tracking")
-    assert shown.endswith(f"the smaller ratio: {least:.1f}x\n")
 
 
 @pytest.mark.skipif(not TRL_PYTHON.exists(), reason="no TRL: make bench WHAT=conformance makes its environment")

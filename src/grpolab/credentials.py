@@ -1,9 +1,8 @@
-"""Passwords and tokens: they come from the environment alone, and reach no file and no screen.
+"""Mask passwords and tokens, which come from the environment alone and reach no file and no screen.
 
-What is written passes `without_secrets` on its way: every JSON file (`paths.json_bytes`), what a worker logs
-(`masked_output`), the screen (`terminal.say`), every refusal. Settings need none of that, because no secret stands in
-them: one that a task is to have is named, `task.options.key='${oc.env:NAME}'`, and read where the task is made. So its
-name is part of a run's identity, and its value is not: a new token is no new run, and no hash tells anything of it.
+`without_secrets` masks every JSON file (`paths.json_bytes`), workers' logs (`masked_output`), the screen
+(`terminal.say`) and every error. Settings hold only the name of a secret, `task.options.key='${oc.env:NAME}'`; its
+value is read when the task is made, so a new token does not change a run's identity.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, TextIO
 from urllib.parse import quote
 
-# Where MLflow, databases and object stores look for them, in the form that may be shown to nobody.
+# Variables in which MLflow, databases and object stores look for secrets.
 SECRETS = (
     "MLFLOW_TRACKING_PASSWORD",
     "MLFLOW_TRACKING_TOKEN",
@@ -27,23 +26,23 @@ SECRETS = (
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
 )
-# Other variables of the environment that hold one, by their names, where their value is no short word: HF_TOKEN.
+# Names of other variables that hold a secret, unless the value is short: HF_TOKEN.
 SECRET_NAME = re.compile(
     r"(?:^|_)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|(?:API|ACCESS|SECRET|PRIVATE|STORAGE)_?KEY)(?:_|$)"
     r"(?!(?:.*_)?(?:PATH|FILE|DIR|URL)$)"
 )
-SHORTEST = 8  # characters of what is taken for a secret because of the name alone
+SHORTEST = 8  # characters of a value that is secret by its name alone
 HIDDEN = "***"
 
 USER = re.compile(r"(?<=://)([^:/?#@\s]*):[^\s\"'<>\\]{0,512}@")  # user:password@
-HTTP_USER = re.compile(r"(https?://)[^/?#@\s\"'<>\\]+@")  # of a server, where a user alone may be a token
+HTTP_USER = re.compile(r"(https?://)[^/?#@\s\"'<>\\]+@")  # a user alone may be a token
 OPTION = re.compile(r"((?:password|passwd|pwd|token|secret)\w*(?:=|%3D))[^&;%\s]+", re.IGNORECASE)
 
 _WORDS = (
     r"(?:password|passwd|pwd|passphrase|secret|(?:api|access|secret|private)[_-]?key|(?:api|auth|access)[_-]?token)"
 )
-# In any text; what stands in the group stays. Code must survive where it can, since diffs and tracebacks are text too:
-# `pad_token=tokenizer.eos_token` is none, `token=9f8e7d6c5b4a` is one.
+# Secrets in any text; the first group stays. Diffs and tracebacks are text too, so code should survive:
+# `pad_token=tokenizer.eos_token` is no secret, `token=9f8e7d6c5b4a` is one.
 _PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE | re.DOTALL)
     for pattern in (
@@ -59,7 +58,7 @@ _PATTERNS = tuple(
         r"(-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----).*?(?=-----END|$(?!.))",
     )
 )
-# What each of them begins with: most text has nothing of the kind, and is passed on at once.
+# Most text has none of these beginnings, and needs no look at the patterns.
 _HINT = re.compile(
     r"://|pass|pwd|token|secret|key|sig|bearer|basic|authori|hf_|sk-|gh[pousr]_|github_pat|glpat|xox|akia|aiza|eyj",
     re.I,
@@ -69,7 +68,7 @@ _told: set[str] = set()  # values that `with_environment` has read in this proce
 
 
 def password_problem(uri: str) -> str | None:
-    """Why a URI is refused that has a password or a token in it: it would be written down; None where it has none."""
+    """Return why a URI with a password or a token is refused; None if it has none."""
     if not any(pattern.search(uri) for pattern in (USER, HTTP_USER, OPTION)):
         return None
     return (
@@ -80,12 +79,12 @@ def password_problem(uri: str) -> str | None:
 
 
 def without_secrets(text: str) -> str:
-    """The text with `***` for passwords, tokens and keys: by their place in it, by their form, by the environment."""
+    """Return the text with `***` for passwords, tokens and keys, known by place, form or environment."""
     return _masked(text, _kept_secret())
 
 
 def without_secrets_in(value: Any) -> Any:
-    """A nested value with each of its strings so."""
+    """Return a nested value with the secrets in its strings masked."""
     secret = _kept_secret()
 
     def clean(node: Any) -> Any:
@@ -107,12 +106,12 @@ def _masked(text: str, secret: re.Pattern[str] | None) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether the name of an environment variable says that it holds a secret."""
+    """Return True if the name of an environment variable says that it holds a secret."""
     return name in SECRETS or SECRET_NAME.search(name.upper()) is not None
 
 
 def _kept_secret() -> re.Pattern[str] | None:
-    """Matches what the environment keeps secret, as it is, as a login, quoted or escaped; None where it has nothing."""
+    """Return a pattern of the environment's secrets: plain, as a login, quoted, escaped; None without secrets."""
     values = [value for name in SECRETS if (value := os.environ.get(name, "").strip())]
     for name, value in os.environ.items():
         if len(value.strip()) >= SHORTEST and is_secret_name(name):
@@ -134,13 +133,13 @@ def _any_of(secrets: frozenset[str], user: str) -> re.Pattern[str] | None:
 
 @contextmanager
 def masked_output() -> Iterator[None]:
-    """Have what is printed meanwhile, by whomever, pass `without_secrets`: it is kept in a log."""
+    """Mask the secrets in everything that is printed meanwhile."""
     with redirect_stdout(_Masked(sys.stdout)), redirect_stderr(_Masked(sys.stderr)):
         yield
 
 
 class _Masked:
-    """A text file to which nothing secret is written."""
+    """A text file whose secrets are masked as they are written."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -154,13 +153,13 @@ class _Masked:
 
 
 def reveals(key: str, value: Any) -> bool:
-    """Whether a setting would not be written down as it is."""
+    """Return True if a setting would be masked."""
     text = f"{key}={value}"
     return without_secrets(text) != text
 
 
 def secrets_named(resolved: Any, written: Any, key: str = "") -> Any:
-    """Values whose interpolations are resolved, with those that hold a secret as they were `written`, by its name."""
+    """Return the `resolved` values, but those that hold a secret as they were `written`, by its name."""
     if isinstance(written, dict):
         return {name: secrets_named(resolved[name], item, str(name)) for name, item in written.items()}
     if isinstance(written, list):
@@ -170,7 +169,7 @@ def secrets_named(resolved: Any, written: Any, key: str = "") -> Any:
 
 
 def plain_secrets(value: Any, key: str) -> Iterator[str]:
-    """Dotted keys below `key` whose value is a secret, and not the name of one."""
+    """Yield the dotted keys below `key` whose value is a secret, not the name of one."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from plain_secrets(item, f"{key}.{name}")
@@ -182,12 +181,12 @@ def plain_secrets(value: Any, key: str) -> Iterator[str]:
 
 
 def variables_named(value: Any) -> list[str]:
-    """Names of the variables that a nested value has as `${oc.env:NAME}`."""
+    """Return the names of the variables in a nested value: `${oc.env:NAME}`."""
     return [match[1] for match in _REFERENCE.finditer(json.dumps(value))]
 
 
 def with_environment(value: Any) -> Any:
-    """A value in which what is named as `${oc.env:NAME}` stands. Raises KeyError where the environment has no NAME."""
+    """Replace each `${oc.env:NAME}` in a value. Raises KeyError if the environment has no NAME."""
 
     def found(match: re.Match[str]) -> str:
         secret = os.environ[match[1]] if match[2] is None else os.environ.get(match[1], match[2])

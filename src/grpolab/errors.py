@@ -1,4 +1,4 @@
-"""The one exception that means 'the request was wrong': its text goes to the user, nothing was started, exit code 2."""
+"""The error of a wrong request: its text goes to the user, nothing was started, exit code 2."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class RequestError(Exception):
 
 
 class Damaged(RequestError):
-    """What stands in a file of a results folder is not what was written there; the sentence begins with its path.
+    """A file of a results folder is not what was written; the sentence begins with its path.
 
-    Whoever reads many runs leaves this one out and says so.
+    A reader of many runs leaves this one out and says so.
     """
 
 
 def printable(text: str) -> str:
-    """One line that a terminal shows as it is: a line break or a control character that a user gave is spelled out."""
+    """Return one line in which line breaks and control characters are spelled out."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
@@ -52,6 +52,6 @@ def format_value(value: Any) -> str:
 
 
 def near_matches(word: str, allowed: Iterable[str]) -> str:
-    """' (did you mean epsilon?)' for a mistyped word, or an empty string when nothing is close."""
+    """Return ' (did you mean epsilon?)' for a mistyped word, or an empty string if nothing is close."""
     close = difflib.get_close_matches(word, list(allowed), n=2, cutoff=0.6)
     return f" (did you mean {' or '.join(close)}?)" if close else ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-# Framework -> a metric in its log -> ours (or LOG_ONLY's), for the doctor: as TRL (and ms-swift), verl and ROLL log
-# them, now and in older versions. Where a row has several names of one metric the first one here counts.
+# Framework -> a metric in its log -> ours (or LOG_ONLY's), with names of older versions; TRL's are ms-swift's too.
+# Where a row has several names of one metric, the first one here counts.
 LOG_NAMES: dict[str, dict[str, str]] = {
     "trl": {
         "loss": "loss",
@@ -79,7 +79,7 @@ LOG_NAMES: dict[str, dict[str, str]] = {
     },
 }
 
-# What their logs hold of a batch and our journal does not.
+# Metrics of a batch that their logs hold and our journal does not.
 LOG_ONLY = {
     "reward/max": "Largest reward of the batch.",
     "reward/min": "Least reward of the batch.",
@@ -91,10 +91,10 @@ LOG_ONLY = {
     "gap/kl": "KL of the trainer from the sampler, in nat per token.",
     "gap/probability": "Mean |probability under the sampler - that under the trainer|.",
 }
-# A column that says what was optimised on a fresh batch: TRL logs it once a batch.
+# A column that only rows of a fresh batch have.
 FRESH_BATCH = {"trl": "num_tokens"}
 
-# Theirs -> ours, where the value is the same number: what the exchange carries.
+# Their option -> ours, where the value is the same number.
 _TRL_SAMPLING = ("num_generations", "max_completion_length", "temperature")
 _TRL_OPTIMISER = ("learning_rate", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "seed")
 TRL_NAMES = {name: name for name in (*_TRL_SAMPLING, *_TRL_OPTIMISER)}
@@ -109,7 +109,7 @@ VERL_NAMES = {
     "actor_rollout_ref.actor.optim.lr_scheduler_type": "lr_scheduler_type",
     "actor_rollout_ref.actor.optim.clip_grad": "max_grad_norm",
 }
-# Where to look here -> what a framework calls it, by the last part of its names; the value may have to be converted.
+# Our option -> what a framework calls it, by the last part of its names. The value may have to be converted.
 _COUNT = "num_minibatches, how many and not how large"
 LOOK_HERE: dict[str, dict[str, str]] = {
     "TRL": {
@@ -213,9 +213,9 @@ LOOK_HERE: dict[str, dict[str, str]] = {
 
 
 def our_names(name: str) -> str:
-    """`learning_rate (verl)` for `lr`, an option of another framework; empty where none has it.
+    """Return `learning_rate (verl)` for `lr`, an option of another framework; empty where none has it.
 
-    `name` may be dotted as there: its last part counts.
+    Of a dotted name the last part counts.
     """
     last = name.rpartition(".")[2]
     same = {"TRL": TRL_NAMES, "verl": VERL_NAMES}
@@ -229,7 +229,7 @@ def our_names(name: str) -> str:
 
 
 def in_their_names(framework: str, text: str) -> str:
-    """Advice with our options under the names that a framework has for them; one with its value (`beta=0`) stays."""
+    """Return advice with our options under a framework's names; one with its value (`beta=0`) stays."""
     looked = next((names for name, names in LOOK_HERE.items() if name.lower() == framework), {})
     theirs = {ours: called.split()[0] for ours, called in looked.items() if "," not in ours}
     theirs |= {ours: called for called, ours in {"verl": VERL_NAMES}.get(framework, {}).items()}

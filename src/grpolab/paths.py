@@ -1,4 +1,4 @@
-"""Where everything lies, and how files are written: beside their name and renamed, so that nobody reads half of one."""
+"""The layout of project and results folder, and writing files by rename, so that nobody reads half of one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from grpolab import FOLDER_FORMAT
 from grpolab.credentials import without_secrets_in
 from grpolab.errors import Damaged, RequestError, near_matches
 
-# How every process is started. -P: what lies in the working directory is imported only where a run names it, as in the
-# command itself; a random.py of the user's stands in for nothing.
+# How every process is started. -P: a random.py in the working directory does not replace Python's own.
 PYTHON = (sys.executable, "-P")
 
 # The study whose outcome is committed: it stands at the top of results/. Hours of training.
@@ -32,27 +31,27 @@ REFERENCE_STUDY = "claims"
 SWEEP_STUDY = "reference"
 # The model of `model=smollm2`, below the project; `make extras WHAT=smollm2` makes it.
 SMOLLM2 = Path("results", "models", "smollm2-135m-instruct")
-# A run's name: its signature; those that TRL trained have a number behind it where there is more than one.
+# A run's name is its signature; runs that TRL trained may have a number behind it.
 SIGNATURE = re.compile(r"[0-9a-f]{16}(-[1-9][0-9]*)?")
 STUDY_NAME = re.compile(r"\w[\w.+-]*")
-# What a report consists of, in `Results.output`, beside figures/ and tables/; the last is written last.
+# The files of a report in `Results.output`, beside figures/ and tables/; the last one is written last.
 REPORT_FILES = ("report.html", "report.md")
 
-# The place refuses to be written: full, over its quota, read-only, forbidden. No run's own fault, so no outcome.
+# The disk is full, over its quota, read-only or forbidden: not a run's fault, so the run gets no outcome.
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def is_refusal(error: BaseException, folder: Path) -> TypeGuard[OSError]:
-    """Whether the disk refuses what is written below `folder`. A file that the error names must be one of those."""
+    """Return True if the disk refuses what is written below `folder`."""
     if not isinstance(error, OSError) or error.errno not in DISK_ERRORS:
         return False
     return error.filename is None or Path(str(error.filename)).is_relative_to(folder)
 
 
 def project_root() -> Path:
-    """The folder with conf/ and experiments/: the nearest one above the working directory, else the installed checkout.
+    """Find the folder with conf/ and experiments/, at or above the working directory or in the installed checkout.
 
-    Raises RequestError where neither is found.
+    Raises RequestError.
     """
     for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2]]:
         if (folder / "conf" / "run.yaml").is_file() and (folder / "experiments").is_dir():
@@ -61,7 +60,7 @@ def project_root() -> Path:
 
 
 def git(root: Path, *arguments: str) -> str | None:
-    """What git says of the checkout at `root`; None where there is no git, no checkout or no answer."""
+    """Return what git prints about the checkout at `root`; None without git, checkout or answer."""
     command = ["git", "-C", str(root), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
@@ -70,21 +69,21 @@ def git(root: Path, *arguments: str) -> str | None:
 
 
 def commit(root: Path) -> str | None:
-    """The checkout's commit; None where it is none."""
+    """Return the commit of a checkout; None outside of one."""
     said = git(root, "rev-parse", "HEAD")
     return said.strip() if said else None
 
 
 def available() -> list[str]:
-    """Names of the studies in experiments/."""
+    """Return the names of the studies in experiments/."""
     return sorted(file.stem for file in (project_root() / "experiments").glob("*.yaml"))
 
 
 def study_file(given: str) -> Path:
-    """The file of a study that is given by its name, or by a path that ends in .yaml, seen from the working folder.
+    """Find a study's file by the name of the study or by a path that ends in .yaml.
 
-    A study is called as its file, wherever that lies: its plan, report and registrations stand under the file's stem.
-    So no file elsewhere may have the name of a study in experiments/. Raises RequestError.
+    A study is called like its file, so no file elsewhere may have the name of a study in experiments/. Raises
+    RequestError.
     """
     known, folder = available(), project_root() / "experiments"
     file = Path(given).expanduser()
@@ -108,29 +107,29 @@ def _is_path(study: str) -> bool:
 
 
 def within_project(file: Path) -> str:
-    """A file as commands in the project's root name it: by a relative path where it lies below, else by a whole one."""
+    """Return a file's path relative to the project's root, or its absolute path if it lies elsewhere."""
     root, whole = project_root().resolve(), file.resolve()
     return str(whole.relative_to(root)) if whole.is_relative_to(root) else str(whole)
 
 
 def results_folder(root: str | Path) -> Path:
-    """The results folder at `root`; a relative path is below the project. Raises as `project_root`."""
+    """Return the results folder at `root`; a relative path is below the project. Raises RequestError."""
     return Path(root) if Path(root).is_absolute() else project_root() / root
 
 
 class Results:
-    """The results folder, and where everything lies in it.
+    """The results folder and the places in it.
 
-    Names of runs and studies are read from files that others may have written: one that is no such name, and might
-    lead out of the folder, raises Damaged.
+    Names of runs and studies may come from other people's files: one that is malformed, and could lead out of the
+    folder, raises Damaged.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.is_ours = True  # else it is only read: nothing is written into it, not even a cache
+        self.is_ours = True  # False: nothing is written into it, not even a cache
         self.runs = root / "runs"  # one folder per run, named by signature
         self.warm_starts = root / "warm_starts"  # the same of warm starts
-        self.content = root / "content"  # hashes of large files that runs name, so that each is read once
+        self.content = root / "content"  # hashes of large files, so that each is read once
         self.studies = root / "studies"  # one folder per study
         self.screens = root / "screens"  # what `report --brief` said, as long as nothing that it is from has changed
         self.reference = root / "reference"  # the committed compact data of the reference outcome
@@ -141,10 +140,7 @@ class Results:
 
     @classmethod
     def open(cls, root: str | Path) -> Results:
-        """The folder at `root` (relative paths: below the project), created if absent.
-
-        Raises RequestError when it cannot be written, or was written in another format.
-        """
+        """Open the folder at `root`, and create it if absent. Raises RequestError if it cannot be used."""
         folder = results_folder(root)
         marker = folder / "format.json"
         try:
@@ -162,29 +158,29 @@ class Results:
         return cls(folder)
 
     def run(self, signature: str) -> Path:
-        """Folder of a run."""
+        """Return the folder of a run."""
         return self._place(self.runs, signature, SIGNATURE, "a run's signature")
 
     def warm_start(self, signature: str) -> Path:
-        """Folder of a warm start."""
+        """Return the folder of a warm start."""
         return self._place(self.warm_starts, signature, SIGNATURE, "a warm start's signature")
 
     def plan(self, study: str) -> Path:
-        """The study's plan.json."""
+        """Return the study's plan.json."""
         return self._study(study) / "plan.json"
 
     def assessment(self, study: str) -> Path:
-        """What report and doctor say of each run of the study, for the tracking store."""
+        """Return the file of what report and doctor say about each run, for the tracking store."""
         return self._study(study) / "assessment.json"
 
     def planned(self) -> list[str]:
-        """Names of the studies that have a plan."""
+        """Return the names of the studies that have a plan."""
         return sorted(file.parent.name for file in self.studies.glob("*/plan.json"))
 
     def name_of(self, given: str) -> str:
-        """The name of a study that is given by it, or by its file's path, as `study_file` reads it.
+        """Return the name of a study that is given by its name or by its file's path.
 
-        Raises RequestError where there is no such file, or no plan of it here.
+        Raises RequestError if there is no such file, or no plan of it here.
         """
         if not _is_path(given):
             return given
@@ -196,30 +192,30 @@ class Results:
         return file.stem
 
     def namesake(self, study: str, file: str) -> str:
-        """A sentence where the plan here is of another file of that name, which is still there; empty where not."""
+        """Return a sentence if the plan here was made from another file of that name; else an empty string."""
         planned = (read_json(self.plan(study)) or {}).get("file", file)
-        if planned == file or not (project_root() / planned).is_file():  # a file that was moved is the same study
+        if planned == file or not (project_root() / planned).is_file():  # a moved file is the same study
             return ""
         return f"{study} is planned in {self.root} from {planned}: give one of them another name"
 
     def not_planned(self, given: str) -> RequestError:
-        """What to say where a study that is given by its name or its file's path has no plan here."""
-        planned = [name for name in self.planned() if name != given]  # its own plan may be there and lead to no file
+        """Return the error for a study that has no plan here."""
+        planned = [name for name in self.planned() if name != given]  # its own plan may be here, and its file gone
         if _is_path(given) or given in available():
             return RequestError(f"study {given} is not planned in {self.root}: run `grpolab sweep {given}` first")
         have = f"planned are {', '.join(planned)}" if planned else "none is, `grpolab sweep STUDY` plans one"
         return RequestError(f"study {given} is not planned in {self.root}{near_matches(given, planned)}: {have}")
 
     def committed_plan(self, study: str) -> Path:
-        """Its plan in the committed reference, which knows the study where there is this file."""
+        """Return the study's plan in the committed reference."""
         return self.reference / "plans" / f"{study}.json"
 
     def trials(self, study: str) -> Path:
-        """What a tuning of the study has tried, for the report."""
+        """Return the table of the trials of the study's tuning."""
         return self._study(study) / "tuning" / "trials.json"
 
     def output(self, study: str) -> Path:
-        """Where the study's REPORT_FILES, figures/ and tables/ go: beside the runs for the study that is committed."""
+        """Return the folder of the study's report; that of the committed study is the results folder itself."""
         return self.root if study == REFERENCE_STUDY else self._study(study)
 
     def _study(self, name: str) -> Path:
@@ -231,10 +227,7 @@ class Results:
         return folder / name
 
     def refuse_outside(self, path: Path) -> None:
-        """Raises Damaged where a link leads what would be written at `path` out of the results folder.
-
-        The folders at the top may be links themselves, as to a larger disk.
-        """
+        """Raise Damaged if a link leads `path` out of the results folder; its top folders may be links themselves."""
         top = self.root / path.relative_to(self.root).parts[0]
         to = os.path.realpath(path)
         if not Path(to).is_relative_to(os.path.realpath(top)):
@@ -242,22 +235,19 @@ class Results:
 
 
 def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write, flush to disk, rename. Not `durable`: without the flush, which takes milliseconds and outlasts power cuts.
-
-    A write that fails (a full disk) leaves the file that was there, and nothing else.
-    """
+    """Write beside the file, flush to disk unless not `durable`, and rename. A failed write changes nothing."""
     with _written(path, content, durable) as part:
         part.replace(path)
 
 
 def write_new(path: Path, content: bytes, *, durable: bool = True) -> bool:
-    """The same for a file that must not be there yet; False where it is, because another process was faster."""
+    """Write a file that must not exist yet; return False if another process was faster."""
     with _written(path, content, durable) as part:
         try:
             os.link(part, path)
             made = True
         except FileExistsError:
-            made = part.stat().st_nlink > 1  # a server that was asked again, because its answer was lost
+            made = part.stat().st_nlink > 1  # a file server repeated the request
         except OSError:  # no hard links here: a reader may see half of the file
             try:
                 with path.open("xb") as file:
@@ -271,7 +261,7 @@ def write_new(path: Path, content: bytes, *, durable: bool = True) -> bool:
 
 @contextmanager
 def _written(path: Path, content: bytes, durable: bool) -> Iterator[Path]:
-    """The content in a file beside `path` whose name nobody else has; removed where what follows fails."""
+    """Write the content into a file of a unique name beside `path`; remove it if the block fails."""
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
         try:
@@ -291,18 +281,18 @@ def _written(path: Path, content: bytes, durable: bool) -> Iterator[Path]:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what writers of files below `folder` left when they were killed. No writer may be at work there."""
+    """Remove what killed writers left below `folder`. No writer may be at work there."""
     for part in folder.rglob("*.part"):
         part.unlink()
 
 
 def write_text_atomic(path: Path, text: str) -> None:
-    """The same for text."""
+    """Write text by rename."""
     write_atomic(path, text.encode())
 
 
 def plain(value: Any) -> Any:
-    """Strict-JSON form of a value: infinities and NaN become the strings "inf", "-inf" and "nan"."""
+    """Return a value as strict JSON: infinities and NaN become the strings "inf", "-inf" and "nan"."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -313,17 +303,17 @@ def plain(value: Any) -> Any:
 
 
 def write_json_atomic(path: Path, value: Any, *, durable: bool = True) -> None:
-    """The same for strict JSON; infinities become strings."""
+    """Write a value as strict JSON by rename."""
     write_atomic(path, json_bytes(value), durable=durable)
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as it stands in a JSON file, which holds no secrets."""
+    """Return a value as the bytes of a JSON file, with its secrets masked."""
     return (json.dumps(without_secrets_in(plain(value)), allow_nan=False, indent=1) + "\n").encode()
 
 
 def write_csv_atomic(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows with the same keys as a table; at least one."""
+    """Write rows with the same keys, at least one, as a table."""
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
     writer.writeheader()
@@ -332,10 +322,7 @@ def write_csv_atomic(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def open_file(path: str, flags: int) -> int:
-    """An `opener` of what somebody may have made: a pipe would be waited for, and a device may never end.
-
-    Raises OSError where it is no file.
-    """
+    """Open a regular file (an `opener` for `open`): a pipe would block, a device may never end. Raises OSError."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
@@ -344,7 +331,7 @@ def open_file(path: str, flags: int) -> int:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file; None where there is no file, or no whole object in it."""
+    """Read the object in a JSON file; None if there is no file, or no complete object in it."""
     try:
         with open(path, opener=open_file) as file:
             content = json.load(file)

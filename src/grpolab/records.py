@@ -50,7 +50,7 @@ _CELL: Types = {
 
 
 def read_result(folder: Path) -> Record | None:
-    """`read_outcome`, and where it is a result, whether the files that a report reads are those it was written for.
+    """Read an outcome; if it is a result, check the files that a report reads against its hashes.
 
     An outcome without the journal's hash, as other programs may write, says nothing about its journal. Raises Damaged.
     """
@@ -70,7 +70,7 @@ def read_result(folder: Path) -> Record | None:
 
 
 def outcome_or_damage(folder: Path) -> Record | None:
-    """`read_result`; of a run that is damaged the outcome `damaged`, with the reason."""
+    """Read a result; for a damaged run return the outcome `damaged` with the reason."""
     try:
         return read_result(folder)
     except Damaged as damage:
@@ -78,33 +78,33 @@ def outcome_or_damage(folder: Path) -> Record | None:
 
 
 def check_journal(folder: Path, recorded: str, found: str) -> None:
-    """Raises Damaged where a journal's hash is not the one in outcome.json."""
+    """Raise Damaged if a journal's hash is not the one in outcome.json."""
     if found != recorded:
         raise Damaged(f"{folder / JOURNAL} is not the journal that outcome.json was written for (journal_sha256)")
 
 
 def check_provenance(folder: Path, provenance: Record) -> None:
-    """Raises Damaged where what a run was made of does not say what a report needs; TRL's runs are not reported."""
+    """Raise Damaged if provenance lacks what a report needs; TRL's runs are not reported."""
     items = (provenance.get("dataset") or {}).get("evaluation_items")
     if "framework" not in provenance and not isinstance(items, int):
         raise Damaged(f"{folder / 'provenance.json'} does not say how many items were evaluated")
 
 
 def check_policy(folder: Path, outcome: Record) -> None:
-    """Raises Damaged where the weights of a run are not those that its outcome names."""
+    """Raise Damaged if the weights of a run are not those that its outcome names."""
     recorded = outcome.get("policy_sha256")
     if recorded is not None and (folder / WEIGHTS).exists() and weights_sha256(folder / WEIGHTS) != recorded:
         raise Damaged(f"{folder / WEIGHTS} has not the weights that outcome.json was written for (policy_sha256)")
 
 
 def read_provenance(folder: Path) -> Record:
-    """What a run was made of; empty where it failed before it wrote that. Raises Damaged."""
+    """Read provenance.json; empty for a run that failed before it. Raises Damaged."""
     path = folder / "provenance.json"
     return check_types(read_object(path) or {}, _PROVENANCE, path)
 
 
 def read_settings(folder: Path) -> Record:
-    """A run's settings; empty where it has none yet. Raises Damaged."""
+    """Read a run's settings; empty if it has none yet. Raises Damaged."""
     path = folder / "settings.yaml"
     if not os.path.lexists(path):
         return {}
@@ -115,7 +115,7 @@ def read_settings(folder: Path) -> Record:
 
 
 def read_plan(path: Path) -> Record | None:
-    """A study's plan, as it was written or as it was packed for the reference; None where there is none.
+    """Read a study's plan, also one packed for the reference; None if there is none.
 
     Raises Damaged.
     """
@@ -157,10 +157,10 @@ def _cell(variant: Record, common: Record, seed: str) -> Record:
 
 
 def read_lines(path: Path) -> list[Record]:
-    """The records of a journal that grows no more; none where there is no file. Raises Damaged, with the line."""
+    """Read the records of a finished journal; empty without a file. Raises Damaged, with the line."""
     return parse_lines(read_bytes(path) or b"", path)
 
 
 def parse_lines(content: bytes, path: Path) -> list[Record]:
-    """The records in a journal's bytes. Raises Damaged, with the line."""
+    """Parse the records in a journal's bytes. Raises Damaged, with the line."""
     return [parse_object(line, f"{path}, line {number}") for number, line in enumerate(content.splitlines(), start=1)]

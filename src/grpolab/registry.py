@@ -1,6 +1,6 @@
-"""What can be chosen by name, and where it is: a new objective is one function and one line here.
+"""The names that settings choose from, each with the place of its function.
 
-Names only, so that settings are checked without importing torch; `resolve` imports when the run begins.
+Settings are checked without importing torch; `resolve` imports when a run begins.
 """
 
 from __future__ import annotations
@@ -11,18 +11,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 # Importance ratio (grpo/ratios.py): how far the policy has moved, per token or per sequence.
-RATIOS = {
-    "token": "grpolab.grpo.ratios:token_ratio",
-    "sequence": "grpolab.grpo.ratios:sequence_ratio",
-    "sequence_token": "grpolab.grpo.ratios:sequence_token_ratio",
-    "segment": "grpolab.grpo.ratios:segment_ratio",
-}
+RATIOS = {level: f"grpolab.grpo.ratios:{level}_ratio" for level in ("token", "sequence", "sequence_token", "segment")}
 
 POSITIVE, ANY_SIGN = (0.0, float("inf")), (float("-inf"), float("inf"))
 
 
 class Surrogate(NamedTuple):
-    """A policy loss, chosen by the setting `kernel`: where its function is, and what settings must know of it."""
+    """A policy loss, chosen by the setting `kernel`: its function, and what settings must know about it."""
 
     function: str
     options: Mapping[str, tuple[float, float]] = {}  # its own numbers, `kernel_options.<kernel>`: (more than, at most)
@@ -34,71 +29,60 @@ class Surrogate(NamedTuple):
 
 
 # Surrogate (grpo/surrogates.py, grpo/more_surrogates.py): the loss of a token or sequence before averaging.
+COMMON, MORE = "grpolab.grpo.surrogates", "grpolab.grpo.more_surrogates"
 SURROGATES = {
-    "clipped": Surrogate("grpolab.grpo.surrogates:clipped", bounds_the_ratio=True, policy_gradient_at_one=True),
-    "ratio": Surrogate("grpolab.grpo.surrogates:ratio", clips=False, policy_gradient_at_one=True),
-    "policy_gradient": Surrogate("grpolab.grpo.surrogates:policy_gradient", clips=False, policy_gradient_at_one=True),
+    "clipped": Surrogate(f"{COMMON}:clipped", bounds_the_ratio=True, policy_gradient_at_one=True),
+    "ratio": Surrogate(f"{COMMON}:ratio", clips=False, policy_gradient_at_one=True),
+    "policy_gradient": Surrogate(f"{COMMON}:policy_gradient", clips=False, policy_gradient_at_one=True),
     "policy_gradient_masked": Surrogate(
-        "grpolab.grpo.surrogates:policy_gradient_masked", bounds_the_ratio=True, policy_gradient_at_one=True
+        f"{COMMON}:policy_gradient_masked", bounds_the_ratio=True, policy_gradient_at_one=True
     ),
-    "cispo": Surrogate("grpolab.grpo.surrogates:cispo", policy_gradient_at_one=True),
-    "cispo_masked": Surrogate(
-        "grpolab.grpo.more_surrogates:cispo_masked", bounds_the_ratio=True, policy_gradient_at_one=True
-    ),
-    "band": Surrogate("grpolab.grpo.more_surrogates:band", bounds_the_ratio=True),
-    "aspo": Surrogate("grpolab.grpo.more_surrogates:aspo", {"cap": POSITIVE}),
-    "topr": Surrogate(
-        "grpolab.grpo.more_surrogates:topr", {"positive_weight": POSITIVE, "negative_weight": POSITIVE}, clips=False
-    ),
+    "cispo": Surrogate(f"{COMMON}:cispo", policy_gradient_at_one=True),
+    "cispo_masked": Surrogate(f"{MORE}:cispo_masked", bounds_the_ratio=True, policy_gradient_at_one=True),
+    "band": Surrogate(f"{MORE}:band", bounds_the_ratio=True),
+    "aspo": Surrogate(f"{MORE}:aspo", {"cap": POSITIVE}),
+    "topr": Surrogate(f"{MORE}:topr", {"positive_weight": POSITIVE, "negative_weight": POSITIVE}, clips=False),
     "vespo": Surrogate(
-        "grpolab.grpo.more_surrogates:vespo",
+        f"{MORE}:vespo",
         dict.fromkeys(("k_positive", "lambda_positive", "k_negative", "lambda_negative"), POSITIVE),
         clips=False,
         policy_gradient_at_one=True,
     ),
-    "dro": Surrogate(
-        "grpolab.grpo.more_surrogates:dro", {"coefficient": POSITIVE}, clips=False, policy_gradient_at_one=True
-    ),
+    "dro": Surrogate(f"{MORE}:dro", {"coefficient": POSITIVE}, clips=False, policy_gradient_at_one=True),
     "sapo": Surrogate(
-        "grpolab.grpo.more_surrogates:sapo",
+        f"{MORE}:sapo",
         {"temperature_positive": POSITIVE, "temperature_negative": POSITIVE},
         clips=False,
         policy_gradient_at_one=True,
     ),
-    "gmpo": Surrogate("grpolab.grpo.more_surrogates:gmpo", bounds_the_ratio=True, policy_gradient_at_one=True),
+    "gmpo": Surrogate(f"{MORE}:gmpo", bounds_the_ratio=True, policy_gradient_at_one=True),
     "clip_cov": Surrogate(
-        "grpolab.grpo.more_surrogates:clip_cov",
+        f"{MORE}:clip_cov",
         {"share": (0.0, 1.0), "lower": ANY_SIGN, "upper": ANY_SIGN},
         draws_tokens=True,
         whole_minibatch=True,
         bounds_the_ratio=True,
     ),
     "kl_cov": Surrogate(
-        "grpolab.grpo.more_surrogates:kl_cov",
+        f"{MORE}:kl_cov",
         {"share": (0.0, 1.0), "coefficient": POSITIVE},
         clips=False,
         whole_minibatch=True,
     ),
-    "dppo_tv": Surrogate("grpolab.grpo.more_surrogates:dppo_tv", {"cap": POSITIVE}),
-    "dppo_kl": Surrogate("grpolab.grpo.more_surrogates:dppo_kl", {"cap": POSITIVE}),
-    "dppo_ratio": Surrogate(
-        "grpolab.grpo.more_surrogates:dppo_ratio", {"advantage_weight": POSITIVE, "drift_weight": POSITIVE}
-    ),
-    "ipo": Surrogate("grpolab.grpo.more_surrogates:ipo", {"advantage_weight": POSITIVE, "drift_weight": POSITIVE}),
+    "dppo_tv": Surrogate(f"{MORE}:dppo_tv", {"cap": POSITIVE}),
+    "dppo_kl": Surrogate(f"{MORE}:dppo_kl", {"cap": POSITIVE}),
+    "dppo_ratio": Surrogate(f"{MORE}:dppo_ratio", {"advantage_weight": POSITIVE, "drift_weight": POSITIVE}),
+    "ipo": Surrogate(f"{MORE}:ipo", {"advantage_weight": POSITIVE, "drift_weight": POSITIVE}),
 }
 
 # Aggregation (grpo/aggregation.py): how per-token losses become one number; the denominator is in the name.
 AGGREGATIONS = {
-    "sequence_mean": "grpolab.grpo.aggregation:sequence_mean",
-    "sequence_mean_nonempty": "grpolab.grpo.aggregation:sequence_mean_nonempty",
-    "sequence_sum": "grpolab.grpo.aggregation:sequence_sum",
-    "sequence_sum_nonempty": "grpolab.grpo.aggregation:sequence_sum_nonempty",
-    "token_mean_rollout": "grpolab.grpo.aggregation:token_mean_rollout",
-    "token_mean_minibatch": "grpolab.grpo.aggregation:token_mean_minibatch",
-    "token_mean_microbatch": "grpolab.grpo.aggregation:token_mean_microbatch",
-    "token_sum": "grpolab.grpo.aggregation:token_sum",
-    "token_sum_constant": "grpolab.grpo.aggregation:token_sum_constant",
-    "token_sum_length": "grpolab.grpo.aggregation:token_sum_length",
+    name: f"grpolab.grpo.aggregation:{name}"
+    for name in (
+        *("sequence_mean", "sequence_mean_nonempty", "sequence_sum", "sequence_sum_nonempty"),
+        *("token_mean_rollout", "token_mean_minibatch", "token_mean_microbatch"),
+        *("token_sum", "token_sum_constant", "token_sum_length"),
+    )
 }
 
 # KL estimator (grpo/kl.py), from the log ratio of the reference to the policy.
@@ -195,6 +179,6 @@ TASKS = {
 
 @functools.cache
 def resolve(path: str) -> Any:
-    """The object at `package.module:name`; raises ImportError or AttributeError where nothing is there."""
+    """Import the object at `package.module:name`. Raises ImportError or AttributeError."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)

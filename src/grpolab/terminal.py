@@ -1,4 +1,4 @@
-"""What goes to a terminal: data of others, from tokens to names, is shown and never obeyed."""
+"""Print text that others wrote: a terminal shows it and never obeys it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control and format characters, halve
 
 
 def visible(text: str) -> str:
-    """The text without its secrets, with what a terminal would obey, or turn round, spelled out as in Python."""
+    """Return the text with secrets masked and control characters spelled out as in Python."""
     text = without_secrets(text)
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
@@ -23,10 +23,10 @@ def visible(text: str) -> str:
 
 
 def say(text: object = "", *, error: bool = False, end: str = "\n", flush: bool = False) -> None:
-    """Print it; on standard error where it is one."""
+    """Print the visible text, an error on standard error."""
     print(visible(str(text)), file=sys.stderr if error else sys.stdout, end=end, flush=flush)
 
 
 def say_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What Python says of an exception that nobody expected."""
+    """Print the traceback of an unexpected exception (a `sys.excepthook`)."""
     say("".join(traceback.format_exception(kind, error, trace)), error=True, end="")

@@ -392,7 +392,8 @@ def verdict(case: Hostile, template: Template) -> tuple[str, float]:
     except SystemExit as ended:
         code = ended.code
     except (Exception, TooLong) as error:
-        raised = [(Path(frame.filename).name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)[-4:]]
+        frames = traceback.extract_tb(error.__traceback__)
+        raised = [(Path(frame.filename).name, frame.lineno) for frame in frames if "grpolab" in frame.filename][-3:]
         return f"{type(error).__name__}: {error}"[:300] + f" in {raised}", time.perf_counter() - started
     seconds = time.perf_counter() - started
     said = output.getvalue()

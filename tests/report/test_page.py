@@ -245,7 +245,7 @@ def test_preconditions_that_fail_stand_at_the_top_and_at_the_end(tmp_path, capsy
     )
     assert main(["report", "both", "--results", str(tmp_path)]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[-6:] == [
+    assert said[-2 - len(REPORT_FILES) :] == [
         *(f"precondition {sentence}" for sentence in (learns, collapses)),
         *(str(results.output("both") / name) for name in REPORT_FILES),
     ]

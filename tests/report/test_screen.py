@@ -11,7 +11,7 @@ import pytest
 from report_results import write_study
 
 from grpolab.paths import Results
-from grpolab.report import brief, load, page, reference, screen
+from grpolab.report import brief, export, load, page, screen
 from grpolab.report import registered as labels
 from grpolab.report.brief import plain
 from grpolab.report.claims import decide
@@ -161,7 +161,7 @@ def test_a_committed_screen_is_what_this_program_computes(name):
 
 
 def test_a_committed_screen_is_read_until_a_run_of_the_study_is_here(results, loads):
-    reference.export_reference(results, "clip_range")
+    export.export_reference(results, "clip_range")
     said = screen.screen(results, "clip_range")
     screen.write_committed(results)
     loads.clear()
@@ -177,7 +177,7 @@ def test_a_committed_screen_is_read_until_a_run_of_the_study_is_here(results, lo
 
 
 def test_a_committed_screen_of_another_outcome_is_not_read(results, loads):
-    reference.export_reference(results, "clip_range")
+    export.export_reference(results, "clip_range")
     screen.write_committed(results)
     results.plan("clip_range").unlink()
     results.runs.rename(results.root / "elsewhere")

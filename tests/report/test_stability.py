@@ -9,6 +9,7 @@ from report_results import FACTORS, write_run, write_study
 
 from grpolab.quantities import Thresholds
 from grpolab.report.load import load
+from grpolab.report.measures import stability_table
 from grpolab.report.stability import (
     collapsed,
     drawdown,
@@ -17,7 +18,6 @@ from grpolab.report.stability import (
     jitter,
     mechanism_quantities,
     run_quantities,
-    stability_table,
 )
 from grpolab.report.statistics.intervals import sd_interval, worst_mean
 

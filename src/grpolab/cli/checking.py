@@ -15,7 +15,7 @@ from grpolab.errors import RequestError, printable
 from grpolab.terminal import say
 
 if TYPE_CHECKING:
-    from grpolab.lint.rules import Finding
+    from grpolab.lint.rules import LintFinding
     from grpolab.readers.exchange import Converted
     from grpolab.sweep.plan import Cell
 
@@ -56,7 +56,7 @@ def add_origin(command: argparse.ArgumentParser) -> None:
     command.add_argument("--processes", type=count, metavar="N", help="that train, one a GPU, where FILE does not say")
 
 
-def warn(findings: Sequence[Finding], cells: Sequence[Cell]) -> None:
+def warn(findings: Sequence[LintFinding], cells: Sequence[Cell]) -> None:
     """Print warnings, and the memory of language models, to stderr. Raises RequestError if a finding is an error."""
     from grpolab.run import memory
 
@@ -85,7 +85,7 @@ def _lint(arguments: argparse.Namespace) -> int:
     return FAILURE if any(finding.severity == "error" for finding in findings) else OK
 
 
-def _findings(arguments: argparse.Namespace) -> list[Finding]:
+def _findings(arguments: argparse.Namespace) -> list[LintFinding]:
     from grpolab.lint.check import by_severity, check_config, check_plans, check_run
     from grpolab.lint.config_rules import check_written
     from grpolab.readers.exchange import convert, read
@@ -121,7 +121,7 @@ def _export(arguments: argparse.Namespace) -> None:
     from grpolab.settings.task import without_the_hub
     from grpolab.sweep.compose import Composer
 
-    compose = Composer().compose  # one for all guesses: what Hydra made of the presets is kept
+    compose = Composer().compose  # one for all that is tried, which keeps what Hydra made of the presets
     with without_the_hub():
         exported = export(arguments.framework, compose(arguments.overrides), compose)
     say(exported.text)

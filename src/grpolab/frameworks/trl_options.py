@@ -9,7 +9,7 @@ from typing import Any
 from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
 # fmt: off
-# The options of the loss.
+# Option of the loss -> TRL's default.
 LOSS: dict[str, Any] = {
     "loss_type": "dapo", "importance_sampling_level": "token",
     "epsilon": 0.2, "epsilon_high": None, "delta": None, "beta": 0.0, "use_bias_correction_kl": True,

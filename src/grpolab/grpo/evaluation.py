@@ -66,8 +66,8 @@ class Evaluator:
     def _texts(self) -> list[tuple[Texts, PrefixTree | None]]:
         """The sorted items with their right answers, in batches, each with its trees."""
         batches = [
-            text_tensors(self.tokenizer, *zip(*examples, strict=True), self.chat, self.device)
-            for examples in self._batches([self.examples_I[item] for item in self._order_I])
+            text_tensors(self.tokenizer, [e.prompt for e in batch], [e.answer for e in batch], self.chat, self.device)
+            for batch in self._batches([self.examples_I[item] for item in self._order_I])
         ]
         return [(texts, texts.tree(self.reach)) for texts in batches]
 

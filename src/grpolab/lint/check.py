@@ -12,7 +12,7 @@ from grpolab.lint.rules import (
     RUN_RULES,
     SEVERITIES,
     TRL_RULES,
-    Finding,
+    LintFinding,
     Options,
     Rules,
     clip_cannot_bind,
@@ -28,12 +28,12 @@ from grpolab.sweep.study import Study
 Imported: TypeAlias = tuple[Options, RunSettings]  # another framework's options, and the run that they are read as
 
 
-def check_run(settings: RunSettings) -> list[Finding]:
+def check_run(settings: RunSettings) -> list[LintFinding]:
     """Return what the rules find in one run."""
     return by_severity(RUN_RULES.findings(settings))
 
 
-def check_config(name: str, config: Imported, default: Imported) -> list[Finding]:
+def check_config(name: str, config: Imported, default: Imported) -> list[LintFinding]:
     """Return what the rules find in another framework's config: its own traps, then those of the run that it means.
 
     A finding about the framework's `default` config too, with this one's KL, is only a note.
@@ -46,7 +46,7 @@ def check_config(name: str, config: Imported, default: Imported) -> list[Finding
     )
 
 
-def _of_config(name: str, options: Options, settings: RunSettings) -> list[Finding]:
+def _of_config(name: str, options: Options, settings: RunSettings) -> list[LintFinding]:
     # The model and its start are not in another framework's options: here they are the values of our conf/.
     findings = [finding for finding in check_run(settings) if finding.rule != nothing_to_start_from.name]
     if name != "trl":
@@ -54,7 +54,7 @@ def _of_config(name: str, options: Options, settings: RunSettings) -> list[Findi
     return [*TRL_RULES.findings(options), *(it for it in findings if it.rule != clip_cannot_bind.name)]  # in both
 
 
-def check_plans(plans: Sequence[Plan]) -> list[Finding]:
+def check_plans(plans: Sequence[Plan]) -> list[LintFinding]:
     """Return what the rules find in studies and variants. A finding about a key that the study varies is a note."""
     studies = [plan for plan in plans if isinstance(plan.study, Study)]
     findings = []
@@ -63,7 +63,7 @@ def check_plans(plans: Sequence[Plan]) -> list[Finding]:
         variants = {variant.name: variant.settings for variant in plan.variants}
         points = [resolve_run(settings).model_dump() for settings in variants.values()]
         varied = {key for key in points[0] if any(point[key] != points[0][key] for point in points)}
-        variants_with = defaultdict[Finding, list[str]](list)
+        variants_with = defaultdict[LintFinding, list[str]](list)
         for name in variants:
             for finding in check_run(variants[name]):
                 variants_with[finding].append(name)
@@ -77,7 +77,7 @@ def check_plans(plans: Sequence[Plan]) -> list[Finding]:
     return by_severity(findings)
 
 
-def by_severity(findings: list[Finding]) -> list[Finding]:
+def by_severity(findings: list[LintFinding]) -> list[LintFinding]:
     """Return errors first and notes last, in each the most costly first."""
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 

@@ -1,4 +1,4 @@
-"""What a config of TRL or verl does unasked that has no place in our settings: sampler, batches, learning rate.
+"""Find what a config of TRL or verl does unasked that has no place in our settings: sampler, batches, learning rate.
 
 The rules read the keys as they are written in the file, not their defaults: what everybody has is no finding. A rule
 whose keys are missing, or hold what no number can be read from, is silent.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grpolab.lint.rules import Finding, Rules
+from grpolab.lint.rules import LintFinding, Rules
 
 Written = Mapping[str, Any]  # keys of a config file, dotted as the framework has them
 
@@ -24,13 +24,13 @@ NARROW = 0.01  # a clip range as GSPO's, which rounding in bfloat16 reaches
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 
 
-def check_written(framework: str, written: Written) -> list[Finding]:
-    """What the rules find in the keys of a framework's config file."""
+def check_written(framework: str, written: Written) -> list[LintFinding]:
+    """Return what the rules find in the keys of a framework's config file."""
     return CONFIG_RULES[framework].findings(written)
 
 
 def _number(written: Written, key: str) -> float | None:
-    """A key's number; None where it is absent, open or no number."""
+    """Return a key's number; None where it is absent, open or no number."""
     try:
         return float(written[key])
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -22,7 +22,7 @@ Subject = TypeVar("Subject")
 
 
 @dataclass(frozen=True)
-class Finding:
+class LintFinding:
     """A sentence of one rule about one subject."""
 
     rule: str
@@ -66,10 +66,10 @@ class Rules(Generic[Subject]):
 
         return declare
 
-    def findings(self, subject: Subject) -> list[Finding]:
+    def findings(self, subject: Subject) -> list[LintFinding]:
         """Return what the rules find in a subject."""
         return [
-            Finding(rule.name, rule.severity, rule.key, sentence)
+            LintFinding(rule.name, rule.severity, rule.key, sentence)
             for rule in self.rules
             for sentence in rule.check(subject)
         ]

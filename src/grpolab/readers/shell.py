@@ -11,27 +11,31 @@ import fnmatch
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from grpolab.readers.python import calculate
+from grpolab.readers.shell_words import (
+    ASSIGNMENT,
+    GAP,
+    MARKS,
+    OPEN,
+    PART,
+    UNSET,
+    ScriptError,
+    find_piece_end,
+    mark_open,
+    split_commands,
+    split_tokens,
+    unmark,
+)
 
-MOST_CHARACTERS = 1 << 20  # that expansions make, in all
-DEEPEST = 30  # quotations and brackets inside each other
+MOST_SPENT = 1 << 20  # characters that expansions make, and variables that branches copy
+LONGEST_OPEN = 2000  # characters of what two ways leave different
 
-# An open part of a value is a mark, its source and END; GAP separates the words that an expansion makes.
-OPEN, UNSET, END, GAP = "\ue000", "\ue001", "\ue002", "\ue003"
-PART = re.compile(f"[{OPEN}{UNSET}]([^{END}]*){END}")
-MARKS = re.compile(f"[{OPEN}-{GAP}]")
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=")
-BLANKS = re.compile(r"(?:(?:[ \t\r]|\\\r?\n)*(?:#[^\n]*)?)")
-OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&?|&(?!>)|[;()\n]")
-REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|<<-?|>>|>\||>&|<&|<>|[<>])(?!\()[ \t]*")
 PARAMETER = re.compile(
     r"\$(?:([A-Za-z_]\w*|[@*#?$!0-9-])|\{([A-Za-z_]\w*|[@*#]|\d+)(?:\[([^\]]*)\])?(.*)\})", re.DOTALL
 )
-BRACKETS = (("$((", "))"), ("${", "}"), ("$(", ")"), ("`", "`"), ("<(", ")"), (">(", ")"), ('"', '"'))
-KEYWORDS = {"if", "then", "elif", "else", "fi", "do", "done", "while", "until", "esac", "{", "}", "!"}
 DECLARATIONS = {"export", "declare", "typeset", "local", "readonly"}
 SUCCEED = {
     ":",
@@ -57,10 +61,6 @@ COMPARISONS = {
     "-ge": operator.ge,
 }  # fmt: skip
 Variables = dict[str, list[str]]  # the elements of each; a plain variable has one
-
-
-class ScriptError(ValueError):
-    """What of a script cannot be read; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -90,121 +90,6 @@ def find_training_command(text: str, is_training: Callable[[list[str]], bool]) -
     return Command(tuple(map(unmark, words)), {at: text for at, text in parts.items() if text}, notes)
 
 
-def unmark(text: str) -> str:
-    """Return a value with its open parts as they are written."""
-    return PART.sub(r"\1", text)
-
-
-def mark_open(source: str, mark: str = OPEN) -> str:
-    """Return an open part of a value, by how it is written."""
-    return f"{mark}{MARKS.sub('', source)}{END}"
-
-
-# Syntax: a script as words and operators, and those as commands.
-
-
-def find_piece_end(text: str, at: int, quoted: bool = False, depth: int = 0) -> int:
-    """Return the place behind the character, quotation or expansion at this one."""
-    if text[at] == "\\":
-        return min(at + 2, len(text))
-    if not quoted and text.startswith(("'", "$'"), at):
-        if (end := text.find("'", text.index("'", at) + 1)) < 0:
-            raise ScriptError("a quotation is not closed: ' is missing")
-        return end + 1
-    for opener, close in BRACKETS[:4] if quoted else BRACKETS:
-        if text.startswith(opener, at):
-            return find_bracket_end(text, at + len(opener), close, depth + 1)
-    return at + 1
-
-
-def find_bracket_end(text: str, at: int, close: str, depth: int = 0) -> int:
-    """Return the place behind the end of a quotation or bracket. Raises ScriptError where it has none."""
-    if depth > DEEPEST:
-        raise ScriptError(f"it nests more than {DEEPEST} quotations and brackets")
-    while at < len(text):
-        if text.startswith(close, at):
-            return at + len(close)
-        if text[at] == "#" and close == ")" and text[at - 1] in " \t\n(":
-            at = text.find("\n", at) % (len(text) + 1)
-        elif text[at] == "(" and ")" in close:
-            at = find_bracket_end(text, at + 1, ")", depth + 1)
-        else:
-            at = find_piece_end(text, at, close == '"', depth)
-    raise ScriptError(f"a quotation or bracket is not closed: {close} is missing")
-
-
-def find_word_end(text: str, at: int) -> int:
-    """Return the place behind a word, the list of an array with it."""
-    start = at
-    while at < len(text) and text[at] not in " \t\r\n;&|()" and not REDIRECTION.match(text[at : at + 2]):
-        at = find_piece_end(text, at)
-        if text.startswith("(", at) and ASSIGNMENT.fullmatch(text, start, at):
-            at = find_bracket_end(text, at + 1, ")")
-    return at
-
-
-def split_tokens(text: str) -> Iterator[str]:
-    """Yield words as they are written and operators, without comments, redirections and here-documents."""
-    at, documents = 0, list[str]()
-    while at < len(text):
-        end = at + 1
-        if (blanks := BLANKS.match(text, at)) and blanks[0]:
-            end = blanks.end()
-        elif text.startswith("((", at):
-            yield text[at : (end := find_bracket_end(text, at + 2, "))"))]
-        elif found := OPERATOR.match(text, at):
-            yield found[0]
-            end = found.end()
-            while found[0] == "\n" and documents:
-                document = re.compile(rf"^\s*{re.escape(documents.pop(0))}$", re.MULTILINE).search(text, end)
-                end = document.end() if document else len(text)
-        elif found := REDIRECTION.match(text, at):
-            end = find_word_end(text, found.end())
-            if found[0].strip().endswith(("<<", "<<-")):
-                documents.append(text[found.end() : end].strip("'\"\\"))
-        elif (end := find_word_end(text, at)) > at:
-            yield text[at:end]
-        at = max(end, at + 1)
-
-
-def split_commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each command with what joins it to the one before: `;`, `&&` or `||`. A keyword is a command."""
-    words, joint, is_pattern = list[str](), ";", False
-    for token in split_tokens(text):
-        if is_pattern and token == ")":
-            yield ";", ["pattern", *words]
-            words, is_pattern = [], False
-        elif is_pattern and (token != "esac" or words):
-            words += [token] if token not in ("(", "|", "\n") else []
-        elif token == "(" and len(words) == 1:
-            words = ["function"]
-        elif token == ")" and words == ["function"]:
-            continue
-        elif OPERATOR.fullmatch(token):
-            if words and words != ["function"]:
-                yield joint, words
-            if token in ("(", ")"):
-                yield joint, [token]
-            elif token.startswith(";;"):
-                yield ";", [";;"]
-                is_pattern = True
-            if token != "\n" or words:  # a line may end behind `&&`
-                joint, words = token if token in ("&&", "||") else ";", words if words == ["function"] else []
-        elif token in KEYWORDS and (not words or words[0] == "function"):
-            yield joint, ["function"] if words else [token]
-            words, joint, is_pattern = [], ";", False
-        else:
-            words.append(token)
-            if token == "in" and words[0] == "case":
-                yield joint, words
-                words, joint, is_pattern = [], ";", True
-    if words:
-        yield joint, words
-
-
-# Reading.
-
-
 @dataclass
 class _Frame:
     """A compound command: what is known before it, after each way through it, and of the way that is read."""
@@ -226,7 +111,7 @@ class _Reader:
         self.found: dict[tuple[str, ...], None] = {}  # words of each training command, with marks
         self.variables: Variables = {}
         self.live, self.has_left, self.has_arguments = True, False, False
-        self.made = self.depth = 0
+        self.spent = self.depth = 0
 
     def read(self, text: str) -> None:
         """Read a script. Raises ScriptError where it cannot be read to its end."""
@@ -234,6 +119,7 @@ class _Reader:
         outcome: bool | None = True
         is_negated = False
         for joint, words in split_commands(text):
+            self.spend(1 + len(frames) + (len(self.variables) if frames or joint != ";" else 0))
             live = self.live and not self.has_left
             # Behind `&&` or `||` a command is taken (True), left out, or only a run can tell.
             taken = None if joint != ";" and outcome is None else joint == ";" or outcome is (joint == "&&")
@@ -354,6 +240,12 @@ class _Reader:
 
     # Values.
 
+    def spend(self, count: int) -> None:
+        """Count characters that are made and variables that are copied. Raises ScriptError where they are too many."""
+        self.spent += count
+        if self.spent > MOST_SPENT:
+            raise ScriptError("it is too long, or its variables become too large")
+
     def get_known(self, text: str) -> str | None:
         """Return a value in which nothing is open; what nothing sets is empty."""
         return None if OPEN in text else PART.sub("", text)
@@ -396,9 +288,7 @@ class _Reader:
                 pieces.append(mark_open(piece))
             else:
                 pieces.append(piece.lstrip("$")[1:-1] if piece.endswith("'") and len(piece) > 1 else piece)
-        self.made += sum(map(len, pieces))
-        if self.made > MOST_CHARACTERS:
-            raise ScriptError(f"its variables become more than {MOST_CHARACTERS} characters")
+        self.spend(sum(map(len, pieces)))
         return "".join(pieces)
 
     def expand_parameter(self, source: str) -> str:
@@ -455,5 +345,5 @@ def merge_ways(ways: list[Variables]) -> Variables:
                 pairs = enumerate(zip(one, other, strict=False))
                 same = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(one), len(other)))
                 texts = [unmark(" ".join(part[same:])) or "nothing" for part in (one, other)]
-                result[name] = [*one[:same], mark_open(" or ".join(texts))]
+                result[name] = [*one[:same], mark_open(" or ".join(texts)[:LONGEST_OPEN])]
     return result

@@ -48,7 +48,7 @@ CHOICES: dict[str, Collection[Any]] = {
     "importance_sampling_level": ("token", "sequence"),
     "scale_rewards": (True, False, "group", "batch", "none"),
 }
-# Carried for its default, and not in effect here -> why. A value other than the default is told.
+# Fields that are read and do nothing here -> why; only a value other than the default is told.
 NOT_CARRIED = {
     "use_vllm": "there is no vLLM here; the weight for its log-probs is kept",
     "mask_truncated_completions": "truncated completions count here",

@@ -1,4 +1,4 @@
-"""The keys of verl's config that matter here: their defaults, their values on our axes, and what is passed over."""
+"""Keys of verl's config that matter here, with their defaults, and those that are passed over."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ WRITTEN_OUT = {
     f"{ACTOR}{name}" for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "ppo_epochs", "loss_agg_mode")
 }
 
-# Versions. Nothing that is carried has changed its default since 0.4 (May 2025); before, three things were others.
+# Versions. No default that is carried has changed since 0.4 (May 2025); before, three were different.
 NEWEST, FIRST_OF_TODAY = 9, 4  # 0.9 and 0.4
-WHOLE_MEANS = 7  # since 0.7 a mean over tokens is that of the minibatch, however it is cut
+WHOLE_MEANS = 7  # since 0.7 a mean over tokens is taken over the whole minibatch, and not over each micro batch
 EARLY = {f"{ACTOR}entropy_coeff": 0.001}
 ONLY_EARLY = (  # keys that 0.4 has no longer
     f"{ACTOR}fsdp_config.grad_offload", "critic.model.fsdp_config.grad_offload", "actor_rollout_ref.ref.param_offload",
@@ -106,6 +106,7 @@ ESTIMATORS: dict[str, tuple[str, str | None, str | None]] = {
     "reinforce_plus_plus": ("none", "none", "bessel"),
     "reinforce_plus_plus_baseline": ("group_mean", "none", "bessel"),
 }
+# Keys that are read and do nothing here -> why; only a value other than the default is told.
 NOT_CARRIED = {
     f"{CORRECTION}rollout_rs": "nothing is rejected here",
     f"{CORRECTION}rollout_is_batch_normalize": "sampler weights are not normalised here",
@@ -115,7 +116,7 @@ NOT_CARRIED = {
     "actor_rollout_ref.rollout.top_p": "sampling is never truncated here",
     "actor_rollout_ref.rollout.top_k": "sampling is never truncated here",
 }
-# Other keys that change what is learnt: what they may be where they do not, and why they are not carried.
+# Other keys that change what is learnt -> the values that do not, and why the others are not carried.
 NOT_READ: dict[str, tuple[tuple[Any, ...], str]] = {
     "reward.reward_kwargs.overlong_buffer_cfg.enable": ((False,), "a long answer loses no reward here"),
     "actor_rollout_ref.model.lora_rank": ((0,), "all weights are trained here"),

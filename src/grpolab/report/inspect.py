@@ -108,10 +108,11 @@ def diff(results: Results, first: str, second: str) -> str:
     rows: list[tuple[str, object, object]] = [("setting", a.name, b.name)]
     rows += [(key, left.get(key, NONE), right.get(key, NONE)) for key in dict.fromkeys([*left, *right])]
     rows = [row for row in rows if row[1] != row[2]]
-    rows.append(("\noutcome", *(outcome.get("outcome", NONE) for outcome in outcomes)))
+    first_outcome, second_outcome = (outcome.get("outcome", NONE) for outcome in outcomes)
+    rows.append(("\noutcome", first_outcome, second_outcome))
     for metric in METRICS:
         if any(final.get(metric) is not None for final in finals):
-            rows.append((metric, *(number(final.get(metric)) for final in finals)))
+            rows.append((metric, number(finals[0].get(metric)), number(finals[1].get(metric))))
     lines = [f"{key:<34} {value!s:<20} {other}" for key, value, other in rows]
     damage = [str(outcome["reason"]) for outcome in outcomes if outcome.get("outcome") == DAMAGED]
     return "\n".join([*lines, *damage, *_paired_effects(results, a.name, b.name)])

@@ -26,7 +26,7 @@ from grpolab.identity import in_words
 from grpolab.paths import Results, write_atomic
 from grpolab.records import check_journal, check_provenance, parse_lines, read_provenance
 from grpolab.run_files import JOURNAL, TIMING, Record, read_bytes, read_outcome
-from grpolab.vocabulary import DAMAGED, POSITIONS, RESULTS
+from grpolab.vocabulary import DAMAGED, METRICS, POSITIONS, RESULTS
 
 TABLES = ("updates", "rollouts", "evaluations", "histograms", "timings")
 KIND_OF_CPU = ("cpu", "cpu_capability", "mkl", "float32")  # these decide the bits of a run's numbers
@@ -152,7 +152,7 @@ def columns(records: list[dict[str, Any]]) -> pa.Table:
         values = [record.get(name) for record in records]
         if name in _EXACT:
             return pa.array(values)
-        if any(isinstance(value, list) for value in values):
+        if name not in METRICS and any(isinstance(value, list) for value in values):  # a histogram's counts
             return pa.array([None if value is None else np.array(value, np.float32) for value in values])
         return pa.array(np.array(values, dtype=np.float64).astype(np.float32), from_pandas=True)
 

@@ -21,7 +21,7 @@ FREE_LENGTH = "filler_sorting"  # the task whose answers may have any length
 LEAST_GAIN, LEAST_CLIPPED, LEAST_LENGTH_STD = 0.1, 0.01, 1.0
 
 
-class Precondition(NamedTuple):
+class RegimeCheck(NamedTuple):
     """One precondition of docs/regimes.md in one facet; `met` is None where no run tells."""
 
     number: int
@@ -50,13 +50,13 @@ def unmet_of(results: Results, name: str) -> list[str]:
     return unmet([load(results, part)[-1] for part in parts])
 
 
-def _conditions(study: StudyRuns, facet: str) -> Iterator[Precondition]:
+def _conditions(study: StudyRuns, facet: str) -> Iterator[RegimeCheck]:
     """Yield 3 of a stressed regime; else 1 and 2 where an arm is unclipped, and 4 where lengths are free."""
     base, no_clip = study.baseline, _unclipped(study)
     cells = study.cells[study.cells["facet"] == facet]
     if no_clip and "factor/regime" in cells and not (cells["factor/regime"] == "healthy").all():
         lost, lost_base = (at(measure(study, "lost"), facet, arm) > 0 for arm in (no_clip, base))
-        yield Precondition(
+        yield RegimeCheck(
             3,
             bool(lost.all() and not lost_base.any()) if len(lost) and len(lost_base) else None,
             f"in {facet} {int(lost.sum())} of {count(len(lost), 'run')} of `{no_clip}` and {int(lost_base.sum())} of"
@@ -66,14 +66,14 @@ def _conditions(study: StudyRuns, facet: str) -> Iterator[Precondition]:
         return
     if no_clip:
         gain, (low, high) = t_interval(at(measure(study, "gain"), facet, base)), _clipped(study, facet)
-        yield Precondition(
+        yield RegimeCheck(
             1,
             gain.mean >= LEAST_GAIN and gain.low > 0 if gain.n else None,
             f"in {facet} the baseline `{base}` gains {estimate(*gain[:3], signed)} ({count(gain.n, 'seed')};"
             f" asked: {LEAST_GAIN} or more, the interval above 0)",
             "arms are compared there with one that is not shown to learn, and differences between them may be noise",
         )
-        yield Precondition(
+        yield RegimeCheck(
             2,
             None if pd.isna(low) else min(low, high) >= LEAST_CLIPPED,
             f"in {facet} clipping in `{base}` silences {percent(low)} of the tokens below its range and"
@@ -83,7 +83,7 @@ def _conditions(study: StudyRuns, facet: str) -> Iterator[Precondition]:
     if (cells["setting/task"] == FREE_LENGTH).all() and "eval/length_std" in study.evaluations:
         own = study.evaluations[(study.evaluations["facet"] == facet) & (study.evaluations["arm"] == base)]
         last = own.sort_values("rollout_step").groupby("signature")["eval/length_std"].last().astype("float64")
-        yield Precondition(
+        yield RegimeCheck(
             4,
             bool((last > LEAST_LENGTH_STD).all()) if len(last) else None,
             f"in {facet} the lengths of `{base}` have standard deviations of {number(last.min())} to"

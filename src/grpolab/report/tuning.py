@@ -15,6 +15,7 @@ import optuna
 import pandas as pd
 from matplotlib import pyplot
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 from optuna.visualization import matplotlib as plots
@@ -69,7 +70,7 @@ class TrialTable:
         """Return the number of the arm's best trial; with several objectives its front, the chosen one first."""
         return self.document["best"].get(arm, [])
 
-    def optuna_study(self, arm: str) -> optuna.StudyRuns:
+    def optuna_study(self, arm: str) -> optuna.Study:
         """Return the arm's trials as an Optuna study in memory, for Optuna's plots; diverged ones have no value."""
         space: dict[str, BaseDistribution] = {
             key: CategoricalDistribution(bounds["choices"])
@@ -217,6 +218,7 @@ def draw_trials(tuning: TrialTable) -> Iterator[tuple[Figure, Manifest]]:
             caption = f"`{arm}`: scores of complete trials along each key; dotted: the common value."
             figure = _plot(plots.plot_slice, study, params=list(space), **options)
             for key, panel in zip(sorted(space), figure.axes, strict=False):
+                panel.xaxis.set_minor_formatter(NullFormatter())  # on a short logarithmic axis they overlap
                 if isinstance(common := document["arms"][arm]["common"].get(key), float):
                     panel.axvline(common, color=QUIET, linestyle=":")
             yield figure, _manifest(tuning, f"{arm}_key_slices", [arm], caption)

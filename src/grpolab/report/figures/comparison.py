@@ -98,11 +98,11 @@ def draw_aggregate_scores(study: StudyRuns) -> Drawing:
         " out the best and the worst quarter of runs; the optimality gap is how far runs stay below 1. Only seeds"
         f" that every arm has on every task. Interquartile means: {'; '.join(said)}."
     )
-    statistic = (
+    how = (
         f"95% percentile interval of a bootstrap of seeds within tasks, the same seeds for every arm ({REPLICATES:,}"
         f" replicates, generator seed 0), where there are {LEAST_FOR_BOOTSTRAP} runs of each task or more"
     )
-    return sheet.drawing(caption, statistic)
+    return sheet.drawing(caption, how)
 
 
 def draw_time_to_threshold(study: StudyRuns) -> Drawing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -63,8 +64,8 @@ def _draw(shown: Sequence[Claim]) -> Figure:
                     if leaves:
                         panel.plot(end, place, arrow, color=colour, markersize=3.5, clip_on=False)
                 ticks.append((place, f"{claim.id}  {claim.contrast}" + (f" ({claim.where})" if claim.where else "")))
-                spot = {"xy": (1.01, place), "xycoords": ("axes fraction", "data"), "va": "center"}
-                panel.annotate(claim.verdict, **spot, fontsize=6.5, color=colour)
+                look: dict[str, Any] = {"va": "center", "fontsize": 6.5, "color": colour}
+                panel.annotate(claim.verdict, (1.01, place), xycoords=("axes fraction", "data"), **look)
             place += 1
         panel.set_yticks([at for at, _ in ticks], [text for _, text in ticks])
         panel.set_ylim(place - 0.4, -0.8)

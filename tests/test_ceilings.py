@@ -1,0 +1,107 @@
+"""How much there is to read, as numbers that may only fall: what a module pulls in, files, rooms, circles, names."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "grpolab"
+MODULES = {
+    ".".join(file.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): file
+    for file in sorted(SOURCE.rglob("*.py"))
+}
+
+# Lines that a module pulls in by its imports, those inside functions too, but not what it loads by name.
+PULLED_IN = {"run.train": 7750, "sweep.launch": 8800, "report.page": 10050, "doctor.page": 5100}
+LONGEST_FILE = 450
+ALL_SOURCE, ALL_TESTS, BENCHMARKS = 38_000, 28_400, 2_650
+# The core, which `docs/architecture.md` reads in an afternoon: sweep without its engines and without tuning.
+CORE_ROOMS = ("grpo", "tasks", "settings", "run", "sweep")
+BESIDE_THE_CORE = ("sweep/tuning", "sweep/cluster", "sweep/ray_engine", "sweep/slurm_engine", "run/tracking")
+CORE = 10_400
+
+
+def lines(file: Path) -> int:
+    return len(file.read_text().splitlines())
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """The modules of the package that a module imports, with the packages that they stand in."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(found & MODULES.keys())
+
+
+def pulled_in(module: str) -> set[str]:
+    """All modules that are loaded with one: what it imports, and so on, and the packages around them."""
+    seen: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            package = name.rpartition(".")[0]
+            waiting += [*imports(name), *([package] if package in MODULES else [])]
+    return seen
+
+
+@pytest.mark.parametrize("module", PULLED_IN)
+def test_what_a_module_pulls_in(module: str) -> None:
+    total = sum(lines(MODULES[name]) for name in pulled_in(f"grpolab.{module}"))
+    assert total <= PULLED_IN[module]
+
+
+def test_no_circle_of_imports() -> None:
+    """Of modules; a package's own file counts only as far as it imports."""
+    circles = [name for name in MODULES for other in imports(name) if other != name and name in reached_from(other)]
+    assert circles == []
+
+
+@cache
+def reached_from(module: str) -> frozenset[str]:
+    """The modules that a module leads to by imports alone."""
+    seen: set[str] = set()
+    waiting = [module]
+    while waiting:
+        for other in imports(waiting.pop()) - seen:
+            seen.add(other)
+            waiting.append(other)
+    return frozenset(seen)
+
+
+def test_no_file_is_too_long() -> None:
+    assert {str(file.relative_to(SOURCE)): lines(file) for file in MODULES.values() if lines(file) > LONGEST_FILE} == {}
+
+
+def test_the_whole_and_the_core() -> None:
+    def total(folder: str) -> int:
+        return sum(map(lines, (ROOT / folder).rglob("*.py")))
+
+    assert total("src") <= ALL_SOURCE
+    assert total("tests") <= ALL_TESTS
+    assert total("benchmarks") <= BENCHMARKS
+    names = {file: str(file.relative_to(SOURCE)) for file in MODULES.values()}
+    core = [
+        file for file, name in names.items() if name.startswith(CORE_ROOMS) and not name.startswith(BESIDE_THE_CORE)
+    ]
+    assert sum(map(lines, core)) <= CORE
+
+
+def test_a_class_has_one_owner() -> None:
+    classes = Counter(
+        node.name
+        for file in MODULES.values()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in classes.items() if count > 1} == set()
