@@ -233,6 +233,27 @@ def test_kl_is_added_to_each_token_before_averaging() -> None:
 # --- float32 ----------------------------------------------------------------------------------------------------------
 
 
+@every_kernel
+@every_level
+def test_float32_stays_finite_while_the_ratio_does(kernel: str, level: str) -> None:
+    given = example(dtype=torch.float32)
+    for objective, log_ratio in itertools.product(every_average(kernel, level), (20.0, 80.0, -20.0, -80.0)):
+        given["log_probs_BT"] = given["old_log_probs_BT"] + log_ratio
+        given["reference_log_probs_BT"] = given["log_probs_BT"] - log_ratio
+        loss, gradient_BT = loss_and_gradient(objective, given)
+        assert loss.total.isfinite(), objective
+        assert gradient_BT.isfinite().all(), objective
+
+
+def test_the_clip_hides_an_infinite_ratio_where_it_wins() -> None:
+    """exp(100) is inf in float32: with A>0 the clipped branch wins, finite, though its derivative is 0 times inf."""
+    given = example(dtype=torch.float32)
+    given["log_probs_BT"] = given["old_log_probs_BT"] + 100
+    given["advantages_B"] = torch.ones(8)
+    loss, _ = loss_and_gradient(GRPO, given)
+    assert loss.total.isfinite()
+
+
 # --- a new objective --------------------------------------------------------------------------------------------------
 
 

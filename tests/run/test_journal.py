@@ -72,6 +72,20 @@ def test_every_line_is_strict_json_with_known_names(folder: Path) -> None:
         assert row.keys() - {"rollout_step", "time_ms"} <= NAMES["timing"]
 
 
+def test_every_word_of_the_vocabulary_is_measured_somewhere(folder: Path, results: Results) -> None:
+    task = {"name": "filler_sorting", "length": 2, "max_fillers": 2, "corruption_base": 0.1}
+    free = tiny_settings(
+        task={**task, "corruption_per_filler": 0.1},
+        **{"max_completion_length": 5, "rollout_steps": 4, "warm_start": {"max_steps": 60}},
+        diagnostics={"clip_conventions": True},
+    )
+    assert run(free, results)["outcome"] == "completed"
+    timing = map(json.loads, (folder / "timing.jsonl").read_text().splitlines())
+    seen = set(itertools.chain(*records(folder), *records(run_folder(free, results)), *timing))
+    assert vocabulary.METRICS.keys() - seen == set()
+    assert vocabulary.POSITIONS.keys() - seen == set()
+
+
 def test_records_stand_in_order_and_count_right(folder: Path) -> None:
     found = [(r["kind"], r["rollout_step"], r["optimizer_step"]) for r in records(folder)]
     expected: list[tuple[str, int, int]] = [("evaluation", 0, 0)]

@@ -195,10 +195,39 @@ def test_it_beats_until_it_is_released(folder: Path, monkeypatch: pytest.MonkeyP
     assert not file.stat().st_mtime
 
 
+def test_without_hard_links_still_one_gets_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    take(folder, Node("a")).check()
+    assert not Lease(folder, Node("b")).attempt()
+    assert [file.name for file in folder.iterdir()] == [".lease-1"]
+
+
+def test_an_answer_that_was_lost_is_not_taken_for_a_refusal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def lose_answer(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)  # the client asks again, as NFS does
+
+    monkeypatch.setattr(os, "link", lose_answer)
+    take(folder, Node("a")).check()
+
+
+@pytest.mark.parametrize("name", ["x", "", "1.5", "-1", "0", "٣", "²", "1_0", "9" * 30])
+def test_a_file_with_another_name_is_no_lease(folder: Path, name: str) -> None:
+    folder.mkdir()
+    (folder / f".lease-{name}").write_text("{}")
+    assert not is_taken(folder)
+    assert take(folder, HERE)._file.name == ".lease-1"
+
+
 @pytest.mark.parametrize(
     "content",
     [
-        *("[]", "3", "null", "[1]", '"x"', '{"a": 1}', "\0", "[" * 100_000, "9" * 5000),
+        *("", "[]", "3", "null", "[1]", '"x"', '{"a": 1}', "\0", "[" * 100_000, "9" * 5000),
         *(
             json.dumps({**HERE.holder(), **odd})
             for odd in ({"pid": "x"}, {"pid": -1}, {"pid": 2**70}, {"process_start": "x"}, {"token": []}, {"pid": None})

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 import torch
+from pydantic import ValidationError
 from tiny import records, run_folder, tiny_settings
 from torch import Tensor
 
@@ -221,6 +222,28 @@ def test_a_run_of_two_processes_is_one_run_and_goes_on_exactly(tmp_path: Path, m
     for ours, theirs in zip(two[:2], one[:2], strict=True):  # an evaluation and an update
         assert ours.pop("kind") == theirs.pop("kind")
         assert ours == pytest.approx(theirs, rel=BOUND, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"data_parallel": 3}, "data_parallel=3 must divide the minibatch of 16"),
+        ({"data_parallel": 4, "micro_batch_size": 8}, "data_parallel=4 is more than the 2 micro-batches"),
+        ({"data_parallel": 8}, "data_parallel=8 must be at most 4"),
+        ({"data_parallel": 2, "top_entropy_quantile": 0.5}, "data_parallel=2: top_entropy_quantile compares"),
+        ({"data_parallel": 2, "fault": "dropout"}, "fault=dropout is planted in one process"),
+        ({"data_parallel": 4, "num_minibatches": 8, "micro_batch_size": 1}, "data_parallel=4 must be at most 2"),
+        ({"data_parallel": 0}, "data_parallel"),
+    ],
+)
+def test_what_cannot_be_dealt_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        tiny_settings(**changes)
+
+
+def test_one_process_is_the_run_that_it_always_was() -> None:
+    assert tiny_settings(data_parallel=1).identity() == tiny_settings().identity()
+    assert tiny_settings(data_parallel=2).identity() != tiny_settings(micro_batch_size=8).identity()
 
 
 def test_as_many_processes_as_torchrun_has_started(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,13 @@ def test_a_reward_is_tried_on_one_completion(reward: dict[str, Any], says: str, 
     assert says in problem
 
 
+def test_compiling_without_a_compiler_is_said(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert preflight.check(tiny_settings(compile=False), results) == []
+    (problem,) = preflight.check(tiny_settings(compile=True), results)
+    assert problem.startswith("compile=true needs a C++ compiler")
+
+
 def test_a_model_that_nobody_knows_is_said(results: Results, tmp_path: Path) -> None:
     """Tests are offline: the hub cannot be asked."""
     (broken := tmp_path / "broken").mkdir()
@@ -131,6 +138,17 @@ def test_more_tokens_than_positions_are_said(results: Results, tmp_path: Path) -
     )
     (problem,) = preflight.check(tiny_settings(max_completion_length=4096), results)
     assert problem.startswith("max_completion_length=4096 is too long for model=tiny: behind the longest prompt of 4")
+
+
+def test_characters_and_tokens_that_a_model_lacks_are_said(results: Results, tmp_path: Path) -> None:
+    model = saved_model(tmp_path / "model", eos_token=None)
+    (problem,) = preflight.check(tiny_settings(task=CHAT, model=model), results)
+    assert problem == f"model.path={tmp_path}/model: its tokenizer has no end-of-sequence token"
+    for name, question in (("train", "na\u00efve?"), ("evaluation", "plain?")):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": question, "answer": "\u221a"}) + "\n")
+    task = jsonl(tmp_path / "train.jsonl", tmp_path / "evaluation.jsonl")
+    (problem,) = preflight.check(tiny_settings(task=task), results)
+    assert all(part in problem for part in ("task=jsonl", "model=tiny", "'ï' '√'"))
 
 
 # --- Data and code that change between plan and run -------------------------------------------------------------------

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 from tiny import tiny_settings
 
+from grpolab.errors import RequestError
 from grpolab.paths import Results
+from grpolab.report.page import _safe_path
 from grpolab.run import parallel
-from grpolab.run.tracking import synchronise, ui
+from grpolab.run.tracking import check_answer, synchronise, ui
 
 SOURCE = Path(__file__).parents[2] / "src" / "grpolab"
 # Of the standard library, and installed: each is imported by one of the processes.
@@ -41,6 +45,12 @@ def test_the_mirror_imports_nothing_from_here(here: Path, tracked_results: Resul
     assert not here.exists()
 
 
+def test_the_check_of_a_store_imports_nothing_from_here(here: Path) -> None:
+    with pytest.raises(RequestError, match=r"cannot be used: .*refused"):
+        check_answer("http://127.0.0.1:9")
+    assert not here.exists()
+
+
 def test_the_pages_of_mlflow_import_nothing_from_here(here: Path, tracked_results: Results) -> None:
     port = ui.free_port(41_000)
     with ui._server(f"sqlite:///{tracked_results.store}", port) as server:
@@ -51,6 +61,12 @@ def test_the_pages_of_mlflow_import_nothing_from_here(here: Path, tracked_result
 def test_the_other_processes_of_a_run_import_nothing_from_here(here: Path, results: Results) -> None:
     with parallel._others(tiny_settings(data_parallel=2), results, str(results.root)):
         pass
+    assert not here.exists()
+
+
+def test_processes_that_draw_import_nothing_from_here(here: Path) -> None:
+    with _safe_path(), ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        assert pool.submit(abs, -1).result() == 1
     assert not here.exists()
 
 

@@ -113,9 +113,31 @@ def test_a_secret_that_a_setting_names_is_read_where_the_task_is_made_and_is_no_
         make_task(settings.task)
 
 
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [("left", "left"), (f"https://lab:{PASSWORD}@judge.example", "${oc.env:JUDGE}")],
+)
+def test_a_url_with_a_password_stays_the_name_of_its_variable(
+    value: str, kept: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("JUDGE", value)
+    task = compose(["task=my_task.py:Judged", "task.options.judge=${oc.env:JUDGE}"]).task
+    assert isinstance(task, CustomTask)
+    assert task.options == {"judge": kept}
+
+
 @pytest.mark.parametrize("secret", [TOKEN, f"https://lab:{PASSWORD}@judge.example", "hf_abcdefghijklmnopqrstu"])
 def test_a_secret_in_a_setting_is_refused_and_not_repeated(project: Path, secret: str, monkeypatch) -> None:
     monkeypatch.chdir(project)
     with pytest.raises(RequestError, match=r"task.options.token is a secret, .*'\$\{oc.env:NAME\}'") as refusal:
         compose(asked(secret))
     assert secret not in str(refusal.value)
+
+
+@pytest.mark.parametrize("harmless", ["<pad>", "eos", "~", "token_mean"])
+def test_a_token_of_text_is_no_secret(project: Path, harmless: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    task = compose(asked(harmless)).task
+    assert isinstance(task, CustomTask)
+    assert task.options["token"] == harmless

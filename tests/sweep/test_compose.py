@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 from grpolab.errors import RequestError
 from grpolab.identity import dotted
+from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer, compose
 from grpolab.sweep.help import help_text, list_names
 
@@ -65,6 +66,19 @@ def test_task_brings_its_regime_and_a_later_override_wins():
 @pytest.mark.parametrize("text", [".inf", "inf", "+.inf"])
 def test_infinity_can_be_written_as_in_yaml_and_as_in_hydra(text):
     assert compose([f"epsilon_high={text}"]).epsilon_high == math.inf
+
+
+def test_interpolation_of_the_environment(monkeypatch):
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
+    assert compose(["machine.results=${oc.env:SCRATCH}/x"]).machine.results == "/scratch/me/x"
+
+
+def test_open_mappings_take_new_keys():
+    assert compose(["reward.weights.format=0.5"]).reward.weights == {"correct": 1.0, "format": 0.5}
+
+
+def test_whole_numbers_and_decimals_are_one_setting():
+    assert resolve_run(compose(["delta=2"])).signature == resolve_run(compose(["delta=2.0"])).signature
 
 
 def test_all_that_is_wrong_is_said_at_once():

@@ -16,8 +16,10 @@ from fake_sweep import FakeSweep
 from grpolab import RESULTS_VERSION
 from grpolab.cli import main
 from grpolab.paths import Results, project_root, read_json, write_json_atomic
+from grpolab.run.checkpoint import save_weights
 from grpolab.run.lease import HERE, Lease, leased
 from grpolab.run.train import run
+from grpolab.run_files import weights_sha256
 from grpolab.sweep import housekeeping
 from grpolab.sweep.housekeeping import prune as delete_unasked
 
@@ -112,6 +114,14 @@ def test_warm_starts_go_with_the_last_run_that_needs_them(tmp_path: Path, projec
     assert (names(results.runs), names(results.warm_starts)) == ({"a" * 16}, {"a" * 16})
 
 
+def test_a_warm_start_that_is_being_made_stays(tmp_path: Path, project: Path) -> None:
+    results = Results.open(tmp_path / "results")
+    results.warm_start("a" * 16).mkdir(parents=True)
+    with leased(results.warm_start("a" * 16)):
+        assert prune(results, "--yes") == 0
+        assert names(results.warm_starts) == {"a" * 16}
+
+
 def test_what_begins_while_a_person_is_asked_stays(tmp_path: Path, project: Path) -> None:
     results = Results.open(tmp_path / "results")
     folder = results.run("a" * 16)
@@ -185,6 +195,23 @@ def test_what_may_be_of_use_is_kept_and_said(tmp_path: Path, project: Path, caps
     assert names(results.runs) == {old.name, damaged.name, recorded.name}
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        *[(file, text) for file in ("settings.yaml", "provenance.json", "outcome.json") for text in ("]", "\0", "3")],
+        ("provenance.json", '{"framework": "trl"}'),  # another trainer's, which no command makes again
+    ],
+)
+def test_a_run_in_doubt_is_never_deleted(file: str, text: str, tmp_path: Path, project: Path) -> None:
+    results = Results.open(tmp_path / "results")
+    folder = results.run("a" * 16)
+    folder.mkdir(parents=True)
+    (folder / file).write_text(text)
+    before = content(results)
+    assert prune(results, "--yes") == 0
+    assert content(results) == before
+
+
 # --- runs import ----------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +257,29 @@ def test_runs_are_taken_over_whole_and_once(
     assert take_over(theirs, results) == 0
     assert "2 here already" in capsys.readouterr().out
     assert content(results) == expected
+
+
+def test_copying_folders_by_hand_merges_two_machines(
+    theirs: Results, results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in (theirs.runs, theirs.warm_starts, theirs.studies):
+        shutil.copytree(folder, results.root / folder.name, dirs_exist_ok=True)
+    assert main(["status", "mine", "--json", "--results", str(results.root)]) == 0
+    assert json.loads(capsys.readouterr().out)["mine"]["states"] == {"completed": 2}
+    assert take_over(theirs, results) == 0
+
+
+def test_the_runs_may_lie_on_another_disk(theirs: Results, results: Results, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    results.runs.symlink_to(tmp_path / "disk")
+    assert take_over(theirs, results) == 0
+    assert names(tmp_path / "disk") == names(theirs.runs)
+
+
+def test_the_fingerprint_without_torch_is_that_of_the_policy(tmp_path: Path) -> None:
+    policy = tiny.tiny_policy()
+    save_weights(tmp_path / "policy.safetensors", policy.weights())
+    assert weights_sha256(tmp_path / "policy.safetensors") == policy.fingerprint()
 
 
 def _spoil(file: str) -> None:
@@ -296,6 +346,7 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]
         ("settings.yaml", BOMB.encode(), "settings.yaml"),
         ("settings.yaml", b"a: " + b"[" * 5000, "settings.yaml"),
         ("settings.yaml", b"a: " + b"x" * (2 << 20), "settings.yaml"),
+        ("a/b/c/d/e", b"", "deeper than any folder"),
         ("../../warm_starts/{warm}/policy.safetensors", "../../../secret", "policy.safetensors is a link"),
         ("../../warm_starts/{warm}", "../../elsewhere", "is a link"),
         ("", "../../elsewhere", "is a link"),

@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 from fake_sweep import wait_for
 from rich.console import Console
-from sweep_journals import RUN, write_journal
+from sweep_journals import RUN, evaluation, write_journal
 
 from grpolab.sweep import progress
 from grpolab.sweep.jobs import Job
-from grpolab.sweep.progress import Estimate, Progress, json_lines, show_progress
+from grpolab.sweep.progress import Estimate, EventProgress, Events, LiveProgress, Progress, json_lines, show_progress
 
 
 def jobs(kind="run"):
@@ -64,6 +64,44 @@ def test_warm_starts_count_by_themselves_and_have_their_own_speed(clock, results
     assert capsys.readouterr().out == said
     shown.estimate.learn("run", 10.0, 30.0, whole=True)
     assert shown.left() == "about 33 s left"
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "said"),
+    [
+        ("warm_start", lambda step, accuracy: {"step": step, "accuracy": accuracy}, "0.300 on training prompts ("),
+        ("run", evaluation, "0.300 ("),  # of the same weights, on held-out prompts
+    ],
+)
+def test_the_accuracy_of_a_warm_start_says_that_it_is_of_other_prompts(results, capsys, kind, record, said):
+    job, other, _ = jobs(kind)
+    job.folder(results).mkdir(parents=True)
+    rows = [record(0, 0.1), record(5, 0.3)]
+    (job.folder(results) / "journal.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shown = Progress([job, other], Estimate(workers=1), results)
+    shown.started(job, 0)
+    shown.finished(job, {"outcome": "completed", "seconds": 3.0})
+    assert f"0.100 -> {said}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("progress_class", [Progress, LiveProgress])
+def test_a_warm_start_that_did_not_take_says_so(results, capsys, progress_class):
+    (warm, *_) = jobs("warm_start")
+    reason = "accuracy 0.000, its target is 0.3"
+    short = {"outcome": "completed", "reason": reason, "seconds": 3.0}
+    progress_class([warm], Estimate(1), results).finished(warm, short)
+    assert f"completed: study a, seed 0: {reason}" in capsys.readouterr().out
+
+
+def test_the_steps_of_an_earlier_session_are_not_thought_fast(clock, results):
+    (job, *_) = jobs()
+    shown = Progress([job], Estimate(1), results)
+    shown.started(job, 0)
+    clock[0] = 3.0
+    shown.stepped(job, 3)  # the first word of this session
+    clock[0] = 5.0
+    shown.stepped(job, 4)
+    assert shown.left() == "about 2 s left"
 
 
 def test_plain_progress_is_not_silent_for_long_and_says_how_it_goes(clock, results, capsys):
@@ -148,6 +186,23 @@ def test_an_interrupted_sweep_says_so_in_its_last_event(fake_sweep):
     events, errors, code = follow(command)
     assert (events[-1]["event"], code) == ("interrupted", 130)
     assert errors.startswith("interrupted: ")
+
+
+def test_a_wrong_request_has_no_event(fake_sweep):
+    assert follow(fake_sweep.start("--json-lines", "epsilon=-1"))[::2] == ([], 2)
+
+
+def test_steps_are_thinned_but_for_the_last(clock, results):
+    out, job = io.StringIO(), Job("run", "a" * 16, "study a, seed 0", {}, 10.0, 30)
+    write_journal(results, "a" * 16, evaluation(0, 0.25))
+    shown = EventProgress([job], Estimate(1), results, Events(out))
+    shown.started(job, 0)
+    for step in range(1, 31):
+        clock[0] += 0.1
+        shown.stepped(job, step)
+    steps = [event for event in map(json.loads, out.getvalue().splitlines()) if event["event"] == "step"]
+    assert (steps[0]["step"], steps[-1]["step"], steps[-1]["accuracy"]) == (1, 30, 0.25)
+    assert 3 <= len(steps) <= 5
 
 
 def test_what_is_printed_is_a_note_a_line(capsys):

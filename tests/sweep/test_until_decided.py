@@ -10,19 +10,23 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 from fake_sweep import FakeSweep
 
 from grpolab.cli import main
 from grpolab.errors import RequestError
-from grpolab.paths import Results, project_root, write_json_atomic
+from grpolab.paths import Results, project_root, read_json, write_json_atomic
 from grpolab.report.claims import decide
+from grpolab.report.export import export_reference
 from grpolab.report.load import load
+from grpolab.report.plans import read_plan
 from grpolab.studies import drawing
 from grpolab.studies import looks as looks_module
 from grpolab.studies.looks import Answer, Looks, summarize
 from grpolab.sweep import registration
+from grpolab.sweep.ledger import status
 from grpolab.sweep.plan import Plan, plans
 from grpolab.sweep.registration import register
 from grpolab.sweep.study import Study
@@ -274,6 +278,33 @@ def test_a_look_waits_for_every_run(fake_sweep: FakeSweep, tmp_path: Path, capsy
     assert (code, trained(jobs)) == (0, 8 + 5 * 4)
 
 
+def test_runs_that_must_not_be_compared_decide_nothing(
+    fake_sweep: FakeSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any) -> list[Answer]:
+        raise RequestError("study=mine mixes runs")
+
+    fake_sweep(write(tmp_path), decide=refuse)
+    assert "not decided: study=mine mixes runs" in capsys.readouterr().out
+    assert set(map(len, planned(fake_sweep.results).values())) == {5}
+
+
+def test_committed_outcomes_count(fake_sweep: FakeSweep, tmp_path: Path) -> None:
+    results, study = fake_sweep.results, write(tmp_path)
+    fake_sweep(study, decide=Oracle(B=10))
+    kept = [{"signature": run.name, **(read_json(run / "outcome.json") or {})} for run in results.runs.iterdir()]
+    results.reference.mkdir()
+    pd.DataFrame(kept)[["signature", "outcome", "reason"]].assign(journal_sha256="0").to_parquet(
+        results.reference / "outcomes.parquet"
+    )
+    shutil.rmtree(results.runs)
+    shutil.rmtree(results.studies)
+    code, jobs = fake_sweep(study, decide=Oracle(B=15))
+    assert (code, trained(jobs)) == (0, 5 * 4)
+    (counted,) = status(results, "mine", 0.0).values()
+    assert (counted["planned"], counted["states"], counted["committed"]) == (80, {"completed": 80}, 60)
+
+
 # --- by the report's own decisions ----------------------------------------------------------------------------------
 
 
@@ -330,6 +361,27 @@ def test_what_was_decided_stays_whatever_is_trained_for_other_hypotheses(
     assert [event["seeds"] for event in told] == [5, 10]
     assert told[0]["verdicts"] == {"supported": 2}
     assert told[0]["open"] == ["B (fast)", "B (slow)"]
+
+
+def test_a_plan_with_more_seeds_of_some_variants_is_exported(tmp_path: Path) -> None:
+    results, study = Results.open(tmp_path / "results"), write(tmp_path)
+    train_all(results, study, seeds=10)
+    looks = Looks(plans(study), decide=Oracle())
+    looks.advance([Answer("mine", "B", "slow", "inconclusive", True, 5)])
+    write_json_atomic(results.plan("mine"), looks.plans[0].document("2026-01-01T00:00:00", None))
+    (last,) = (c for c in looks.plans[0].cells if (c.variant, c.settings.seed) == ("wide/slow", 9))
+    outcome = results.run(last.signature) / "outcome.json"
+    outcome.rename(tmp_path / "kept")
+    export_reference(results, "mine", append=True)
+    kept = read_plan(results.reference / "plans" / "mine.json")
+    assert kept["seeds"] == list(range(9)), "that of which a variant is not finished waits"
+    assert len(kept["cells"]) == 8 * 5 + 2 * 4
+    (tmp_path / "kept").rename(outcome)
+    export_reference(results, "mine", append=True)
+    seeds = defaultdict[str, list[int]](list)
+    for cell in read_plan(results.reference / "plans" / "mine.json")["cells"]:
+        seeds[cell["variant"]].append(cell["seed"])
+    assert seeds == planned(results)
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------

@@ -84,6 +84,19 @@ def test_prompts_in_both_files_are_refused(tmp_path: Path) -> None:
     assert "2 prompts stand in the training file too" in problem
 
 
+def test_files_and_templates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    (problem,) = jsonl(tmp_path, template="no place").problems()
+    assert "task.template='no place'" in problem
+    assert "{prompt}" in problem
+    task = jsonl(tmp_path)
+    (tmp_path / "train.jsonl").write_bytes('{"question": "é", "answer": "1"}\n'.encode("latin-1"))
+    (tmp_path / "evaluation.jsonl").unlink()
+    encoding, absent = task.problems()
+    assert f"task.train_file={tmp_path}/train.jsonl: not UTF-8 (byte 14 is 0xe9)" in encoding
+    assert f"task.evaluation_file={tmp_path}/evaluation.jsonl" in absent
+    assert len(jsonl(tmp_path, "x\n" * 100).problems()) == 5
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [

@@ -25,6 +25,7 @@ from grpolab.sweep.plan import plans
 from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS
 
+MOST_FOLDERS = 3  # below one another in the folder of a run
 NOT_IMPORTED = (".lease-*", "running.json", "*.part", "journal.arrow")  # process state, and a cache that is trusted
 
 
@@ -233,6 +234,8 @@ def _list_files(folder: Path, theirs: Results) -> list[Path]:
     _refuse_links(folder, theirs)
     listed = list[Path]()
     for inner, folders, files in os.walk(folder):
+        if len(Path(inner).relative_to(folder).parts) > MOST_FOLDERS:
+            raise RequestError(f"{Path(inner).relative_to(folder)} is deeper than any folder of a run")
         for path in (Path(inner, name) for name in [*folders, *files]):
             kind = os.lstat(path).st_mode
             if any(fnmatchcase(path.name, pattern) for pattern in NOT_IMPORTED):
