@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,16 @@ def test_lines_wait_for_flush_and_opening_cuts(tmp_path: Path) -> None:
     again.append(n=3)
     again.close()
     assert path.read_text() == '{"n":1}\n{"n":3}\n'
+
+
+def test_a_heartbeat_waits_for_no_disk_and_comes_once_in_an_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush takes milliseconds, every second of every run."""
+    monkeypatch.delattr(os, "fsync")
+    heart, steps = outcome_file.Heartbeat(tmp_path, 10), []
+    for step, seconds in enumerate((0, outcome_file.INTERVAL / 2, outcome_file.INTERVAL)):
+        heart.beat(step, 1000.0 + seconds)
+        steps.append(strict((tmp_path / "running.json").read_text())["rollout_step"])
+    assert steps == [0, 0, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["running.json"]
