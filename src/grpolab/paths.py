@@ -35,7 +35,7 @@ SMOLLM2 = Path("results", "models", "smollm2-135m-instruct")
 SIGNATURE = re.compile(r"[0-9a-f]{16}(-[1-9][0-9]*)?")
 STUDY_NAME = re.compile(r"\w[\w.+-]*")
 # The files of a report in `Results.output`, beside figures/ and tables/; the last one is written last.
-REPORT_FILES = ("report.html", "report.md")
+REPORT_FILES = ("report.html", "gallery.html", "report.md")
 
 # The disk is full, over its quota, read-only or forbidden: not a run's fault, so the run gets no outcome.
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})

@@ -119,3 +119,16 @@ def test_a_picture_that_lies_elsewhere_is_not_taken_in(tmp_path, place):
     assert "data:image" not in text
     Image.new("RGB", (3, 3)).save(folder / "mine.png")
     assert "data:image" in html.from_markdown("# Title\n\n![a picture](mine.png)", folder)
+
+
+def test_the_gallery_leads_to_every_figure_and_says_why_one_is_not_drawn(results):
+    text = (results.output("both") / "gallery.html").read_text()
+    cards = re.findall(r'<div class="card( absent)?"><a href="([^"]+)">(.*?)</div>', text, re.DOTALL)
+    for absent, link, card in cards:
+        file, _, anchor = link.partition("#")
+        page = (results.output("both") / file).read_text()
+        assert absent or f'id="{anchor}"' in page
+        assert ("<img" in card) == (not absent)
+    assert any(absent and "Not drawn" in card for absent, _, card in cards)
+    assert "pages/clip_range.html#clip_range_clip_fraction" in {link for _, link, _ in cards}
+    assert not re.search(r"url\(|@import|http|fetch", text.replace("http-equiv", ""))

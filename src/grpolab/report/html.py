@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,7 @@ from grpolab.report.claims import FAILS, HOLDS, VERDICTS
 from grpolab.report.style import Manifest
 
 Picture = tuple[Manifest, Path]  # a figure's manifest, and its PNG relative to the report
+THUMBNAIL = 440  # pixels: sharp at the 2.2 inches that a card is wide
 WORDS = (*VERDICTS, HOLDS, FAILS)  # coloured where they are a cell
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 _TEMPLATES = Environment(
@@ -50,16 +52,38 @@ def from_markdown(text: str, folder: Path, root: Path | None = None) -> str:
     )
 
 
+def gallery(name: str, pictures: Sequence[Picture], folder: Path) -> str:
+    """Return the page with every figure of a study as a thumbnail that leads to it in its report, or why it lacks one.
+
+    `pictures` lie below `folder`, beside report.html and the pages of the studies that a collection includes.
+    """
+    cards = [
+        {
+            "manifest": manifest,
+            "words": manifest.figure.replace("_", " "),
+            "image": _embed(folder / path, THUMBNAIL)[0] if manifest.numbers else None,
+            "link": f"{'report' if manifest.study == name else f'pages/{manifest.study}'}.html#{_anchor(path)}",
+        }
+        for manifest, path in pictures
+    ]
+    return _TEMPLATES.get_template("gallery.html").render(title=f"Figures of {name}", cards=cards)
+
+
 def _anchor(path: Path) -> str:
     """Return a figure's anchor: `figures/ranking/ranking_final_accuracy.png` stands at #ranking_final_accuracy."""
     return path.stem
 
 
-def _embed(file: Path) -> tuple[str, float]:
-    """Return a PNG file as a data URI, and its width on paper in inches."""
+def _embed(file: Path, width: int | None = None) -> tuple[str, float]:
+    """Return a PNG file as a data URI, made smaller to `width` pixels if given, and its width on paper in inches."""
     content = file.read_bytes()
     with Image.open(BytesIO(content)) as image:
         inches = image.width / image.info.get("dpi", (96, 96))[0]
+        if width is not None:
+            small, buffer = image.convert("RGB"), BytesIO()
+            small.thumbnail((width, width))
+            small.quantize(64, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
+            content = buffer.getvalue()
     return f"data:image/png;base64,{base64.b64encode(content).decode()}", inches
 
 

@@ -67,7 +67,7 @@ def write(
 ) -> Path:
     """Draw every figure, write every table and the report of a study; return the path of report.md.
 
-    Beside it stands report.html. `progress` gets a line for each step, and at the end the screen that
+    Beside it stand report.html and gallery.html. `progress` gets a line for each step, and at the end the screen that
     the report begins with; `diagnosis` writes the section about runs in which something is wrong. Raises RequestError
     when the study has not been planned, or mixes runs that must not be compared.
     """
@@ -97,6 +97,8 @@ def write(
     ]
     for part in parts[:-1]:
         _write_page(part, [claim for claim in claims if claim.study == part.study.name], output)
+    pictures = [picture for part in parts for picture in part.pictures]
+    write_text_atomic(output / "gallery.html", html.gallery(study, pictures, output))
     path = _write_report(sections, output)
     progress(f"\n{brief.plain(first)}\n")
     return path
