@@ -46,6 +46,10 @@ def test_variables_that_a_module_asks_for(code: str) -> None:
     assert variables_read(f"import os\nx = {code}\n".encode()) == {"JUDGE"}
 
 
+def test_what_is_no_variable_of_the_environment_is_left_out() -> None:
+    assert variables_read(b"import os\nx = {'JUDGE': 1}['JUDGE']; y = x.get('A'); os.environ[name]; env = 1") == set()
+
+
 def test_a_run_writes_down_what_was_asked_for_and_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rewards.py").write_text("import os, helping\nos.getenv('JUDGE_TOKEN'); os.getenv('GONE')\n")
     (tmp_path / "helping.py").write_text("import os\nos.environ['SIZE']; os.environ['PLACE']\n")

@@ -53,6 +53,17 @@ def test_the_queue_of_stale_batches_survives_its_state_dict_bit_for_bit() -> Non
     assert all(same(one, other) for one, other in zip(stale_batches, back, strict=True))
 
 
+@pytest.mark.parametrize(("source", "is_on_policy"), [("trainer", True), ("sampler", False)])
+def test_old_log_probs_of_the_sampler_make_stale_batches_off_policy(source: str, is_on_policy: bool) -> None:
+    parts = tiny_parts(staleness=1, learning_rate=0.05, old_log_probs=source)
+    collector, state = parts.learner.collector, parts.state
+    learn_something(parts, collector.next(state.policy, 0, state.stale_batches))
+    rollout = collector.next(state.policy, 1, state.stale_batches)
+    (minibatch,) = parts.learner.minibatches(state.policy, rollout.batch, 1)
+    log_ratio = parts.learner.check(parts.learner.update(state, minibatch, 10))
+    assert log_ratio == 0 if is_on_policy else log_ratio > 1e-3
+
+
 def test_a_low_precision_sampler_is_another_policy() -> None:
     parts = tiny_parts(sampler_dtype="bfloat16")
     teach(parts.state.policy, make_task(parts.settings.task), 5)

@@ -80,6 +80,37 @@ def test_padding_changes_nothing(level: str) -> None:
 # --- several minibatches ----------------------------------------------------------------------------------------------
 
 
+def test_every_minibatch_token_weighs_the_same_in_dapo() -> None:
+    """Summed over the minibatches the loss is the mean over the rollout batch, times their number."""
+    parts, batch, tokens = ready(num_minibatches=4, aggregation="token_mean_rollout", learning_rate=0.0)
+    minibatches = parts.learner.minibatches(parts.state.policy, batch, 0)
+    losses = [parts.learner.update(parts.state, minibatch, tokens).loss for minibatch in minibatches]
+    expected = -(batch.advantages_B[:, None] * batch.mask_BT).sum() / tokens  # every ratio is 1
+    assert sum(losses) / 4 == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_bnpo_is_the_mean_over_its_micro_batches() -> None:
+    parts, batch, tokens = ready(aggregation="token_mean_microbatch", micro_batch_size=4, learning_rate=0.0)
+    loss = parts.learner.update(parts.state, batch, tokens).loss
+    means = [(m.advantages_B[:, None] * m.mask_BT).sum() / m.mask_BT.sum() for m in batch.split(4)]
+    assert loss == pytest.approx(-sum(means).item() / 4, abs=1e-6)  # every ratio is 1
+
+
+def test_grad_norm_is_the_one_before_clipping() -> None:
+    parts, batch, tokens = ready(max_grad_norm=1e-3)
+    step = parts.learner.update(parts.state, batch, tokens)
+    gradients = [weight.grad for weight in parts.state.policy.weights().values() if weight.grad is not None]
+    clipped = torch.linalg.vector_norm(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+    assert clipped.item() == pytest.approx(1e-3, rel=1e-3)
+    assert step.grad_norm > 0.1
+
+
+def test_the_kl_term_has_no_gradient_at_the_warm_start() -> None:
+    parts, batch, tokens = ready(beta=0.5)
+    idle = replace(batch, advantages_B=torch.zeros_like(batch.advantages_B))
+    assert parts.learner.update(parts.state, idle, tokens).grad_norm <= 1e-6
+
+
 def test_old_log_probs_are_those_before_the_first_update() -> None:
     parts, batch, tokens = ready(num_minibatches=4, micro_batch_size=2)
     learner, state = parts.learner, parts.state

@@ -184,7 +184,19 @@ def test_a_document_that_would_grow_is_refused(name: str, text: str, says: str, 
     assert says in str(error.value)
 
 
-@pytest.mark.parametrize("expression", ["9**9**9**9", "'a' * 10**9", "x60", "f(1)", "(" * 90 + "1" + ")" * 90 + "**99"])
+@pytest.mark.parametrize(
+    "expression", ["9**9**9**9", "'a' * 10**9", "x60", "f(1)", "a", "(" * 90 + "1" + ")" * 90 + "**99"]
+)
 def test_an_expression_that_would_grow_is_open(expression: str, tmp_path: Path) -> None:
-    endless = "x0 = 1\n" + "".join(f"x{n + 1} = x{n} + x{n}\n" for n in range(60)) + "def f(n):\n  return f(n)\n"
-    assert "seed" in given(tmp_path, "a.py", f"{endless}GRPOConfig(beta=0.1, seed={expression})").open
+    endless = "x0 = 1\n" + "".join(f"x{n + 1} = x{n} + x{n}\n" for n in range(60))
+    endless += "def f(n):\n  return f(n)\na = b\nb = a\ny = {**y}\n"
+    assert "seed" in given(tmp_path, "a.py", f"{endless}GRPOConfig(beta=0.1, seed={expression}, **y)").open
+
+
+def test_control_characters_are_spelled_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text('num_generations: 4\n"odd\\e[31m": 1\nmodel_name_or_path: "m\\e[0m"')
+    assert main(["import", "--from", "trl", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert "odd" in printed.out + printed.err
+    assert "\x1b" not in printed.out + printed.err

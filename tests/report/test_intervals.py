@@ -37,6 +37,14 @@ def test_t_interval_is_scipys():
     assert interval.n == 7
 
 
+@pytest.mark.parametrize(("n", "half_width"), [(3, 2.48), (5, 1.24), (10, 0.72)])
+def test_half_widths_are_those_of_the_power_table(n, half_width):
+    """In standard deviations: claims-and-figures.md, section 4.3."""
+    values = RNG.normal(size=n)
+    interval = t_interval(values)
+    assert (interval.high - interval.mean) / values.std(ddof=1) == pytest.approx(half_width, abs=0.006)
+
+
 def test_band_ignores_absent_seeds_and_has_no_bounds_for_one():
     mean, low, high, n = t_band([[1.0, 3.0, np.nan], [5.0, np.nan, np.nan], [np.nan] * 3])
     assert mean[:2].tolist() == [2.0, 5.0]

@@ -23,6 +23,16 @@ def limited(rollout_steps: int | None, completions: int | None, optimizer_steps:
 
 
 @pytest.mark.parametrize(
+    ("limits", "steps"),
+    [((None, 100, None), 6), ((None, None, 14), 4), ((7, 100, 14), 4), ((2, 100, 14), 2), ((None, 16, 3), 1)],
+)
+def test_the_limit_that_ends_first_counts(limits: tuple[int | None, ...], steps: int) -> None:
+    settings = limited(*limits)
+    assert (settings.planned_steps, settings.optimizer_steps) == (steps, 3 * steps)
+    assert settings.signature == limited(steps, None, None).signature
+
+
+@pytest.mark.parametrize(
     ("limits", "says"),
     [
         ((None, None, None), "rollout_steps=null needs another limit"),

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -15,7 +18,9 @@ from tiny import records, run_folder, tiny_settings
 
 from grpolab import vocabulary
 from grpolab.paths import Results
+from grpolab.report import journals
 from grpolab.run import folder as outcome_file
+from grpolab.run import provenance
 from grpolab.run.folder import Journal
 from grpolab.run.train import run
 from grpolab.settings.resolved import Resolved
@@ -107,6 +112,29 @@ def test_settings_file_gives_the_signature_back(folder: Path, settings: Resolved
     assert values["epsilon_high"] == "inf"
     assert Resolved.model_validate(values) == settings
     assert Resolved.model_validate(values).signature == folder.name
+
+
+@pytest.mark.parametrize("setting", ["diff.noprefix", "diff.mnemonicPrefix"])
+def test_changes_are_recorded_alike_whatever_git_is_set_to(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report finds in the diff which studies were changed after they were registered."""
+    study = tmp_path / "experiments" / "mine.yaml"
+    study.parent.mkdir()
+    study.write_text("question: ?\n")
+    who = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
+    for command in (["init", "-q"], ["config", setting, "true"], ["add", "-A"], [*who, "commit", "-qm", "?"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    study.write_text("question: another\n")
+    monkeypatch.setattr(provenance, "project_root", lambda: tmp_path)
+    assert journals._touched(provenance.of_program.__wrapped__()["diff"]) == "experiments/mine.yaml"
+
+
+def test_item_scores_average_to_the_last_evaluation(folder: Path) -> None:
+    items = strict((folder / "evaluation_items.json").read_text())
+    last = records(folder, "evaluation")[-1]
+    assert items["rollout_step"] == last["rollout_step"] == 5
+    assert np.mean(items["score"]) == pytest.approx(last["eval/accuracy_expected"], abs=1e-6)
 
 
 def test_provenance_says_what_the_run_was_made_of(folder: Path) -> None:
@@ -212,3 +240,16 @@ def test_lines_wait_for_flush_and_opening_cuts(tmp_path: Path) -> None:
     again.append(n=3)
     again.close()
     assert path.read_text() == '{"n":1}\n{"n":3}\n'
+
+
+def test_a_heartbeat_waits_for_no_disk_and_comes_once_in_an_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush takes milliseconds, every second of every run."""
+    monkeypatch.delattr(os, "fsync")
+    heart, steps = outcome_file.Heartbeat(tmp_path, 10), []
+    for step, seconds in enumerate((0, outcome_file.INTERVAL / 2, outcome_file.INTERVAL)):
+        heart.beat(step, 1000.0 + seconds)
+        steps.append(strict((tmp_path / "running.json").read_text())["rollout_step"])
+    assert steps == [0, 0, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["running.json"]

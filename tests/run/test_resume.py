@@ -155,6 +155,18 @@ def test_without_a_sound_checkpoint_a_run_begins_again(
     assert re.fullmatch("checkpoint/latest.pt .*; checkpoint/previous.pt .*: the run begins anew", said)
 
 
+def test_a_timing_file_that_lost_lines_costs_no_step(
+    settings: Resolved, straight: dict[str, bytes], results: Results
+) -> None:
+    file = stop_after(3, settings, results) / "timing.jsonl"
+    file.write_bytes(file.read_bytes()[:-5])
+    seen: list[int] = []
+    run(settings, results, on_step=seen.append)
+    assert seen == [4, 5]
+    assert outputs(settings, results) == straight
+    assert [json.loads(line)["rollout_step"] for line in file.read_text().splitlines()] == [0, 1, 3, 4]
+
+
 @pytest.mark.parametrize(("lines_lost", "starts_at"), [(1, 2), (10**9, 0)])
 @pytest.mark.parametrize("how", ["shorter", "zeros"])
 def test_a_journal_that_lost_lines_is_not_padded(

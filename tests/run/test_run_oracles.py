@@ -45,6 +45,17 @@ def test_o1_one_update_per_batch_never_clips(level: str, results: Results) -> No
     assert {rollout["gap/first_pass"] for rollout in records(folder, "rollout")} == {0}
 
 
+@pytest.mark.parametrize("minibatches", [1, 2])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_o2_the_first_update_of_every_batch_never_clips(level: str, minibatches: int, results: Results) -> None:
+    folder = journal_of(results, num_minibatches=minibatches, importance_sampling_level=level, **TIGHT)
+    updates = records(folder, "update")
+    assert len(updates) == 3 * 3 * minibatches
+    first = [update["iteration"] == update["minibatch"] == 0 for update in updates]
+    assert [is_untouched(update) for update in updates] == first
+    assert sum(update["clip/active"] > 0 for update in updates) > len(updates) / 2
+
+
 @pytest.mark.parametrize(
     "axes",
     [

@@ -97,6 +97,12 @@ def test_a_rule_across_fields_is_not_applied_to_a_value_that_is_wrong_already():
     ]
 
 
+def test_keys_of_another_task_are_refused_with_those_of_this_one():
+    (problem,) = problems_of("task=sorting", "task.digits=3")
+    assert "task.digits is unknown" in problem
+    assert "task.length" in problem
+
+
 def test_help_is_two_screens_with_the_usual_keys_first_and_every_name():
     lines = help_text().splitlines()
     assert len(lines) < 90

@@ -159,6 +159,18 @@ def test_a_wrong_study_file_is_refused(write_study, old, new, said):
     assert said in problems_of(write_study(STUDY.replace(old, new)))
 
 
+def test_a_study_of_more_variants_than_anybody_trains_is_refused(write_study):
+    many = {f"f{i}": {f"l{j}": [f"epsilon=0.{i}{j}"] for j in range(30)} for i in range(9)}
+    study = yaml.safe_load(STUDY) | {"factors": many, "compare": "f0", "baseline": "l0"}
+    with pytest.raises(RequestError, match="at most 10000"):
+        load(write_study(yaml.safe_dump(study)))
+
+
+def test_unknown_study_names_the_near_one():
+    with pytest.raises(RequestError, match=r"clip_rang is unknown .*clip_range"):
+        load("clip_rang")
+
+
 def test_a_collection_names_studies_that_exist(write_study):
     write_study("question: q\nincludes: [mine]", "all")
     write_study(STUDY)
@@ -225,6 +237,13 @@ def test_multirun_without_clipping_is_refused_only_where_it_asks_about_clipping(
     with pytest.raises(RequestError, match="clipping can act in no cell"):
         expand_multirun(["epsilon=0.1,0.2", "num_iterations=1"])
     assert len(expand_multirun(["learning_rate=1e-4,1e-3", "num_iterations=1"]).cells) == 2
+
+
+def test_values_of_a_sweep_that_differ_in_a_folder_have_different_names():
+    files = [f"/a/long/path/to/a/folder/called/{name}/test.jsonl" for name in ("one", "two")]
+    given = ["task=jsonl", "task.train_file=train.jsonl", f"task.evaluation_file={','.join(files)}"]
+    first, second = (cell.variant for cell in expand_multirun(given).cells)
+    assert first != second
 
 
 def test_a_single_run_has_the_signature_that_the_study_gives_it():

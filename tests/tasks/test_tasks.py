@@ -75,6 +75,12 @@ def test_answers_are_right_and_score_in_full(task: Task) -> None:
         assert task.score(example, example.answer) == {"correct": 1.0, "format": 1.0}
 
 
+def test_wrong_answers_score_zero(task: Task) -> None:
+    for example in task.examples("evaluation", 100):
+        for wrong in ("", example.answer + "0", example.answer[:-1], example.answer[::-1] + "x", example.prompt):
+            assert task.score(example, wrong)["correct"] == 0
+
+
 def test_no_text_makes_a_score_raise(task: Task) -> None:
     rng = random.Random(0)
     example = task.examples("evaluation", 1)[0]
