@@ -65,7 +65,7 @@ class Run(NamedTuple):
 
 def prepare(folder: Path, task_name: str) -> None:
     """Write the warm-started model with its tokenizer, and the prompts, as both systems read them."""
-    from grpolab.grpo.model import make_policy
+    from grpolab.grpo.loading import make_policy
     from grpolab.paths import Results
     from grpolab.run import warm_start
     from grpolab.settings.resolved import resolve_run

@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from grpolab.content import file_sha256
 from grpolab.errors import RequestError
-from grpolab.identity import file_sha256
 from grpolab.paths import SMOLLM2, project_root
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -19,7 +19,7 @@ MODULES = {
 # Lines that a module pulls in by its imports, those inside functions too, but not what it loads by name.
 PULLED_IN = {"run.train": 6850, "sweep.launch": 8550, "report.page": 6500, "doctor.page": 5000}
 LONGEST_FILE = 450
-ALL_SOURCE, ALL_TESTS, BENCHMARKS = 36_350, 26_100, 2_100
+ALL_SOURCE, ALL_TESTS, BENCHMARKS = 36_300, 26_300, 2_100
 # The core, which `docs/architecture.md` reads in an afternoon: sweep without its engines and without tuning.
 CORE_ROOMS = ("grpo/", "tasks/", "settings/", "run/", "sweep/")
 BESIDE_THE_CORE = ("sweep/tuning", "sweep/cluster", "sweep/ray_engine", "sweep/slurm_engine")

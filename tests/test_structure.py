@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -199,3 +200,18 @@ def test_what_tests_benchmarks_and_notebooks_import_is_declared_or_in_lock_in() 
     )
     missing = {name for name in bring if not bring[name] & known}
     assert missing <= {"trl", "IPython"}, "trl: .venv-bench has it; IPython: ipykernel's"
+
+
+SCRIPTS = [file for folder in ("requirements", "benchmarks", "notebooks") for file in (ROOT / folder).glob("*.py")]
+
+
+@pytest.mark.parametrize("file", SCRIPTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_scripts_import_what_is_there(file: Path) -> None:
+    """Nothing else runs most of these scripts in `make test`."""
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("grpolab"):
+            module = importlib.import_module(str(node.module))
+            for alias in node.names:
+                assert hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}"), (
+                    alias.name
+                )

@@ -144,7 +144,7 @@ def test_a_fresh_clone_redraws_the_reference_to_the_byte(reference, clone):
     page.write(clone, "reference")
     here, there = (place.output("reference") for place in (reference, clone))
     written = [*here.glob("figures/**/*.*"), *here.glob("tables/**/*.*"), *here.glob("*.html"), here / "report.md"]
-    assert len(written) == 2 * 3 + 4 * 3 + 3 + 1 + 1  # F9 lacks its table
+    assert len(written) == 2 * 3 + 4 * 3 + 3 + 1 + 1 + 1  # report, gallery; F9 lacks its table
     for path in written:
         file = path.relative_to(here)
         assert (there / file).read_bytes() == path.read_bytes(), file

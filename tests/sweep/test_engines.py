@@ -332,7 +332,7 @@ def test_a_gpu_is_asked_for_in_both_places_or_in_none(tmp_path: Path, monkeypatc
 def test_a_single_run_has_no_launcher_and_a_job_names_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "_launcher", lambda settings: [])
+    monkeypatch.setattr(preflight, "_check_launcher", lambda settings: [])
     shared = [f"machine.results={tmp_path}", "machine.tracking_uri=null", "launcher=slurm", "device=auto"]
     with pytest.raises(RequestError, match="launcher=slurm is for several runs"):
         train(cell_of(compose(shared), shared), "adhoc", shared)
