@@ -129,6 +129,7 @@ def test_the_gallery_leads_to_every_figure_and_says_why_one_is_not_drawn(results
         page = (results.output("both") / file).read_text()
         assert absent or f'id="{anchor}"' in page
         assert ("<img" in card) == (not absent)
+    assert "F2 clip fraction" in text
     assert any(absent and "Not drawn" in card for absent, _, card in cards)
     assert "pages/clip_range.html#clip_range_clip_fraction" in {link for _, link, _ in cards}
     assert not re.search(r"url\(|@import|http|fetch", text.replace("http-equiv", ""))

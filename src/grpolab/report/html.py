@@ -15,6 +15,7 @@ from markdown_it.token import Token
 from PIL import Image
 
 from grpolab.report.claims import FAILS, HOLDS, VERDICTS
+from grpolab.report.figures import FIGURES
 from grpolab.report.style import Manifest
 
 Picture = tuple[Manifest, Path]  # a figure's manifest, and its PNG relative to the report
@@ -60,13 +61,19 @@ def gallery(name: str, pictures: Sequence[Picture], folder: Path) -> str:
     cards = [
         {
             "manifest": manifest,
-            "words": manifest.figure.replace("_", " "),
+            "words": _describe(manifest.figure),
             "image": _embed(folder / path, THUMBNAIL)[0] if manifest.numbers else None,
             "link": f"{'report' if manifest.study == name else f'pages/{manifest.study}'}.html#{_anchor(path)}",
         }
         for manifest, path in pictures
     ]
     return _TEMPLATES.get_template("gallery.html").render(title=f"Figures of {name}", cards=cards)
+
+
+def _describe(figure: str) -> str:
+    """Return a figure's number and name in words: `F2 clip fraction`."""
+    name = f"{figure} {FIGURES[figure].name}" if figure in FIGURES else figure
+    return name.replace("_", " ")
 
 
 def _anchor(path: Path) -> str:
