@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from grpolab.grpo.loss import CORE, Loss, LossInputs, LossRecipe, policy_loss
+from grpolab.meanings import CLIP_METRIC
 from grpolab.registry import FRAMEWORKS, resolve
 from grpolab.settings.objective import Objective
-from grpolab.vocabulary import CLIP_METRIC
 
 
 @dataclass(frozen=True)

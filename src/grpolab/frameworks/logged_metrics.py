@@ -6,8 +6,8 @@ import torch
 
 from grpolab.frameworks.framework import clip_conventions, metrics_of
 from grpolab.grpo.step import Update
+from grpolab.meanings import CLIP_METRIC, convention
 from grpolab.settings.resolved import Resolved
-from grpolab.vocabulary import CLIP_METRIC, convention
 
 
 @torch.no_grad()

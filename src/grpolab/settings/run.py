@@ -16,13 +16,13 @@ from grpolab.registry import FAULTS, GROUP_BASELINES, SURROGATES
 from grpolab.settings import Count, Natural, NonNegative, Positive, PositiveOrInf, Seed, Settings, Share
 from grpolab.settings.objective import ObjectiveSettings
 from grpolab.settings.task import ModelSettings, RewardSettings, TaskSettings, WarmStartSettings
-from grpolab.vocabulary import METRICS
+from grpolab.vocabulary import EXACT_EVALUATION, SAMPLED_EVALUATION
 
 if TYPE_CHECKING:
     EvaluationMetric: TypeAlias = str
     FaultName: TypeAlias = str
 else:  # names of the vocabulary and of the registry; the checker cannot know them
-    EvaluationMetric = Literal[tuple(metric.name for metric in METRICS.values() if metric.kind == "evaluation")]
+    EvaluationMetric = Literal[tuple(dict.fromkeys((*EXACT_EVALUATION, *SAMPLED_EVALUATION)))]
     FaultName = Literal[tuple(FAULTS)]
 
 
