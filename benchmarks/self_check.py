@@ -26,8 +26,17 @@ from grpolab.report.load import StudyRuns, load
 from grpolab.report.measures import by_cell
 from grpolab.report.statistics import looks
 from grpolab.report.statistics.intervals import COVERAGE, iqm, resample, sd_interval, t_interval
-from grpolab.report.statistics.power import POWER, detectable_difference
-from grpolab.report.statistics.tests import Difference, fisher, holm, paired_difference, rank_trend, sign_test, wilson
+from grpolab.report.statistics.tests import (
+    POWER,
+    Difference,
+    detectable_difference,
+    fisher,
+    holm,
+    paired_difference,
+    rank_trend,
+    sign_test,
+    wilson,
+)
 from grpolab.report.text import NONE, count, markdown_table, probability
 from grpolab.study_names import planned_name
 

@@ -40,7 +40,7 @@ class EvaluationSettings(Settings):
 
 
 class DiagnosticsSettings(Settings):
-    """What is measured beyond the cheap; each switch removes its cost."""
+    """Optional measurements; each switch removes its cost."""
 
     quantiles: bool = Field(description="Ratio quantiles by level and advantage sign, at every optimiser step.")
     counterfactual: bool = Field(description="What other epsilons would have clipped, at every optimiser step.")
