@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 
 from grpolab import FOLDER_FORMAT
 from grpolab.credentials import without_secrets_in
-from grpolab.errors import Damaged, RequestError, near_matches
+from grpolab.errors import Damaged, RequestError
 
 # How every process is started. -P: a random.py in the working directory does not replace Python's own.
 PYTHON = (sys.executable, "-P")
@@ -72,44 +72,6 @@ def commit(root: Path) -> str | None:
     """Return the commit of a checkout; None outside of one."""
     said = git(root, "rev-parse", "HEAD")
     return said.strip() if said else None
-
-
-def available() -> list[str]:
-    """Return the names of the studies in experiments/."""
-    return sorted(file.stem for file in (project_root() / "experiments").glob("*.yaml"))
-
-
-def study_file(given: str) -> Path:
-    """Find a study's file by the name of the study or by a path that ends in .yaml.
-
-    A study is called like its file, so no file elsewhere may have the name of a study in experiments/. Raises
-    RequestError.
-    """
-    known, folder = available(), project_root() / "experiments"
-    file = Path(given).expanduser()
-    if given in known:
-        return folder / f"{given}.yaml"
-    if not _is_path(given):
-        beside = f" (did you mean {given}.yaml?)" if Path(f"{given}.yaml").is_file() else near_matches(given, known)
-        raise RequestError(
-            f"study {given} is unknown{beside}: have {', '.join(known)}, or the path of a file of your own that ends"
-            " in .yaml"
-        )
-    if not file.is_file():
-        raise RequestError(f"study {given}: there is no such file")
-    if file.stem in known and file.resolve() != (folder / file.name).resolve():
-        raise RequestError(f"study {given}: {file.stem} is a study of experiments/ already: rename the file")
-    return file
-
-
-def _is_path(study: str) -> bool:
-    return study.endswith((".yaml", ".yml"))
-
-
-def within_project(file: Path) -> str:
-    """Return a file's path relative to the project's root, or its absolute path if it lies elsewhere."""
-    root, whole = project_root().resolve(), file.resolve()
-    return str(whole.relative_to(root)) if whole.is_relative_to(root) else str(whole)
 
 
 def results_folder(root: str | Path) -> Path:
@@ -176,35 +138,6 @@ class Results:
     def planned(self) -> list[str]:
         """Return the names of the studies that have a plan."""
         return sorted(file.parent.name for file in self.studies.glob("*/plan.json"))
-
-    def name_of(self, given: str) -> str:
-        """Return the name of a study that is given by its name or by its file's path.
-
-        Raises RequestError if there is no such file, or no plan of it here.
-        """
-        if not _is_path(given):
-            return given
-        file = study_file(given)
-        if not any(place.is_file() for place in (self.plan(file.stem), self.committed_plan(file.stem))):
-            raise self.not_planned(given)
-        if problem := self.namesake(file.stem, within_project(file)):
-            raise RequestError(f"study {given}: {problem}")
-        return file.stem
-
-    def namesake(self, study: str, file: str) -> str:
-        """Return a sentence if the plan here was made from another file of that name; else an empty string."""
-        planned = (read_json(self.plan(study)) or {}).get("file", file)
-        if planned == file or not (project_root() / planned).is_file():  # a moved file is the same study
-            return ""
-        return f"{study} is planned in {self.root} from {planned}: give one of them another name"
-
-    def not_planned(self, given: str) -> RequestError:
-        """Return the error for a study that has no plan here."""
-        planned = [name for name in self.planned() if name != given]  # its own plan may be here, and its file gone
-        if _is_path(given) or given in available():
-            return RequestError(f"study {given} is not planned in {self.root}: run `grpolab sweep {given}` first")
-        have = f"planned are {', '.join(planned)}" if planned else "none is, `grpolab sweep STUDY` plans one"
-        return RequestError(f"study {given} is not planned in {self.root}{near_matches(given, planned)}: {have}")
 
     def committed_plan(self, study: str) -> Path:
         """Return the study's plan in the committed reference."""

@@ -28,8 +28,8 @@ class Surrogate(NamedTuple):
     whole_minibatch: bool = False  # it compares the tokens of a minibatch with each other, and needs it in one piece
 
 
-# Surrogate (grpo/surrogates.py, grpo/more_surrogates.py): the loss of a token or sequence before averaging.
-COMMON, MORE = "grpolab.grpo.surrogates", "grpolab.grpo.more_surrogates"
+# Surrogate (grpo/surrogates.py, frameworks/kernels.py): the loss of a token or sequence before averaging.
+COMMON, MORE = "grpolab.grpo.surrogates", "grpolab.frameworks.kernels"
 SURROGATES = {
     "clipped": Surrogate(f"{COMMON}:clipped", bounds_the_ratio=True, policy_gradient_at_one=True),
     "ratio": Surrogate(f"{COMMON}:ratio", clips=False, policy_gradient_at_one=True),

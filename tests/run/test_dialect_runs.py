@@ -16,13 +16,13 @@ from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.frameworks.framework import clip_conventions, metrics_of
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs
+from grpolab.meanings import CLIP_METRIC, METRICS, convention
 from grpolab.paths import Results
 from grpolab.registry import FRAMEWORKS
 from grpolab.run.train import run
 from grpolab.settings.objective import Objective, ObjectiveSettings, SamplerCorrection
 from grpolab.settings.resolved import resolve_run
 from grpolab.sweep.compose import Composer
-from grpolab.vocabulary import CLIP_METRIC, METRICS, convention
 
 AXES = set(ObjectiveSettings.model_fields)
 Journals = dict[str, list[dict[str, Any]]]

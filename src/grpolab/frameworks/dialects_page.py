@@ -12,11 +12,11 @@ from grpolab.framework_metrics import FRAMEWORK_METRICS
 from grpolab.frameworks.framework import metrics_of
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs
+from grpolab.meanings import CLIP_METRIC
 from grpolab.registry import AGGREGATIONS, FRAMEWORKS, resolve
 from grpolab.settings.objective import Objective, ObjectiveSettings
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
-from grpolab.vocabulary import CLIP_METRIC
 
 AXES = [name for name in ObjectiveSettings.model_fields if name != "framework"]
 PPO = Objective.of(beta=0.1)

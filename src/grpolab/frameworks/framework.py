@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, policy_loss
+from grpolab.meanings import CLIP_METRIC, convention
 from grpolab.registry import FRAMEWORKS, resolve
 from grpolab.settings.objective import Objective
 from grpolab.settings.resolved import Resolved
-from grpolab.vocabulary import CLIP_METRIC, convention
 
 if TYPE_CHECKING:
     from grpolab.grpo.step import Update

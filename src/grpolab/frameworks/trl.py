@@ -17,12 +17,12 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
+from grpolab.frameworks.kernels import VESPO_LEAST, VESPO_LOG_RATIO, gamma_weight
 from grpolab.frameworks.trl_options import LOSS, objective
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages, by_group, weighted_sum
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
-from grpolab.grpo.more_surrogates import VESPO_LEAST, VESPO_LOG_RATIO, gamma_weight
 from grpolab.grpo.ratios import off_policy_keep, sampler_weight
 from grpolab.registry import AGGREGATIONS, resolve
 from grpolab.settings.objective import Objective

@@ -23,6 +23,7 @@ from grpolab.records import outcome_or_damage, read_plan
 from grpolab.run.folder import Tail
 from grpolab.run.lease import is_taken
 from grpolab.run_files import parse_object
+from grpolab.study_names import not_planned
 from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
 
 Record = dict[str, Any]
@@ -106,7 +107,7 @@ def study_states(results: Results, study: str) -> dict[str, list[CellState]]:
     """
     plan = read_plan(results.plan(study))
     if plan is None:
-        raise results.not_planned(study)
+        raise not_planned(results, study)
     if plan["includes"]:
         return {name: cells for part in plan["includes"] for name, cells in study_states(results, part).items()}
     committed = committed_outcomes(results)
