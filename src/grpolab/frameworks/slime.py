@@ -75,7 +75,7 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
     return core.importance_ratio(objective, log_ratio_BT * mask_BT if sequence else log_ratio_BT, mask_BT)
 
 
-def left_out(objective: Objective, inputs: LossInputs) -> Tensor:
+def find_masked_tokens(objective: Objective, inputs: LossInputs) -> Tensor:
     """Return the tokens that the off-policy mask (OPSM), by the old policy, takes from the loss; (B, T) bool."""
     assert objective.off_policy_mask_threshold is not None
     drift_B1 = row_mean(inputs.old_log_probs_BT - inputs.log_probs_BT.detach(), inputs.mask_BT)
@@ -85,7 +85,7 @@ def left_out(objective: Objective, inputs: LossInputs) -> Tensor:
 def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Mask as the core does, with the off-policy mask by the old policy."""
     if objective.off_policy_mask_threshold is not None:
-        per_token = per_token * ~left_out(objective, inputs)
+        per_token = per_token * ~find_masked_tokens(objective, inputs)
     return core.mask(objective.but(off_policy_mask_threshold=None), inputs, per_token)
 
 
@@ -112,7 +112,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Divide means of samples by the number of samples, or their sums by the number of tokens."""
     if objective.aggregation not in ("sequence_mean", "token_mean_minibatch"):
-        return shared.average_everywhere(objective, inputs, per_token)
+        return shared.average_with_padding(objective, inputs, per_token)
     of_samples_B = (per_token * inputs.mask_BT).sum(1)
     if objective.aggregation == "sequence_mean":
         of_samples_B = of_samples_B / inputs.mask_BT.sum(1).clamp(min=1)
@@ -130,7 +130,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     """Return slime's metrics, each averaged as the loss is."""
     inputs = prepare(objective, inputs)
     mask_BT, r, rule = inputs.mask_BT, loss.ratio, objective.sampler_correction
-    clipped = shared.clipped_losses(objective, inputs.advantages, r)
+    clipped = shared.find_clipped_losses(objective, inputs.advantages, r)
     per_token = {
         "pg_loss": correct_importance(objective, inputs, mask(objective, inputs, loss.surrogate.loss)),
         "pg_clipfrac": r.clamp(objective.low, objective.high) != r if objective.kernel == "cispo" else clipped,
@@ -148,7 +148,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         per_token |= {"ois": r, "tis": weight_BT, "tis_clipfrac": clipped_BT, "tis_abs": (weight_BT - 1).abs()}
     numbers = {name: float(average(objective, inputs, values.expand_as(mask_BT))) for name, values in per_token.items()}
     if objective.off_policy_mask_threshold is not None:
-        shares_B = left_out(objective, inputs).sum(1) / mask_BT.sum(1).clamp(min=1)
+        shares_B = find_masked_tokens(objective, inputs).sum(1) / mask_BT.sum(1).clamp(min=1)
         numbers["opsm_clipfrac"] = float(shares_B.sum() / divisor(objective, inputs.totals))
     return numbers | {"loss": float(loss.total)}
 
@@ -161,7 +161,7 @@ UNDIVIDED = Totals(
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss before the engine's division. The KL, float32, is added up before it joins the loss."""
-    point, given = objective(options), shared.loss_inputs(inputs, totals=UNDIVIDED)
+    point, given = objective(options), shared.make_loss_inputs(inputs, totals=UNDIVIDED)
     replayed, prepared = shared.replay_loss(FRAMEWORK, point, given), prepare(point, given)
     kl_BT = kl(point, prepared, torch.ones_like(given.mask_BT))
     if kl_BT is None:
@@ -177,7 +177,7 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
     if not options["rewards_normalization"] or options["advantage_estimator"] in ("ppo", "reinforce_plus_plus"):
         return Replayed(tensors={"advantages": rewards_B})
     scaled = options["grpo_std_normalization"] and options["advantage_estimator"] != "reinforce_plus_plus_baseline"
-    scored = Scored(rewards_B, shared.group_numbers(rewards_B, size))
+    scored = Scored(rewards_B, shared.number_groups(rewards_B, size))
     return Replayed(tensors={"advantages": advantages(scored, "group_mean", "group" if scaled else "none", 1e-6)})
 
 

@@ -76,7 +76,7 @@ def _is_case(case: Any) -> bool:
     return isinstance(case, dict) and isinstance(case.get("name"), str) and isinstance(case.get("inputs"), dict)
 
 
-def inputs_of(case: Mapping[str, Any]) -> dict[str, Any]:
+def make_inputs(case: Mapping[str, Any]) -> dict[str, Any]:
     """Return a case's inputs as float64 tensors, `mask` as bool; group ids, sizes, boundaries and tags as they are.
 
     The log-probs, or the entropies if there are none, take a gradient.
