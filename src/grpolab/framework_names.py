@@ -177,31 +177,17 @@ LOOK_HERE: dict[str, dict[str, str]] = {
         "aggregation": "token_level_loss",
         "model.path, with model=pretrained": "pretrain",
     },
-    "slime, AReaL": {
-        "epsilon": "eps_clip",
-        "epsilon_high": "eps_clip_high",
-        "dual_clip": "eps_clip_c",
-    },
-    "SkyRL": {
-        "epsilon": "eps_clip_low",
-        "epsilon_high": "eps_clip_high",
-    },
+    "slime, AReaL": {"epsilon": "eps_clip", "epsilon_high": "eps_clip_high", "dual_clip": "eps_clip_c"},
+    "SkyRL": {"epsilon": "eps_clip_low", "epsilon_high": "eps_clip_high"},
     "NeMo-RL": {
         "epsilon": "ratio_clip_min",
         "epsilon_high": "ratio_clip_max",
         "dual_clip": "ratio_clip_c",
         "beta": "reference_policy_kl_penalty",
     },
-    "open-instruct": {
-        "epsilon": "clip_lower",
-        "epsilon_high": "clip_higher",
-    },
-    "DeepSpeed-Chat": {
-        "beta": "kl_ctl",
-    },
-    "torchtune": {
-        "beta": "kl_coeff",
-    },
+    "open-instruct": {"epsilon": "clip_lower", "epsilon_high": "clip_higher"},
+    "DeepSpeed-Chat": {"beta": "kl_ctl"},
+    "torchtune": {"beta": "kl_coeff"},
     "papers": {
         "num_iterations": "mu",
         "num_generations": "group_size",

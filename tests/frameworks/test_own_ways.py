@@ -15,7 +15,6 @@ import torch
 from tiny import tiny_parts
 from torch import Tensor
 
-from grpolab.frameworks.deepspeed_chat import DEFAULTS, token_rewards
 from grpolab.frameworks.framework import load_framework
 from grpolab.frameworks.trl import as_float32, reward_metrics
 from grpolab.frameworks.verl import draw_like_verl
@@ -412,32 +411,34 @@ def test_verls_advantages() -> None:
         verl_advantages("reinforce_plus_plus_baseline", {}, [1.0], [0])
 
 
+def deepspeed_chat_advantages(**inputs: Any) -> dict[str, Rows]:
+    tensors = {name: torch.tensor(rows, dtype=torch.double) for name, rows in inputs.items()}
+    name = "DeepSpeedPPOTrainer.compute_rewards + get_advantages_and_returns"
+    replayed = load_framework("deepspeed_chat").replays[name]({}, {**tensors, "mask": tensors["mask"].bool()})
+    return {name: tensor.tolist() for name, tensor in replayed.tensors.items()}
+
+
 def test_deepspeed_chats_score_comes_one_past_the_last_token_where_there_is_room() -> None:
     """KL of -.1 (old - ref) at every position that is kept, old - ref = 1; scores are cut to 5."""
-    old_BT, scores_B = torch.full((3, 3), -1.0, dtype=torch.double), torch.tensor([9.0, -9.0, 2.0], dtype=torch.double)
-    mask_BT = torch.tensor([[1, 0, 0], [1, 1, 1], [0, 0, 0]]).bool()
-    rewards_BT, kept_BT = token_rewards(old_BT, old_BT - 1, scores_B, mask_BT, 0, DEFAULTS)
-    expected_BT = torch.tensor([[-0.1, 4.9, 0], [-0.1, -0.1, -5.1], [1.9, 0, 0]], dtype=torch.double)
-    torch.testing.assert_close(rewards_BT, expected_BT)
-    assert kept_BT.sum(1).tolist() == [2, 3, 1]
+    rewards = deepspeed_chat_advantages(
+        old_logprobs=[[-1] * 3] * 3,
+        ref_logprobs=[[-2] * 3] * 3,
+        reward_score=[9, -9, 2],
+        values=[[0] * 3] * 3,
+        mask=[[1, 0, 0], [1, 1, 1], [0, 0, 0]],
+    )["rewards"]
+    for row, expected in zip(rewards, [[-0.1, 4.9, 0], [-0.1, -0.1, -5.1], [1.9, 0, 0]], strict=True):
+        assert row == pytest.approx(expected)
 
 
 def test_deepspeed_chats_advantages_of_given_values() -> None:
     """No KL, a score of 2 past the first token. Errors: 2 - 1 = 1; 0 + 1 - 3 = -2; discounted by gamma lambda = .95."""
-    inputs = {
-        "old_logprobs": torch.full((1, 2), -1.0, dtype=torch.double),
-        "ref_logprobs": torch.full((1, 2), -1.0, dtype=torch.double),
-        "reward_score": torch.tensor([2.0], dtype=torch.double),
-        "values": torch.tensor([[3.0, 1.0]], dtype=torch.double),
-        "mask": torch.tensor([[True, False]]),
-    }
-    replay = load_framework("deepspeed_chat").replays[
-        "DeepSpeedPPOTrainer.compute_rewards + get_advantages_and_returns"
-    ]
-    tensors = replay({}, inputs).tensors
-    assert tensors["rewards"][0].tolist() == [0, 2]
-    assert tensors["advantages"][0].tolist() == pytest.approx([-2 + 0.95, 1])
-    assert tensors["returns"][0].tolist() == pytest.approx([1.95, 2])
+    found = deepspeed_chat_advantages(
+        old_logprobs=[[-1, -1]], ref_logprobs=[[-1, -1]], reward_score=[2], values=[[3, 1]], mask=[[1, 0]]
+    )
+    assert found["rewards"][0] == [0, 2]
+    assert found["advantages"][0] == pytest.approx([-2 + 0.95, 1])
+    assert found["returns"][0] == pytest.approx([1.95, 2])
 
 
 REFUSED = [

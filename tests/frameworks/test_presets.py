@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
-from grpolab.frameworks.conformance import inputs_of, read_variants
 from grpolab.frameworks.framework import load_framework
+from grpolab.frameworks.vectors import inputs_of, read_variants
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.paths import project_root
 from grpolab.registry import FRAMEWORKS

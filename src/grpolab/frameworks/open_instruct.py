@@ -18,21 +18,6 @@ from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
 from grpolab.grpo.ratios import masked_log_ratio, row_mean
 from grpolab.settings.objective import Objective, SamplerCorrection
 
-DEFAULTS = {
-    "loss_fn": "dapo",
-    "clip_lower": 0.2,
-    "clip_higher": 0.272,
-    "beta": 0.05,
-    "kl_estimator": 2,
-    "loss_denominator": "token",
-    "use_rho_correction": True,
-    "rho_clamp_lower_bound": 0.0,
-    "rho_clamp_upper_bound": 2.0,
-    "rho_mask_lower_bound": 0.0,
-    "rho_mask_upper_bound": 0.0,
-    "rho_mask_sequence_level": False,
-    "rho_mask_tv_divergence": False,
-}
 ESTIMATORS = (("k1", "plain"), ("k2", "plain"), ("k3", "plain"), ("k1", "importance_weighted"))
 LOG_RHO, RHO = 10.0, 2.0  # bound of the sampler's log ratio; default bound of rho, which also holds after a mask
 CLAMP = 40.0  # of the log ratio to the reference
@@ -40,22 +25,24 @@ CLAMP = 40.0  # of the log ratio to the reference
 
 def objective(options: Options) -> Objective:
     """Translate options of `GRPOExperimentConfig`."""
-    o = {**DEFAULTS, **options}
-    cispo, (estimator, gradient) = o["loss_fn"] == "cispo", ESTIMATORS[o["kl_estimator"]]
+    get = options.get
+    cispo, (estimator, gradient) = get("loss_fn", "dapo") == "cispo", ESTIMATORS[get("kl_estimator", 2)]
     correction = None
-    if o["use_rho_correction"]:  # the mask's bounds if there is one, else the clamp's; 0 is no bound
-        level = "geometric" if o["rho_mask_sequence_level"] else "token"
-        level = "tv" if o["rho_mask_tv_divergence"] else level  # exists in this framework only
-        masks = o["rho_mask_lower_bound"] or o["rho_mask_upper_bound"]
-        low, high = (o[f"rho_{'mask' if masks else 'clamp'}_{side}_bound"] for side in ("lower", "upper"))
-        correction = SamplerCorrection.of(level, "mask" if masks else "truncate", low, high or torch.inf)
+    if get("use_rho_correction", True):  # the mask's bounds if there is one, else the clamp's; 0 is no bound
+        level = "geometric" if get("rho_mask_sequence_level", False) else "token"
+        level = "tv" if get("rho_mask_tv_divergence", False) else level  # exists in this framework only
+        low, high = (get(f"rho_mask_{side}_bound", 0.0) for side in ("lower", "upper"))
+        mode = "mask" if low or high else "truncate"
+        if mode == "truncate":
+            low, high = get("rho_clamp_lower_bound", 0.0), get("rho_clamp_upper_bound", RHO)
+        correction = SamplerCorrection.of(level, mode, low, high or torch.inf)
     return Objective.of(
         kernel="cispo" if cispo else "clipped",
-        epsilon=1.0 if cispo else o["clip_lower"],  # cispo has no lower bound
-        epsilon_high=o["clip_higher"],
+        epsilon=1.0 if cispo else get("clip_lower", 0.2),  # cispo has no lower bound
+        epsilon_high=get("clip_higher", 0.272),
         loss_form="max_negative",
-        aggregation="token_mean_minibatch" if o["loss_denominator"] == "token" else "token_sum_constant",
-        beta=o["beta"],
+        aggregation="token_mean_minibatch" if get("loss_denominator", "token") == "token" else "token_sum_constant",
+        beta=get("beta", 0.05),
         kl_estimator=estimator,
         kl_gradient=gradient,
         kl_input_clamp=CLAMP,

@@ -7,7 +7,6 @@ means over tokens even where the loss is a mean over sequences.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,47 +21,37 @@ from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.registry import KL_ESTIMATORS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
-# Names of `PolicyLoss` and, behind them, of the actor's loss (`algo.kl.*`, `actor.entropy_coef`).
-DEFAULTS: dict[str, Any] = {
-    "policy_loss_type": "ppo",  # ppo, gspo
-    "clip_eps_low": 0.2,
-    "clip_eps_high": 0.2,
-    "dual_clip": None,
-    "token_level_loss": True,  # gspo: always False
-    "enable_vllm_is_correction": False,
-    "vllm_is_truncated_threshold": (0.5, 5.0),
-    "vllm_is_correction_type": "tis",  # tis, icepop, seq-mask-tis; gspo divides by the sampler's policy instead
-    "kl_init_coef": 0.01,
-    "kl_use_loss": False,
-    "kl_estimator": "k1",
-    "entropy_coef": None,
-}
 CORRECTION = {"tis": ("token", "truncate"), "icepop": ("token", "mask"), "seq-mask-tis": ("geometric", "mask")}
 KL_CLAMP = 10.0
 
 
 def objective(options: Options) -> Objective:
-    """Translate OpenRLHF's options. Raises ValueError for a value that it does not have."""
-    o = DEFAULTS | dict(options)
-    if o["policy_loss_type"] not in ("ppo", "gspo") or o["vllm_is_correction_type"] not in CORRECTION:
-        raise ValueError(f"OpenRLHF has no {o['policy_loss_type']} with {o['vllm_is_correction_type']}")
-    if o["dual_clip"] is not None and o["dual_clip"] <= 1:
-        raise ValueError(f"dual_clip={o['dual_clip']} must be more than 1")
-    ppo, correction = o["policy_loss_type"] == "ppo", None
-    if ppo and o["enable_vllm_is_correction"]:
-        correction = SamplerCorrection.of(*CORRECTION[o["vllm_is_correction_type"]], *o["vllm_is_truncated_threshold"])
-    kl = kl_axes(o["kl_init_coef"], o["kl_estimator"], output_clamp=KL_CLAMP)
-    if not o["kl_use_loss"]:
+    """Translate arguments of `PolicyLoss` and of the actor's loss (`algo.kl.*`, `actor.entropy_coef`).
+
+    Raises ValueError for a value that OpenRLHF does not have.
+    """
+    get = options.get
+    kind, corrected_by = get("policy_loss_type", "ppo"), get("vllm_is_correction_type", "tis")
+    if kind not in ("ppo", "gspo") or corrected_by not in CORRECTION:
+        raise ValueError(f"OpenRLHF has no {kind} with {corrected_by}")
+    if (dual_clip := get("dual_clip")) is not None and dual_clip <= 1:
+        raise ValueError(f"dual_clip={dual_clip} must be more than 1")
+    ppo, correction = kind == "ppo", None  # gspo divides by the sampler's policy instead
+    if ppo and get("enable_vllm_is_correction", False):
+        bounds = get("vllm_is_truncated_threshold", (0.5, 5.0))
+        correction = SamplerCorrection.of(*CORRECTION[corrected_by], *bounds)
+    kl = kl_axes(get("kl_init_coef", 0.01), get("kl_estimator", "k1"), output_clamp=KL_CLAMP)
+    if not get("kl_use_loss", False):
         kl["beta"] = 0.0  # it is in the reward
     return Objective.of(
         importance_sampling_level="token" if ppo else "sequence",
         log_ratio_clamp=20.0 if ppo else None,
-        epsilon=o["clip_eps_low"],
-        epsilon_high=o["clip_eps_high"],
-        dual_clip=o["dual_clip"],
-        aggregation="token_mean_minibatch" if ppo and o["token_level_loss"] else "sequence_mean_nonempty",
+        epsilon=get("clip_eps_low", 0.2),
+        epsilon_high=get("clip_eps_high", 0.2),
+        dual_clip=dual_clip,
+        aggregation="token_mean_minibatch" if ppo and get("token_level_loss", True) else "sequence_mean_nonempty",
         **kl,
-        entropy_coef=o["entropy_coef"] or 0.0,
+        entropy_coef=get("entropy_coef") or 0.0,
         sampler_correction=correction,
     )
 

@@ -20,25 +20,20 @@ from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
 from grpolab.grpo.ratios import row_mean
 from grpolab.settings.objective import Objective
 
-DEFAULTS = {
-    "type": "default",
-    "dppo_mask_low": 0.2,
-    "dppo_mask_high": 0.2,
-    "ipo_threshold": 0.1,
-    "adv_tau": 1.0,
-    "kl_tau": 1e-3,
-}
-
 
 def objective(options: Options) -> Objective:
     """Translate options of `DefaultLossConfig` or `IPOLossConfig` (type `ipo`)."""
-    o = {**DEFAULTS, **options}
-    ipo = o["type"] == "ipo"
+    get = options.get
+    if get("type", "default") == "ipo":
+        kernel, low = "ipo", get("ipo_threshold", 0.1)
+        high = low
+    else:
+        kernel, low, high = "dppo_ratio", get("dppo_mask_low", 0.2), get("dppo_mask_high", 0.2)
     return Objective.of(
-        kernel="ipo" if ipo else "dppo_ratio",
-        kernel_options={"advantage_weight": o["adv_tau"], "drift_weight": o["kl_tau"]},
-        epsilon=o["ipo_threshold" if ipo else "dppo_mask_low"],
-        epsilon_high=o["ipo_threshold" if ipo else "dppo_mask_high"],
+        kernel=kernel,
+        kernel_options={"advantage_weight": get("adv_tau", 1.0), "drift_weight": get("kl_tau", 1e-3)},
+        epsilon=low,
+        epsilon_high=high,
         kl_estimator=None,
         kl_gradient=None,
     )

@@ -24,32 +24,6 @@ from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, correct_importance, 
 from grpolab.registry import AGGREGATIONS, resolve
 from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
-# The framework's option names and code defaults. `pg_variant` is the pg worker's; None is one of the other workers.
-DEFAULTS: dict[str, Any] = {
-    "importance_sampling": "token",  # rlvr: token, seq
-    "ratio_type": "token",  # agentic: token, segment
-    "pg_clip": 0.2,
-    "use_pg_clip_range": False,
-    "pg_clip_low": 0.2,
-    "pg_clip_high": 0.2,
-    "dual_clip_loss": False,
-    "loss_agg_mode": "seq-mean-token-mean",
-    "use_kl_loss": False,
-    "kl_loss_coef": 0.0,
-    "entropy_loss_coef": 0.0,
-    "rl_loss_coef": 1.0,  # the only value that has a place on our axes
-    "is_weight": None,  # train_infer_correction.is_weight where it is enabled
-    "pg_variant": None,
-    "tis_lower_bound": 0.0,
-    "tis_upper_bound": 1.0,
-    "topr_positive_weight": 1.0,
-    "topr_negative_weight": 1.0,
-    "cispo_epsilon_low": 0.1,
-    "cispo_epsilon_high": 0.1,
-    "cispo_use_unified_mask": False,
-    "kimi15_tau": 0.1,
-}
-IS_WEIGHT: dict[str, Any] = {"weight_type": "token", "upper_bound": 1.2}
 AGGREGATION = {
     "token-mean": "token_mean_minibatch",
     "seq-mean-token-mean": "sequence_mean_nonempty",
@@ -71,45 +45,50 @@ KL_CLAMP = 10.0
 
 
 def objective(options: Options) -> Objective:
-    """Translate ROLL's options. Raises ValueError for a value that ROLL or our axes lack."""
-    o = DEFAULTS | dict(options)
-    variant, correction = o["pg_variant"], None
-    if o["rl_loss_coef"] != 1:
-        raise ValueError(f"rl_loss_coef={o['rl_loss_coef']} has no place on our axes, only 1 has")
-    if o["is_weight"]:
-        weight = IS_WEIGHT | o["is_weight"]
-        if unknown_names := weight.keys() - IS_WEIGHT.keys():
+    """Translate ROLL's options; `pg_variant` is the pg worker's, none is one of the other workers.
+
+    Raises ValueError for a value that ROLL or our axes lack.
+    """
+    get, variant, correction = options.get, options.get("pg_variant"), None
+    if (weight := get("rl_loss_coef", 1.0)) != 1:
+        raise ValueError(f"rl_loss_coef={weight} has no place on our axes, only 1 has")
+    if is_weight := get("is_weight"):  # `train_infer_correction.is_weight` where it is enabled
+        level, high = is_weight.get("weight_type", "token"), is_weight.get("upper_bound", 1.2)
+        if unknown_names := is_weight.keys() - {"weight_type", "upper_bound"}:
             raise ValueError(f"ROLL has no is_weight.{', '.join(unknown_names)}")
-        if weight["weight_type"] not in ("token", "geometric", "sequence"):
-            raise ValueError(f"is_weight.weight_type={weight['weight_type']} has no place on our axes")
-        correction = SamplerCorrection.of(weight["weight_type"], "truncate", 0.0, weight["upper_bound"])
+        if level not in ("token", "geometric", "sequence"):
+            raise ValueError(f"is_weight.weight_type={level} has no place on our axes")
+        correction = SamplerCorrection.of(level, "truncate", 0.0, high)
     try:
-        level = LEVEL[o["importance_sampling"] if o["ratio_type"] == "token" else o["ratio_type"]]
-        aggregation, kernel = AGGREGATION[o["loss_agg_mode"]], KERNEL[variant]
+        by_worker = get("ratio_type", "token")  # of the agentic worker; rlvr has `importance_sampling`
+        level = LEVEL[get("importance_sampling", "token") if by_worker == "token" else by_worker]
+        aggregation, kernel = AGGREGATION[get("loss_agg_mode", "seq-mean-token-mean")], KERNEL[variant]
     except KeyError as unknown:
         raise ValueError(f"ROLL has no {unknown}") from unknown
-    low, high = (o["pg_clip_low"], o["pg_clip_high"]) if o["use_pg_clip_range"] else (o["pg_clip"], o["pg_clip"])
-    numbers: dict[str, float] = {}
+    clip, numbers = get("pg_clip", 0.2), {}
+    low, high = clip, clip
+    if get("use_pg_clip_range", False):
+        low, high = get("pg_clip_low", 0.2), get("pg_clip_high", 0.2)
     match variant:
         case "tis":
-            low, high = 1 - o["tis_lower_bound"], o["tis_upper_bound"] - 1
+            low, high = 1 - get("tis_lower_bound", 0.0), get("tis_upper_bound", 1.0) - 1
         case "cispo":
-            low, high = o["cispo_epsilon_low"], o["cispo_epsilon_high"]
-            kernel = "cispo_masked" if o["cispo_use_unified_mask"] else kernel
+            low, high = get("cispo_epsilon_low", 0.1), get("cispo_epsilon_high", 0.1)
+            kernel = "cispo_masked" if get("cispo_use_unified_mask", False) else kernel
         case "topr":
-            numbers = {f"{sign}_weight": o[f"topr_{sign}_weight"] for sign in ("positive", "negative")}
+            numbers = {f"{sign}_weight": get(f"topr_{sign}_weight", 1.0) for sign in ("positive", "negative")}
         case "kimi15":
-            numbers = {"coefficient": o["kimi15_tau"]}
+            numbers = {"coefficient": get("kimi15_tau", 0.1)}
     return Objective.of(
         importance_sampling_level=level,
         kernel=kernel,
         kernel_options=numbers,
         epsilon=low,
         epsilon_high=high,
-        dual_clip=1 + 2 * o["pg_clip"] if o["dual_clip_loss"] and kernel == "clipped" else None,  # not by the range
+        dual_clip=1 + 2 * clip if get("dual_clip_loss", False) and kernel == "clipped" else None,  # not by the range
         aggregation=aggregation,
-        **kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, "k3", output_clamp=KL_CLAMP),
-        entropy_coef=max(o["entropy_loss_coef"], 0.0),
+        **kl_axes(get("kl_loss_coef", 0.0) if get("use_kl_loss", False) else 0.0, "k3", output_clamp=KL_CLAMP),
+        entropy_coef=max(get("entropy_loss_coef", 0.0), 0.0),
         sampler_correction=correction,
     )
 

@@ -8,7 +8,6 @@ in float32; the row mask of OPSM looks at the old policy; an empty sample counts
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,53 +22,38 @@ from grpolab.grpo.loss import Loss, LossInputs, LossRecipe
 from grpolab.grpo.ratios import bounded_weight, row_mean
 from grpolab.settings.objective import Objective, SamplerCorrection, kl_axes
 
-DEFAULTS: dict[str, Any] = {
-    "advantage_estimator": "grpo",
-    "eps_clip": 0.2,
-    "eps_clip_high": None,
-    "eps_clip_c": None,
-    "calculate_per_token_loss": False,
-    "use_kl_loss": False,
-    "kl_loss_coef": 0.0,
-    "kl_loss_type": "k1",
-    "use_unbiased_kl": False,
-    "entropy_coef": 0.0,
-    "use_opsm": False,
-    "opsm_delta": 1e-4,
-    "use_tis": False,
-    "tis_clip": 2.0,
-    "tis_clip_low": 0.0,
-    "custom_tis_function_path": None,  # ours to read: one that ends in `icepop_function`
-}
 ESTIMATORS = ("grpo", "gspo", "cispo", "ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
 KL_TYPES = {"k1": "k1", "k2": "k2", "k3": "k3", "low_var_kl": "k3"}
 
 
 def objective(options: Options) -> Objective:
     """Translate slime's arguments. Raises ValueError for a value that it does not have."""
-    o = DEFAULTS | dict(options)
-    estimator, kl_type = o["advantage_estimator"], o["kl_loss_type"]
+    get = options.get
+    estimator, kl_type, dual_clip = get("advantage_estimator", "grpo"), get("kl_loss_type", "k1"), get("eps_clip_c")
     if estimator not in ESTIMATORS or kl_type not in KL_TYPES:
         raise ValueError(f"slime has no advantage_estimator={estimator} with kl_loss_type={kl_type}")
-    if o["eps_clip_c"] is not None and o["eps_clip_c"] <= 1:
-        raise ValueError(f"eps_clip_c={o['eps_clip_c']} must be more than 1")
+    if dual_clip is not None and dual_clip <= 1:
+        raise ValueError(f"eps_clip_c={dual_clip} must be more than 1")
     correction = None
-    if o["use_tis"]:
-        icepop = str(o["custom_tis_function_path"]).endswith("icepop_function")
-        correction = SamplerCorrection.of("token", "mask" if icepop else "truncate", o["tis_clip_low"], o["tis_clip"])
-    gradient = "importance_weighted" if o["use_unbiased_kl"] else "plain"
+    if get("use_tis", False):
+        # slime takes the path of any function; the one that is known here is its example's.
+        icepop = str(get("custom_tis_function_path")).endswith("icepop_function")
+        bounds = get("tis_clip_low", 0.0), get("tis_clip", 2.0)
+        correction = SamplerCorrection.of("token", "mask" if icepop else "truncate", *bounds)
+    gradient = "importance_weighted" if get("use_unbiased_kl", False) else "plain"
+    beta = get("kl_loss_coef", 0.0) if get("use_kl_loss", False) else 0.0
     clamp = 10.0 if kl_type == "low_var_kl" else None
     return Objective.of(
         importance_sampling_level="sequence" if estimator == "gspo" else "token",
         kernel="cispo" if estimator == "cispo" else "clipped",
-        epsilon=o["eps_clip"],
-        epsilon_high=o["eps_clip_high"],
-        dual_clip=None if estimator == "cispo" else o["eps_clip_c"],
+        epsilon=get("eps_clip", 0.2),
+        epsilon_high=get("eps_clip_high"),
+        dual_clip=None if estimator == "cispo" else dual_clip,
         loss_form="max_negative",
-        aggregation="token_mean_minibatch" if o["calculate_per_token_loss"] else "sequence_mean",
-        **kl_axes(o["kl_loss_coef"] if o["use_kl_loss"] else 0.0, KL_TYPES[kl_type], gradient, output_clamp=clamp),
-        entropy_coef=o["entropy_coef"],
-        off_policy_mask_threshold=o["opsm_delta"] if o["use_opsm"] else None,
+        aggregation="token_mean_minibatch" if get("calculate_per_token_loss", False) else "sequence_mean",
+        **kl_axes(beta, KL_TYPES[kl_type], gradient, output_clamp=clamp),
+        entropy_coef=get("entropy_coef", 0.0),
+        off_policy_mask_threshold=get("opsm_delta", 1e-4) if get("use_opsm", False) else None,
         sampler_correction=correction,
     )
 

@@ -17,7 +17,6 @@ from grpolab.grpo.kl import k3
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, importance_ratio
 from grpolab.settings.objective import Objective
 
-DEFAULTS = {"loss": "GRPOLoss", "epsilon": 0.1, "kl_coeff": 0.1}
 # Class -> ratio level, kernel, aggregation. `sequence` is here the product over the batch (see above).
 LOSSES = {
     "GRPOLoss": ("token", "clipped", "token_mean_minibatch"),
@@ -28,9 +27,9 @@ LOSSES = {
 
 def objective(options: Options) -> Objective:
     """Translate a loss's class and arguments; `GRPOSimpleLoss` also says old = current."""
-    o = {**DEFAULTS, **options}
-    level, kernel, aggregation = LOSSES[o["loss"]]
-    return Objective.of(level, kernel, o["epsilon"], aggregation=aggregation, beta=o["kl_coeff"])
+    level, kernel, aggregation = LOSSES[options.get("loss", "GRPOLoss")]
+    epsilon, beta = options.get("epsilon", 0.1), options.get("kl_coeff", 0.1)
+    return Objective.of(level, kernel, epsilon, aggregation=aggregation, beta=beta)
 
 
 def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
