@@ -20,8 +20,8 @@ from typing import Any
 from grpolab.errors import Damaged
 from grpolab.paths import Results, read_json
 from grpolab.records import outcome_or_damage, read_plan
-from grpolab.run.folder import Tail
 from grpolab.run.lease import is_taken
+from grpolab.run.watch import Tail
 from grpolab.run_files import parse_object
 from grpolab.study_names import not_planned
 from grpolab.vocabulary import DAMAGED, FAILED, MISSING, RESULTS
