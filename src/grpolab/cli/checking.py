@@ -144,13 +144,13 @@ def _conformance(arguments: argparse.Namespace) -> int:
 
     verdicts = list(conformance.replay_archive(Path(arguments.path)))
     if arguments.json:
-        say(json.dumps(conformance.as_json(verdicts), indent=1))
+        say(json.dumps(conformance.verdicts_to_json(verdicts), indent=1))
     else:
-        say("\n".join(conformance.verdict_lines(verdicts, arguments.each)))
+        say("\n".join(conformance.format_verdicts(verdicts, arguments.each)))
     if not any(verdict.compared for verdict in verdicts):
         say(f"{arguments.path}: nothing was replayed, so that nothing is known to agree", error=True)
         return FAILURE
-    return OK if all(verdict.agrees for verdict in verdicts) else FAILURE
+    return FAILURE if any(verdict.misses for verdict in verdicts) else OK
 
 
 def _dialects(_arguments: argparse.Namespace) -> None:
