@@ -10,6 +10,7 @@ from types import FrameType
 
 from grpolab.paths import Results, commit, project_root
 from grpolab.studies import drawing
+from grpolab.study_names import find_namesake
 from grpolab.sweep.engine import TICK_SECONDS, Engine, Listener
 from grpolab.sweep.jobs import WARM_START, Job, Schedule, check_runs, run_job, warm_start_jobs, write_plan
 from grpolab.sweep.launch import interruptible, mirrored, say_end, say_unmoved, ui_command
@@ -29,7 +30,7 @@ def train(cell: Cell, name: str, overrides: Sequence[str]) -> int:
     """
     refuse_taken_name(name)
     settings, results, problems = cell.settings, Results.open(cell.settings.machine.results), list[str]()
-    if problem := results.namesake(name, ""):
+    if problem := find_namesake(results, name, ""):
         problems.append(f"study {name}: {problem}")
     if launcher := settings.machine.launcher:
         problems.append(f"launcher={launcher.name} is for several runs: use `grpolab train -m`, or launcher=null")

@@ -7,7 +7,7 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,17 +15,18 @@ from grpolab import FOLDER_FORMAT, RESULTS_VERSION
 from grpolab.content import file_sha256
 from grpolab.errors import Damaged, RequestError
 from grpolab.identity import absent, identified, in_words, keys_with_content, signature, unrecorded
-from grpolab.paths import Results, available, is_refusal, read_json, write_json_atomic
+from grpolab.paths import Results, is_refusal, read_json, write_json_atomic
 from grpolab.records import read_plan, read_provenance, read_settings
 from grpolab.run.folder import is_begun
 from grpolab.run.lease import Lease, is_taken
 from grpolab.run_files import JOURNAL, WEIGHTS, read_outcome, read_warm_start, weights_sha256
+from grpolab.study_names import available
 from grpolab.sweep.ledger import Record
 from grpolab.sweep.plan import plans
 from grpolab.terminal import say
 from grpolab.vocabulary import RESULTS
 
-DEEPEST = 3  # levels of folders in the folder of a run
+MOST_FOLDERS = 3  # below one another in the folder of a run
 NOT_IMPORTED = (".lease-*", "running.json", "*.part", "journal.arrow")  # process state, and a cache that is trusted
 
 
@@ -34,12 +35,11 @@ class Unasked(NamedTuple):
 
     folder: Path
     about: str
-    kept: str = ""  # reason for keeping it nevertheless
+    kept: str = ""  # why it stays all the same
 
     def __str__(self) -> str:
         size = sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
-        kept = f"; kept: {self.kept} (delete the folder by hand if nobody needs it)" if self.kept else ""
-        return f"{self.folder.parent.name}/{self.folder.name}: {self.about}, {size / 1e6:.1f} MB{kept}"
+        return f"{self.folder.parent.name}/{self.folder.name}: {self.about}, {size / 1e6:.1f} MB"
 
 
 def prune(results: Results, consent: Callable[[str], bool]) -> None:
@@ -47,14 +47,15 @@ def prune(results: Results, consent: Callable[[str], bool]) -> None:
 
     A study is a plan in results/studies/ or a file in experiments/. Raises RequestError if one cannot be read.
     """
-    items, deleted = list(find_unasked(results)), 0
+    items = list(find_unasked(results))
+    to_delete = [item for item in items if not item.kept]
     for item in items:
-        say(item)
-    to_delete = [item.folder for item in items if not item.kept]
+        say(f"{item}; kept: {item.kept} (delete the folder by hand if nobody needs it)" if item.kept else item)
     if not to_delete:
         say(f"nothing to delete in {results.root}")
     elif consent(f"delete {len(to_delete)} folders that no study asks for from {results.root}?"):
-        for folder in to_delete:
+        deleted = 0
+        for folder, _, _ in to_delete:
             if Lease(folder).attempt():  # else a process has begun to work on it
                 (folder / "outcome.json").unlink(missing_ok=True)  # first: half a folder must not look finished
                 shutil.rmtree(folder)
@@ -105,11 +106,13 @@ def _folders(parent: Path) -> list[Path]:
     return sorted(path for path in parent.glob("[!.]*") if path.is_dir())
 
 
+# `grpolab runs import`. Copying run folders by hand does the same without the checks.
+
+
 def import_runs(source: Path, ours: Results) -> bool:
     """Copy finished runs from another results folder; what is here stays. Return False if something was refused.
 
-    A copy is checked beside its place before it is moved there. Raises RequestError if `source` is no results folder
-    of this format.
+    Raises RequestError if `source` is no results folder of this format.
     """
     written_as = (read_json(source / "format.json") or {}).get("format")
     if written_as is None:
@@ -119,29 +122,27 @@ def import_runs(source: Path, ours: Results) -> bool:
     if source.resolve() == ours.root.resolve():
         raise RequestError(f"FOLDER={source} is the results folder itself: name another one")
     theirs, counts = Results(source), Counter[str]()
-    tasks = [("run", _import_run, folder.name) for folder in _folders(theirs.runs)]
-    tasks += [("study", _import_plan, file.parent.name) for file in theirs.studies.glob("*/plan.json")]
-    for kind, import_one, name in tasks:
+    tasks: list[tuple[str, Callable[[str, Results, Results], str], str]]
+    tasks = [(f"run {folder.name}", _import_run, folder.name) for folder in _folders(theirs.runs)]
+    tasks += [(f"study {f.parent.name}", _import_plan, f.parent.name) for f in theirs.studies.glob("*/plan.json")]
+    for label, import_one, name in tasks:
         try:
             counts[import_one(name, theirs, ours)] += 1
-        except (RequestError, KeyError, OSError, shutil.Error) as error:
+        except (RequestError, KeyError, OSError) as error:
             if isinstance(error, OSError) and is_refusal(error, ours.root):
                 raise
             counts["refused"] += 1
-            say(
-                f"refused: {kind} {name}: {f'its files lack the key {error}' if isinstance(error, KeyError) else error}"
-            )
+            say(f"refused: {label}: {f'its files lack the key {error}' if isinstance(error, KeyError) else error}")
     say(f"{source}: {', '.join(f'{count} {word}' for word, count in sorted(counts.items()) if word) or 'no run'}")
     return not counts["refused"]
 
 
 def _import_plan(study: str, theirs: Results, ours: Results) -> str:
-    """Import the plan of a study unless it has one here. Raises RequestError."""
-    _refuse_odd(theirs.plan(study), theirs)
+    _refuse_links(theirs.plan(study), theirs)
     plan, here = read_plan(theirs.plan(study)) or {}, read_plan(ours.plan(study))
     if plan.get("study") != study:
         raise RequestError(f"its plan there is that of {plan.get('study')}")
-    ours.refuse_outside(ours.plan(study))
+    _refuse_outside(ours, ours.plan(study))
     if here is None:
         write_json_atomic(ours.plan(study), plan)
     elif {**plan, "created": None, "commit": None} != {**here, "created": None, "commit": None}:
@@ -152,25 +153,25 @@ def _import_plan(study: str, theirs: Results, ours: Results) -> str:
 def _import_run(name: str, theirs: Results, ours: Results) -> str:
     """Import a run with its warm start, and return what was done. Raises RequestError."""
     folder, target = theirs.run(name), ours.run(name)
-    _refuse_odd(folder / "outcome.json", theirs)
+    _list_files(folder, theirs)
     outcome = read_outcome(folder) or {}
     if outcome.get("outcome") not in RESULTS or is_taken(folder):
         return "left there without a result"
-    ours.refuse_outside(target)
+    _refuse_outside(ours, target)
     if is_begun(target) or is_taken(target):
         here = read_outcome(target)
         if here is None:
             raise RequestError("it is begun here and has no outcome yet")
         keys = ("outcome", "journal_sha256", "policy_sha256")
         if different := [key for key in keys if outcome.get(key) != here.get(key)]:
-            raise RequestError(f"the run of this signature here has another {' and '.join(different)}; it stays")
+            raise RequestError(
+                f"the run of this signature that is here has another {' and '.join(different)}; it stays"
+            )
         return "here already"
-    with _copied(theirs, folder, target) as part:
-        provenance = read_provenance(part)
-        _check_identity(part, name, provenance)
-        _check_content(part)
-        _import_warm_start(provenance.get("warm_start") or {}, theirs, ours)
-        _move(part, target)
+    provenance = read_provenance(folder)
+    _check_identity(folder, provenance)
+    _import_warm_start(provenance.get("warm_start") or {}, theirs, ours)
+    _copy(theirs, folder, target, lambda part: _check_content(part, outcome))
     return "imported"
 
 
@@ -178,32 +179,37 @@ def _import_warm_start(made: Record, theirs: Results, ours: Results) -> None:
     """Import the warm start of a run. Raises RequestError if another one is here: pairs begin from the same one."""
     name = made.get("signature", "")
     folder, target = theirs.warm_start(name), ours.warm_start(name)
-    ours.refuse_outside(target)
-    with _copied(theirs, folder, target) as part:
-        here, copied = read_warm_start(target), read_warm_start(part)
-        if copied is None or copied["sha256"] != made["sha256"]:
-            raise RequestError(f"its warm start {name} is not the one in {folder}")
-        if here is None:
-            _move(part, target)
-        elif here["sha256"] != copied["sha256"]:
-            raise RequestError(f"its warm start {name} differs from the one here: they could not be compared in pairs")
+    _list_files(folder, theirs)
+    _refuse_outside(ours, target)
+    here, there = read_warm_start(target), read_warm_start(folder)
+    if there is None or there["sha256"] != made["sha256"]:
+        raise RequestError(f"its warm start {name} is not the one in {folder}")
+
+    def check(part: Path) -> None:
+        if read_warm_start(part) != there:
+            raise RequestError(f"its warm start {name} has changed meanwhile")
+
+    if here is None:
+        _copy(theirs, folder, target, check)
+    elif here["sha256"] != there["sha256"]:
+        raise RequestError(f"its warm start {name} differs from the one here: they could not be compared in pairs")
 
 
-def _check_identity(folder: Path, name: str, provenance: Record) -> None:
-    """Raise RequestError if the settings do not have the signature `name`."""
+def _check_identity(folder: Path, provenance: Record) -> None:
+    """Raise RequestError if the settings do not have the signature that names the folder."""
     version = provenance.get("results_version")
     if version != RESULTS_VERSION:
         raise RequestError(f"its results_version is {version}, this program's is {RESULTS_VERSION}")
     try:
         settings, content = read_settings(folder), provenance.get("content") or {}
         lacking = unrecorded(settings, content)
-        recomputed = signature(identified(_drop_empty({**settings, "machine": None}), content))
+        name = signature(identified(_drop_empty({**settings, "machine": None}), content))
     except (Damaged, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise RequestError(f"its settings.yaml cannot be read: {str(error).splitlines()[0]}") from error
     if lacking:
         raise RequestError(f"the content of its {lacking} was not recorded")
-    if recomputed != name:
-        raise RequestError(f"its settings.yaml is that of run {recomputed}")
+    if name != folder.name:
+        raise RequestError(f"its settings.yaml is that of run {name}")
 
 
 def _drop_empty(settings: Record) -> Record:
@@ -212,9 +218,9 @@ def _drop_empty(settings: Record) -> Record:
     return {key: _drop_empty(value) if isinstance(value, dict) else value for key, value in present.items()}
 
 
-def _check_content(folder: Path) -> None:
+def _check_content(folder: Path, outcome: Record) -> None:
     """Raise RequestError if journal or weights do not have the hashes in the outcome."""
-    journal, outcome = folder / JOURNAL, read_outcome(folder) or {}
+    journal = folder / JOURNAL
     hashes = {
         "journal_sha256": file_sha256(journal) if journal.exists() else None,
         "policy_sha256": weights_sha256(folder / WEIGHTS),
@@ -224,59 +230,67 @@ def _check_content(folder: Path) -> None:
             raise RequestError(f"its files do not have the {key} of its outcome.json")
 
 
-def _refuse_odd(path: Path, theirs: Results) -> None:
-    """Raise RequestError if a path or a folder above it is a link, a pipe or a device."""
-    for place in (path, *path.parents):
-        if place == theirs.root:
+def _refuse_outside(results: Results, path: Path) -> None:
+    """Raise Damaged if a link leads `path` out of the results folder; its top folders may be links themselves."""
+    top = results.root / path.relative_to(results.root).parts[0]
+    to = os.path.realpath(path)
+    if not Path(to).is_relative_to(os.path.realpath(top)):
+        raise Damaged(f"{path} leads out of {top}, to {to}: nothing is written there")
+
+
+def _list_files(folder: Path, theirs: Results) -> list[Path]:
+    """Return the files to import, relative to the folder. Raises RequestError if anything is a link, pipe or device."""
+    _refuse_links(folder, theirs)
+    listed = list[Path]()
+    for inner, folders, files in os.walk(folder):
+        if len(Path(inner).relative_to(folder).parts) > MOST_FOLDERS:
+            raise RequestError(f"{Path(inner).relative_to(folder)} is deeper than any folder of a run")
+        for path in (Path(inner, name) for name in [*folders, *files]):
+            kind = os.lstat(path).st_mode
+            if any(fnmatchcase(path.name, pattern) for pattern in NOT_IMPORTED):
+                continue
+            if not stat.S_ISDIR(kind) and not stat.S_ISREG(kind):
+                raise RequestError(f"{path.relative_to(folder)} is a link, a pipe or a device: only files are imported")
+            if stat.S_ISREG(kind):
+                listed.append(path.relative_to(folder))
+    return listed
+
+
+def _refuse_links(path: Path, theirs: Results) -> None:
+    for above in (path, *path.parents):
+        if above == theirs.root:
             return
-        kind = os.lstat(place).st_mode if os.path.lexists(place) else stat.S_IFREG
-        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
-            raise RequestError(f"{place} is a link, a pipe or a device: only files are imported")
+        if above.is_symlink():
+            raise RequestError(f"{above} is a link: what lies elsewhere is not imported")
 
 
-@contextmanager
-def _copied(theirs: Results, folder: Path, target: Path) -> Iterator[Path]:
-    """Copy a folder beside the place that it is for. Raises RequestError if it has anything but files and folders."""
-    part = target.with_name(f".{target.name}.part")
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy content and times, follow no link, and sync: after a power cut no whole name may stand on half a file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as opened, target.open("xb") as copy:
+        shutil.copyfileobj(opened, copy, 1 << 20)
+        copy.flush()
+        os.fsync(copy.fileno())
+        times = os.fstat(opened.fileno())
+    os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
 
-    def copy(source: str, destination: str) -> None:
-        _refuse_odd(Path(source), theirs)
-        if len(Path(source).relative_to(folder).parts) > DEEPEST + 1:
-            raise RequestError(f"{source} is deeper than any folder of a run")
-        # No link is followed; synced, so that after a power cut no whole name stands on half a file.
-        with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as opened, open(destination, "xb") as file:
-            shutil.copyfileobj(opened, file, 1 << 20)
-            file.flush()
-            os.fsync(file.fileno())
-        shutil.copystat(source, destination, follow_symlinks=False)
 
+def _copy(theirs: Results, folder: Path, target: Path, check: Callable[[Path], None]) -> None:
+    """Copy a folder beside its place, check the copy, then move it there, the outcome last. Raises RequestError."""
+    part, lease = target.with_name(f".{target.name}.part"), Lease(target)
     shutil.rmtree(part, ignore_errors=True)
     try:
-        _refuse_odd(folder, theirs)
-        shutil.copytree(folder, part, symlinks=True, ignore=_refuse_links, copy_function=copy)
-        yield part
+        for file in _list_files(folder, theirs):
+            _copy_file(folder / file, part / file)
+        check(part)
+        has_lease = lease.attempt()
+        try:
+            if not has_lease or is_begun(target):
+                raise RequestError(f"{target.name} is begun here: try again later")
+            for entry in sorted(part.iterdir(), key=lambda path: path.name == "outcome.json"):
+                entry.rename(target / entry.name)
+        finally:
+            if has_lease:
+                lease.release()
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _refuse_links(folder: str, names: list[str]) -> set[str]:
-    """Return the names that are not copied. Raises RequestError if another one is a link."""
-    ignored = shutil.ignore_patterns(*NOT_IMPORTED)(folder, names)
-    for name in names:
-        if name not in ignored and Path(folder, name).is_symlink():
-            raise RequestError(f"{Path(folder, name)} is a link: what lies elsewhere is not imported")
-    return set(ignored)
-
-
-def _move(part: Path, target: Path) -> None:
-    """Move a checked copy to its place, the outcome last. Raises RequestError if a process has begun there."""
-    lease = Lease(target)
-    has_lease = lease.attempt()
-    try:
-        if not has_lease or is_begun(target):
-            raise RequestError(f"{target.name} is begun here: try again later")
-        for entry in sorted(part.iterdir(), key=lambda path: path.name == "outcome.json"):
-            entry.rename(target / entry.name)
-    finally:
-        if has_lease:
-            lease.release()

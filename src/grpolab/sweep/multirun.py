@@ -13,9 +13,10 @@ from hydra.errors import HydraException
 from pydantic import ValidationError
 
 from grpolab.errors import RequestError
-from grpolab.paths import STUDY_NAME, available
+from grpolab.paths import STUDY_NAME
 from grpolab.settings.resolved import resolve_run
 from grpolab.settings.run import RunSettings
+from grpolab.study_names import available
 from grpolab.sweep.compose import Composer, key_of
 from grpolab.sweep.plan import Cell, Plan, expand
 from grpolab.sweep.schema import MOST_LETTERS, Factors, sentences, show

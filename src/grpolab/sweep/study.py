@@ -17,9 +17,10 @@ from pydantic import AfterValidator, Field, FiniteFloat, ValidationError, create
 
 from grpolab.bounded import parse_yaml, read_text
 from grpolab.errors import RequestError
-from grpolab.paths import study_file, within_project
+from grpolab.meanings import METRICS
 from grpolab.quantities import GAINS, LABELS, QUANTITIES, Thresholds
 from grpolab.settings.run import RunSettings
+from grpolab.study_names import study_file, within_project
 from grpolab.sweep.schema import (
     MOST_VARIANTS,
     NAME,
@@ -37,7 +38,7 @@ from grpolab.sweep.schema import (
     unknown_levels,
 )
 from grpolab.sweep.tuning.settings import Tuning, named_tunings, with_tuned_values
-from grpolab.vocabulary import ANALYTIC_FIGURES, FIGURES, LOOKS, METRICS
+from grpolab.vocabulary import ANALYTIC_FIGURES, FIGURES, LOOKS
 
 LEAST_ARMS = 3  # in a trend; two are a contrast
 
@@ -287,13 +288,13 @@ def _find_unknown_names(claim: Hypothesis, factors: Factors, compare: str) -> It
     label, arms, metrics = f"hypothesis {claim.id}", factors.get(compare, {}), [*METRICS, *QUANTITIES]
     contrast, provided = claim.contrast, claim.provided
     names: list[tuple[str, str | None, Iterable[str]]] = [
-        ("contrast.of", contrast and contrast.of, arms),
-        ("contrast.minus", contrast and contrast.minus, arms),
+        ("contrast.of", contrast.of if contrast else None, arms),
+        ("contrast.minus", contrast.minus if contrast else None, arms),
         *(("trend", arm, arms) for arm in claim.trend or ()),
         ("metric", claim.metric, metrics),
         ("range_over", claim.range_over, factors),
-        ("provided.metric", provided and provided.metric, metrics),
-        ("provided.of", provided and provided.of, arms),
+        ("provided.metric", provided.metric if provided else None, metrics),
+        ("provided.of", provided.of if provided else None, arms),
     ]
     for key, name, known in names:
         yield from unknown(f"{label}: {key}", [name] if name is not None else [], known)
