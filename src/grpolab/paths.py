@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import json
 import math
 import os
@@ -13,7 +11,7 @@ import stat
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -159,13 +157,6 @@ class Results:
             raise Damaged(f"{folder}: {name!r} is not {what}, which is like {form.pattern}")
         return folder / name
 
-    def refuse_outside(self, path: Path) -> None:
-        """Raise Damaged if a link leads `path` out of the results folder; its top folders may be links themselves."""
-        top = self.root / path.relative_to(self.root).parts[0]
-        to = os.path.realpath(path)
-        if not Path(to).is_relative_to(os.path.realpath(top)):
-            raise Damaged(f"{path} leads out of {top}, to {to}: nothing is written there")
-
 
 def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write beside the file, flush to disk unless not `durable`, and rename. A failed write changes nothing."""
@@ -243,15 +234,6 @@ def write_json_atomic(path: Path, value: Any, *, durable: bool = True) -> None:
 def json_bytes(value: Any) -> bytes:
     """Return a value as the bytes of a JSON file, with its secrets masked."""
     return (json.dumps(without_secrets_in(plain(value)), allow_nan=False, indent=1) + "\n").encode()
-
-
-def write_csv_atomic(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with the same keys, at least one, as a table."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text_atomic(path, text.getvalue())
 
 
 def open_file(path: str, flags: int) -> int:

@@ -38,7 +38,7 @@ def test_every_framework_agrees_with_its_own_numbers() -> None:
     assert sum(len(one.compared) for one in verdicts) > 10_000
     losses = [done for one in verdicts for done in one.compared if done.output in ("loss", "gradient")]
     assert sum(done.error <= 1e-9 for done in losses) / len(losses) > 0.99  # the rest is float32 where it is computed
-    counts = conformance.as_json(verdicts)
+    counts = conformance.verdicts_to_json(verdicts)
     expected = {"replayed": len(verdicts) - 1, "agree": len(verdicts) - 1, "unsupported": 1}
     assert {name: counts[name] for name in expected} == expected
 
@@ -181,7 +181,7 @@ def test_numbers_that_a_framework_stores_as_float32_are_known_by_all_its_cases()
         {"metrics": {"share": share, "half": 0.5, "mean": share}},
         {"metrics": {"share": 0.0, "half": 0.25, "mean": 0.1}},
     ]
-    assert conformance.stored_as_float32(cases) == {"metric share"}
+    assert conformance.find_float32_outputs(cases) == {"metric share"}
 
 
 def pack(mode: str, kind: bytes = tarfile.REGTYPE, **members: bytes) -> bytes:

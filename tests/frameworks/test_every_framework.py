@@ -10,7 +10,7 @@ import torch
 from tiny import VALUES
 
 from grpolab.framework_metrics import FRAMEWORK_METRICS
-from grpolab.frameworks.framework import clip_conventions, metrics_of
+from grpolab.frameworks.framework import clip_conventions, compute_metrics
 from grpolab.grpo.aggregation import Totals
 from grpolab.grpo.loss import LossInputs, policy_loss
 from grpolab.registry import FRAMEWORKS, RATIOS, SURROGATES
@@ -89,7 +89,7 @@ def test_every_metric_that_is_logged_where_one_can_train_has_a_definition(framew
             PLAIN.but(importance_sampling_level=level, kernel=kernel, kernel_options=VALUES["kernel_options"])
         )
     for point in points:
-        assert metrics_of(framework, point, batch()).keys() <= FRAMEWORK_METRICS[framework].keys(), point
+        assert compute_metrics(framework, point, batch()).keys() <= FRAMEWORK_METRICS[framework].keys(), point
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from tiny import tiny_parts
 from torch import Tensor
 
 from grpolab.frameworks.framework import load_framework
-from grpolab.frameworks.trl import as_float32, reward_metrics
+from grpolab.frameworks.trl import reward_metrics, round_to_float32
 from grpolab.frameworks.verl import draw_like_verl
 from grpolab.frameworks.verl_correction import reject
 from grpolab.grpo.aggregation import Totals
@@ -59,7 +59,7 @@ def gradient(name: str, options: dict[str, Any], inputs: LossInputs) -> Tensor:
 
 
 @torch.no_grad()
-def metrics_of(name: str, options: dict[str, Any], inputs: LossInputs) -> dict[str, float]:
+def compute_metrics(name: str, options: dict[str, Any], inputs: LossInputs) -> dict[str, float]:
     framework = load_framework(name)
     return framework.metrics(framework.objective(options), inputs, loss_of(name, options, inputs))
 
@@ -113,7 +113,7 @@ LOSSES: list[tuple[str, dict[str, Any], LossInputs, float]] = [
     ("trl", {"beta": 0.5}, batch([[0.3]], [[1]], [[0]], reference=[[-0.5]]), 0.5 * exp(0.3) * K3),
     # a token that the sampler could not score has weight 1; the others' log-probs are float32; VESPO multiplies inside
     ("trl", VLLM, batch([[0, 0]], [[1, 1]], [[1]], sampler=[[-1.5, math.nan]]), -(exp(0.5) + 1) / 2),
-    ("trl", VLLM, batch([[0]], [[1]], [[1]], sampler=[[-1.1]]), -exp(-1 - as_float32(-1.1))),
+    ("trl", VLLM, batch([[0]], [[1]], [[1]], sampler=[[-1.1]]), -exp(-1 - round_to_float32(-1.1))),
     # verl: some modes average by sequences, KL and entropy as asked
     ("verl", mode("sapo", loss_agg_mode="token-sum", entropy_coeff=0.5), NO_ADVANTAGE, -0.5 * 7),
     ("verl", {"use_kl_loss": True, "kl_loss_coef": 1.0, "kl_loss_type": "mse"}, NO_ADVANTAGE, 0.02),
@@ -217,7 +217,7 @@ METRICS: list[tuple[str, dict[str, Any], LossInputs, dict[str, float]]] = [
 
 @pytest.mark.parametrize(("name", "options", "inputs", "expected"), METRICS)
 def test_metrics_by_hand(name: str, options: dict[str, Any], inputs: LossInputs, expected: dict[str, float]) -> None:
-    logged = metrics_of(name, options, inputs)
+    logged = compute_metrics(name, options, inputs)
     assert {metric: logged[metric] for metric in expected} == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
@@ -280,7 +280,7 @@ def test_some_exponentials_are_float32() -> None:
     assert total("skyrl", NO_KL, ONE) == -torch.tensor(0.1).exp().double().item() != -exp(0.1)
     behind = batch([[0.0]], [[1]], [[1]], sampler=[[-0.5]])
     assert total("areal", {"rejection_sampling": {}}, behind) == -torch.tensor(-0.5).exp().double().item()
-    tau = as_float32(1.05)
+    tau = round_to_float32(1.05)
     fallen = batch([[0.7]], [[1]], [[-1]])
     expected = 4 / tau / (1 + exp(-tau * (exp(0.7) - 1)))
     assert total("trl", {"loss_type": "sapo"}, fallen) == pytest.approx(expected, rel=1e-14)
@@ -312,7 +312,7 @@ def test_slimes_off_policy_mask_looks_at_the_old_policy() -> None:
     fallen = batch([[-0.3]], [[1]], [[-1]], sampler=[[-1.3]])
     options = {"use_opsm": True, "opsm_delta": 0.05}
     assert total("slime", options, fallen) == 0 != core_total("slime", options, fallen)
-    assert metrics_of("slime", options, fallen)["opsm_clipfrac"] == 1
+    assert compute_metrics("slime", options, fallen)["opsm_clipfrac"] == 1
 
 
 def test_skyrl_scales_the_advantages_that_clip_cov_and_kl_cov_look_at() -> None:
@@ -320,7 +320,7 @@ def test_skyrl_scales_the_advantages_that_clip_cov_and_kl_cov_look_at() -> None:
     for low, share in ((1.0, 0.25), (6.0, 0)):  # the covariance of the first, unscaled 15, is above 1 and not above 6
         window = {"clip_cov_lb": low, "clip_cov_ub": 99.0}
         options = {**NO_KL, "policy_loss_type": "clip_cov", "eps_clip_high": 99.0, "clip_cov": window}
-        assert metrics_of("skyrl", options, spread)["clip_ratio"] == share
+        assert compute_metrics("skyrl", options, spread)["clip_ratio"] == share
     with_kl, without = (
         total("skyrl", {**NO_KL, "policy_loss_type": kind}, spread) for kind in ("kl_cov", "importance_sampling")
     )

@@ -32,8 +32,8 @@ def objective(options: Options) -> Objective:
     if get("rejection_sampling") is not None:  # the behaviour weight, geometric mean of a sequence's
         rule = {**REJECTION, **options["rejection_sampling"]}
         level = "geometric" if rule["level"] == "sequence" and rule["metric"] == "ratio" else "token"
-        mode, low, high = "truncate", 0.0, torch.inf  # if the bounds act on the mask, not on the weight
-        if bounds_the_weight(rule):
+        mode, low, high = "truncate", 0.0, torch.inf  # for bounds that act on the mask and leave the weight
+        if is_bound_of_weight(rule):
             mode = "truncate" if rule["action"] == "clamp" else "mask"
             low, high = rule["lower"] or 0.0, rule["upper"]
         correction = SamplerCorrection.of(level, mode, low, high)
@@ -51,8 +51,8 @@ def objective(options: Options) -> Objective:
     )
 
 
-def bounds_the_weight(rule: Mapping[str, Any]) -> bool:
-    """Return whether rejection bounds the behaviour weight itself, and not a KL, a sum or a maximum."""
+def is_bound_of_weight(rule: Mapping[str, Any]) -> bool:
+    """Return whether rejection bounds the behaviour weight itself, instead of a KL, a sum or a maximum."""
     return (rule["metric"], rule["agg"]) == ("ratio", "mean")
 
 
@@ -88,7 +88,7 @@ def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tens
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
-    """Return the actor's `stats_tracker`: means over the tokens before rejection, which left a ratio of 0."""
+    """Return the actor's `stats_tracker`: means over all tokens; a rejected token has ratio 0 here."""
     mask_BT, kept_BT = inputs.mask_BT, loss.ratio != 0
     logged = {
         "importance_weight": loss.ratio,
@@ -107,13 +107,13 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
 
 def replay_ppo(options: Options, inputs: Inputs) -> Replayed:
     """Replay the PPO loss; `old_logprobs` are the proximal policy's, `rollout_logprobs` the behaviour policy's."""
-    given = shared.loss_inputs(inputs)
+    given = shared.make_loss_inputs(inputs)
     rule = {**REJECTION, **(options.get("rejection_sampling") or {})}
-    kept_BT = given.mask_BT if bounds_the_weight(rule) else kept_by_rejection(rule, given)
+    kept_BT = given.mask_BT if is_bound_of_weight(rule) else find_kept_tokens(rule, given)
     return shared.replay_loss(FRAMEWORK, objective(options), given, kept_BT)
 
 
-def kept_by_rejection(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
+def find_kept_tokens(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
     """Return the tokens that rejection by a KL, a sum or a maximum keeps, (B, T)."""
     assert inputs.sampler_log_probs_BT is not None
     mask_BT = inputs.mask_BT
@@ -136,7 +136,7 @@ def kept_by_rejection(rule: Mapping[str, Any], inputs: LossInputs) -> Tensor:
 def replay_sapo(options: Options, inputs: Inputs) -> Replayed:
     """Replay the SAPO loss."""
     renamed = {f"sapo_{name}" if name.startswith("tau_") else name: value for name, value in options.items()}
-    return shared.replay_loss(FRAMEWORK, objective({**renamed, "use_sapo_loss": True}), shared.loss_inputs(inputs))
+    return shared.replay_loss(FRAMEWORK, objective({**renamed, "use_sapo_loss": True}), shared.make_loss_inputs(inputs))
 
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from grpolab.frameworks.framework import Replay, load_framework
 from grpolab.frameworks.rounding import largest_difference, spreads
-from grpolab.frameworks.vectors import FrameworkVariant, find_leaf, inputs_of, read_variants
+from grpolab.frameworks.vectors import FrameworkVariant, find_leaf, make_inputs, read_variants
 from grpolab.registry import FRAMEWORKS
 
 NOT_OUTPUTS = {"name", "inputs", "error"}
@@ -33,8 +33,8 @@ FLOAT64 = 1e-9  # largest relative error of what is computed in float64
 STORED = 2 * torch.finfo(torch.float32).eps
 # Two libraries may each be a unit off, on opposite sides, and few replays see less than the largest deviation.
 SAFETY = 4.0
-LEAST_METRIC, LEAST_TENSOR = 1e-4, 1e-6  # metrics are shares, ratios and nats: smaller ones count as this large
-# What computing with values of other types and shapes than a framework's ends in.
+LEAST_METRIC, LEAST_TENSOR = 1e-4, 1e-6  # errors of smaller numbers are relative to these
+# Errors of computing with other types and shapes than a framework's.
 MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError)
 
 
@@ -83,22 +83,22 @@ class Case:
     """A case with our replay of it: errors of its outputs, and their bounds, which cost more replays."""
 
     def __init__(self, variant: FrameworkVariant, case: Mapping[str, Any], stored: set[str]) -> None:
-        self.variant, self.name, self.inputs, self.stored = variant, case["name"], inputs_of(case), stored
-        self.expected = expected_outputs(case)
+        self.variant, self.name, self.inputs, self.stored = variant, case["name"], make_inputs(case), stored
+        self.expected = read_outputs(case)
         self.ours, self.terms = self.outputs()
 
     def outputs(self) -> tuple[dict[str, Tensor], float]:
         """Replay the case: outputs by name, and the sum of the absolute terms of its loss."""
         replayed = find_replay(self.variant)(self.variant.options, self.inputs)
-        outputs = {f"metric {name}": as_float64(value) for name, value in replayed.metrics.items()}
-        outputs |= {name: as_float64(value) for name, value in replayed.tensors.items()}
+        outputs = {f"metric {name}": to_float64(value) for name, value in replayed.metrics.items()}
+        outputs |= {name: to_float64(value) for name, value in replayed.tensors.items()}
         if replayed.loss is not None:
             leaf = find_leaf(self.inputs)
             assert leaf is not None
             gradient = None
             if replayed.loss.requires_grad:
                 (gradient,) = torch.autograd.grad(replayed.loss, leaf, retain_graph=True, allow_unused=True)
-            outputs["loss"] = as_float64(replayed.loss)
+            outputs["loss"] = to_float64(replayed.loss)
             outputs["gradient"] = torch.zeros_like(leaf) if gradient is None else gradient
         return outputs, replayed.scale
 
@@ -132,7 +132,7 @@ class Case:
         return FLOAT64 + STORED * _largest(self.expected[output]) / scale
 
     def bound(self, output: str) -> float:
-        """Add what float32 explains on the way to the output; costs some replays."""
+        """Return the cheap bound plus what float32 on the way to the output explains; costs eight replays."""
         scale = self.scale(output)
         spread = self.spreads.get(output, 0.0) / scale if scale else 0.0
         return self.cheap_bound(output) + SAFETY * spread
@@ -154,22 +154,22 @@ def find_replay(variant: FrameworkVariant) -> Replay:
     return load_framework(variant.framework).replays[variant.function]
 
 
-def expected_outputs(case: Mapping[str, Any]) -> dict[str, Tensor]:
+def read_outputs(case: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return what the framework reported, by the output's name."""
     named = {name: value for name, value in case.items() if name not in NOT_OUTPUTS}
     loss, gradient, metrics = (named.pop(name, None) for name in ("loss", "grad_logprobs", "metrics"))
-    outputs = {"loss": as_float64(loss)} if "loss" in case else {}
+    outputs = {"loss": to_float64(loss)} if "loss" in case else {}
     if "loss" in case and gradient is not None:
-        outputs["gradient"] = as_float64(gradient)
-    outputs |= {f"metric {name}": as_float64(value) for name, value in (metrics or {}).items()}
-    return outputs | {name: as_float64(named[name]) for name in sorted(named)}
+        outputs["gradient"] = to_float64(gradient)
+    outputs |= {f"metric {name}": to_float64(value) for name, value in (metrics or {}).items()}
+    return outputs | {name: to_float64(named[name]) for name in sorted(named)}
 
 
-def stored_as_float32(cases: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the outputs whose numbers are float32 in every case of a variant, and not all short fractions."""
+def find_float32_outputs(cases: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the outputs that are float32 in every case of a variant; short fractions alone do not prove it."""
     numbers: dict[str, list[Tensor]] = {}
     for case in cases:
-        for output, value in expected_outputs(case).items():
+        for output, value in read_outputs(case).items():
             numbers.setdefault(output, []).append(value[value.isfinite()].flatten())
     joined = {output: torch.cat(values) for output, values in numbers.items()}
     return {
@@ -179,7 +179,7 @@ def stored_as_float32(cases: Sequence[Mapping[str, Any]]) -> set[str]:
     }
 
 
-def as_float64(value: Any) -> Tensor:
+def to_float64(value: Any) -> Tensor:
     """Return numbers, or a tensor of them, as a tensor without gradient."""
     return value.detach().double() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.double)
 
@@ -219,7 +219,7 @@ def _reason_against(variant: FrameworkVariant) -> str | None:
 
 def _compare_refusal(variant: FrameworkVariant, case: Mapping[str, Any]) -> Compared:
     try:
-        find_replay(variant)(variant.options, inputs_of(case))
+        find_replay(variant)(variant.options, make_inputs(case))
     except ValueError:
         return Compared(case["name"], "refusal", 0.0, 0)
     return Compared(case["name"], "refusal", torch.inf, 0)
@@ -227,11 +227,11 @@ def _compare_refusal(variant: FrameworkVariant, case: Mapping[str, Any]) -> Comp
 
 def replay_cases(variant: FrameworkVariant) -> Iterator[Case]:
     """Replay the cases that the framework did not refuse."""
-    stored = stored_as_float32(variant.cases)
+    stored = find_float32_outputs(variant.cases)
     return (Case(variant, case, stored) for case in variant.cases if "error" not in case)
 
 
-def as_json(verdicts: Sequence[VariantVerdict]) -> dict[str, Any]:
+def verdicts_to_json(verdicts: Sequence[VariantVerdict]) -> dict[str, Any]:
     """Return the counts, and every variant with its worst errors and its misses."""
     rows = [
         {
@@ -253,7 +253,7 @@ def as_json(verdicts: Sequence[VariantVerdict]) -> dict[str, Any]:
     }
 
 
-def verdict_lines(verdicts: Sequence[VariantVerdict], each: bool = False) -> Iterator[str]:
+def format_verdicts(verdicts: Sequence[VariantVerdict], each: bool = False) -> Iterator[str]:
     """Yield a table of frameworks (`each`: of variants), every miss, every variant not replayed, and the counts."""
     titles = ("variants", "cases", *(f"worst {kind}" for kind in KINDS), "verdict")
     yield f"{'':<52}" + "".join(f"{title:>16}" for title in titles)

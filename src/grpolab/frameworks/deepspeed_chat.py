@@ -1,7 +1,7 @@
 """DeepSpeed-Chat 83757d9 (2025-02): `applications/DeepSpeed-Chat/dschat/rlhf/ppo_trainer.py`, `DeepSpeedPPOTrainer`.
 
 Its own way: the log ratio is masked before the exponential, so that padding has ratio 1; the mask is a factor, so that
-what is not finite at padding poisons the loss; the loss of no token at all is NaN. It reports no metrics. Its
+a NaN at padding makes the loss NaN; the loss of a batch without tokens is NaN. It reports no metrics. Its
 advantages need a critic: GAE with given values is replayed, the preset has the group mean.
 """
 
@@ -30,12 +30,12 @@ def log_ratio(objective: Objective, inputs: LossInputs) -> Tensor:
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Divide the sum over the mask by the number of tokens, 0/0 included."""
     if objective.aggregation != "token_mean_minibatch":
-        return shared.average_everywhere(objective, inputs, per_token)
+        return shared.average_with_padding(objective, inputs, per_token)
     return (per_token * inputs.mask_BT).sum() / inputs.totals.tokens
 
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
-    return shared.replay_loss(FRAMEWORK, objective(options), shared.loss_inputs(inputs))
+    return shared.replay_loss(FRAMEWORK, objective(options), shared.make_loss_inputs(inputs))
 
 
 def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
@@ -54,13 +54,13 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
     rewards_BT, values_BT = (torch.where(columns_T <= past_B1, x_BT, 0.0) for x_BT in (rewards_BT, inputs["values"]))
     answer_BT = rewards_BT[:, start:]
     every_BT = torch.ones_like(answer_BT, dtype=torch.bool)
-    advantages_BT, returns_BT = shared.generalized_advantages(answer_BT, values_BT[:, start:], every_BT, gamma, lam)
+    advantages_BT, returns_BT = shared.compute_gae(answer_BT, values_BT[:, start:], every_BT, gamma, lam)
     return Replayed(tensors={"rewards": rewards_BT, "advantages": advantages_BT, "returns": returns_BT})
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(prepare=shared.as_given, log_ratio=log_ratio, average=average),
+    recipe=LossRecipe(prepare=shared.keep_padding, log_ratio=log_ratio, average=average),
     replays={
         "DeepSpeedPPOTrainer.actor_loss_fn": replay_loss,
         "DeepSpeedPPOTrainer.compute_rewards + get_advantages_and_returns": replay_advantages,

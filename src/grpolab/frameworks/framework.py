@@ -63,7 +63,7 @@ def load_framework(name: str) -> Framework:
     return framework
 
 
-def metrics_of(name: str, objective: Objective, inputs: LossInputs, loss: Loss | None = None) -> dict[str, float]:
+def compute_metrics(name: str, objective: Objective, inputs: LossInputs, loss: Loss | None = None) -> dict[str, float]:
     """Return what a framework logs of a minibatch; call it without gradient.
 
     `loss` is the minibatch's, if it was computed that framework's way already.
@@ -83,7 +83,7 @@ def clip_conventions(objective: Objective, inputs: LossInputs) -> dict[str, floa
         beta=0.0, kl_estimator="k3", kl_gradient="plain", entropy_coef=0.0, **dict.fromkeys(switched_off)
     )
     bare_inputs = replace(inputs, reference_log_probs_BT=None, sampler_log_probs_BT=None, entropy_BT=None)
-    logged = {name: metrics_of(name, bare_objective, bare_inputs) for name in CLIP_METRIC}
+    logged = {name: compute_metrics(name, bare_objective, bare_inputs) for name in CLIP_METRIC}
     return {name: logged[name][metric] for name, metric in CLIP_METRIC.items() if metric in logged[name]}
 
 
@@ -95,7 +95,7 @@ def logged_metrics(settings: Resolved, update: Update) -> dict[str, float]:
     framework's definition.
     """
     framework = settings.framework
-    logged = metrics_of(framework, update.objective, update.inputs, update.whole_loss) if framework else {}
+    logged = compute_metrics(framework, update.objective, update.inputs, update.whole_loss) if framework else {}
     metrics = {f"{framework}/{name}": value for name, value in logged.items()}
     if settings.diagnostics.clip_conventions:
         shares = clip_conventions(update.objective, update.inputs)

@@ -28,14 +28,13 @@ def objective(options: Options) -> Objective:
     get = options.get
     kernels = {"disable_ppo_ratio": "policy_gradient", "force_on_policy_ratio": "ratio", "use_cispo": "cispo"}
     level = "sequence" if get("sequence_level_importance_ratios", False) else "token"
-    kind, low, high = (get(f"truncated_importance_sampling_{name}") for name in ("type", "ratio_min", "ratio"))
     correction = None
     if get("use_importance_sampling_correction", False):
-        if kind == "seq-mask-tis":
-            level_of_weight, mode = "geometric", "mask"  # of rows; their tokens have their own weight
-        else:
-            level_of_weight, mode = level, "mask" if kind == "icepop" else "truncate"
-        correction = SamplerCorrection.of(level_of_weight, mode, low or 0.0, torch.inf if kind is None else high)
+        kind, low = get("truncated_importance_sampling_type"), get("truncated_importance_sampling_ratio_min") or 0.0
+        high = torch.inf if kind is None else options["truncated_importance_sampling_ratio"]
+        mode = "mask" if kind in ("icepop", "seq-mask-tis") else "truncate"
+        # seq-mask-tis keeps or drops rows; their tokens have their own weight.
+        correction = SamplerCorrection.of("geometric" if kind == "seq-mask-tis" else level, mode, low, high)
     return Objective.of(
         importance_sampling_level=level,
         kernel=next((kernel for option, kernel in kernels.items() if get(option)), "clipped"),
@@ -111,7 +110,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Average over tokens, or over rows of their means, with +1e-8 in every divisor."""
     if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
-        return shared.average_everywhere(objective, inputs, per_token)
+        return shared.average_with_padding(objective, inputs, per_token)
     mask_BT, totals = inputs.mask_BT, inputs.totals
     if objective.aggregation == "token_mean_minibatch":
         return divided(per_token, mask_BT, totals.tokens)
@@ -166,7 +165,7 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     changed = {"sampler_log_probs_BT": inputs.get("rollout_logprobs", inputs["old_logprobs"])}
     if options.get("force_on_policy_ratio"):
         changed["old_log_probs_BT"] = inputs["logprobs"].detach()
-    return shared.replay_loss(FRAMEWORK, objective(options), shared.loss_inputs(inputs, **changed))
+    return shared.replay_loss(FRAMEWORK, objective(options), shared.make_loss_inputs(inputs, **changed))
 
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
@@ -220,7 +219,7 @@ def baseline_and_std(rewards_B: Tensor, inputs: Inputs, leave_one_out: bool) -> 
 FRAMEWORK = Framework(
     objective=objective,
     recipe=LossRecipe(
-        prepare=shared.as_given, ratio=ratio, correct_importance=correct_importance, kl=kl, average=average
+        prepare=shared.keep_padding, ratio=ratio, correct_importance=correct_importance, kl=kl, average=average
     ),
     metrics=metrics,
     replays={

@@ -60,7 +60,7 @@ class Rho:
     clamped: Tensor
 
 
-def rho_of(rule: SamplerCorrection, inputs: LossInputs) -> Rho:
+def compute_rho(rule: SamplerCorrection, inputs: LossInputs) -> Rho:
     """Return exp(old - sampler) of tokens or of rows, without what the mask drops, then within its bounds.
 
     `tv` drops the tokens that push a row further away whose mean |rho - 1| is out of bounds.
@@ -82,7 +82,7 @@ def rho_of(rule: SamplerCorrection, inputs: LossInputs) -> Rho:
 def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Multiply by rho."""
     rule = objective.sampler_correction
-    return per_token if rule is None else per_token * rho_of(rule, inputs).weight
+    return per_token if rule is None else per_token * compute_rho(rule, inputs).weight
 
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
@@ -94,7 +94,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         clipped = loss.surrogate.active_low | loss.surrogate.active_high
     per_token = {"loss/policy_avg": policy_BT, "val/ratio": loss.ratio}
     if rule is not None:
-        rho = rho_of(rule, inputs)
+        rho = compute_rho(rule, inputs)
         clipped = clipped & (rho.weight != 0)
         per_token |= {
             "val/rho_drop_frac": rho.low | rho.high,
@@ -106,7 +106,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     per_token["policy/clipfrac_avg"] = clipped
     if inputs.reference_log_probs_BT is not None:
         log_ratio_BT = inputs.reference_log_probs_BT - inputs.log_probs_BT
-        estimates = all_kl(log_ratio_BT, loss.ratio)
+        estimates = estimate_kl_four_ways(log_ratio_BT, loss.ratio)
         per_token |= {f"objective/kl{number}_avg": values_BT for number, values_BT in enumerate(estimates)}
     if loss.kl_ref_BT is not None:
         per_token["loss/kl_avg"] = loss.kl_ref_BT
@@ -119,7 +119,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     return {**means, "loss/total_avg": float(loss.total)}
 
 
-def all_kl(log_ratio_BT: Tensor, ratio_BT: Tensor) -> list[Tensor]:
+def estimate_kl_four_ways(log_ratio_BT: Tensor, ratio_BT: Tensor) -> list[Tensor]:
     """Return the four estimates of the KL to the reference, (B, T) each."""
     return [kl_penalty(log_ratio_BT, *names, CLAMP, None, ratio_BT, ratio_BT) for names in ESTIMATORS]
 
@@ -128,20 +128,20 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss; without `rollout_logprobs` there is no correction, without `ref_logprobs` no KL."""
     corrected = "rollout_logprobs" in inputs and options.get("use_rho_correction", True)
     point = objective({**options, "use_rho_correction": corrected})
-    given, constant = shared.loss_inputs(inputs), options.get("loss_denominator", "token")
+    given, constant = shared.make_loss_inputs(inputs), options.get("loss_denominator", "token")
     if constant != "token":  # of all rows together
         given = replace(given, totals=replace(given.totals, sequences=1, max_completion_length=int(constant)))
     replayed = shared.replay_loss(FRAMEWORK, point, given)
     if point.sampler_correction is None:
         return replayed
-    weight_N = rho_of(point.sampler_correction, given.without_padding()).weight[given.mask_BT]
+    weight_N = compute_rho(point.sampler_correction, given.without_padding()).weight[given.mask_BT]
     return replayed.with_metrics({"val/rho_weight": weight_N.float().mean().nan_to_num()})
 
 
 def replay_kl(options: Options, inputs: Inputs) -> Replayed:
     """Replay the four estimates at each position; the loss is the sum of the third over the tokens."""
     ratio_BT = (inputs["logprobs"] - inputs["old_logprobs"]).exp()
-    values_4BT = torch.stack(all_kl(inputs["ref_logprobs"] - inputs["logprobs"], ratio_BT))
+    values_4BT = torch.stack(estimate_kl_four_ways(inputs["ref_logprobs"] - inputs["logprobs"], ratio_BT))
     loss = values_4BT[2][inputs["mask"]].sum()
     return Replayed(loss, float(loss.detach()), tensors={"per_token": values_4BT})
 

@@ -86,13 +86,17 @@ def approx_kl(log_probs: Tensor, base: Tensor, estimator: str) -> Tensor:
     return estimate
 
 
-def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
-    """Return the KL of each token, every estimator within +-10, (B, T)."""
+def float32_kl(objective: Objective, inputs: LossInputs) -> Tensor | None:
+    """Return the KL to the reference of each token before its clamp, (B, T); None where there is none."""
     if not objective.beta or inputs.reference_log_probs_BT is None:
         return None
-    assert objective.kl_estimator is not None
-    kl_BT = approx_kl(inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_estimator)
-    return kl_BT.clamp(-KL_CLAMP, KL_CLAMP)
+    return approx_kl(inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_estimator or "k1")
+
+
+def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
+    """Return the KL of each token, every estimator within +-10, (B, T)."""
+    kl_BT = float32_kl(objective, inputs)
+    return None if kl_BT is None else kl_BT.clamp(-KL_CLAMP, KL_CLAMP)
 
 
 def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, kl_ref_BT: Tensor) -> Tensor:
@@ -105,9 +109,9 @@ def add_kl_penalty(objective: Objective, inputs: LossInputs, per_token: Tensor, 
 
 
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
-    """Average as `aggregate_loss`: what is not finite at padding poisons it; nothing to average is 0/0."""
+    """Average as `aggregate_loss`: a NaN at padding makes it NaN, and so does a batch without tokens."""
     if objective.aggregation not in ("token_mean_minibatch", "sequence_mean_nonempty"):
-        return shared.average_everywhere(objective, inputs, per_token)
+        return shared.average_with_padding(objective, inputs, per_token)
     mask_BT, totals = inputs.mask_BT, inputs.totals
     masked_BT = per_token * mask_BT
     if objective.aggregation == "token_mean_minibatch":
@@ -128,7 +132,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     """Return means over tokens; `ppo_clip_ratio` is the share where the clip, before the dual one, changed the loss."""
     mask_BT = inputs.mask_BT
     logged = {
-        "ppo_clip_ratio": token_mean(shared.clipped_losses(objective, inputs.advantages, loss.ratio), mask_BT),
+        "ppo_clip_ratio": token_mean(shared.find_clipped_losses(objective, inputs.advantages, loss.ratio), mask_BT),
         "ppo_kl": token_mean(inputs.old_log_probs_BT - inputs.log_probs_BT, mask_BT),
     }
     if objective.sampler_correction is not None:
@@ -141,7 +145,7 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
 
     GSPO with the correction on has its ratio to the sampler's policy, its `ppo_kl` still to the old one.
     """
-    point, given = objective(options), shared.loss_inputs(inputs)
+    point, given = objective(options), shared.make_loss_inputs(inputs)
     totals, parts = given.totals, options.get("dp_size", 1)
     if (tokens := options.get("batch_num_tokens")) is not None:
         totals = replace(totals, tokens=tokens / parts)
@@ -182,10 +186,12 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
         raise ValueError(f"estimator={options['estimator']} needs a critic")
     baseline, scale, whitened = ESTIMATOR[options["estimator"]]
     rewards_B, mask_BT = inputs["rewards"], inputs["mask"]
-    scored = Scored(rewards_B, shared.group_numbers(rewards_B, inputs["group_size"]))
+    scored = Scored(rewards_B, shared.number_groups(rewards_B, inputs["group_size"]))
     shaped_B = advantages(scored, baseline, scale, 1e-9)
     gamma = options["gamma"] if options["estimator"] == "reinforce" else 1.0
-    returns_BT = shared.discounted_returns(shared.at_last_token(shaped_B, mask_BT), torch.ones_like(mask_BT), gamma)
+    returns_BT = shared.sum_discounted_rewards(
+        shared.put_at_last_token(shaped_B, mask_BT), torch.ones_like(mask_BT), gamma
+    )
     advantages_BT = returns_BT
     if whitened:
         low_N, mask_N = returns_BT.float().flatten(), mask_BT.flatten()
@@ -199,7 +205,7 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
 FRAMEWORK = Framework(
     objective=objective,
     recipe=LossRecipe(
-        prepare=shared.as_given,
+        prepare=shared.keep_padding,
         log_ratio=log_ratio,
         correct_importance=correct_importance,
         kl=kl,

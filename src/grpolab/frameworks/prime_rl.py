@@ -40,12 +40,12 @@ def objective(options: Options) -> Objective:
 
 
 def surrogate(objective: Objective, inputs: LossInputs, log_ratio_BT: Tensor, ratio: Tensor) -> SurrogateParts:
-    """Return the core's surrogate; a dropped token is multiplied by 0, which an infinite ratio survives as NaN."""
+    """Return the core's surrogate; a dropped token is multiplied by 0, so that an infinite ratio becomes NaN."""
     parts = core.surrogate(objective, inputs, log_ratio_BT, ratio)
     return replace(parts, loss=parts.loss + torch.where(parts.out_of_range, ratio * 0, 0.0))
 
 
-def metrics_of_sequences(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
+def measure_sequences(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, Tensor]:
     """Return the metrics that a loss function returns for each sequence, (B,) each."""
     mask_BT, A = inputs.mask_BT, inputs.advantages
     low_BT, high_BT = loss.surrogate.active_low, loss.surrogate.active_high
@@ -70,20 +70,20 @@ def metrics_of_sequences(objective: Objective, inputs: LossInputs, loss: Loss) -
 
 def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, float]:
     """Average the metrics of sequences."""
-    return {name: float(values_B.mean()) for name, values_B in metrics_of_sequences(objective, inputs, loss).items()}
+    return {name: float(values_B.mean()) for name, values_B in measure_sequences(objective, inputs, loss).items()}
 
 
 def replay(kind: str, options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss over the batch's tokens, and the metrics of sequences; `old_logprobs` are the sampler's."""
-    point, given = objective({**options, "type": kind}), shared.loss_inputs(inputs)
+    point, given = objective({**options, "type": kind}), shared.make_loss_inputs(inputs)
     loss = core.policy_loss(point, given, FRAMEWORK.recipe)
     replayed = shared.replay_loss(FRAMEWORK, point, given)
-    return replace(replayed, metrics=metrics_of_sequences(point, given, loss))
+    return replace(replayed, metrics=measure_sequences(point, given, loss))
 
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(prepare=shared.as_given, surrogate=surrogate, average=shared.average_everywhere),
+    recipe=LossRecipe(prepare=shared.keep_padding, surrogate=surrogate, average=shared.average_with_padding),
     metrics=metrics,
     replays={f"compute_loss + {kind}_loss_fn": functools.partial(replay, kind) for kind in ("default", "ipo")},
 )

@@ -166,7 +166,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         logged |= {form.format(statistic): 1.0 for statistic in ("mean", "min", "max")}
     if inputs.reference_log_probs_BT is not None:  # ROLL reports it whether it is in the loss or not
         reported = objective.but(**kl_axes(1.0, "k3", output_clamp=KL_CLAMP))
-        k3_BT = shared.kl_everywhere(reported, inputs, loss.ratio)
+        k3_BT = shared.kl_with_padding(reported, inputs, loss.ratio)
         assert k3_BT is not None
         logged = {"kl_loss@sum": weighted_sum(k3_BT * mask_BT, own_BT), **logged}  # a journal keeps this order
     match objective.kernel:
@@ -191,14 +191,19 @@ def mean_of_all_rows(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return torch.where(mask_BT.any(1), means_B, 0.0).mean()
 
 
+def find_out_of_range(objective: Objective, ratio_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """Return 1 where the ratio is below the range, and where it is above, else 0; (B, T) each."""
+    return (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
+
+
 def clip_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own_BT: Tensor) -> Logged:
     """Return clip fractions: `ppo_ratio_*` by the ratio only, padding too; `clipfrac` where the loss changed.
 
     The base worker (no `@sum`) takes the mean over all positions. `own_BT`: the weights of the objective's average.
     """
-    low_BT, high_BT = (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
+    low_BT, high_BT = find_out_of_range(objective, ratio_BT)
     everywhere_BT = token_weights("token_mean_minibatch", inputs)
-    changed_BT = shared.clipped_losses(objective, inputs.advantages, ratio_BT).float()
+    changed_BT = shared.find_clipped_losses(objective, inputs.advantages, ratio_BT).float()
     logged: Logged = {}
     for side, outside_BT in (("high_", high_BT), ("low_", low_BT), ("", low_BT + high_BT)):
         logged[f"ppo_ratio_{side}clipfrac"] = outside_BT.mean()
@@ -209,12 +214,11 @@ def clip_metrics(objective: Objective, inputs: LossInputs, ratio_BT: Tensor, own
 def weight_metrics(objective: Objective, inputs: LossInputs, loss: Loss, rows_BT: Tensor) -> Logged:
     """Return how often the weight was cut, over all positions, under the pg worker's names of both tis and cispo."""
     ratio_BT = loss.ratio.expand_as(inputs.mask_BT)
-    low_BT, high_BT = (ratio_BT < objective.low).float(), (ratio_BT > objective.high).float()
+    low_BT, high_BT = find_out_of_range(objective, ratio_BT)
     cut_BT = ratio_BT.clamp(objective.low, objective.high)
     shares = {"lower": low_BT.mean(), "upper": high_BT.mean(), "total": (low_BT + high_BT).mean()}
     logged: Logged = {
-        **{f"tis_{side}_clipfrac": share for side, share in shares.items()},
-        **{f"cispo_cispo_{side}_clipfrac": share for side, share in shares.items()},
+        **{f"{name}_{side}_clipfrac": share for name in ("tis", "cispo_cispo") for side, share in shares.items()},
         "tis_lower_bound": objective.low,
         "tis_upper_bound": objective.high,
         "cispo_cispo_epsilon_low": objective.epsilon,
@@ -283,7 +287,7 @@ def sample_std(values: Tensor) -> Tensor:
 def replay_worker(options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss of the base, rlvr and agentic workers: one loss, their options apart."""
     scores = {"rewards_B1": inputs["scores"][:, None]} if "scores" in inputs else {}
-    return shared.replay_loss(FRAMEWORK, objective(options), shared.loss_inputs(inputs, **scores))
+    return shared.replay_loss(FRAMEWORK, objective(options), shared.make_loss_inputs(inputs, **scores))
 
 
 def replay_pg_worker(options: Options, inputs: Inputs) -> Replayed:
@@ -305,10 +309,10 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
     The reward stands at the last token; every position is a step, padding too.
     """
     rewards_B, mask_BT = normalize_rewards(options, inputs), inputs["mask"]
-    rewards_BT = shared.at_last_token(rewards_B.float(), mask_BT)
-    returns_BT = shared.discounted_returns(rewards_BT, torch.ones_like(mask_BT), options["gamma"])
+    rewards_BT = shared.put_at_last_token(rewards_B.float(), mask_BT)
+    returns_BT = shared.sum_discounted_rewards(rewards_BT, torch.ones_like(mask_BT), options["gamma"])
     whiten = options["whiten_advantages"] and mask_BT.sum() > 1
-    advantages_BT = (shared.masked_whiten(returns_BT, mask_BT) if whiten else returns_BT) * mask_BT
+    advantages_BT = (shared.whiten_tokens(returns_BT, mask_BT) if whiten else returns_BT) * mask_BT
     if (bound := options.get("advantage_clip")) is not None:
         advantages_BT = advantages_BT.clamp(-bound, bound)
     return Replayed(tensors={"normalized_rewards": rewards_B, "advantages": advantages_BT, "returns": returns_BT})
@@ -324,7 +328,7 @@ def normalize_rewards(options: Options, inputs: Inputs) -> Tensor:
     if "running" in (mean, std) or (std == "group" and mean != "group"):
         raise ValueError(f"norm_mean_type={mean} with norm_std_type={std} is not replayed")
     baseline = {None: "none", "batch": "batch_mean", "group": "group_mean"}[mean]
-    scored = Scored(rewards_B, shared.group_numbers(rewards_B, inputs["group_size"]))
+    scored = Scored(rewards_B, shared.number_groups(rewards_B, inputs["group_size"]))
     return advantages(scored, baseline, std or "none", 1e-6)
 
 
@@ -342,7 +346,9 @@ def normalize_by_running_moments(rewards_B: Tensor, epsilon: float = 1e-6) -> Te
 
 FRAMEWORK = Framework(
     objective=objective,
-    recipe=LossRecipe(prepare=prepare, ratio=ratio, kl=shared.kl_everywhere, average=average, average_entropy=average),
+    recipe=LossRecipe(
+        prepare=prepare, ratio=ratio, kl=shared.kl_with_padding, average=average, average_entropy=average
+    ),
     metrics=metrics,
     replays={
         "ActorWorker.loss_func": replay_worker,

@@ -17,9 +17,9 @@ from torch import Tensor
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
 from grpolab.frameworks.kernels import binary_kl
-from grpolab.frameworks.verl import outcome, reinforce_plus_plus
+from grpolab.frameworks.verl import replay_outcome, replay_reinforce_plus_plus
 from grpolab.grpo import loss as core
-from grpolab.grpo.aggregation import aggregate, sequence_mean
+from grpolab.grpo.aggregation import Totals, aggregate, sequence_mean
 from grpolab.grpo.loss import Loss, LossInputs, LossRecipe, SurrogateParts
 from grpolab.grpo.ratios import row_mean
 from grpolab.registry import AGGREGATIONS, resolve
@@ -45,23 +45,27 @@ UNBOUNDED = ("gspo", "clip_cov", "kl_cov", "importance_sampling")  # losses with
 
 def objective(options: Options) -> Objective:
     """Translate options of `AlgorithmConfig`. Raises ValueError for two sampler corrections at once."""
-    get, kind = options.get, options.get("policy_loss_type", "regular")
-    estimator = get("kl_estimator_type", "k3")
-    kernel, numbers, own = KERNELS.get(kind, kind), {}, options.get(kind, {}).get
+    get = options.get
+    kind: str = get("policy_loss_type", "regular")
+    kernel, estimator = KERNELS.get(kind, kind), get("kl_estimator_type", "k3")
+    of_kind, numbers = get(kind, {}).get, {}
     low, high = get("eps_clip_low", 0.2), get("eps_clip_high", 0.2)
     match kind:
         case "cispo":
-            low, high = own("cispo_eps_clip_low", 1.0), own("cispo_eps_clip_high", 4.0)
+            low, high = of_kind("cispo_eps_clip_low", 1.0), of_kind("cispo_eps_clip_high", 4.0)
         case "dppo":
-            kernel, numbers = own("dppo_type", "binary_tv").replace("binary", "dppo"), {"cap": torch.inf}
-            low, high = own("delta_low", 0.2), own("delta_high", 0.2)
+            kernel, numbers = of_kind("dppo_type", "binary_tv").replace("binary", "dppo"), {"cap": torch.inf}
+            low, high = of_kind("delta_low", 0.2), of_kind("delta_high", 0.2)
         case "sapo":
-            numbers = {"temperature_positive": own("tau_pos", 1.0), "temperature_negative": own("tau_neg", 1.05)}
+            numbers = {
+                "temperature_positive": of_kind("tau_pos", 1.0),
+                "temperature_negative": of_kind("tau_neg", 1.05),
+            }
         case "clip_cov":
-            numbers = {"share": own("clip_ratio", 0.0002), "lower": own("clip_cov_lb", 1.0)}
-            numbers["upper"] = own("clip_cov_ub", 5.0)
+            numbers = {"share": of_kind("clip_ratio", 0.0002), "lower": of_kind("clip_cov_lb", 1.0)}
+            numbers["upper"] = of_kind("clip_cov_ub", 5.0)
         case "kl_cov":
-            numbers = {"share": own("kl_cov_frac", 0.2), "coefficient": own("ppo_kl_coef", 1.0)}
+            numbers = {"share": of_kind("kl_cov_frac", 0.2), "coefficient": of_kind("ppo_kl_coef", 1.0)}
     return Objective.of(
         importance_sampling_level="sequence_token" if kind == "gspo" else "token",
         log_ratio_clamp=None if kind in UNBOUNDED else LOG_RATIO,
@@ -239,7 +243,7 @@ def replay_loss(options: Options, inputs: Inputs) -> Replayed:
             tokens = max(int(inputs["mask"][begin:end].sum()), 1)
             pieces.append(inputs["advantages"][begin:end] / (len(bounds) * tokens))
         changed["advantages"] = torch.cat(pieces)
-    given = shared.loss_inputs(inputs, options["max_seq_len"], **changed)
+    given = shared.make_loss_inputs(inputs, totals=Totals.of(inputs["mask"], options["max_seq_len"]), **changed)
     return shared.replay_loss(FRAMEWORK, objective({"use_kl_loss": False, **options}), given)
 
 
@@ -253,13 +257,13 @@ def replay_kl(options: Options, inputs: Inputs) -> Replayed:
 
 def replay_grpo(options: Options, inputs: Inputs) -> Replayed:
     """Replay verl's, of which SkyRL's estimators are copies."""
-    return outcome("group_mean", "group" if options["grpo_norm_by_std"] else "none", options, inputs)
+    return replay_outcome("group_mean", "group" if options["grpo_norm_by_std"] else "none", options, inputs)
 
 
 FRAMEWORK = Framework(
     objective=objective,
     recipe=LossRecipe(
-        prepare=shared.as_given,
+        prepare=shared.keep_padding,
         ratio=ratio,
         surrogate=surrogate,
         correct_importance=correct_importance,
@@ -271,8 +275,8 @@ FRAMEWORK = Framework(
         **dict.fromkeys(LOSSES, replay_loss),
         "compute_approx_kl": replay_kl,
         "grpo": replay_grpo,
-        "maxrl": partial(outcome, "group_mean", "group_mean"),
-        "rloo": partial(outcome, "leave_one_out", "none", lone_reward=False),
-        "reinforce++": reinforce_plus_plus,
+        "maxrl": partial(replay_outcome, "group_mean", "group_mean"),
+        "rloo": partial(replay_outcome, "leave_one_out", "none", lone_reward=False),
+        "reinforce++": replay_reinforce_plus_plus,
     },
 )

@@ -1,8 +1,8 @@
 """slime (THUDM/slime, 624b824, v0.3.1+38): slime/backends/megatron_utils/loss.py, slime/utils/ppo_utils.py.
 
 Its loss and metrics are sums over samples that the engine divides by their number, or by the number of tokens; so are
-they here. Its own way: samples end at their last token, and what is not finite before poisons them; the KL is computed
-in float32; the row mask of OPSM looks at the old policy; an empty sample counts as a token.
+they here. Its own way: samples end at their last token, and a NaN in a gap before it reaches the loss; the KL is
+computed in float32; the row mask of OPSM looks at the old policy; an empty sample counts as a token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grpolab.frameworks import shared
 from grpolab.frameworks.framework import Framework, Inputs, Options, Replayed
-from grpolab.frameworks.openrlhf import approx_kl, sampler_log_ratio  # slime's own are adapted from it
+from grpolab.frameworks.openrlhf import float32_kl, sampler_log_ratio  # slime's own are adapted from it
 from grpolab.grpo import loss as core
 from grpolab.grpo.advantages import Scored, advantages
 from grpolab.grpo.aggregation import Totals
@@ -75,7 +75,7 @@ def ratio(objective: Objective, log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor
     return core.importance_ratio(objective, log_ratio_BT * mask_BT if sequence else log_ratio_BT, mask_BT)
 
 
-def left_out(objective: Objective, inputs: LossInputs) -> Tensor:
+def find_masked_tokens(objective: Objective, inputs: LossInputs) -> Tensor:
     """Return the tokens that the off-policy mask (OPSM), by the old policy, takes from the loss; (B, T) bool."""
     assert objective.off_policy_mask_threshold is not None
     drift_B1 = row_mean(inputs.old_log_probs_BT - inputs.log_probs_BT.detach(), inputs.mask_BT)
@@ -85,7 +85,7 @@ def left_out(objective: Objective, inputs: LossInputs) -> Tensor:
 def mask(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Mask as the core does, with the off-policy mask by the old policy."""
     if objective.off_policy_mask_threshold is not None:
-        per_token = per_token * ~left_out(objective, inputs)
+        per_token = per_token * ~find_masked_tokens(objective, inputs)
     return core.mask(objective.but(off_policy_mask_threshold=None), inputs, per_token)
 
 
@@ -99,10 +99,8 @@ def correct_importance(objective: Objective, inputs: LossInputs, per_token: Tens
 
 def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None:
     """Return the KL of each token in float32, times the token's ratio, also in GSPO, before it is cut. (B, T)."""
-    if not objective.beta or inputs.reference_log_probs_BT is None:
+    if (kl_BT := float32_kl(objective, inputs)) is None:
         return None
-    assert objective.kl_estimator is not None
-    kl_BT = approx_kl(inputs.log_probs_BT, inputs.reference_log_probs_BT, objective.kl_estimator)
     if objective.kl_gradient == "importance_weighted":
         kl_BT = core.log_ratio(objective, inputs).exp() * kl_BT
     bound = objective.kl_output_clamp
@@ -112,7 +110,7 @@ def kl(objective: Objective, inputs: LossInputs, ratio: Tensor) -> Tensor | None
 def average(objective: Objective, inputs: LossInputs, per_token: Tensor) -> Tensor:
     """Divide means of samples by the number of samples, or their sums by the number of tokens."""
     if objective.aggregation not in ("sequence_mean", "token_mean_minibatch"):
-        return shared.average_everywhere(objective, inputs, per_token)
+        return shared.average_with_padding(objective, inputs, per_token)
     of_samples_B = (per_token * inputs.mask_BT).sum(1)
     if objective.aggregation == "sequence_mean":
         of_samples_B = of_samples_B / inputs.mask_BT.sum(1).clamp(min=1)
@@ -130,7 +128,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
     """Return slime's metrics, each averaged as the loss is."""
     inputs = prepare(objective, inputs)
     mask_BT, r, rule = inputs.mask_BT, loss.ratio, objective.sampler_correction
-    clipped = shared.clipped_losses(objective, inputs.advantages, r)
+    clipped = shared.find_clipped_losses(objective, inputs.advantages, r)
     per_token = {
         "pg_loss": correct_importance(objective, inputs, mask(objective, inputs, loss.surrogate.loss)),
         "pg_clipfrac": r.clamp(objective.low, objective.high) != r if objective.kernel == "cispo" else clipped,
@@ -148,7 +146,7 @@ def metrics(objective: Objective, inputs: LossInputs, loss: Loss) -> dict[str, f
         per_token |= {"ois": r, "tis": weight_BT, "tis_clipfrac": clipped_BT, "tis_abs": (weight_BT - 1).abs()}
     numbers = {name: float(average(objective, inputs, values.expand_as(mask_BT))) for name, values in per_token.items()}
     if objective.off_policy_mask_threshold is not None:
-        shares_B = left_out(objective, inputs).sum(1) / mask_BT.sum(1).clamp(min=1)
+        shares_B = find_masked_tokens(objective, inputs).sum(1) / mask_BT.sum(1).clamp(min=1)
         numbers["opsm_clipfrac"] = float(shares_B.sum() / divisor(objective, inputs.totals))
     return numbers | {"loss": float(loss.total)}
 
@@ -161,7 +159,7 @@ UNDIVIDED = Totals(
 
 def replay_loss(options: Options, inputs: Inputs) -> Replayed:
     """Replay the loss before the engine's division. The KL, float32, is added up before it joins the loss."""
-    point, given = objective(options), shared.loss_inputs(inputs, totals=UNDIVIDED)
+    point, given = objective(options), shared.make_loss_inputs(inputs, totals=UNDIVIDED)
     replayed, prepared = shared.replay_loss(FRAMEWORK, point, given), prepare(point, given)
     kl_BT = kl(point, prepared, torch.ones_like(given.mask_BT))
     if kl_BT is None:
@@ -177,7 +175,7 @@ def replay_advantages(options: Options, inputs: Inputs) -> Replayed:
     if not options["rewards_normalization"] or options["advantage_estimator"] in ("ppo", "reinforce_plus_plus"):
         return Replayed(tensors={"advantages": rewards_B})
     scaled = options["grpo_std_normalization"] and options["advantage_estimator"] != "reinforce_plus_plus_baseline"
-    scored = Scored(rewards_B, shared.group_numbers(rewards_B, size))
+    scored = Scored(rewards_B, shared.number_groups(rewards_B, size))
     return Replayed(tensors={"advantages": advantages(scored, "group_mean", "group" if scaled else "none", 1e-6)})
 
 

@@ -32,7 +32,7 @@ OPENERS: dict[bytes, Callable[..., Any]] = {
     b"\xfd7zXZ\0": lzma.open,
     b"": open,
 }
-DAMAGE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError)  # as a half archive has it
+DAMAGE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError)  # of half an archive
 KEYS = {"framework": str, "variant": str, "function": str, "options": dict, "cases": list}
 NOT_TENSORS = {"tags", "group_size", "group_ids", "prompt_boundaries", "kept_lengths"}
 
@@ -76,7 +76,7 @@ def _is_case(case: Any) -> bool:
     return isinstance(case, dict) and isinstance(case.get("name"), str) and isinstance(case.get("inputs"), dict)
 
 
-def inputs_of(case: Mapping[str, Any]) -> dict[str, Any]:
+def make_inputs(case: Mapping[str, Any]) -> dict[str, Any]:
     """Return a case's inputs as float64 tensors, `mask` as bool; group ids, sizes, boundaries and tags as they are.
 
     The log-probs, or the entropies if there are none, take a gradient.
@@ -138,7 +138,7 @@ def _read_archive(path: Path) -> Iterator[tuple[str, str]]:
 
 
 class _BoundedStream(io.RawIOBase):
-    """What an archive unpacks to; reading more of it than all vectors could be raises RequestError."""
+    """An unpacked archive; raises RequestError when more is read than all vectors could be."""
 
     def __init__(self, unpacked: Any) -> None:
         super().__init__()

@@ -23,9 +23,10 @@ from grpolab.framework_names import LOG_NAMES, TRL_NAMES
 from grpolab.identity import signature
 from grpolab.meanings import METRICS
 from grpolab.paths import Results, plain, write_json_atomic, write_text_atomic
-from grpolab.run.folder import Heartbeat, Journal, Outcome, Tail, conclude, line
+from grpolab.run.folder import Heartbeat, Journal, Outcome, conclude, line
 from grpolab.run.lease import Lease, LeaseLost
 from grpolab.run.provenance import of_program
+from grpolab.run.watch import Tail
 from grpolab.terminal import say
 from grpolab.vocabulary import COMPLETED, DIVERGED
 
