@@ -281,7 +281,7 @@ def _manifest(tuning: TrialTable, name: str, arms: list[str], caption: str) -> M
 
 
 class Section(NamedTuple):
-    """What one study has to say about tuning, the pictures in it, and tunings whose trials are elsewhere."""
+    """A study's text about tuning, its pictures, and the tunings whose trials are in another results folder."""
 
     blocks: list[str]
     pictures: list[Path]

@@ -1,4 +1,4 @@
-"""What Ray and Slurm share: the job as a node does it, the check of nodes before the first job, and the loop.
+"""The parts that Ray and Slurm share: the job as a node does it, the check of nodes before the first job, and the loop.
 
 Machines meet only in the shared results folder, where the driver reads how far a run is. A cluster is asked whether a
 task has ended, and to end one; a run that was ended goes on from its last checkpoint.

@@ -118,7 +118,7 @@ def _say_plan(tuned: TunedStudy, arms: Sequence[ArmTrials], uri: str, workers: i
 
 
 class TuningFiles:
-    """What a tuning writes, all of it made from the storage: plan.json of its runs, trials.json, the tuned values."""
+    """The files of a tuning, all made from its storage: plan.json of its runs, trials.json, the tuned values."""
 
     def __init__(self, tuned: TunedStudy, arms: Sequence[ArmTrials], results: Results) -> None:
         self._tuned, self._arms = tuned, arms

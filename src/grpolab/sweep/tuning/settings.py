@@ -28,7 +28,7 @@ PREFIX = "tuned="
 
 
 class TunedKey(Part):
-    """What a key may be: any real number from `low` to `high`, or one of the `choices`."""
+    """The values of a key: any real number from `low` to `high`, or one of the `choices`."""
 
     low: FiniteFloat | None = None
     high: FiniteFloat | None = None
@@ -59,14 +59,14 @@ class TunedKey(Part):
 
 
 class Goal(Part):
-    """What a trial is judged by."""
+    """The number that a trial is judged by."""
 
     metric: str = Field(description="A stability quantity of the report, e.g. final_score.")
     direction: Literal["maximize", "minimize"]
 
 
 class Pruner(Part):
-    """When a trial is given up: by the mean of the last `window` evaluations, against the arm's other trials."""
+    """A rule that ends a trial: the mean of its last `window` evaluations, against the arm's other trials."""
 
     name: Literal["none", "median", "asha", "hyperband", "wilcoxon"]
     window: Count = Field(default=3, description="Evaluations that are averaged (not wilcoxon: it compares seeds).")
@@ -77,7 +77,7 @@ class Pruner(Part):
 
 
 class Tuning(Part):
-    """What `grpolab tune` does with a study: every arm gets equally many trials of the same seeds."""
+    """The plan of `grpolab tune` for a study: every arm gets equally many trials of the same seeds."""
 
     space: Space = Field(default={}, description="Keys that are tuned in every arm.")
     arms: dict[str, dict[str, TunedKey | None]] = Field(default={}, description="An arm's own; null: not in this arm.")
@@ -143,7 +143,7 @@ class Tuning(Part):
 
 
 class TunedArm(Part, extra="ignore"):
-    """What of an arm's entry a study needs; the rest is its provenance, for people."""
+    """The part of an arm's entry that a study needs; the rest is its provenance, for people."""
 
     overrides: Overrides
     trial: int
