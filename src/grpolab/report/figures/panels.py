@@ -150,21 +150,21 @@ class Sheet:
         bounds = dict(zip(("mean", "low", "high", "n"), band(values), strict=True))
         mean, low, high, n = bounds.values()
         options = {**style.line_options, "markevery": max(1, len(x) // 6) if places is None else 1}
-        moved = panel.transData + ScaledTranslation(shift / 72, 0, self.figure.dpi_scale_trans)
+        lines, collections = len(panel.lines), len(panel.collections)
         if places is not None:
-            options["transform"] = moved
-            panel.plot(x, values, ".", color=style.colour, markersize=3, alpha=0.5, transform=moved)
+            panel.plot(x, values, ".", color=style.colour, markersize=3, alpha=0.5)
         elif self.study.single_seeds:
             panel.plot(x, values, color=style.colour, linewidth=0.5, alpha=0.6)
         with interval_over(panel, n.max()):
             if places is not None:
                 error = [mean - low, high - mean]
-                panel.errorbar(
-                    x, mean, yerr=error, fmt="none", ecolor=style.colour, capsize=2, elinewidth=0.8, transform=moved
-                )
+                panel.errorbar(x, mean, yerr=error, fmt="none", ecolor=style.colour, capsize=2, elinewidth=0.8)
             elif len(self.styles) <= MOST_BANDS or labels.get("arm") == self.study.baseline:
                 panel.fill_between(x, low, high, color=style.colour, alpha=0.15, linewidth=0)
         panel.plot(x, mean, **options)
+        moved = panel.transData + ScaledTranslation(shift / 72, 0, self.figure.dpi_scale_trans)
+        for artist in (*panel.lines[lines:], *panel.collections[collections:]) if shift else ():
+            artist.set_transform(moved)  # once the panel's limits hold the data
         lists = {name: numbers.tolist() for name, numbers in bounds.items()}
         self.record({"x": values_XS.index.tolist(), **lists, "seeds": by_seed(values_XS)}, **labels)
         self.has_bands |= places is None
