@@ -1,4 +1,4 @@
-"""Report on runs of other frameworks: their logs as a study, with arms and seeds, and what the doctor says of them.
+"""Report on runs of other frameworks: their logs as a study with arms and seeds, and a diagnosis.
 
 A log holds no evaluation of ours, so the score is the training reward: a log is cut into SPANS equal pieces, and the
 mean reward of a piece stands for an evaluation. Everything else follows the rules of any report.
@@ -21,13 +21,14 @@ from grpolab.doctor.page import examine
 from grpolab.doctor.run_folder import read_run
 from grpolab.errors import RequestError, printable
 from grpolab.framework_names import LOG_NAMES
+from grpolab.meanings import POSITIONS
 from grpolab.paths import Results
 from grpolab.readers.log_folders import FoundLog, find_logs, group_runs
 from grpolab.readers.logs import read_log
 from grpolab.report.journals import NUMBERS, column
 from grpolab.report.load import StudyRuns, study_of
 from grpolab.report.text import count, listing, markdown_table, number
-from grpolab.vocabulary import COMPLETED, DIVERGED, MISSING, POSITIONS
+from grpolab.vocabulary import COMPLETED, DIVERGED, MISSING
 
 FIGURES = ["D2", "F27", "F16"]
 # Metrics that tables and figures show where a log has them.
@@ -49,7 +50,7 @@ class FoundRun:
 
     @property
     def signature(self) -> str:
-        """What tells it apart in the study's tables."""
+        """Its name in the study's tables."""
         return f"{self.log.folder}: {self.log.name}"
 
     @property
@@ -173,7 +174,7 @@ def _outcome(run: FoundRun) -> str:
 
 
 def find_gaps(runs: Sequence[FoundRun]) -> Iterator[str]:
-    """Yield what a reader would look for and these logs do not hold."""
+    """Yield a sentence for each thing that a reader would look for and these logs lack."""
     yield (
         "held-out evaluations: the score is the training reward, whose noise is that of a batch, and a policy that"
         " learns to please the reward alone scores well"
@@ -208,7 +209,7 @@ def write_report(
     output: Path,
 ) -> Path:
     """Write the report of found runs; return the path of report.md. Raises RequestError as `make_study`."""
-    from grpolab.report.page import write_found  # imported late: who only finds runs need not wait for what draws
+    from grpolab.report.page import write_found  # imported late: drawing loads slowly
 
     study, runs, grouping = make_study(results, name, found, folders_of_arms, baseline)
     score = (

@@ -15,13 +15,9 @@ from grpolab.report.statistics.intervals import share_band
 from grpolab.report.style import paper_style
 
 
+@paper_style()
 def passes(study: StudyRuns) -> Figure:
-    """Clip fraction by pass over the batch: 0 on the first, by construction."""
-    with paper_style():
-        return _passes(study)
-
-
-def _passes(study: StudyRuns) -> Figure:
+    """Draw the clip fraction by pass over the batch: 0 on the first, by construction."""
     sheet = panels.Sheet(study, study.facets, ["clipped tokens by pass over the batch"], share_x=False)
     for (facet, _), panel in sheet.grid.items():
         for arm, updates in study.by_arm("updates", facet):
@@ -34,13 +30,9 @@ def _passes(study: StudyRuns) -> Figure:
     return sheet.figure
 
 
+@paper_style()
 def reach(study: StudyRuns) -> Figure:
-    """Largest ratio - 1 on updates after a batch's first, over the run, and the usual clip range."""
-    with paper_style():
-        return _reach(study)
-
-
-def _reach(study: StudyRuns) -> Figure:
+    """Draw the largest ratio - 1 on updates after a batch's first, over the run, and the usual clip range."""
     later = after_first_step(study.updates)
     shown = replace(study, updates=later.assign(reach=later["ratio/token_max"] - 1))
     sheet = panels.draw_curves(shown, {"largest ratio - 1": ("updates", "reach")})

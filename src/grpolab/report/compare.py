@@ -1,7 +1,7 @@
-"""Whether a new sweep agrees with another outcome: bit for bit where a run is the same one, else within margins.
+"""Comparison of two outcomes: bit for bit where they share a run, else within margins.
 
-Not to find a difference is no agreement. `agrees` is said where the whole interval of a difference lies within a margin
-that is a share of what training changes; else it is said what difference these runs would have shown.
+Finding no difference is not agreement. A row `agrees` where the whole interval of its difference lies within a margin,
+a share of what training changes; any other row names the difference that these runs would have shown.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Row:
 
 
 def compare(results: Results, folder: Path, study: str | None = None) -> tuple[str, str]:
-    """What there is to say of the studies that both know (of `study` alone), and the verdict of the whole.
+    """Compare the studies that both outcomes know, or `study` alone; return the text and the verdict of the whole.
 
     It is DIFFERS where a row differs, OPEN where none does and not all agree or a run is damaged, else AGREES.
     `folder` is a results folder or an exported reference. Raises RequestError where nothing can be compared.
@@ -102,7 +102,7 @@ def compare(results: Results, folder: Path, study: str | None = None) -> tuple[s
 
 
 def _shared(results: Results, other: Results, study: str | None) -> list[str]:
-    """Studies with cells that are planned here and known there."""
+    """Return the studies with cells that are planned here and known there."""
     here = results.planned()
     there = studies_of(other)
     shared = [name for name in here if name in there and study in (None, name)]
@@ -177,7 +177,7 @@ def _detectable(row: Row, level: float) -> float | None:
 
 
 def _summary(here: StudyRuns, there: StudyRuns, same: pd.DataFrame) -> str:
-    """How many runs are the same ones, and which of them are not the same to the bit."""
+    """Count the runs that both outcomes have, and name those that are not equal to the bit."""
     text = f"{here.name}: {count(len(here.done), 'run')} here, {len(there.done)} there"
     for where, side in (("here", here), ("there", there)):
         if names := cell_names(side.cells[side.cells["outcome"] == DAMAGED]):
@@ -197,7 +197,7 @@ def _summary(here: StudyRuns, there: StudyRuns, same: pd.DataFrame) -> str:
 
 
 def _kinds_of_cpu(cells: pd.DataFrame) -> list[str]:
-    """What of the runs' hardware decides the bits of their numbers, in words; every kind once."""
+    """Return every kind of CPU of some runs, in words: it decides the bits of their numbers."""
     return sorted({kind_of_cpu(text) for text in cells["hardware"].dropna()}) or [NOT_RECORDED]
 
 

@@ -73,7 +73,7 @@ class StudyRuns:
 
     @property
     def is_paired(self) -> bool:
-        """Whether runs of one seed share their noise; runs of other frameworks may not even record their seed."""
+        """Return whether runs of one seed share their noise; other frameworks may not even record the seed."""
         return bool(self.plan.get("paired", True))
 
     @property

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from grpolab.errors import RequestError
-from grpolab.paths import Results, write_csv_atomic
+from grpolab.paths import Results, write_text_atomic
 from grpolab.terminal import say
 
 if TYPE_CHECKING:
@@ -17,8 +19,7 @@ if TYPE_CHECKING:
 
 def draw_all(results: Results, study: str) -> None:
     """Draw the figures, tables and report of a study, and print the report's first screen."""
-    from grpolab.doctor.assessment import assess
-    from grpolab.doctor.section import section
+    from grpolab.doctor.section import assess, section
     from grpolab.report import page
 
     def diagnosis(studies: Sequence[StudyRuns]) -> str:
@@ -31,7 +32,7 @@ def draw_all(results: Results, study: str) -> None:
 
 def assess_runs(results: Results, study: str) -> None:
     """Write what report and doctor say of a study's runs for the tracking store; draw nothing."""
-    from grpolab.doctor.assessment import assess
+    from grpolab.doctor.section import assess
     from grpolab.report.load import load
 
     try:
@@ -56,5 +57,12 @@ def ensure_geometry(results: Results) -> None:
         return
     from grpolab.report import surrogate_tables
 
-    write_csv_atomic(results.geometry, surrogate_tables.curve_table())
-    write_csv_atomic(results.surface, surrogate_tables.surface_table())
+    for file, rows in (
+        (results.geometry, surrogate_tables.curve_table()),
+        (results.surface, surrogate_tables.surface_table()),
+    ):
+        text = io.StringIO()
+        writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text_atomic(file, text.getvalue())
