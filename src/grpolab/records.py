@@ -40,9 +40,17 @@ _PROVENANCE: Types = {
 }
 _PLAN: Types = {
     **{"study": (str,), "file": (str,), "includes": (list,), "question": (str,), "title": (str,), "commit": TEXT},
-    **dict.fromkeys(("cells", "figures", "seeds", "hypotheses", "looks", "primary", "shown"), (list,)),
-    **{"factors": (dict,), "compare": (str,), "baseline": (str,), "primary_metric": (str,), "stability": (dict,)},
+    **dict.fromkeys(("cells", "figures", "seeds", "hypotheses", "looks", "primary", "shown", "placebo"), (list,)),
+    **{
+        "factors": (dict,),
+        "registered": (dict, type(None)),
+        "compare": (str,),
+        "baseline": (str,),
+        "primary_metric": (str,),
+        "stability": (dict,),
+    },
 }
+_REGISTERED: Types = {"line": (str,), "seeds": (list,), "looks": (list,), "margins": (dict,)}  # all are there
 _CELL: Types = {
     **{"variant": (str,), "levels": (dict,), "seed": (int,), "signature": (str,), "settings": (dict,)},
     **{"rollout_steps": (int,)},
@@ -137,11 +145,17 @@ def read_plan(path: Path) -> Record | None:
     for name, value in plan.get("stability", {}).items():
         if name not in THRESHOLDS or isinstance(value, bool) or not isinstance(value, int | float):
             raise Damaged(f"{path} is damaged: its stability.{name:.60} is {value!r:.60}")
+    for name, entry in (plan.get("registered") or {}).items():
+        if not isinstance(entry, dict) or not entry.keys() >= _REGISTERED.keys():
+            raise Damaged(f"{path} is damaged: its registered.{name:.60} is {entry!r:.60}")
+        check_types(entry, _REGISTERED, path)
     runs = set()
     for cell in plan["cells"]:
         if not isinstance(cell, dict) or not {"variant", "seed", "signature"} <= cell.keys():
             raise Damaged(f"{path} has a cell that lacks its variant, seed or signature: {cell!r:.60}")
         check_types(cell, _CELL, path)
+        if strange := [level for level in cell.get("levels", {}).values() if not isinstance(level, str)]:
+            raise Damaged(f"{path} is damaged: a cell's levels hold {strange[0]!r:.60}, which is no text")
         if not SIGNATURE.fullmatch(cell["signature"]):
             raise Damaged(f"{path} names the run {cell['signature']!r}, which is no signature")
         if (run := (cell["variant"], cell["seed"])) in runs:

@@ -67,6 +67,8 @@ def parse_object(content: bytes, where: str) -> Record:
     """Return the object in some JSON. Raises Damaged, which begins with `where`."""
     try:
         record = json.loads(content)
+        if b"\\ud" in content or b"\\uD" in content:  # half a surrogate pair is text that nothing could write again
+            json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{where} cannot be read: {first_line(error)}") from error
     if not isinstance(record, dict):

@@ -188,6 +188,31 @@ def test_a_plan_whose_thresholds_are_no_numbers_is_refused(
         compare(original, results.root)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"registered": {"H": "a word"}}, "its registered.H is 'a word'"),
+        ({"registered": {"H": {"line": 1, "seeds": [], "looks": [], "margins": {}}}}, "its line is 1"),
+        ({"registered": "a word"}, "its registered is 'a word'"),
+        ({"question": "\ud800"}, "cannot be read: .*surrogates not allowed"),
+    ],
+)
+def test_a_plan_whose_inner_values_do_not_fit_is_refused(results: Results, change: dict, said: str) -> None:
+    path = results.plan("clip_range")
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(Damaged, match=said):
+        read_plan(path)
+
+
+def test_a_level_that_is_no_text_is_refused(results: Results) -> None:
+    path = results.plan("clip_range")
+    plan = json.loads(path.read_text())
+    plan["cells"][0]["levels"]["clip"] = 3
+    path.write_text(json.dumps(plan))
+    with pytest.raises(Damaged, match="levels hold 3"):
+        read_plan(path)
+
+
 def test_a_plan_with_the_same_cell_twice_is_refused(results: Results) -> None:
     path = results.plan("clip_range")
     plan = json.loads(path.read_text())

@@ -47,7 +47,8 @@ def objective(options: Options) -> Objective:
     """Translate options of `AlgorithmConfig`. Raises ValueError for two sampler corrections at once."""
     get = options.get
     kind: str = get("policy_loss_type", "regular")
-    kernel, estimator = KERNELS.get(kind, kind), get("kl_estimator_type", "k3")
+    kernel = KERNELS.get(kind, kind)
+    estimator: str | None = get("kl_estimator_type", "k3")
     of_kind, numbers = get(kind, {}).get, {}
     low, high = get("eps_clip_low", 0.2), get("eps_clip_high", 0.2)
     match kind:

@@ -88,7 +88,9 @@ def draw_clip_conventions(study: StudyRuns) -> Drawing:
             same = (first for first in groups if np.allclose(values, baseline[convention(first)], equal_nan=True))
             groups.setdefault(next(same, name), []).append(name)
     if not groups:
-        raise NotDrawnError(f"no update of `{study.baseline}` has diagnostics.clip_conventions: make sweep STUDY={study.name}")
+        raise NotDrawnError(
+            f"no update of `{study.baseline}` has diagnostics.clip_conventions: make sweep STUDY={study.name}"
+        )
     labels = {convention(name): ", ".join(names) for name, names in groups.items()} | _OURS
     sheet.styles = dict(zip(labels, arm_styles([*groups, *_OURS]).values(), strict=True))
     for (row, facet), panel in sheet.grid.items():
